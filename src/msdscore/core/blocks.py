@@ -1,0 +1,76 @@
+"""Work cut into blocks whose shape depends on the items alone, so that no item's number depends on its neighbours.
+
+Reductions of floating point numbers depend on the padded width they run over. A block therefore holds items of one
+size class and is padded to that class, never to the longest item that happens to be in the batch.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+from torch.nn.functional import pad
+
+# Bytes one block may take while it is worked on.
+BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some items of a batch, and the width that all of them are padded to; `whole` when it is the batch as it stands."""
+
+    items: Int[Tensor, " items"]
+    width: int
+    whole: bool
+
+
+def widths(mask: Bool[Tensor, "batch points"]) -> Int[Tensor, " batch"]:
+    """The size class of each item: the end of its last real point, rounded up to an eighth of its power of two.
+
+    >>> widths(torch.tensor([[True, True, False], [True, False, False]]))
+    tensor([8, 8])
+    """
+    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    ends = (mask * places).amax(dim=1).clamp_min(1)
+    steps = (2 ** (ends - 1).clamp_min(1).to(torch.float64).log2().floor().to(torch.int64) // 4).clamp_min(8)
+    return (ends + steps - 1) // steps * steps
+
+
+def blocks(mask: Bool[Tensor, "batch points"], bytes_per_item: Callable[[int], int]) -> Iterator[Block]:
+    """Blocks over all items, each within the memory that one block may take."""
+    classes = widths(mask).cpu()
+    room = BLOCK_BYTES.get(mask.device.type, BLOCK_BYTES["cpu"])
+    for width in classes.unique().tolist():
+        items = (classes == width).nonzero().squeeze(1).to(mask.device)
+        for part in items.split(max(1, room // bytes_per_item(width))):
+            yield Block(part, width, whole=len(part) == len(mask))
+
+
+def cut(values: Shaped[Tensor, "batch points *rest"], block: Block) -> Shaped[Tensor, "items width *rest"]:
+    """The block's rows of a padded tensor, cropped or padded with zeros to the block's width."""
+    rows = (values if block.whole else values[block.items])[:, : block.width]
+    missing = block.width - rows.shape[1]
+    return pad(rows, (0, 0) * (rows.dim() - 2) + (0, missing)) if missing else rows
+
+
+def place(
+    target: Float[Tensor, "batch points"], items: Int[Tensor, " items"], rows: Float[Tensor, "items width"]
+) -> None:
+    """Write rows to their items, without the padding of their block."""
+    width = min(rows.shape[1], target.shape[1])
+    target[items, :width] = rows[:, :width]
+
+
+def for_each(work: Callable[[Block], None], parts: Iterator[Block], device: torch.device) -> None:
+    """Do the work for every block, side by side on a CPU whose batched products use one core."""
+    workers = torch.get_num_threads()
+    # MKL spreads a batched product over all cores by itself; other libraries run it item by item on one.
+    if device.type != "cpu" or workers == 1 or torch.backends.mkl.is_available():
+        for part in parts:
+            work(part)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        for _ in pool.map(work, parts):
+            pass

@@ -1,0 +1,147 @@
+r"""What a caption omits and what it invents: two directed divergences, kept as one term a point.
+
+.. math::
+    \text{coverage} = \sum_i c_i,\quad c_i = \tfrac{1}{N}(\log P_{img}(x_i) - \log P_{txt}(x_i)),\qquad
+    \text{support} = \sum_j s_j,\quad s_j = \tfrac{1}{M}(\log P_{txt}(y_j) - \log P_{img}(y_j))
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from msdscore.core.blocks import Block, blocks, cut, for_each, place
+from msdscore.core.candidates import CandidateSets
+from msdscore.core.mixture import FitSettings, Mixture, fit, log_density
+from msdscore.core.sphere import accumulation_dtype, counts, real_points
+
+
+@dataclass(frozen=True, slots=True)
+class PointSet:
+    """One side of a comparison: padded unit vectors, their mask, and a key an item made from its content."""
+
+    points: Float[Tensor, "batch points dim"]
+    mask: Bool[Tensor, "batch points"]
+    keys: Int[Tensor, " batch"]
+
+    def __len__(self) -> int:
+        return self.points.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Terms a patch and a token of every caption; the score is their sum, the explanation is the terms."""
+
+    coverage_terms: Float[Tensor, "captions patches"]
+    support_terms: Float[Tensor, "captions tokens"]
+
+    @property
+    def coverage(self) -> Float[Tensor, " captions"]:
+        """KL(image‖text): what the caption omits."""
+        return self.coverage_terms.sum(dim=1)
+
+    @property
+    def support(self) -> Float[Tensor, " captions"]:
+        """KL(text‖image): what the caption invents."""
+        return self.support_terms.sum(dim=1)
+
+
+def terms(
+    points: Float[Tensor, "batch points dim"],
+    mask: Bool[Tensor, "batch points"],
+    *,
+    own: Mixture,
+    other: Mixture,
+) -> Float[Tensor, "batch points"]:
+    """Each real point's share of KL(own‖other), estimated on the points that `own` was fitted to."""
+    solid = real_points(points, mask)
+    return _share(log_density(own, solid) - log_density(other, solid), mask)
+
+
+def _share(
+    difference: Float[Tensor, "batch points"], mask: Bool[Tensor, "batch points"]
+) -> Float[Tensor, "batch points"]:
+    """Differences of log densities as terms of a mean over the real points; padding is zero."""
+    size = counts(mask).clamp_min(1).unsqueeze(1)
+    return (difference / size).masked_fill(~mask, 0.0)
+
+
+def fit_all(side: PointSet, settings: FitSettings) -> Mixture:
+    """A mixture for every item of one side, block by block."""
+    like, size = _like(side.points), (len(side), settings.components)
+    means = like.new_empty(*size, side.points.shape[2])
+    log_weights = like.new_empty(size)
+
+    def work(block: Block) -> None:
+        mixture = fit(cut(side.points, block), cut(side.mask, block), side.keys[block.items], settings)
+        means[block.items], log_weights[block.items] = mixture.means, mixture.log_weights
+
+    for_each(work, _blocks_of(side, settings.components), side.points.device)
+    return Mixture(means, log_weights, settings.kappa)
+
+
+def support_terms(
+    texts: PointSet, text_mixtures: Mixture, image_mixtures: Mixture, owner: Int[Tensor, " captions"]
+) -> Float[Tensor, "captions tokens"]:
+    """Support terms of every token; `owner` says which image a caption belongs to."""
+    result = _like(texts.points).new_zeros(texts.mask.shape)
+
+    def work(block: Block) -> None:
+        own, other = text_mixtures.take(block.items), image_mixtures.take(owner[block.items])
+        place(result, block.items, terms(cut(texts.points, block), cut(texts.mask, block), own=own, other=other))
+
+    for_each(work, _blocks_of(texts, text_mixtures.means.shape[1]), texts.points.device)
+    return result
+
+
+def coverage_terms(
+    images: PointSet, image_mixtures: Mixture, text_mixtures: Mixture, owner: Int[Tensor, " captions"]
+) -> Float[Tensor, "captions patches"]:
+    """Coverage terms of every patch for every caption; patches are read in place, never copied once a caption."""
+    result = _like(images.points).new_zeros((len(owner), images.mask.shape[1]))
+    sets = CandidateSets.of(owner, len(images))
+
+    def work(block: Block) -> None:
+        block = sets.largest_first(block)
+        mask = cut(images.mask, block)
+        solid = real_points(cut(images.points, block), mask)
+        own = log_density(image_mixtures.take(block.items), solid)
+        for captions in sets.rounds(block):
+            some = slice(0, len(captions))
+            other = log_density(text_mixtures.take(captions), solid[some])
+            place(result, captions, _share(own[some] - other, mask[some]))
+
+    for_each(work, _blocks_of(images, image_mixtures.means.shape[1]), images.points.device)
+    return result
+
+
+def diverge(
+    images: PointSet,
+    texts: PointSet,
+    owner: Int[Tensor, " captions"],
+    *,
+    image_fit: FitSettings,
+    text_fit: FitSettings,
+) -> Divergence:
+    """Both divergences for every caption; one image mixture serves all captions of that image."""
+    image_mixtures, text_mixtures = fit_all(images, image_fit), fit_all(texts, text_fit)
+    return Divergence(
+        coverage_terms(images, image_mixtures, text_mixtures, owner),
+        support_terms(texts, text_mixtures, image_mixtures, owner),
+    )
+
+
+def _blocks_of(side: PointSet, components: int) -> Iterator[Block]:
+    """Blocks of one side, sized by what fitting and comparing an item takes."""
+    dim, wide = side.points.shape[2], _like(side.points).element_size()
+
+    def bytes_per_item(width: int) -> int:
+        return wide * width * (2 * dim + min(width, 2 * dim) + 8 * components)
+
+    return blocks(side.mask, bytes_per_item)
+
+
+def _like(points: Float[Tensor, "batch points dim"]) -> Float[Tensor, " none"]:
+    """An empty tensor of the dtype and device that results have."""
+    return points.new_empty(0, dtype=accumulation_dtype(points.dtype))

@@ -1,0 +1,10 @@
+"""What all tests share: shapes in annotations are checked while they run, and examples are the same in every run."""
+
+from hypothesis import settings
+from jaxtyping import install_import_hook
+
+install_import_hook("msdscore.core", "beartype.beartype")
+
+# Timing is not a property of the code under test on a shared machine.
+settings.register_profile("msdscore", deadline=None, derandomize=True)
+settings.load_profile("msdscore")

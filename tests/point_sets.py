@@ -1,0 +1,29 @@
+"""Random points on the sphere for tests: padded, masked, with clusters."""
+
+import torch
+
+from msdscore.core.divergence import PointSet
+
+
+def directions(generator, *shape, dtype=torch.float64):
+    vectors = torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return torch.nn.functional.normalize(vectors, dim=-1).to(dtype)
+
+
+def ragged(sizes, dim, *, seed=0, dtype=torch.float64, extra=0, garbage=3.0):
+    """One item a size, clustered, with finite garbage in the padding."""
+    generator = torch.Generator().manual_seed(seed)
+    width = max(sizes) + extra
+    points = garbage * torch.randn(len(sizes), width, dim, generator=generator, dtype=torch.float64)
+    mask = torch.zeros(len(sizes), width, dtype=torch.bool)
+    for row, size in enumerate(sizes):
+        centres = directions(generator, 3, dim)
+        members = centres[torch.arange(size) % 3] + 0.6 * directions(generator, size, dim)
+        points[row, :size] = torch.nn.functional.normalize(members, dim=-1)
+        mask[row, :size] = True
+    keys = torch.randint(0, 2**62, (len(sizes),), generator=generator)
+    return PointSet(points.to(dtype), mask, keys)
+
+
+def take(side, index):
+    return PointSet(side.points[index], side.mask[index], side.keys[index])

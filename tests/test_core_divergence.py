@@ -1,0 +1,145 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import reference
+from msdscore.core import blocks
+from msdscore.core.divergence import diverge, fit_all, terms
+from msdscore.core.mixture import FitSettings
+from point_sets import ragged, take
+from test_core_mixture import seeds_of
+
+IMAGE, TEXT = FitSettings(components=3), FitSettings(components=2)
+
+
+def both(images, texts, owner, **options):
+    return diverge(
+        images, texts, owner,
+        image_fit=FitSettings(components=3, **options), text_fit=FitSettings(components=2, **options),
+    )  # fmt: skip
+
+
+ragged_sets = st.lists(st.lists(st.integers(1, 10), min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+@given(captions=ragged_sets, seed=st.integers(0, 30), init=st.sampled_from(["spread", "sample"]))
+@settings(max_examples=25)
+def test_agrees_with_the_textbook_on_ragged_sets(captions, seed, init):
+    images = ragged([5 + 3 * i for i in range(len(captions))], 12, seed=seed)
+    texts = ragged([size for one in captions for size in one], 12, seed=seed + 1, extra=1)
+    owner = torch.repeat_interleave(torch.arange(len(captions)), torch.tensor([len(one) for one in captions]))
+    result = both(images, texts, owner, init=init)
+    patch_seeds, token_seeds = seeds_of(images, 6, init), seeds_of(texts, 4, init)
+    for caption, image in enumerate(owner.tolist()):
+        patches = images.points[image][images.mask[image]].numpy()
+        tokens = texts.points[caption][texts.mask[caption]].numpy()
+        expected = reference.divergences(patches, tokens, patch_seeds[image].tolist(), token_seeds[caption].tolist())
+        assert (result.coverage[caption].item(), result.support[caption].item()) == pytest.approx(expected, abs=1e-9)
+
+
+def test_float32_agrees_with_float64_to_a_ten_thousandth():
+    images, texts = ragged([49] * 6, 256, seed=1), ragged([12, 7, 30, 3, 12, 19], 256, seed=2)
+    exact = both(images, texts, torch.arange(6))
+    narrow = [take(side, slice(None)) for side in (images, texts)]
+    single = both(*[type(s)(s.points.float(), s.mask, s.keys) for s in narrow], torch.arange(6))
+    assert torch.allclose(single.coverage.double(), exact.coverage, atol=1e-4)
+    assert torch.allclose(single.support.double(), exact.support, atol=1e-4)
+
+
+def test_a_mixture_diverges_from_itself_by_exactly_zero():
+    side = ragged([9, 4], 10)
+    mixture = fit_all(side, IMAGE)
+    assert torch.equal(
+        terms(side.points, side.mask, own=mixture, other=mixture), torch.zeros(2, 9, dtype=torch.float64)
+    )
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=2, max_size=6),
+    seed=st.integers(0, 20),
+    room=st.sampled_from([1, 3000, 1 << 26]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    init=st.sampled_from(["spread", "sample"]),
+)
+@settings(max_examples=15)
+def test_the_same_item_has_the_same_bits_in_any_company(sizes, seed, room, dtype, init):
+    """Batch, order, neighbours, padding and block size change not one bit on one device and dtype."""
+    patches = [7 + size for size in sizes]
+    images, texts = ragged(patches, 16, seed=seed, dtype=dtype), ragged(sizes, 16, seed=seed + 1, dtype=dtype)
+    alone = [both(take(images, [i]), take(texts, [i]), torch.tensor([0]), init=init) for i in range(len(sizes))]
+    order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(seed))
+    before = blocks.BLOCK_BYTES["cpu"]
+    blocks.BLOCK_BYTES["cpu"] = room
+    try:
+        together = both(images, take(texts, order), order, init=init)
+    finally:
+        blocks.BLOCK_BYTES["cpu"] = before
+    for position, item in enumerate(order.tolist()):
+        width, length = patches[item], sizes[item]
+        single = alone[item]
+        assert torch.equal(together.coverage_terms[position, :width], single.coverage_terms[0, :width])
+        assert torch.equal(together.support_terms[position, :length], single.support_terms[0, :length])
+
+
+def test_candidates_do_not_change_each_other_by_one_bit():
+    images, texts = (
+        ragged([49], 64, dtype=torch.float32),
+        ragged([5, 12, 9, 30], 64, dtype=torch.float32, seed=2),
+    )
+    together = both(images, texts, torch.zeros(4, dtype=torch.int64))
+    for i in range(4):
+        alone = both(images, take(texts, [i]), torch.zeros(1, dtype=torch.int64))
+        assert torch.equal(alone.coverage_terms[0], together.coverage_terms[i])
+        assert torch.equal(alone.support_terms[0], together.support_terms[i])
+
+
+def test_garbage_in_the_padding_changes_nothing():
+    clean, dirty = ragged([5, 9], 8, garbage=0.0), ragged([5, 9], 8, garbage=100.0)
+    points = torch.where(clean.mask.unsqueeze(-1), clean.points, dirty.points)
+    texts = ragged([4, 6], 8, seed=3)
+    owner = torch.arange(2)
+    expected = both(clean, texts, owner)
+    result = both(type(clean)(points, clean.mask, clean.keys), texts, owner)
+    assert torch.equal(result.coverage_terms, expected.coverage_terms)
+    assert torch.equal(result.support_terms, expected.support_terms)
+
+
+def test_terms_of_padding_are_zero_and_holes_in_a_mask_are_padding():
+    images, texts = ragged([6, 9], 8), ragged([5, 3], 8, seed=1)
+    texts.mask[0, 2] = False
+    result = both(images, texts, torch.arange(2))
+    assert result.support_terms[0, 2] == 0
+    assert (result.support_terms[~texts.mask] == 0).all()
+    assert (result.coverage_terms[~images.mask] == 0).all()
+
+
+def test_an_image_without_captions_and_many_captions_for_one():
+    images, texts = ragged([6, 9, 4], 8), ragged([5] * 7, 8, seed=1)
+    owner = torch.tensor([2, 0, 2, 2, 0, 2, 2])
+    result = both(images, texts, owner)
+    expected = both(take(images, owner), texts, torch.arange(7))
+    assert torch.equal(result.coverage_terms, expected.coverage_terms)
+    assert torch.equal(result.support_terms, expected.support_terms)
+
+
+def test_thousands_of_patches_take_memory_linear_in_their_number():
+    from msdscore.core.spaces import DirectSpace, choose_space
+
+    assert choose_space(torch.empty(1, 4096, 1024), 5, 20) is DirectSpace
+    images, texts = ragged([4096], 32, dtype=torch.float32), ragged([12], 32, seed=1, dtype=torch.float32)
+    result = both(images, texts, torch.tensor([0]))
+    assert torch.isfinite(result.coverage).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_is_close_to_the_cpu():
+    images, texts = (
+        ragged([49] * 8, 256, dtype=torch.float32),
+        ragged([12] * 8, 256, seed=1, dtype=torch.float32),
+    )
+    owner = torch.arange(8)
+    there = [type(s)(s.points.cuda(), s.mask.cuda(), s.keys.cuda()) for s in (images, texts)]
+    cpu, cuda = both(images, texts, owner), both(*there, owner.cuda())
+    assert torch.allclose(cuda.coverage.cpu(), cpu.coverage, atol=1e-4)
+    assert torch.allclose(cuda.support.cpu(), cpu.support, atol=1e-4)
