@@ -19,7 +19,7 @@ BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some items of a batch, and the width that all of them are padded to; `whole` when it is the batch as it stands."""
+    """Some items of a batch and the width they are padded to; `whole` when it is the batch as it stands."""
 
     items: Int[Tensor, " items"]
     width: int

@@ -1,0 +1,67 @@
+"""A benchmark figure with what it rests on, and the sheet of scores it is counted from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Generic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msdscore.benchmarks.base import ItemT, clusters
+from msdscore.stats.resample import Interval, Resampling, bootstrap, bootstrap_mean
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of a benchmark, as a fraction (CapArena-Auto: as its leaderboard has it).
+
+    `n` counts the judgements behind it, `ties` the equal scores among them, `missing` those without a score,
+    and `skipped` those that the protocol leaves out.
+    """
+
+    name: str
+    value: float
+    interval: Interval | None
+    n: int
+    ties: int = 0
+    missing: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet(Generic[ItemT]):
+    """Items with one score a candidate caption (NaN: none), and how to count them.
+
+    With `judged`, scores are verdicts of a judge that calls ties itself: no tie threshold is put on them.
+    """
+
+    items: tuple[ItemT, ...]
+    scores: Floats
+    protocol: str
+    how: Resampling
+    judged: bool = False
+
+    def take(self, keep: Flags) -> "Sheet[ItemT]":
+        """The rows where `keep` is true."""
+        items = tuple(item for item, kept in zip(self.items, keep, strict=True) if kept)
+        return replace(self, items=items, scores=self.scores[keep])
+
+    def mean_figure(self, name: str, values: Floats, **counts: int) -> Figure:
+        """The mean of one value an item, resampled by picture."""
+        if not len(values):
+            return Figure(name, float("nan"), None, 0, **counts)
+        interval = bootstrap_mean(values, clusters=clusters(self.items), how=self.how)
+        return Figure(name, interval.value, interval, len(values), **counts)
+
+    def figure(self, name: str, statistic: Callable[[Floats], float], n: int, **counts: int) -> Figure:
+        """A statistic of item weights, resampled by picture."""
+        if not self.items:
+            return Figure(name, float("nan"), None, 0, **counts)
+        interval = bootstrap(statistic, len(self.items), clusters=clusters(self.items), how=self.how)
+        return Figure(name, interval.value, interval, n, **counts)
+
+
+Figures = tuple[Figure, ...]

@@ -1,0 +1,106 @@
+"""A benchmark's released files: found where people keep them, or named in one line when they are missing."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from msdscore.errors import InputError
+
+
+def find(root: Path, *places: str, get: str) -> Path:
+    """The first of some places (or patterns) under `root` that exists; `get` says where it comes from."""
+    found = find_optional(root, *places)
+    if found is None:
+        raise missing(root, *places, get=get)
+    return found
+
+
+def find_optional(root: Path, *places: str) -> Path | None:
+    """The same, or None."""
+    for place in places:
+        matches = sorted(root.glob(place))
+        if matches:
+            return matches[0]
+    return None
+
+
+def find_all(root: Path, *places: str) -> list[Path]:
+    """All files of the first place that matches any."""
+    for place in places:
+        matches = sorted(path for path in root.glob(place) if path.is_file())
+        if matches:
+            return matches
+    return []
+
+
+def missing(root: Path, *places: str, get: str) -> InputError:
+    """The error for a file that is not there: which one, where it should lie, and how to get it."""
+    expected = " or ".join(str(root / place) for place in places)
+    return InputError(f"expected {expected}, found nothing there; get it from {get}")
+
+
+def folder(root: Path, *names: str) -> Path:
+    """The first of some folders that exists, else the first: reading needs no pictures."""
+    return next((root / name for name in names if (root / name).is_dir()), root / names[0])
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file, with its name in the error."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from error
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a JSON Lines file."""
+    for number, line in _lines(path):
+        if not line.strip():
+            continue
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path} line {number} is not valid JSON: {error}") from error
+
+
+def read_tsv(path: Path, columns: int) -> Iterator[tuple[str, ...]]:
+    """The rows of a tab-separated file without header, each with the expected number of columns."""
+    for number, line in _lines(path):
+        if not line.strip():
+            continue
+        cells = tuple(line.strip().split("\t"))
+        if len(cells) != columns:
+            raise InputError(f"{path} line {number}: expected {columns} tab-separated columns, got {len(cells)}")
+        yield cells
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    # Not splitlines: captions may hold characters that it takes for line ends.
+    return enumerate(path.read_text(encoding="utf-8").split("\n"), start=1)
+
+
+def field(row: dict[str, Any], *names: str, where: str) -> Any:
+    """The first of some fields that a row has, or an error that names the row."""
+    for name in names:
+        if name in row:
+            return row[name]
+    raise InputError(f"{where}: expected the field {' or '.join(names)}, got {', '.join(map(str, row))}")
+
+
+def tidy(text: str) -> str:
+    """A caption with single spaces, as the rating benchmarks' own scripts read it.
+
+    >>> tidy(" a dog  runs ")
+    'a dog runs'
+    """
+    return " ".join(str(text).split())
+
+
+def unique(ids: Iterable[str], where: str) -> None:
+    """Refuse a file in which two items share an id: scores are joined on it."""
+    seen: set[str] = set()
+    for key in ids:
+        if key in seen:
+            raise InputError(f"{where}: the id {key!r} occurs twice; expected every item once")
+        seen.add(key)

@@ -1,0 +1,176 @@
+"""Pictures to the pixels of a model, and patches of the model back to boxes of the picture.
+
+The steps and their order are those of the checkpoint's own preprocessor file, done with Pillow alone, so that
+the pixels do not depend on which image backend another library happens to prefer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
+
+from msdscore.encoders.base import PatchLayout
+from msdscore.errors import WeightsError
+
+# Above this many pixels only the cropped part is resized: a 1 x 20000 picture would grow to gigabytes.
+_RESIZE_LIMIT = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The steps of preprocessing: resize, then centre crop, then scale and normalise.
+
+    `resize` is a shortest edge, or a (width, height) that squashes the picture, or None; `crop` is a (width,
+    height), black where it reaches beyond the picture.
+    """
+
+    resize: int | tuple[int, int] | None
+    crop: tuple[int, int] | None
+    resample: int = Image.Resampling.BICUBIC
+    scale: float = 1 / 255
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How one picture lies on the model's canvas: resized, then cut out from `offset` on."""
+
+    size: tuple[int, int]  # width, height of the original
+    resized: tuple[int, int]
+    offset: tuple[int, int]  # left, top of the canvas in the resized picture; negative where it is padded
+    canvas: tuple[int, int]
+
+
+def read_frame(config: Mapping[str, Any]) -> Frame:
+    """The frame that a `preprocessor_config.json` describes.
+
+    >>> read_frame({"size": {"shortest_edge": 224}, "crop_size": 224, "do_normalize": False}).crop
+    (224, 224)
+
+    Raises:
+        WeightsError: the file describes steps that are not understood.
+    """
+    try:
+        resize = _edge(config["size"]) if config.get("do_resize", True) else None
+        crop = _pair(config["crop_size"]) if config.get("do_center_crop", "crop_size" in config) else None
+        scale = float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else 1.0
+        resample = int(config.get("resample", Image.Resampling.BICUBIC))
+        mean, std = _statistics(config)
+    except (KeyError, TypeError, ValueError) as error:
+        raise WeightsError(f"preprocessor_config.json is not understood ({error!r}); fetch it again") from None
+    return Frame(resize, crop, resample, scale, mean, std)
+
+
+def _statistics(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if not config.get("do_normalize", True):
+        return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    mean = tuple(float(value) for value in config["image_mean"])
+    std = tuple(float(value) for value in config["image_std"])
+    return mean, std
+
+
+def _edge(size: Any) -> int | tuple[int, int]:
+    """Old files give a bare number, or a pair; newer ones name what they mean."""
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Mapping) and "shortest_edge" in size and "longest_edge" not in size:
+        return int(size["shortest_edge"])
+    return _pair(size)
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    if isinstance(size, int):
+        return size, size
+    if isinstance(size, Mapping):
+        return int(size["width"]), int(size["height"])
+    height, width = size
+    return int(width), int(height)
+
+
+def view(frame: Frame, size: tuple[int, int]) -> View:
+    """Where a picture of `size` (width, height) lies on the canvas.
+
+    >>> view(Frame(resize=32, crop=(32, 32)), (128, 64))
+    View(size=(128, 64), resized=(64, 32), offset=(16, 0), canvas=(32, 32))
+    """
+    resized = _resized(frame.resize, size)
+    canvas = frame.crop or resized
+    offset = ((resized[0] - canvas[0]) // 2, (resized[1] - canvas[1]) // 2)
+    return View(size, resized, offset, canvas)
+
+
+def _resized(resize: int | tuple[int, int] | None, size: tuple[int, int]) -> tuple[int, int]:
+    if resize is None:
+        return size
+    if isinstance(resize, tuple):
+        return resize
+    width, height = size
+    if width <= height:
+        return resize, int(resize * height / width)
+    return int(resize * width / height), resize
+
+
+def draw(picture: Image.Image, where: View, resample: int) -> UInt8[Tensor, "3 height width"]:
+    """The picture on the model's canvas; black where the canvas reaches beyond it."""
+    rgb = picture if picture.mode == "RGB" else picture.convert("RGB")
+    left, top = where.offset
+    right, bottom = left + where.canvas[0], top + where.canvas[1]
+    if where.resized[0] * where.resized[1] > _RESIZE_LIMIT and min(left, top) >= 0:
+        across, down = where.size[0] / where.resized[0], where.size[1] / where.resized[1]
+        part = (left * across, top * down, right * across, bottom * down)
+        drawn = rgb.resize(where.canvas, resample, box=part)
+    else:
+        drawn = rgb.resize(where.resized, resample).crop((left, top, right, bottom))
+    return torch.from_numpy(np.array(drawn)).permute(2, 0, 1)
+
+
+def normalise(pixels: UInt8[Tensor, "batch 3 height width"], frame: Frame) -> Float[Tensor, "batch 3 height width"]:
+    """Scaled and normalised float32 pixels, on the device where the bytes are."""
+    mean = torch.tensor(frame.mean, device=pixels.device).view(-1, 1, 1)
+    std = torch.tensor(frame.std, device=pixels.device).view(-1, 1, 1)
+    return (pixels.float() * frame.scale - mean) / std
+
+
+def frame_batch(
+    pictures: Sequence[Image.Image], frame: Frame, device: torch.device
+) -> tuple[Float[Tensor, "batch 3 height width"], tuple[View, ...]]:
+    """Pictures of any sizes as one batch of pixels, with the view of each."""
+    views = tuple(view(frame, picture.size) for picture in pictures)
+    drawn = [draw(picture, where, frame.resample) for picture, where in zip(pictures, views, strict=True)]
+    return normalise(torch.stack(drawn).to(device), frame), views
+
+
+def patch_layout(where: View, grid: tuple[int, int], patch: tuple[int, int]) -> PatchLayout:
+    """Boxes of original pixels for a grid of (rows, columns) patches of (width, height) canvas pixels.
+
+    Resize and crop are undone; what lies beyond the picture is cut off, so a patch of padding alone has no
+    area.
+
+    >>> patch_layout(view(Frame(resize=32, crop=(32, 32)), (128, 64)), (2, 2), (16, 16)).boxes[0]
+    tensor([32.,  0., 64., 32.])
+    """
+    rows, columns = grid
+    xs = _edges(columns, patch[0], where.offset[0], where.size[0], where.resized[0])
+    ys = _edges(rows, patch[1], where.offset[1], where.size[1], where.resized[1])
+    top, left = torch.meshgrid(ys[:-1], xs[:-1], indexing="ij")
+    bottom, right = torch.meshgrid(ys[1:], xs[1:], indexing="ij")
+    boxes = torch.stack([left, top, right, bottom], dim=-1).reshape(-1, 4)
+    return PatchLayout(size=where.size, grid=grid, boxes=boxes)
+
+
+def _edges(cells: int, cell: int, offset: int, size: int, resized: int) -> Float[Tensor, " edges"]:
+    """Borders between the cells of one axis, in original pixels; float64 keeps whole pixels whole."""
+    canvas = torch.arange(cells + 1, dtype=torch.float64) * cell + offset
+    return (canvas * size / resized).clamp(0, size).float()
+
+
+def on_picture(layout: PatchLayout) -> Tensor:
+    """True for the patches that show some of the picture and not padding alone."""
+    left, top, right, bottom = layout.boxes.unbind(dim=-1)
+    return (right > left) & (bottom > top)

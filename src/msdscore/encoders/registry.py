@@ -1,0 +1,142 @@
+"""Encoders by name: list them, load one, add your own."""
+
+import warnings
+from collections.abc import Callable, Iterable
+from functools import reduce
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msdscore.encoders.table import FAMILIES, ROWS, EncoderRow
+from msdscore.encoders.weights import looks_like_hub_name, model_type
+from msdscore.errors import ConfigError, MSDScoreError, WeightsError, unknown_name
+
+if TYPE_CHECKING:
+    from msdscore.encoders.base import Encoder
+
+__all__ = ["EncoderRow", "PluginWarning", "find_row", "list_encoders", "load_encoder", "register"]
+
+GROUP = "msdscore.encoders"
+
+_registered: dict[str, EncoderRow] = {}
+
+
+class PluginWarning(UserWarning):
+    """A plugin that could not be read; everything else works."""
+
+
+def list_encoders() -> tuple[EncoderRow, ...]:
+    """Every encoder that loads by a short name: built in, registered, and from plugins.
+
+    >>> [row.name for row in list_encoders()][:2]
+    ['toy', 'clip-b32']
+    """
+    known = _own_rows()
+    for row in _plugin_rows():
+        if row.name in known:
+            warnings.warn(f"a plugin's encoder {row.name!r} is ignored: the name is taken", PluginWarning, stacklevel=2)
+        else:
+            known[row.name] = row
+    return tuple(known.values())
+
+
+def register(row: EncoderRow) -> None:
+    """Add an encoder for this process; a package does it for good with an entry point in `msdscore.encoders`.
+
+    Raises:
+        ConfigError: another encoder has that name.
+    """
+    taken = _own_rows().get(row.name)
+    if taken is not None and taken != row:
+        raise ConfigError(f"an encoder named {row.name!r} exists; register yours under another name")
+    _registered[row.name] = row
+
+
+def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
+    """The row of a short name, or one made for a folder or hub name from what its config.json says.
+
+    Raises:
+        UnknownNameError: no such encoder, or a family that is not known.
+        WeightsError: a folder or hub name whose config.json is missing.
+    """
+    own = _own_rows().get(name)
+    if own is not None:
+        return own
+    known = {row.name: row for row in list_encoders()}
+    if name in known:
+        return known[name]
+    if Path(name).expanduser().is_dir() or looks_like_hub_name(name):
+        return _row_of_checkpoint(name, revision)
+    if name.startswith((".", "/", "~")):
+        raise WeightsError(f"there is no folder {name!r}; give an existing folder, a hub name or a short name")
+    raise unknown_name("encoder", name, known)
+
+
+def load_encoder(
+    name: str, *, device: str = "auto", dtype: str = "auto", revision: str | None = None, **options: Any
+) -> "Encoder":
+    """Load an encoder by short name, hub name or folder; `options` are those of its family.
+
+    >>> load_encoder("toy").signature
+    'toy@1'
+
+    Raises:
+        UnknownNameError: no such encoder or option.
+        WeightsError: its weights are missing, unreachable or damaged.
+    """
+    row = find_row(name, revision=revision)
+    loader = _resolve(row)
+    chosen = {**row.options, **options}
+    encoder: Encoder = loader(row.source, name=name, revision=revision, device=device, dtype=dtype, **chosen)
+    return encoder
+
+
+def _own_rows() -> dict[str, EncoderRow]:
+    return {row.name: row for row in ROWS} | _registered
+
+
+def _row_of_checkpoint(source: str, revision: str | None) -> EncoderRow:
+    kind = model_type(source, revision=revision)
+    if kind not in FAMILIES:
+        raise unknown_name(f"model type of {source!r}:", kind, FAMILIES)
+    return EncoderRow(name=source, loader=FAMILIES[kind], family=kind, source=source)
+
+
+def _resolve(row: EncoderRow) -> Callable[..., Any]:
+    module, _, path = row.loader.partition(":")
+    try:
+        loader = reduce(getattr, path.split("."), import_module(module))
+    except (ImportError, AttributeError, ValueError) as error:
+        if isinstance(error, MSDScoreError):
+            raise
+        raise ConfigError(f"the loader {row.loader!r} of encoder {row.name!r} cannot be imported ({error})") from error
+    if not callable(loader):
+        raise ConfigError(f"the loader {row.loader!r} of encoder {row.name!r} should be a callable")
+    return loader
+
+
+def _plugin_rows() -> list[EncoderRow]:
+    rows: list[EncoderRow] = []
+    for point in entry_points(group=GROUP):
+        try:
+            rows += _rows_of(point)
+        except Exception as error:  # noqa: BLE001 - a plugin is other people's code and must not stop the rest
+            reason = f"{type(error).__name__}: {error}"
+            warnings.warn(
+                f"encoder plugin {point.name!r} ({point.value}) is ignored: {reason}",
+                PluginWarning,
+                stacklevel=3,
+            )
+    return rows
+
+
+def _rows_of(point: EntryPoint) -> list[EncoderRow]:
+    given = point.load()
+    if callable(given):
+        given = given()
+    rows = [given] if isinstance(given, EncoderRow) else list(given) if isinstance(given, Iterable) else [given]
+    for row in rows:
+        if not isinstance(row, EncoderRow):
+            raise TypeError(f"expected EncoderRow objects, got {type(row).__name__}")
+    return rows

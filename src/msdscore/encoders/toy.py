@@ -1,0 +1,174 @@
+"""A weight-free encoder of colours and places, for tests and documentation.
+
+All features are whole numbers and lengths are taken in float64 from exact sums, so every machine gives the
+same bits.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL.Image import Image
+
+from msdscore.encoders.base import Embeddings, PatchLayout, TokenLayout
+from msdscore.encoders.frames import Frame, patch_layout, view
+from msdscore.encoders.placement import place, require_no_options
+
+_Ints = npt.NDArray[np.int64]
+
+_COLOURS = {
+    "black": (0, 0, 0),
+    "white": (255, 255, 255),
+    "grey": (128, 128, 128),
+    "red": (220, 30, 30),
+    "orange": (255, 140, 0),
+    "yellow": (250, 220, 40),
+    "green": (40, 150, 50),
+    "blue": (40, 80, 210),
+    "purple": (130, 40, 150),
+    "pink": (255, 150, 190),
+    "brown": (130, 80, 40),
+}
+_SAME = {
+    "gray": "grey",
+    "violet": "purple",
+    "centre": "middle",
+    "center": "middle",
+    "upper": "top",
+    "lower": "bottom",
+}
+_PLACES = ("left", "right", "top", "bottom", "middle")
+_SILENT = frozenset(("a", "an", "and", "are", "at", "in", "is", "it", "of", "on", "the", "there", "to", "with"))
+_HASHED = 32  # dimensions for all other words
+_DIM = 1 + len(_COLOURS) + len(_PLACES) + _HASHED
+_GRID = 6  # cells a side
+_SAMPLES = 8  # pixels looked at along each side of a cell
+_REACH = 150 * 150  # squared distance in RGB at which a colour stops being like another
+_FULL = 1000  # feature value of a perfect match
+_WORD = re.compile(r"\w+")
+
+
+class ToyEncoder:
+    """Cells of the picture and words of the caption in one space of colours, places and hashed words."""
+
+    def __init__(self, *, name: str, device: torch.device) -> None:
+        self._name = name
+        self._device = device
+
+    @property
+    def name(self) -> str:
+        """The name it was loaded by."""
+        return self._name
+
+    @property
+    def signature(self) -> str:
+        """The version of its rules; there are no choices."""
+        return "toy@1"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the vectors are put; they are made on the CPU."""
+        return self._device
+
+    def encode_images(self, images: Sequence[Image]) -> Embeddings:
+        """One point for each cell of a fixed grid."""
+        features = [_cells(image) for image in images]
+        return self._embeddings(features, tuple(_layout(image.size) for image in images))
+
+    def encode_texts(self, texts: Sequence[str]) -> Embeddings:
+        """One point for each word."""
+        found = [list(_WORD.finditer(text)) for text in texts]
+        features = [_stack([_word(match.group()) for match in words]) for words in found]
+        return self._embeddings(features, tuple(TokenLayout(tuple(m.span() for m in words)) for words in found))
+
+    def _embeddings(self, features: Sequence[_Ints], layout: Any) -> Embeddings:
+        longest = max((len(item) for item in features), default=0)
+        points = np.zeros((len(features), longest, _DIM), dtype=np.int64)
+        mask = np.zeros((len(features), longest), dtype=bool)
+        for row, item in enumerate(features):
+            points[row, : len(item)] = item
+            mask[row, : len(item)] = True
+        pooled = points.sum(axis=1)
+        pooled[:, 0] += ~mask.any(axis=1)  # a text without words still points somewhere
+        return Embeddings(
+            _unit(points).to(self._device),
+            torch.from_numpy(mask).to(self._device),
+            _unit(pooled).to(self._device),
+            layout,
+        )
+
+
+def load_toy(
+    source: str,
+    *,
+    name: str = "toy",
+    revision: str | None = None,
+    device: str = "cpu",
+    dtype: str = "auto",
+    **options: Any,
+) -> ToyEncoder:
+    """The toy encoder; it has no weights and no options, so only the device matters."""
+    require_no_options(name, options)
+    return ToyEncoder(name=name, device=place(device, dtype).device)
+
+
+def _unit(features: _Ints) -> torch.Tensor:
+    """Unit vectors in float32; the sums are exact, and a root and a quotient round alike everywhere."""
+    length = np.sqrt((features * features).sum(axis=-1, keepdims=True).astype(np.float64))
+    return torch.from_numpy((features / np.maximum(length, 1.0)).astype(np.float32))
+
+
+def _stack(rows: Sequence[_Ints]) -> _Ints:
+    return np.stack(rows) if rows else np.zeros((0, _DIM), dtype=np.int64)
+
+
+def _layout(size: tuple[int, int]) -> PatchLayout:
+    whole = view(Frame(resize=(_GRID, _GRID), crop=None), size)
+    return patch_layout(whole, (_GRID, _GRID), (1, 1))
+
+
+def _likeness(pixels: _Ints) -> _Ints:
+    """How like each basic colour the pixels are, 0 to `_FULL`; the last axis turns from RGB to colours."""
+    basic = np.array(list(_COLOURS.values()), dtype=np.int64)
+    distance = ((pixels[..., None, :] - basic) ** 2).sum(axis=-1)
+    like: _Ints = np.maximum(_REACH - distance, 0) * _FULL // _REACH
+    return like
+
+
+def _cells(image: Image) -> _Ints:
+    side = _GRID * _SAMPLES
+    pixels = np.asarray(image.convert("RGB"), dtype=np.int64)
+    down, across = ((2 * np.arange(side) + 1) * length // (2 * side) for length in pixels.shape[:2])
+    blocks = _likeness(pixels[down][:, across]).reshape(_GRID, _SAMPLES, _GRID, _SAMPLES, -1)
+    features = np.zeros((_GRID, _GRID, _DIM), dtype=np.int64)
+    features[..., 0] = _FULL // 5
+    features[..., 1 : 1 + len(_COLOURS)] = blocks.sum(axis=(1, 3)) // _SAMPLES**2
+    features[..., 1 + len(_COLOURS) : -_HASHED] = _places()
+    return features.reshape(-1, _DIM)
+
+
+def _places() -> _Ints:
+    """How far left, right, up, down and in the middle each cell is."""
+    row, column = np.mgrid[0:_GRID, 0:_GRID]
+    end = _GRID - 1
+    middle = end - np.maximum(abs(2 * row - end), abs(2 * column - end))
+    near: _Ints = np.stack([end - column, column, end - row, row, middle], axis=-1).astype(np.int64)
+    return near * _FULL // (4 * end)
+
+
+def _word(word: str) -> _Ints:
+    features = np.zeros(_DIM, dtype=np.int64)
+    features[0] = _FULL // 5
+    plain = _SAME.get(word.casefold(), word.casefold())
+    if plain in _COLOURS:
+        features[1 : 1 + len(_COLOURS)] = _likeness(np.array(_COLOURS[plain], dtype=np.int64))
+    elif plain in _PLACES:
+        features[1 + len(_COLOURS) + _PLACES.index(plain)] = _FULL
+    elif plain not in _SILENT:
+        digest = hashlib.blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=_HASHED).digest()
+        features[-_HASHED:] = [byte - 128 for byte in digest]
+    return features

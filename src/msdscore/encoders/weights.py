@@ -1,0 +1,212 @@
+"""Find the files of a checkpoint: a local folder as it is, a hub name from the cache or by download.
+
+Weights are read from safetensors, or from a `.bin` file through `torch.load(weights_only=True)`; nothing else
+is ever opened, and no code of a checkpoint is ever run.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msdscore.errors import WeightsError, require
+
+CONFIG = "config.json"
+# A few blocks tell two fine-tunings of one architecture apart without reading gigabytes.
+_BLOCKS, _BLOCK_BYTES = 64, 4096
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_SMALL_FILES = (".json", ".txt", ".model")
+_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")  # in order of preference
+
+Needs = Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder with all the files of a model, and a short mark of exactly which files these are."""
+
+    source: str
+    folder: Path
+    mark: str  # eight digits: of the hub's commit, or of a local folder's content
+
+    def signed(self, name: str) -> str:
+        """The name it was asked for by and its mark; a folder goes by its own name, wherever it lies."""
+        label = self.folder.resolve().name if Path(name).expanduser().is_dir() else name
+        return f"{label}@{self.mark}"
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """One of its JSON files.
+
+        Raises:
+            WeightsError: the file is missing or is not a JSON object.
+        """
+        try:
+            content = json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise WeightsError(f"{self.source!r} has no {name}; copy it there from its base checkpoint") from None
+        except (OSError, ValueError) as error:
+            raise WeightsError(f"{name} of {self.source!r} cannot be read ({error}); fetch it again") from None
+        if not isinstance(content, dict):
+            raise WeightsError(f"{name} of {self.source!r} should hold a JSON object; fetch it again")
+        return content
+
+    def weight_files(self) -> tuple[Path, ...]:
+        """The files that hold the weights, safetensors where there are any; none when they are incomplete."""
+        for name in _WEIGHT_FILES:
+            if (self.folder / name).is_file():
+                return (self.folder / name,)
+            if (self.folder / f"{name}.index.json").is_file():
+                shards = sorted(set(self.read_json(f"{name}.index.json").get("weight_map", {}).values()))
+                paths = tuple(self.folder / Path(shard).name for shard in shards)
+                return paths if all(path.is_file() for path in paths) else ()
+        return ()
+
+
+def looks_like_hub_name(name: str) -> bool:
+    """Whether a name has the form `organisation/model`.
+
+    >>> looks_like_hub_name("openai/clip-vit-base-patch32"), looks_like_hub_name("./models/mine")
+    (True, False)
+    """
+    return _HUB_NAME.fullmatch(name) is not None and "--" not in name and ".." not in name
+
+
+def find_checkpoint(source: str, *, revision: str | None = None, needs: Needs = ()) -> Checkpoint:
+    """The files of a local folder or hub name; `needs` lists further files, each as its acceptable names.
+
+    What is in the cache is used without asking the hub, so that a moved branch never changes a score
+    silently; another version is asked for with `revision`.
+
+    Raises:
+        WeightsError: files are missing and cannot be fetched.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return _local(source, folder, needs=needs)
+    if not looks_like_hub_name(source):
+        raise WeightsError(f"there is no folder {source!r}; give an existing folder or a hub name such as org/model")
+    cached = _cached(source, revision)
+    if cached is not None and not _missing(cached, needs):
+        return cached
+    return _checked(_fetch(source, revision), needs)
+
+
+def model_type(source: str, *, revision: str | None = None) -> str:
+    """The `model_type` that a checkpoint's config.json states.
+
+    Raises:
+        WeightsError: there is no config.json, or it does not say.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        found = Checkpoint(source, folder, "")
+    else:
+        found = _cached(source, revision) or _fetch(source, revision, only=CONFIG)
+    kind = found.read_json(CONFIG).get("model_type")
+    if not isinstance(kind, str):
+        raise WeightsError(f"{CONFIG} of {source!r} states no model_type; expected one such as 'clip'")
+    return kind
+
+
+def _local(source: str, folder: Path, *, needs: Needs) -> Checkpoint:
+    found = _checked(Checkpoint(source, folder, ""), needs)
+    return Checkpoint(source, folder, _content_mark(found))
+
+
+def _checked(checkpoint: Checkpoint, needs: Needs) -> Checkpoint:
+    missing = _missing(checkpoint, needs)
+    if missing:
+        raise WeightsError(f"{checkpoint.source!r} has no {missing[0]}; expected a complete checkpoint folder")
+    return checkpoint
+
+
+def _missing(checkpoint: Checkpoint, needs: Needs) -> list[str]:
+    groups = [(CONFIG,), *needs]
+    gaps = [" or ".join(group) for group in groups if not any((checkpoint.folder / name).is_file() for name in group)]
+    return gaps if checkpoint.weight_files() else [*gaps, "complete model.safetensors or pytorch_model.bin"]
+
+
+def _content_mark(checkpoint: Checkpoint) -> str:
+    """Eight digits of a hash over all small files and evenly spaced blocks of the weights."""
+    digest = hashlib.sha256()
+    small = (path for path in checkpoint.folder.iterdir() if path.suffix in _SMALL_FILES and path.is_file())
+    for path in sorted({*small, *checkpoint.weight_files()}, key=lambda path: path.name):
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size}:".encode())
+        for block in _blocks(path, size):
+            digest.update(block)
+    return digest.hexdigest()[:8]
+
+
+def _blocks(path: Path, size: int) -> Iterable[bytes]:
+    with path.open("rb") as file:
+        if size <= _BLOCKS * _BLOCK_BYTES:
+            yield file.read()
+            return
+        for number in range(_BLOCKS):
+            file.seek(number * (size - _BLOCK_BYTES) // (_BLOCKS - 1))
+            yield file.read(_BLOCK_BYTES)
+
+
+def _cached(source: str, revision: str | None) -> Checkpoint | None:
+    hub = require("huggingface_hub", extra="hf")
+    path = hub.try_to_load_from_cache(source, CONFIG, revision=revision)
+    if not isinstance(path, str):
+        return None
+    folder = Path(path).parent
+    return Checkpoint(source, folder, folder.name[:8])  # the cache names its folders by commit
+
+
+def _fetch(source: str, revision: str | None, *, only: str | None = None) -> Checkpoint:
+    """Download one file, or all that a model needs."""
+    hub = require("huggingface_hub", extra="hf")
+    if hub.constants.HF_HUB_OFFLINE:
+        raise _unreachable(source, revision, "offline mode is on (HF_HUB_OFFLINE)")
+    try:
+        info = hub.HfApi().model_info(source, revision=revision, timeout=10)
+        files = [file.rfilename for file in info.siblings or ()]
+        wanted = [only] if only else _wanted(files)
+        hub.snapshot_download(source, revision=revision, allow_patterns=wanted)
+    except Exception as error:  # noqa: BLE001 - the hub's library raises requests, httpx or own errors by version
+        raise _fetch_error(source, revision, error) from None
+    fetched = _cached(source, revision)
+    if fetched is None:
+        raise WeightsError(f"{source!r} has no {CONFIG}: it is not a model that msdscore can read")
+    return fetched
+
+
+def _wanted(files: Iterable[str]) -> list[str]:
+    """Top-level small files, and the weights in the safest format there is."""
+    top = [name for name in files if "/" not in name]
+    small = [name for name in top if name.endswith(_SMALL_FILES) and ".index." not in name]
+    for weights in _WEIGHT_FILES:
+        stem, _, ending = weights.partition(".")
+        pattern = re.compile(rf"{stem}(-\d+-of-\d+)?\.{ending}(\.index\.json)?")
+        found = [name for name in top if pattern.fullmatch(name)]
+        if found:
+            return small + found
+    return small
+
+
+def _fetch_error(source: str, revision: str | None, error: Exception) -> WeightsError:
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "GatedRepoError" in kinds:
+        return WeightsError(
+            f"{source!r} is gated: accept its licence at https://huggingface.co/{source}, then run: hf auth login"
+        )
+    if "RevisionNotFoundError" in kinds:
+        return WeightsError(f"{source!r} has no revision {revision!r}; see https://huggingface.co/{source}/commits")
+    if "RepositoryNotFoundError" in kinds:
+        return WeightsError(f"{source!r} is not on the hub, or is private; check the name or run: hf auth login")
+    return _unreachable(source, revision, f"the hub cannot be reached ({type(error).__name__})")
+
+
+def _unreachable(source: str, revision: str | None, reason: str) -> WeightsError:
+    asked = f" --revision {revision}" if revision else ""
+    return WeightsError(
+        f"weights of {source!r} are not in the Hugging Face cache and {reason}; "
+        f"download them once with: hf download {source}{asked}, or pass a local folder"
+    )

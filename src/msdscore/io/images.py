@@ -1,0 +1,175 @@
+"""Safe decoding of pictures: whatever comes, an upright RGB picture or one `ImageError`."""
+
+import stat
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from msdscore.errors import ConfigError, ImageError
+from msdscore.io.modes import to_rgb
+
+ImageSource: TypeAlias = str | Path | bytes | Image.Image | np.ndarray[Any, np.dtype[np.uint8]]
+
+# Formats with a mark of their own, decoded in process: EPS starts Ghostscript, TGA takes nearly any bytes.
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM", "HEIF")
+_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+# Warning filters belong to the whole process: one thread at a time changes them, and for headers only.
+_HEADERS = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageLimits:
+    """What a picture may cost before it is refused.
+
+    >>> ImageLimits(max_pixels=1_000_000).max_pixels
+    1000000
+    """
+
+    max_pixels: int = 178_956_970  # where Pillow itself refuses; half a GiB in RGB, above any camera in use
+    max_bytes: int = 256 << 20  # of the file; ordinary photographs stay under 50 MiB
+    max_aspect: int = 200  # long side over short side: encoders scale the short side to 224 and more
+
+    def __post_init__(self) -> None:
+        for name in ("max_pixels", "max_bytes", "max_aspect"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+_DEFAULT = ImageLimits()
+
+
+def open_image(source: ImageSource, *, limits: ImageLimits = _DEFAULT) -> Image.Image:
+    """The picture decoded, upright, in RGB mode; of an animation the first frame, transparency on white.
+
+    Raises `ImageError` with one line that names the source and the reason, never anything else.
+
+    >>> open_image(np.zeros((2, 3, 3), dtype=np.uint8)).size
+    (3, 2)
+    """
+    name = _name(source)
+    try:
+        return _decode(source, limits)
+    except ImageError as error:
+        raise ImageError(f"{name}: {error}") from error
+    except Image.DecompressionBombError as error:
+        raise ImageError(f"{name}: more pixels than Pillow accepts, a possible decompression bomb") from error
+    except Exception as error:  # decoders raise anything at all on hostile bytes
+        raise ImageError(f"{name}: cannot be decoded ({_reason(error)})") from error
+
+
+def _decode(source: ImageSource, limits: ImageLimits) -> Image.Image:
+    if isinstance(source, np.ndarray):
+        return _checked(_from_array(source), limits)
+    if isinstance(source, Image.Image):
+        return _finish(_checked(source, limits))
+    data = source if isinstance(source, bytes) else _read(Path(source), limits)
+    with _open(data, limits) as image:
+        return _finish(_checked(image, limits))
+
+
+def _from_array(pixels: np.ndarray[Any, Any]) -> Image.Image:
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise ImageError(f"expected uint8 values of shape (height, width, 3), got {pixels.dtype} {pixels.shape}")
+    if pixels.size == 0:
+        raise ImageError("has no pixels")
+    return Image.fromarray(pixels)
+
+
+def _read(path: Path, limits: ImageLimits) -> bytes:
+    """The file's bytes; a pipe or a device could block for ever, so only ordinary files are opened."""
+    try:
+        status = path.stat()
+    except FileNotFoundError as error:
+        raise ImageError("no such file") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise ImageError("is a folder, not a picture")
+    if not stat.S_ISREG(status.st_mode):
+        raise ImageError("is not an ordinary file")
+    _check_bytes(status.st_size, limits)
+    return path.read_bytes()
+
+
+def _check_bytes(size: int, limits: ImageLimits) -> None:
+    if size == 0:
+        raise ImageError("is empty")
+    if size > limits.max_bytes:
+        raise ImageError(f"{size} bytes, more than the limit of {limits.max_bytes} (max_bytes)")
+
+
+def _open(data: bytes, limits: ImageLimits) -> Image.Image:
+    """The picture with its header read and no pixel decoded."""
+    _check_bytes(len(data), limits)
+    with _no_warnings():
+        Image.init()
+        try:
+            return Image.open(BytesIO(data), formats=[name for name in _FORMATS if name in Image.OPEN])
+        except UnidentifiedImageError as error:
+            raise ImageError("not a picture, or one cut off within its header") from error
+
+
+def _checked(image: Image.Image, limits: ImageLimits) -> Image.Image:
+    width, height = image.size
+    if width < 1 or height < 1:
+        raise ImageError("has no pixels")
+    if width * height > limits.max_pixels:
+        raise ImageError(f"{width}x{height} pixels, more than the limit of {limits.max_pixels} (max_pixels)")
+    if max(width, height) > limits.max_aspect * min(width, height):
+        raise ImageError(f"{width}x{height} pixels is thinner than 1:{limits.max_aspect} (max_aspect)")
+    return image
+
+
+def _finish(image: Image.Image) -> Image.Image:
+    image.load()
+    # After loading: a PNG may carry its EXIF behind the pixels, and a TIFF is turned by Pillow while loading.
+    step = _UPRIGHT.get(_orientation(image))
+    picture = to_rgb(image) if step is None else to_rgb(image).transpose(step)
+    # Plain pixels alone: no open file behind them, no EXIF that would turn the picture a second time.
+    plain = picture.copy() if picture is image else picture
+    plain.info = {}
+    return plain
+
+
+def _orientation(image: Image.Image) -> int:
+    with _no_warnings():
+        try:
+            value = image.getexif().get(_ORIENTATION, 1)
+        except Exception:  # noqa: BLE001, a picture with broken EXIF is still a picture, and upright as far as known
+            return 1
+    return value if isinstance(value, int) else 1
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    with _HEADERS, warnings.catch_warnings():
+        # Of Pillow alone: should another thread keep this filter by accident, it hides nothing else.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        yield
+
+
+def _name(source: ImageSource) -> str:
+    if isinstance(source, str | Path):
+        return str(source)
+    if isinstance(source, bytes):
+        return f"picture of {len(source)} bytes"
+    return "picture in memory"
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,223 @@
+"""Runs that write finished parts, survive any crash, and go on where they stopped."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from msdscore.errors import RunError
+from msdscore.io.atomic import remove_temporaries, replacing, take_lock, write_bytes
+from msdscore.io.manifest import REMEDY, compare, dump, load
+from msdscore.io.outputs import check_output, write_tables
+from msdscore.io.tables import conform, unified
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a finished run holds; `failed` rows are those with an `error`."""
+
+    rows: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An open run: its parts lie in a folder beside the output until `finish` puts the output in place.
+
+    One process at a time may have it open. Use `with`, or `close`.
+    """
+
+    output: Path
+    manifest: Mapping[str, Any]
+    _lock: list[int] = field(repr=False)  # one descriptor, none when closed
+
+    def done(self) -> list[int]:
+        """The numbers of the parts that are finished and whole, in order."""
+        return sorted(number for number, path in _parts(_folder(self.output)) if _is_whole(path))
+
+    def write(self, number: int, table: pa.Table) -> None:
+        """Finish one part; it is on the disk, whole, when this returns."""
+        assert self._lock, "the run is closed"
+        folder = _folder(self.output)
+        try:
+            with replacing(_part(folder, number)) as file:
+                pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+        except OSError as error:
+            reason = error.strerror or error
+            raise RunError(f"{folder}: cannot write part {number} ({reason}); finished parts are kept") from error
+
+    def tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The finished parts in order, one at a time, all with one schema."""
+        paths = [_part(_folder(self.output), number) for number in self.done()]
+        schema = unified([pq.read_schema(path) for path in paths])
+        wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+        for path in paths:
+            yield conform(_read_part(path, wanted.names), wanted)
+
+    def finish(
+        self,
+        transform: Callable[[pa.Table], pa.Table] | None = None,
+        *,
+        rows: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Summary:
+        """Merge the parts in order into the output, write the sidecar, remove the folder, and close.
+
+        `transform` sees one part at a time and must always answer with the same columns. `rows` is how many
+        rows the output must have. `metadata` goes into the schema of a Parquet output.
+        """
+        assert self._lock, "the run is closed"
+        self._check_complete(rows)
+        folder = _folder(self.output)
+        counts = {"rows": 0, "failed": 0}
+        try:
+            with replacing(self.output, folder=folder) as file:
+                write_tables(self._merged(transform, counts), file, self.output.suffix, metadata=metadata)
+        except OSError as error:
+            raise RunError(f"{self.output}: cannot be written ({error}); finished parts are kept") from error
+        _write_sidecar(self.output, self.manifest, counts)
+        shutil.rmtree(folder)
+        self.close()
+        return Summary(**counts)
+
+    def close(self) -> None:
+        """Let another process have the run."""
+        while self._lock:
+            os.close(self._lock.pop())
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_complete(self, rows: int | None) -> None:
+        numbers = self.done()
+        if not numbers or numbers != list(range(len(numbers))):
+            missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
+            raise RunError(f"{self.output}: part {missing} is missing; run again to make it")
+        found = sum(pq.read_metadata(_part(_folder(self.output), number)).num_rows for number in numbers)
+        if rows is not None and found != rows:
+            raise RunError(f"{self.output}: the parts hold {found} rows, expected {rows}; {REMEDY}")
+
+    def _merged(self, transform: Callable[[pa.Table], pa.Table] | None, counts: dict[str, int]) -> Iterator[pa.Table]:
+        for part in self.tables():
+            table = part if transform is None else transform(part)
+            counts["rows"] += table.num_rows
+            if "error" in table.column_names:
+                counts["failed"] += table.num_rows - table.column("error").null_count
+            yield table
+
+
+def open_run(output: str | Path, manifest: Mapping[str, Any]) -> Run:
+    """Start a run, or go on with one; `manifest` names everything that must be the same to go on.
+
+    Raises `RunError` if the output or the parts beside it belong to other work, or another process is at it.
+    """
+    path = Path(output)
+    check_output(path)
+    folder = _folder(path)
+    if not folder.exists() and finished(path, manifest):
+        raise RunError(f"{path}: already finished; {REMEDY}")
+    run = Run(path, manifest, [take_lock(folder / "lock")])
+    try:
+        remove_temporaries(folder)
+        _begin(folder / "manifest.json", manifest)
+    except BaseException:
+        run.close()
+        raise
+    return run
+
+
+def finished(output: str | Path, manifest: Mapping[str, Any]) -> Summary | None:
+    """What the finished run holds if the output is that of this manifest; None if there is work to do.
+
+    Raises `RunError` if the output is there and belongs to other work.
+    """
+    path = Path(output)
+    if not path.exists() or not _sidecar(path).exists():
+        # Between output and sidecar a crash is possible; then the folder of parts is still there and goes on.
+        if path.exists() and not _folder(path).exists():
+            raise RunError(f"{path}: exists, and no run is known that wrote it; {REMEDY}")
+        return None
+    record = load(_sidecar(path))
+    compare(path, record.get("manifest"), manifest)
+    if record.get("bytes") != path.stat().st_size:
+        raise RunError(f"{path}: was changed after the run that wrote it; {REMEDY}")
+    with suppress(RunError):  # a crash in the last moment leaves the parts; another process may be removing them
+        _remove_parts(path)
+    return Summary(rows=record["rows"], failed=record["failed"])
+
+
+def discard(output: str | Path) -> None:
+    """Remove an output with its sidecar and parts, unless another process is at work on it."""
+    path = Path(output)
+    _remove_parts(path)
+    # The sidecar goes last: should we die between, it alone stands for nothing.
+    path.unlink(missing_ok=True)
+    _sidecar(path).unlink(missing_ok=True)
+
+
+def _remove_parts(output: Path) -> None:
+    folder = _folder(output)
+    if folder.exists():
+        descriptor = take_lock(folder / "lock")
+        shutil.rmtree(folder)
+        os.close(descriptor)
+
+
+def _begin(path: Path, manifest: Mapping[str, Any]) -> None:
+    if path.exists():
+        compare(path.parent, load(path), manifest)
+        return
+    # Without a manifest they are the rest of a folder that was being removed: nobody knows whose they were.
+    for _, part in _parts(path.parent):
+        part.unlink()
+    write_bytes(path, dump(manifest), folder=path.parent)
+
+
+def _write_sidecar(output: Path, manifest: Mapping[str, Any], counts: Mapping[str, int]) -> None:
+    record = {"manifest": manifest, **counts, "bytes": output.stat().st_size}
+    write_bytes(_sidecar(output), dump(record), folder=_folder(output))
+
+
+def _folder(output: Path) -> Path:
+    return output.with_name(f"{output.name}.parts")
+
+
+def _sidecar(output: Path) -> Path:
+    return output.with_name(f"{output.name}.run.json")
+
+
+def _part(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:06d}.parquet"
+
+
+def _parts(folder: Path) -> Iterator[tuple[int, Path]]:
+    for path in folder.glob("part-*.parquet"):
+        digits = path.stem.removeprefix("part-")
+        if digits.isdigit():
+            yield int(digits), path
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        pq.read_metadata(path)
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
+def _read_part(path: Path, columns: Sequence[str]) -> pa.Table:
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            present = set(file.schema_arrow.names)
+            return file.read(columns=[name for name in columns if name in present])
+    except (pa.ArrowException, OSError) as error:
+        raise RunError(f"{path}: is damaged; delete it and run again") from error

@@ -1,0 +1,245 @@
+"""Rows to score, from every input format."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from msdscore.errors import CaptionError, ImageError, InputError
+from msdscore.io.folder import PictureFolder
+from msdscore.io.formats import open_records
+from msdscore.io.keys import text_key
+from msdscore.io.records import Record, Records, seen_columns
+
+# The first name that a row has is the one that counts.
+IMAGE_NAMES = ("image", "image_path", "file_name", "filename", "img")
+CAPTION_NAMES = ("caption", "text", "candidate", "cand")
+_KEY_NAMES = ("image_id", "id")  # looked up in the folder of pictures where a row has no picture of its own
+_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://|data:")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One picture with one caption, and everything else that its input row holds.
+
+    `columns` has the input's names, order and values, except that pictures given as bytes are left out: their
+    path stands there, or None. A row with an `error` cannot be scored and says why.
+    """
+
+    index: int  # position in the input, from 0
+    id: str  # as given, else the position
+    image: Path | bytes | None
+    caption: str | None
+    group: str | None
+    columns: Mapping[str, Any]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowSource:
+    """An opened input; `fingerprint` is a hash of its content. Closing it drops spooled input."""
+
+    name: str
+    fingerprint: str
+    columns: tuple[str, ...] | None
+    schema: pa.Schema | None  # of `Row.columns`, where the format has types
+    _records: Records = field(repr=False)
+    _folder: Path = field(repr=False)
+    _pictures: PictureFolder | None = field(repr=False)
+    _opened: ExitStack = field(repr=False)
+
+    def count(self) -> int:
+        """The number of rows."""
+        return self._records.count()
+
+    def read(self, start: int = 0) -> Iterator[Row]:
+        """The rows from number `start` on; exactly what a reading from 0 gives there."""
+        first_of: dict[int, int] = {}
+        for index, value in enumerate(self._records.ids(start)):
+            _claim(first_of, _text(value), index)
+        for index, record in enumerate(self._records.read(start), start=start):
+            yield self._row(index, record, first_of)
+
+    def close(self) -> None:
+        """Delete what was spooled."""
+        self._opened.close()
+
+    def __enter__(self) -> "RowSource":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _row(self, index: int, record: Record, first_of: dict[int, int]) -> Row:
+        values = record.values
+        given = _text(values.get("id"))
+        image, image_error = self._image(values)
+        caption, caption_error = _caption(values)
+        errors = (record.error, _claim(first_of, given, index), image_error, caption_error)
+        return Row(
+            index=index,
+            id=str(index) if given is None else given,
+            image=image,
+            caption=caption,
+            group=_text(values.get("group")),
+            columns=_without_bytes(values),
+            error=next((error for error in errors if error is not None), None),
+        )
+
+    def _image(self, values: Mapping[str, Any]) -> tuple[Path | bytes | None, str | None]:
+        try:
+            return self._find_image(values), None
+        except ImageError as error:
+            return None, str(error)
+
+    def _find_image(self, values: Mapping[str, Any]) -> Path | bytes:
+        if (name := _first(values, IMAGE_NAMES)) is not None:
+            content = _image_content(name, values[name])
+            return content if isinstance(content, bytes) else Path(self._folder, content)
+        key_name = _first(values, _KEY_NAMES)
+        if self._pictures is None or key_name is None:
+            raise ImageError(f"no picture; expected one of {', '.join(IMAGE_NAMES)}; found: {_listed(values)}")
+        key = values[key_name]
+        if isinstance(key, float) and key.is_integer():
+            key = int(key)
+        if not isinstance(key, str | int) or isinstance(key, bool):
+            raise ImageError(f"{key_name} must be text or a whole number, got {key!r}")
+        return self._pictures.find(key)
+
+
+def open_rows(
+    source: str | Path,
+    *,
+    images: str | Path | None = None,
+    format: str | None = None,  # noqa: A002, the user's word
+) -> RowSource:
+    """Open rows from a file by its suffix, a saved dataset, or `-` for JSON lines on standard input.
+
+    Relative pictures are looked for in `images`, else beside the rows. Rows without a picture column are
+    matched with the pictures in `images` by `image_id` or `id`.
+    """
+    with ExitStack() as stack:
+        pictures = None if images is None else PictureFolder(Path(images))
+        records = open_records(source, format=format, until=stack)
+        names = seen_columns(records)
+        if names or records.columns is not None:
+            _check_columns(names, str(source), pictures)
+        return RowSource(
+            name=str(source),
+            fingerprint=records.fingerprint(),
+            columns=records.columns,
+            schema=None if records.schema is None else _schema_without_bytes(records.schema),
+            _records=records,
+            _folder=_base(source) if pictures is None else pictures.path,
+            _pictures=pictures,
+            _opened=stack.pop_all(),
+        )
+
+
+def _base(source: str | Path) -> Path:
+    path = Path(source)
+    if str(source) == "-" or not (path.is_file() or path.is_dir()):
+        return Path()
+    return path if path.is_dir() else path.parent
+
+
+def _check_columns(names: Sequence[str], source: str, pictures: PictureFolder | None) -> None:
+    if _first(names, CAPTION_NAMES) is None:
+        known = ", ".join(CAPTION_NAMES)
+        raise InputError(f"{source}: no caption column; expected one of {known}; found: {_listed(names)}")
+    if _first(names, IMAGE_NAMES) is None and (pictures is None or _first(names, _KEY_NAMES) is None):
+        known = ", ".join(IMAGE_NAMES)
+        raise InputError(
+            f"{source}: no picture column; expected one of {known}, or image_id or id together with a folder "
+            f"of pictures (images); found: {_listed(names)}"
+        )
+
+
+def _caption(values: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    try:
+        return _find_caption(values), None
+    except CaptionError as error:
+        return None, str(error)
+
+
+def _find_caption(values: Mapping[str, Any]) -> str:
+    name = _first(values, CAPTION_NAMES)
+    if name is None:
+        raise CaptionError(f"no caption; expected one of {', '.join(CAPTION_NAMES)}; found: {_listed(values)}")
+    caption = values[name]
+    if _is_missing(caption) or (isinstance(caption, str) and not caption.strip()):
+        raise CaptionError(f"{name} is empty")
+    if not isinstance(caption, str):
+        raise CaptionError(f"{name} must be text, got {type(caption).__name__}")
+    return caption
+
+
+def _image_content(name: str, value: Any) -> str | bytes:
+    if isinstance(value, dict):  # how Hugging Face stores pictures: {"bytes": …, "path": …}
+        value = value.get("bytes") or value.get("path")
+    if _is_missing(value) or value in ("", b""):
+        raise ImageError(f"{name} is empty")
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        raise ImageError(f"{name} must be a path or bytes, got {type(value).__name__}")
+    if _ADDRESS.match(value):
+        raise ImageError(f"{name} is an address, not a file: {value[:80]}; download it first")
+    return value
+
+
+def _claim(first_of: dict[int, int], given: str | None, index: int) -> str | None:
+    """Remember an id; the reason to refuse it when an earlier row has it."""
+    if given is None:
+        return None
+    first = first_of.setdefault(text_key(given), index)
+    return None if first == index else f"id {given!r} is already that of row {first}"
+
+
+def _text(value: Any) -> str | None:
+    if _is_missing(value) or value == "":
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return value if isinstance(value, str) else str(value)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _first(names: Sequence[str] | Mapping[str, Any], wanted: Sequence[str]) -> str | None:
+    return next((name for name in wanted if name in names), None)
+
+
+def _listed(names: Sequence[str] | Mapping[str, Any]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _without_bytes(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    image = _first(values, IMAGE_NAMES)
+    return {name: _path_alone(value, is_image=name == image) for name, value in values.items()}
+
+
+def _path_alone(value: Any, *, is_image: bool) -> Any:
+    if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
+        return value["path"]
+    return None if is_image and isinstance(value, bytes) else value
+
+
+def _schema_without_bytes(schema: pa.Schema) -> pa.Schema:
+    image = _first(schema.names, IMAGE_NAMES)
+    return pa.schema([pa.field(entry.name, _type_without_bytes(entry, image)) for entry in schema])
+
+
+def _type_without_bytes(entry: pa.Field, image: str | None) -> pa.DataType:
+    kind = entry.type
+    if pa.types.is_struct(kind) and {part.name for part in kind} == {"bytes", "path"}:
+        return pa.string()
+    is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return pa.string() if entry.name == image and is_binary else kind

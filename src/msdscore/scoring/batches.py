@@ -1,0 +1,55 @@
+"""Many items through an encoder: in batches, short texts with short ones, joined again in order."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from msdscore.encoders.base import Embeddings
+
+Item = TypeVar("Item")
+
+
+def encode_in_batches(
+    items: Sequence[Item], encode: Callable[[Sequence[Item]], Embeddings], *, size: int
+) -> Embeddings:
+    """Embeddings of all items, `size` at a time."""
+    return join([encode(items[start : start + size]) for start in range(0, len(items), size)])
+
+
+def encode_by_length(
+    texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings], *, size: int
+) -> Embeddings:
+    """The same for texts, in order of their length, so that little is padded."""
+    order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+    joined = encode_in_batches([texts[number] for number in order], encode, size=size)
+    back = [0] * len(order)
+    for place, number in enumerate(order):
+        back[number] = place
+    return take(joined, back)
+
+
+def take(batch: Embeddings, index: Sequence[int]) -> Embeddings:
+    """Some items of a batch, in the order asked for."""
+    rows = torch.tensor(index, device=batch.points.device, dtype=torch.int64)
+    layout = tuple(batch.layout[number] for number in index)
+    return Embeddings(batch.points[rows], batch.mask[rows], batch.pooled[rows], layout)
+
+
+def join(batches: Sequence[Embeddings]) -> Embeddings:
+    """One batch from several, padded to the longest item."""
+    if len(batches) == 1:
+        return batches[0]
+    width = max(batch.points.shape[1] for batch in batches)
+    return Embeddings(
+        torch.cat([_widen(batch.points, width) for batch in batches]),
+        torch.cat([_widen(batch.mask.unsqueeze(-1), width).squeeze(-1) for batch in batches]),
+        torch.cat([batch.pooled for batch in batches]),
+        tuple(layout for batch in batches for layout in batch.layout),
+    )
+
+
+def _widen(values: Tensor, width: int) -> Tensor:
+    return pad(values, (0, 0, 0, width - values.shape[1]))

@@ -1,0 +1,209 @@
+"""Ratings of systems from battles: online Elo with bootstrap medians, and Bradley–Terry with ties."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from msdscore.errors import ConfigError, InputError, require
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class EloConfig:
+    """The constants of an Elo table; the defaults are CapArena's."""
+
+    k: float = 4.0
+    scale: float = 400.0
+    base: float = 10.0
+    start: float = 1000.0
+    samples: int = 1000
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        if min(self.k, self.scale, self.samples) <= 0 or self.base <= 1:
+            raise ConfigError(f"Elo needs k, scale and samples above 0 and base above 1, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Games:
+    """Battles as numbers: `first` and `second` index `systems`; `outcome` is 1, 0 or 0.5 for the first."""
+
+    systems: tuple[str, ...]
+    first: Ints
+    second: Ints
+    outcome: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Ratings:
+    """Ratings of `systems`, best first; `draws` holds the resampled tables (sample, system), if any."""
+
+    systems: tuple[str, ...]
+    values: Floats
+    draws: Floats
+
+    @property
+    def rounded(self) -> dict[str, int]:
+        """System to whole-number rating, as leaderboards print it."""
+        return {name: int(value + 0.5) for name, value in zip(self.systems, self.values, strict=True)}
+
+
+def games(first: Sequence[str], second: Sequence[str], outcome: ArrayLike) -> Games:
+    """Number the systems of a list of battles, in order of their names."""
+    results = np.asarray(outcome, dtype=np.float64)
+    if not len(first) == len(second) == len(results):
+        raise InputError(f"battles need columns of one length, got {len(first)}, {len(second)}, {len(results)}")
+    if not len(first):
+        raise InputError("ratings need at least one battle, got none")
+    if not np.isin(results, (0.0, 0.5, 1.0)).all():
+        raise InputError("a battle's outcome must be 1, 0.5 or 0 for the first system")
+    names = tuple(sorted({*first, *second}))
+    index = {name: i for i, name in enumerate(names)}
+    return Games(names, _codes(first, index), _codes(second, index), results)
+
+
+def elo(played: Games, config: EloConfig | None = None) -> Floats:
+    """Online Elo ratings after the battles in their given order, in the order of `played.systems`.
+
+    >>> elo(games(["a"], ["b"], [1.0])).tolist()
+    [1002.0, 998.0]
+    """
+    order = np.arange(len(played.outcome))[None]
+    ratings: Floats = replay(played, order, config or EloConfig())[0]
+    return ratings
+
+
+def replay(played: Games, orders: Ints, config: EloConfig) -> Floats:
+    """Elo tables of many battle orders at once: one step a battle, all orders side by side."""
+    rows = np.arange(len(orders))
+    ratings = np.full((len(orders), len(played.systems)), config.start)
+    for battle in orders.T:
+        a, b = played.first[battle], played.second[battle]
+        gap = (ratings[rows, b] - ratings[rows, a]) / config.scale
+        change = config.k * (played.outcome[battle] - 1 / (1 + config.base**gap))
+        ratings[rows, a] += change
+        ratings[rows, b] -= change
+    return ratings
+
+
+def bootstrap_elo(played: Games, config: EloConfig | None = None) -> Ratings:
+    """Median Elo over resampled battle lists, best first, as CapArena ranks its models.
+
+    The legacy generator draws the same resamples as `DataFrame.sample` after `numpy.random.seed(seed)`, so
+    medians equal the published script's. A system that a resample leaves out has no rating there.
+    """
+    config = config or EloConfig()
+    n = len(played.outcome)
+    generator = np.random.RandomState(config.seed)
+    orders = np.stack([generator.randint(0, n, size=n) for _ in range(config.samples)])
+    tables = replay(played, orders, config)
+    tables[~_appeared(played, orders)] = np.nan
+    medians = _column_medians(tables)
+    best_first = np.argsort(-medians, kind="stable")
+    names = tuple(played.systems[i] for i in best_first)
+    return Ratings(names, medians[best_first], tables[:, best_first])
+
+
+def bradley_terry(played: Games) -> Ratings:
+    r"""Maximum-likelihood log-odds strengths with a tie as half a win to each side; they sum to 0.
+
+    >>> table = bradley_terry(games(["a"] * 4, ["b"] * 4, [1, 1, 1, 0]))
+    >>> table.systems, round(float(table.values[0] - table.values[1]), 4)  # log(3/1)
+    (('a', 'b'), 1.0986)
+    """
+    strengths = _fit(played, lambda p: _half_win_loss(played, p), len(played.systems))
+    return _sorted(played, strengths)
+
+
+def davidson(played: Games) -> tuple[Ratings, float]:
+    r"""Bradley–Terry with Davidson's ties, P(tie) ∝ ν·sqrt(π_i π_j): the strengths, and ν."""
+    if not (played.outcome == 0.5).any():
+        return bradley_terry(played), 0.0
+    fitted = _fit(played, lambda p: _davidson_loss(played, p), len(played.systems) + 1)
+    return _sorted(played, fitted[:-1]), float(np.exp(fitted[-1]))
+
+
+def _codes(names: Sequence[str], index: dict[str, int]) -> Ints:
+    return np.fromiter((index[name] for name in names), dtype=np.int64, count=len(names))
+
+
+def _appeared(played: Games, orders: Ints) -> NDArray[np.bool_]:
+    seen = np.zeros((len(orders), len(played.systems)), dtype=bool)
+    rows = np.arange(len(orders))[:, None]
+    seen[rows, played.first[orders]] = True
+    seen[rows, played.second[orders]] = True
+    return seen
+
+
+def _column_medians(tables: Floats) -> Floats:
+    columns = (column[~np.isnan(column)] for column in tables.T)
+    return np.array([np.median(column) if len(column) else np.nan for column in columns])
+
+
+def _half_win_loss(played: Games, theta: Floats) -> tuple[float, Floats]:
+    margin = theta[played.first] - theta[played.second]
+    loss = np.logaddexp(0, margin) - played.outcome * margin
+    slope = 1 / (1 + np.exp(-margin)) - played.outcome
+    return float(loss.sum()), _scatter(played, slope, -slope)
+
+
+def _davidson_loss(played: Games, parameters: Floats) -> tuple[float, Floats]:
+    theta, log_nu = parameters[:-1], parameters[-1]
+    a, b = theta[played.first], theta[played.second]
+    logits = np.stack([a, b, log_nu + (a + b) / 2])
+    log_p = logits - np.logaddexp.reduce(logits, axis=0)
+    happened = np.stack([played.outcome == 1, played.outcome == 0, played.outcome == 0.5])
+    slope = np.exp(log_p) - happened
+    gradient = _scatter(played, slope[0] + slope[2] / 2, slope[1] + slope[2] / 2)
+    return -float(log_p[happened].sum()), np.append(gradient, slope[2].sum())
+
+
+def _scatter(played: Games, to_first: Floats, to_second: Floats) -> Floats:
+    n = len(played.systems)
+    gradient = np.zeros(n)
+    gradient += np.bincount(played.first, weights=to_first, minlength=n)
+    gradient += np.bincount(played.second, weights=to_second, minlength=n)
+    return gradient
+
+
+def _fit(played: Games, loss: Any, size: int) -> Floats:
+    _check_finite(played)
+    optimize: Any = require("scipy.optimize", extra="stats")
+    found = optimize.minimize(
+        loss,
+        np.zeros(size),
+        jac=True,
+        method="L-BFGS-B",
+        options={"ftol": 1e-14, "gtol": 1e-9, "maxiter": 10_000},
+    )
+    fitted: Floats = found.x
+    fitted[: len(played.systems)] -= fitted[: len(played.systems)].mean()
+    return fitted
+
+
+def _check_finite(played: Games) -> None:
+    """A finite maximum exists only if no group of systems always wins against the rest."""
+    sparse: Any = require("scipy.sparse", extra="stats")
+    csgraph: Any = require("scipy.sparse.csgraph", extra="stats")
+    won, lost = played.outcome > 0, played.outcome < 1
+    rows = np.concatenate([played.first[won], played.second[lost]])
+    columns = np.concatenate([played.second[won], played.first[lost]])
+    size = len(played.systems)
+    graph = sparse.coo_matrix((np.ones(len(rows)), (rows, columns)), shape=(size, size))
+    parts, _ = csgraph.connected_components(graph, directed=True, connection="strong")
+    if parts > 1:
+        raise InputError(
+            f"Bradley–Terry has no finite answer: the {size} systems fall into {parts} groups of which one "
+            "never loses to another; rate them by Elo, or add battles"
+        )
+
+
+def _sorted(played: Games, strengths: Floats) -> Ratings:
+    best_first = np.argsort(-strengths, kind="stable")
+    names = tuple(played.systems[i] for i in best_first)
+    return Ratings(names, strengths[best_first], np.empty((0, len(names))))

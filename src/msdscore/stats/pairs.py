@@ -1,0 +1,146 @@
+"""Pairwise judgements: accuracy, three-way agreement with tie thresholds, paired tests."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from msdscore.errors import InputError, require
+from msdscore.stats.resample import Test
+
+Floats = NDArray[np.float64]
+Signs = NDArray[np.int64]
+TieRule = Literal["wrong", "half"]
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Share of pairs decided rightly: `n` were judged, of which `ties` were equal; `missing` were NaN."""
+
+    value: float
+    n: int
+    ties: int
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Credits:
+    """One number a judged pair (1 right, 0 wrong, a tie by the rule); `kept` marks the judged pairs."""
+
+    values: Floats
+    kept: NDArray[np.bool_]
+    ties: int
+
+    @property
+    def missing(self) -> int:
+        """How many pairs had a NaN."""
+        return int((~self.kept).sum())
+
+
+def credits_of(positive: ArrayLike, negative: ArrayLike, *, ties: TieRule = "wrong") -> Credits:
+    """Credit of each pair: the positive must score strictly higher; a tie earns nothing, or half."""
+    difference = _difference(positive, negative)
+    kept = ~np.isnan(difference)
+    judged = difference[kept]
+    values = (judged > 0).astype(np.float64)
+    if ties == "half":
+        values[judged == 0] = 0.5
+    return Credits(values, kept, int((judged == 0).sum()))
+
+
+def pairwise_accuracy(positive: ArrayLike, negative: ArrayLike, *, ties: TieRule = "wrong") -> Accuracy:
+    """Share of pairs whose positive scores strictly higher.
+
+    >>> pairwise_accuracy([2, 1, 3, float("nan")], [1, 1, 4, 0])
+    Accuracy(value=0.3333333333333333, n=3, ties=1, missing=1)
+    """
+    credit = credits_of(positive, negative, ties=ties)
+    value = float(credit.values.mean()) if len(credit.values) else float("nan")
+    return Accuracy(value, len(credit.values), credit.ties, credit.missing)
+
+
+def decide_beyond(differences: ArrayLike, epsilon: float) -> Signs:
+    """Sign of each difference, 0 (a tie) where its size does not exceed `epsilon`.
+
+    >>> decide_beyond([0.2, -0.2, 0.1], 0.1).tolist()
+    [1, -1, 0]
+    """
+    d = np.asarray(differences, dtype=np.float64)
+    return np.where(np.abs(d) > epsilon, np.sign(d), 0).astype(np.int64)
+
+
+def decide_matched(differences: ArrayLike, n_ties: int) -> Signs:
+    """Sign of each difference with about `n_ties` ties: those smaller than the (n_ties + 1)-th smallest size.
+
+    Equal sizes at the threshold are decided, as CapArena's and PoSh's rule has it; a difference of exactly
+    zero stays a tie.
+
+    >>> decide_matched([0.3, -0.1, 0.2, -0.4], 2).tolist()
+    [1, 0, 0, -1]
+    """
+    d = np.asarray(differences, dtype=np.float64)
+    return np.where(np.abs(d) >= matched_threshold(d, n_ties), np.sign(d), 0).astype(np.int64)
+
+
+def matched_threshold(differences: ArrayLike, n_ties: int) -> float:
+    """The size a difference must reach to be decided, so that about `n_ties` of them are not."""
+    sizes = np.sort(np.abs(np.asarray(differences, dtype=np.float64)))
+    if n_ties < 0 or np.isnan(sizes).any():
+        raise InputError("a tie threshold needs differences without NaN and a tie count of at least 0")
+    return float(sizes[n_ties]) if n_ties < len(sizes) else float("inf")
+
+
+def agreement(human: ArrayLike, decided: ArrayLike) -> Floats:
+    """1 where two three-way judgements (1, 0, −1) are the same, ties included."""
+    same: Floats = (np.asarray(human) == np.asarray(decided)).astype(np.float64)
+    return same
+
+
+def mcnemar(first_right: ArrayLike, second_right: ArrayLike) -> Test:
+    r"""McNemar's test with Edwards' correction, :math:`(|b - c| - 1)^2/(b + c)`, b and c the split pairs.
+
+    >>> round(mcnemar([1] * 10 + [0] * 2, [0] * 10 + [1] * 2).statistic, 4)
+    4.0833
+    """
+    b, c = _split(first_right, second_right)
+    if b + c == 0:
+        return Test(0.0, 1.0, "McNemar, Edwards", 0)
+    statistic = max(abs(b - c) - 1, 0) ** 2 / (b + c)
+    scipy_stats: Any = require("scipy.stats", extra="stats")
+    return Test(statistic, float(scipy_stats.chi2.sf(statistic, 1)), "McNemar, Edwards", b + c)
+
+
+def mcnemar_exact(first_right: ArrayLike, second_right: ArrayLike) -> Test:
+    """McNemar's test in its exact form; the statistic is the share of split pairs that the first wins."""
+    b, c = _split(first_right, second_right)
+    return _binomial(b, c, "McNemar, exact")
+
+
+def sign_test(differences: ArrayLike) -> Test:
+    """Two-sided exact sign test: are both signs equally likely? Zeros and NaN drop out."""
+    d = np.asarray(differences, dtype=np.float64)
+    return _binomial(int((d > 0).sum()), int((d < 0).sum()), "sign")
+
+
+def _difference(first: ArrayLike, second: ArrayLike) -> Floats:
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if a.shape != b.shape or a.ndim != 1:
+        raise InputError(f"expected two columns over the same pairs, got shapes {a.shape} and {b.shape}")
+    # Two infinities of one sign are a tie; their difference would be NaN.
+    return np.where(a == b, 0.0, a - np.where(a == b, 0.0, b))
+
+
+def _split(first_right: ArrayLike, second_right: ArrayLike) -> tuple[int, int]:
+    a, b = np.asarray(first_right, dtype=bool), np.asarray(second_right, dtype=bool)
+    if a.shape != b.shape:
+        raise InputError(f"expected two columns over the same pairs, got shapes {a.shape} and {b.shape}")
+    return int((a & ~b).sum()), int((b & ~a).sum())
+
+
+def _binomial(b: int, c: int, method: str) -> Test:
+    if b + c == 0:
+        return Test(0.5, 1.0, method, 0)
+    scipy_stats: Any = require("scipy.stats", extra="stats")
+    p_value = min(1.0, 2 * float(scipy_stats.binom.cdf(min(b, c), b + c, 0.5)))
+    return Test(b / (b + c), p_value, method, b + c)

@@ -1,0 +1,129 @@
+"""Readers of battle benchmarks, on small files in the exact released formats with their traps."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from msdscore.benchmarks.base import Aspect, Battle, Note, picture
+from msdscore.benchmarks.caparena import judgements
+from msdscore.benchmarks.registry import load
+from msdscore.errors import InputError
+
+
+def _row(img: str, winner: str, first: str = "GPT-4o-0806", second: str = "LLaVA-1.5-7B") -> dict[str, Any]:
+    row = {"img": img, "source1": first, "source2": second, "caption1": "one", "caption2": "two", "ref": "r"}
+    return {**row, "winner": winner, "cluster": "level 2", "in-400": winner == "equal"}
+
+
+def test_caparena_reads_every_verdict(tmp_path: Path) -> None:
+    rows = [_row("test_1.jpg", w) for w in ("GPT-4o-0806", "LLaVA-1.5-7B", "equal", "skip", "bad")]
+    rows.append(_row("test_1.jpg", "human", first="human"))
+    (tmp_path / "data" / "eval").mkdir(parents=True)
+    (tmp_path / "data" / "eval" / "caparena_annots_eval.json").write_text(json.dumps(rows))
+    items = load("caparena", tmp_path).items
+    assert [item.winner for item in items] == ["a", "b", "tie", "tie", "tie", "a"]
+    assert [item.verdict for item in items][2:5] == ["equal", "skip", "bad"]
+    assert len({item.id for item in items}) == 6  # battles repeat pictures and systems
+    assert items[2] == Battle(
+        id="2:test_1.jpg",
+        image=tmp_path / "images" / "test_1.jpg",
+        caption_a="one",
+        caption_b="two",
+        winner="tie",
+        system_a="GPT-4o-0806",
+        system_b="LLaVA-1.5-7B",
+        level="level 2",
+        subset="in-400",
+        verdict="equal",
+        references=("r",),
+    )
+
+
+def test_caparena_refuses_an_unknown_verdict(tmp_path: Path) -> None:
+    (tmp_path / "caparena_annots_eval.json").write_text(json.dumps([_row("a.jpg", "tie")]))
+    with pytest.raises(InputError, match=r"row 0: expected winner to be one of .*equal, skip, bad, got 'tie'"):
+        load("caparena", tmp_path)
+
+
+def test_judge_files_give_verdicts_in_order(tmp_path: Path) -> None:
+    said = ["Caption 1 is better.", "Caption 2 is better", "Tie.", "Tie", "Both are fine", None]
+    rows = [{**_row("a.jpg", "equal"), **({"judge": word} if word else {})} for word in said]
+    (tmp_path / "judged.json").write_text(json.dumps(rows))
+    assert judgements(tmp_path / "judged.json") == ["a", "b", "tie", "tie", None, None]
+    (tmp_path / "caparena_annots_eval.json").write_text(json.dumps(rows))
+    assert len(load("caparena", tmp_path)) == 6
+
+
+def _auto(root: Path, answers: dict[str, str], name: str = "result.json") -> None:
+    opponents = ["GPT-4o-0806", "MiniCPM-V2.6-8B", "CogVLM2-llama3-chat-19B"]
+    rows = {
+        f"test_{k}.jpg": {"captions": {"human": f"h{k}", opponent: f"by {opponent}"}, "ref_model": opponent}
+        for k, opponent in enumerate(opponents)
+    }
+    (root / "caparena_auto_600.json").write_text(json.dumps(rows))
+    (root / name).write_text(json.dumps(answers))
+
+
+def test_caparena_auto_meets_its_fixed_opponents(tmp_path: Path) -> None:
+    _auto(tmp_path, {f"test_{k}.jpg": f"mine {k}" for k in range(3)})
+    items = load("caparena-auto", tmp_path, system="Mine").items
+    assert [(item.id, item.captions, item.level) for item in items] == [
+        ("test_0.jpg", ("mine 0", "by GPT-4o-0806"), "GPT-4o-0806"),
+        ("test_1.jpg", ("mine 1", "by MiniCPM-V2.6-8B"), "MiniCPM-V2.6-8B"),
+        ("test_2.jpg", ("mine 2", "by CogVLM2-llama3-chat-19B"), "CogVLM2-llama3-chat-19B"),
+    ]
+    assert {(item.winner, item.system_a) for item in items} == {(None, "Mine")}
+    assert items[0].references == ("h0",)
+
+
+def test_caparena_auto_leaves_a_system_out_against_itself(tmp_path: Path) -> None:
+    _auto(tmp_path, {f"test_{k}.jpg": "x" for k in range(3)}, name="GPT-4o-0806.json")
+    reading = load("caparena-auto", tmp_path, captions=tmp_path / "GPT-4o-0806.json")
+    assert [item.id for item in reading.items] == ["test_1.jpg", "test_2.jpg"]
+    assert reading.notes == (Note("pictures left out: the opponent is the system itself", 1),)
+
+
+def test_caparena_auto_needs_every_caption(tmp_path: Path) -> None:
+    _auto(tmp_path, {"test_0.jpg": "x"})
+    with pytest.raises(InputError, match=r"lacks captions for 2 of 3 pictures, the first test_1\.jpg"):
+        load("caparena-auto", tmp_path)
+
+
+_LABELS = [("1_much_better", "equal", "2_slightly_better"), ("equal", "2_much_better", "equal")]
+
+
+def _docent(path: Path, labels: list[tuple[str, str, str]] = _LABELS) -> None:
+    n = len(labels)
+    texts = {"uuid": [" u1 "] * n, "model1": ["A"] * n, "model2": ["B"] * n, "reference": ["r"] * n}
+    texts |= {"model1_generation": ["one"] * n, "model2_generation": ["two"] * n}
+    names = ("mistakes", "omissions", "overall_quality")
+    answers = {name: [row[i] for row in labels] for i, name in enumerate(names)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({**texts, **answers}), path)
+
+
+def test_docent_reads_three_aspects_and_finds_the_picture(tmp_path: Path) -> None:
+    _docent(tmp_path / "docent-eval-coarse" / "data" / "test-00000-of-00001.parquet")
+    _docent(tmp_path / "docent-eval-coarse" / "data" / "train-00000-of-00001.parquet", _LABELS * 2)
+    items = load("docent", tmp_path).items
+    assert [item.id for item in items] == ["u1:0", "u1:1"]
+    assert items[0].aspects == (Aspect("mistakes", 2), Aspect("omissions", 0), Aspect("overall_quality", -1))
+    assert [item.winner for item in items] == ["b", "tie"]
+    assert items[0].image == tmp_path / "images" / "u1.jpg"
+    assert len(load("docent", tmp_path, split="train")) == 4
+    cells = [{"bytes": b"other", "path": "0"}, {"bytes": b"painting", "path": "1"}]
+    (tmp_path / "docent" / "data").mkdir(parents=True)
+    pq.write_table(pa.table({"uuid": ["u0", "u1"], "image": cells}), tmp_path / "docent" / "data" / "test-0.parquet")
+    assert picture(load("docent", tmp_path).items[0].image) == b"painting"
+
+
+def test_docent_refuses_unknown_labels_and_names_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"test-\*\.parquet, found nothing there; get it from https://hugg"):
+        load("docent", tmp_path)
+    _docent(tmp_path / "test-0.parquet", [("better", "equal", "equal")])
+    with pytest.raises(InputError, match=r"row 0 mistakes: expected one of 1_much_better.*got 'better'"):
+        load("docent", tmp_path)

@@ -1,0 +1,294 @@
+"""Readers of pairwise benchmarks, on small files in the exact released formats with their traps."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy.io import savemat
+
+from msdscore.benchmarks import valse
+from msdscore.benchmarks.base import Note, Pair, image_name, picture
+from msdscore.benchmarks.registry import load
+from msdscore.benchmarks.retrieval import Captioned, draw_pairs
+from msdscore.errors import ImageError, InputError
+
+
+def _dump(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _crepe(n: int) -> dict[str, str]:
+    return {"filename": f"{n:012d}.jpg", "caption": f"right {n}", "negative_caption": f"wrong {n}"}
+
+
+@pytest.fixture
+def crepe(tmp_path: Path) -> Path:
+    for subset in ("replace_obj", "replace_att", "replace_rel", "swap_att", "add_obj", "add_att"):
+        _dump(tmp_path / "data" / f"{subset}.json", {"0": _crepe(1), "1": _crepe(2)})
+    _dump(tmp_path / "data" / "swap_obj.json", {"0": _crepe(1), "3": _crepe(4), "17": _crepe(9)})
+    return tmp_path
+
+
+def test_sugarcrepe_keeps_keys_with_gaps(crepe: Path) -> None:
+    items = load("sugarcrepe", crepe).items
+    assert len(items) == 15
+    swapped = [item for item in items if item.subset == "swap_obj"]
+    assert [item.id for item in swapped] == ["swap_obj/0", "swap_obj/3", "swap_obj/17"]
+    assert swapped[2] == Pair("swap_obj/17", crepe / "val2017" / "000000000009.jpg", "right 9", "wrong 9", "swap_obj")
+    assert swapped[2].captions == ("right 9", "wrong 9")
+
+
+def test_sugarcrepe_takes_the_picture_folder_that_exists(crepe: Path) -> None:
+    (crepe / "images" / "val2017").mkdir(parents=True)
+    items = load("sugarcrepe", crepe, subsets=["add_att"]).items
+    assert items[0].image == crepe / "images" / "val2017" / "000000000001.jpg"
+
+
+def test_a_missing_file_is_named_with_its_source(crepe: Path) -> None:
+    (crepe / "data" / "swap_obj.json").unlink()
+    with pytest.raises(InputError, match=r"expected .*swap_obj\.json or .*swap_obj\.json, found nothing") as caught:
+        load("sugarcrepe", crepe)
+    assert "github.com/RAIVNLab/sugar-crepe" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_broken_file_is_named(crepe: Path) -> None:
+    (crepe / "data" / "add_att.json").write_text('{"0": ')
+    with pytest.raises(InputError, match=r"add_att\.json is not valid JSON"):
+        load("sugarcrepe", crepe)
+    _dump(crepe / "data" / "add_att.json", {"7": {"filename": "a.jpg", "caption": "x"}})
+    with pytest.raises(InputError, match=r"key 7: expected the field negative_caption, got filename, caption"):
+        load("sugarcrepe", crepe)
+
+
+def _pictures(path: Path, key: str, names: list[str], **more: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cells = [{"bytes": f"picture {name}".encode(), "path": name} for name in names]
+    pq.write_table(pa.table({key: names, "image": cells, **more}), path, row_group_size=2)
+
+
+def _rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+def test_sugarcrepe_rows_form_reads_pictures_from_parquet(tmp_path: Path) -> None:
+    texts = {"caption": "right \u2028 line", "negative_caption": "wrong"}
+    rows = [{"subset": "add_att", "key": str(k), "image": f"{k}.jpg", **texts} for k in (0, 3, 4)]
+    _rows(tmp_path / "half_sugarcrepe.jsonl", rows)
+    _pictures(tmp_path / "half_sugarcrepe.images-0.parquet", "file_name", ["4.jpg", "9.jpg", "0.jpg"])
+    _pictures(tmp_path / "half_sugarcrepe.images-1.parquet", "file_name", ["3.jpg"])
+    for root in (tmp_path, tmp_path / "half_sugarcrepe.jsonl"):
+        items = load("sugarcrepe", root).items
+        assert [item.id for item in items] == ["add_att/0", "add_att/3", "add_att/4"]
+        assert items[0].captions[0] == "right \u2028 line"
+        assert [picture(item.image) for item in items] == [
+            b"picture 0.jpg",
+            b"picture 3.jpg",
+            b"picture 4.jpg",
+        ]
+
+
+def test_rows_form_reads_without_pictures_and_refuses_double_keys(tmp_path: Path) -> None:
+    row = {"subset": "s", "key": "1", "image": "a.jpg", "caption": "x", "negative_caption": "y"}
+    _rows(tmp_path / "sugarcrepe.jsonl", [row])
+    assert load("sugarcrepe", tmp_path).items[0].image == tmp_path / "images" / "a.jpg"
+    _rows(tmp_path / "sugarcrepe.jsonl", [row, row])
+    with pytest.raises(InputError, match="the id 's/1' occurs twice"):
+        load("sugarcrepe", tmp_path)
+    (tmp_path / "sugarcrepe.jsonl").write_text("{}\n\nnot json\n")
+    with pytest.raises(InputError, match=r"row 1: expected the field image"):
+        load("sugarcrepe", tmp_path)
+
+
+def test_an_empty_picture_cell_is_named(tmp_path: Path) -> None:
+    _rows(tmp_path / "sugarcrepe.jsonl", [{"image": "a.jpg", "caption": "x", "negative_caption": "y"}])
+    table = pa.table({"file_name": ["a.jpg"], "image": [{"bytes": None, "path": "a.jpg"}]})
+    pq.write_table(table, tmp_path / "sugarcrepe.images.parquet")
+    with pytest.raises(ImageError, match=r"row 0 \(a\.jpg\) holds no picture bytes"):
+        picture(load("sugarcrepe", tmp_path).items[0].image)
+
+
+def test_coco_cf_reads_both_layouts_and_both_spellings(tmp_path: Path) -> None:
+    row = {"image_id": 7, "image_path": "data/images/val2017/000000000007.jpg", "caption": "a"}
+    _dump(tmp_path / "coco_cf_easy.json", [{**row, "negative_caption": "b"}, {**row, "negative_caption": "c"}])
+    failed = {**row, "caption": "ERROR: timeout", "neg_caption": "b"}
+    hard = {"data": [failed, {**row, "neg_caption": "d"}], "meta": {"gen_captions": "x"}}
+    _dump(tmp_path / "coco_cf" / "coco_cf_hard.json", hard)
+    reading = load("coco-cf", tmp_path)
+    assert [item.id for item in reading.items] == ["easy/7:0", "easy/7:1", "hard/7:1"]
+    assert [item.negative for item in reading.items] == ["b", "c", "d"]
+    assert reading.items[0].image == tmp_path / "val2017" / "000000000007.jpg"
+    assert reading.notes == (Note("failed generations left out", 1),)
+
+
+_PASCAL = {
+    "HI": [
+        {"image": "2008_1.jpg", "captions": ["bad", "good"], "label": 1, "references": ["r"] * 5},
+        {"image": "2008_2.jpg", "captions": ["good", "bad"], "label": 0, "references": ["r"] * 5},
+    ],
+    "HC": [{"image": "2008_1.jpg", "captions": ["fine", "also fine"], "label": 0, "references": ["r"] * 5}],
+}
+
+
+def test_pascal_json_puts_the_chosen_caption_first(tmp_path: Path) -> None:
+    _dump(tmp_path / "pascal_50s.json", _PASCAL)
+    items = load("pascal50s", tmp_path).items
+    assert [(item.subset, item.positive, item.negative) for item in items] == [
+        ("HI", "good", "bad"),
+        ("HI", "good", "bad"),
+        ("HC", "fine", "also fine"),
+    ]
+    assert items[0].references == ("r",) * 5
+    assert items[0].image == tmp_path / "JPEGImages" / "2008_1.jpg"
+    _dump(tmp_path / "pascal_50s.json", {"HI": [{**_PASCAL["HI"][0], "label": 2}]})
+    with pytest.raises(InputError, match=r"HI row 0: expected 2 captions and a label 0 or 1, got label 2"):
+        load("pascal50s", tmp_path)
+
+
+def _cell(text: str) -> Any:
+    boxed = np.empty((1, 1), dtype=object)
+    boxed[0, 0] = text
+    return boxed
+
+
+def _mats(root: Path, wins: list[int]) -> None:
+    """Pairs as MATLAB structures; `wins` says how many of the 48 votes go to the first caption of each."""
+    root.mkdir(parents=True, exist_ok=True)
+    pairs = np.empty((1, len(wins)), dtype=[("im", object), ("a", object), ("b", object)])
+    votes = np.empty((1, 48 * len(wins)), dtype=[(name, object) for name in "ABCW"])
+    for i, count in enumerate(wins):
+        pairs[0, i] = (f"2008_{i}.jpg", f"first {i} ", f"second {i}")
+        for k in range(48):
+            # The vote file lists the two captions in the other order than the pair file.
+            winner = -1 if k < count else 1
+            captions = _cell(f"second {i}"), _cell(f" first {i}")
+            votes[0, 48 * i + k] = (_cell(f"reference {i} {k}"), *captions, np.array([[winner]]))
+    savemat(root / "pair_pascal.mat", {"new_input": pairs, "category": np.array([[1, 4][: len(wins)]])})
+    savemat(root / "consensus_pascal.mat", {"triplets": votes})
+
+
+def test_pascal_mat_files_decide_by_majority(tmp_path: Path) -> None:
+    _mats(tmp_path / "pyCIDErConsensus", [30, 10])
+    items = load("pascal50s", tmp_path).items
+    assert [(i.id, i.subset, i.positive, i.votes) for i in items] == [
+        ("HC/0", "HC", "first 0", (30, 18)),
+        ("MM/1", "MM", "second 1", (38, 10)),
+    ]
+    assert len(set(items[0].references)) == 5
+    assert all(text.startswith("reference 0 ") for text in items[0].references)
+
+
+def test_pascal_draws_are_broken_by_seed_and_counted(tmp_path: Path) -> None:
+    _mats(tmp_path, [24])
+    chosen = {load("pascal50s", tmp_path, seed=seed).items[0].captions[0] for seed in range(12)}
+    assert chosen == {"first 0", "second 0"}
+    reading = load("pascal50s", tmp_path, seed=3)
+    assert reading == load("pascal50s", tmp_path, seed=3)
+    assert reading.notes == (Note("pairs whose votes are a draw, decided by seed", 1),)
+
+
+def test_foil_groups_by_annotation_and_keeps_every_foil(tmp_path: Path) -> None:
+    _dump(tmp_path / "foilv1.0_test_2017.json", _foil())
+    coco = [{"image_id": 5, "caption": text} for text in ("a dog  runs", "other", "third")]
+    _dump(tmp_path / "annotations" / "captions_val2014.json", {"annotations": coco})
+    reading = load("foil", tmp_path)
+    assert [(item.id, item.positive, item.negative) for item in reading.items] == [
+        ("11/0", "a dog runs", "a cat runs"),
+        ("11/1", "a dog runs", "a cow runs"),
+        ("13/0", "a bus", "a car"),
+    ]
+    assert reading.items[0].references == ("other", "third")
+    assert reading.items[0].image == tmp_path / "val2014" / "COCO_val2014_000000000005.jpg"
+    assert reading.notes == (Note("captions left out: not one original with a foil", 1),)
+
+
+def _foil() -> dict[str, Any]:
+    texts = [(11, 5, "a dog runs", False), (11, 5, "a cat runs", True), (12, 5, "lonely", False)]
+    texts += [(11, 5, "a cow runs", True), (13, 6, "a car", True), (13, 6, "a bus", False)]
+    keys = ("id", "image_id", "caption", "foil")
+    names = [{"id": n, "file_name": f"COCO_val2014_{n:012d}.jpg"} for n in (5, 6)]
+    return {"images": names, "annotations": [dict(zip(keys, row, strict=True)) for row in texts]}
+
+
+def test_foil_can_draw_one_pair_a_picture(tmp_path: Path) -> None:
+    _dump(tmp_path / "foilv1.0_test_2017.json", _foil())
+    drawn = [load("foil", tmp_path, sample="one-per-image", seed=seed).items for seed in range(8)]
+    assert all([image_name(item.image)[-7:] for item in items] == ["005.jpg", "006.jpg"] for items in drawn)
+    assert {items[0].id for items in drawn} == {"11/0", "11/1"}
+
+
+def _piece(valid: int, foil: int, **more: Any) -> dict[str, Any]:
+    row = {"dataset": "SWiG", "original_split": "test", "dataset_idx": "1", "linguistic_phenomena": "x"}
+    votes = {"foil": foil, "caption": valid, "other": 0}
+    row |= {"image_file": "a_1.jpg", "caption": "yes", "classes": "a", "classes_foil": "b", "foil": "no"}
+    return {**row, "mturk": votes, **more}
+
+
+def test_valse_keeps_confirmed_pairs_only(tmp_path: Path) -> None:
+    for piece in valse.PIECES:
+        _dump(tmp_path / "data" / f"{piece.replace('counting-', 'counting_')}.json", {"k_0": _piece(3, 0)})
+    mixed = {"k_4": _piece(2, 1), "k_9": _piece(1, 2), "k_10": _piece(3, 0, caption=["listed"]), "k_11": {}}
+    _dump(tmp_path / "data" / "existence.json", mixed)
+    reading = load("valse", tmp_path)
+    assert len(reading) == 12
+    first = [item for item in reading.items if item.subset == "existence"]
+    assert [(item.id, item.positive, item.votes) for item in first] == [
+        ("existence/k_4", "yes", (2, 1)),
+        ("existence/k_10", "listed", (3, 0)),
+    ]
+    assert reading.notes == (Note("pairs left out: annotators did not confirm the foil", 2),)
+    (tmp_path / "images" / "SWiG").mkdir(parents=True)
+    assert load("valse", tmp_path).items[0].image == tmp_path / "images" / "SWiG" / "a_1.jpg"
+
+
+def test_rsicd_pairs_come_from_other_pictures(tmp_path: Path) -> None:
+    names = [f"rsicd_images/airport_{k}.jpg" for k in range(6)]
+    captions = [[f"airport {k} .", f"again  {k}"] for k in range(5)] + [[]]
+    _pictures(tmp_path / "data" / "test-00000-of-00001.parquet", "filename", names, captions=captions)
+    reading = load("rsicd", tmp_path, seed=1)
+    assert [item.positive for item in reading.items] == [f"airport {k} ." for k in range(5)]
+    for own, item in enumerate(reading.items):
+        assert item.negative in {text.replace("  ", " ") for row in captions for text in row}
+        assert str(own) not in item.negative
+    assert picture(reading.items[4].image) == b"picture rsicd_images/airport_4.jpg"
+    assert reading == load("rsicd", tmp_path, seed=1)
+    assert reading != load("rsicd", tmp_path, seed=2)
+    assert reading.notes == (Note("pictures left out: no caption", 1),)
+
+
+def test_rocov2_reads_its_columns_and_both_folder_layouts(tmp_path: Path) -> None:
+    names = [f"ROCOv2_test_{k}" for k in range(4)]
+    _pictures(
+        tmp_path / "default" / "test" / "0000.parquet",
+        "image_id",
+        names,
+        caption=["ct", "mri", "x-ray", "Ct"],
+        cui=[[], [], [], []],
+    )
+    items = load("rocov2", tmp_path).items
+    assert [item.id for item in items] == names
+    # The same caption in other case is no negative.
+    assert items[0].negative in ("mri", "x-ray")
+    assert picture(items[3].image) == b"picture ROCOv2_test_3"
+    with pytest.raises(InputError, match=r"validation-\*\.parquet, found nothing there; get it from https"):
+        load("rocov2", tmp_path, split="validation")
+
+
+def test_retrieval_pairs_need_other_captions() -> None:
+    same = [Captioned(str(k), Path(f"{k}.jpg"), ("alike",)) for k in range(3)]
+    with pytest.raises(InputError, match="no caption of another picture was found for 0"):
+        draw_pairs(same, seed=0)
+
+
+def test_parquet_files_with_other_columns_are_named(tmp_path: Path) -> None:
+    _pictures(tmp_path / "test-0.parquet", "name", ["a"])
+    with pytest.raises(InputError, match="lacks the columns filename, captions; it has name, image"):
+        load("rsicd", tmp_path)
+    (tmp_path / "test-0.parquet").write_bytes(b"no parquet")
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
+        load("rsicd", tmp_path)

@@ -1,0 +1,353 @@
+"""Protocols: official and authors' figures by hand on small sets, controls, and joins."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from msdscore.benchmarks.base import Aspect, Battle, Pair, Rated, clusters, image_name, wrong_images
+from msdscore.benchmarks.caparena import HUMAN_ORDER
+from msdscore.benchmarks.figure import Figure
+from msdscore.benchmarks.protocols import align, evaluate, evaluate_verdicts
+from msdscore.benchmarks.registry import benchmark
+from msdscore.errors import InputError, UnknownNameError
+from msdscore.stats.elo import EloConfig, bootstrap_elo, games
+from msdscore.stats.resample import Resampling
+
+_QUICK = Resampling(samples=50)
+_NAN = float("nan")
+
+
+def _by_name(figures: tuple[Figure, ...]) -> dict[str, Figure]:
+    return {figure.name: figure for figure in figures}
+
+
+def _pairs(subsets: list[str]) -> list[Pair]:
+    return [Pair(f"{s}/{k}", Path(f"{k // 2}.jpg"), "p", "n", s) for k, s in enumerate(subsets)]
+
+
+def test_pair_figures_count_ties_as_wrong_and_nan_as_missing() -> None:
+    items = _pairs(["x", "x", "x", "x", "y", "y"])
+    scores = np.array([[1, 0], [1, 1], [0, 1], [_NAN, 1], [2, 1], [2, 1]])
+    figures = _by_name(evaluate(benchmark("sugarcrepe"), items, scores, how=_QUICK))
+    assert list(figures) == ["accuracy/mean", "accuracy/x", "accuracy/y", "accuracy/all"]
+    part = figures["accuracy/x"]
+    assert (part.n, part.ties, part.missing) == (3, 1, 1)
+    assert part.value == pytest.approx(1 / 3)
+    assert figures["accuracy/mean"].value == pytest.approx((1 / 3 + 1) / 2)
+    assert figures["accuracy/all"].value == pytest.approx(3 / 5)
+
+
+def test_intervals_resample_pictures() -> None:
+    figure = evaluate(benchmark("foil"), _pairs([""] * 40), np.tile([1.0, 0.0], (40, 1)), how=_QUICK)[0]
+    assert figure.name == "accuracy/all"
+    assert figure.interval is not None
+    assert (figure.interval.n, figure.interval.method) == (20, "cluster bootstrap")
+
+
+def test_pascal_ties_are_half_officially_and_wrong_for_the_authors() -> None:
+    items, scores = _pairs(["HC", "HC", "HI", "MM"]), [[1, 1], [1, 0], [1, 0], [0, 1]]
+    official = _by_name(evaluate(benchmark("pascal50s"), items, scores, how=_QUICK))
+    authors = _by_name(evaluate(benchmark("pascal50s"), items, scores, protocol="authors", how=_QUICK))
+    assert official["accuracy/HC"].value == 0.75
+    assert authors["accuracy/HC"].value == 0.5
+    assert official["accuracy/mean"].value == pytest.approx((0.75 + 1 + 0) / 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "published"),
+    [
+        ("pascal50s", {"HC": 0.565, "HI": 0.993, "HM": 0.964, "MM": 0.704}, 0.807),  # CLIPScore's table
+        ("pascal50s", {"HC": 0.613, "HI": 0.997, "HM": 0.976, "MM": 0.742}, 0.832),  # FLEUR's outputs
+    ],
+)
+def test_published_pascal_means_are_means_of_the_categories(
+    name: str, parts: dict[str, float], published: float
+) -> None:
+    items = _pairs([category for category in parts for _ in range(1000)])
+    right = np.concatenate([np.arange(1000) < round(share * 1000) for share in parts.values()])
+    scores = np.stack([right, ~right], axis=1)
+    figures = _by_name(evaluate(benchmark(name), items, scores, how=Resampling(samples=1)))
+    # CLIPScore's is 0.80650, which its authors round up.
+    assert figures["accuracy/mean"].value == pytest.approx(published, abs=0.0006)
+
+
+def _rated(rng: np.random.Generator, n: int) -> list[Rated]:
+    return [
+        Rated(f"{k}", Path(f"{k // 5}.jpg"), "c", tuple(rng.integers(1, 5, 3).astype(float)), subset=f"s{k % 2}")
+        for k in range(n)
+    ]
+
+
+def test_expert_figures_are_scipys_on_single_and_averaged_ratings() -> None:
+    rng = np.random.default_rng(0)
+    items = _rated(rng, 60)
+    scores = np.array([np.mean(item.ratings) for item in items]) + rng.normal(size=60)
+    scores[7] = _NAN
+    figures = _by_name(evaluate(benchmark("flickr8k-expert"), items, scores, how=_QUICK))
+    kept = np.delete(np.arange(60), 7)
+    single = np.array([items[k].ratings for k in kept]).ravel()
+    repeated, means = np.repeat(scores[kept], 3), [np.mean(items[k].ratings) for k in kept]
+    expected = scipy_stats.kendalltau(repeated, single, variant="c").statistic
+    assert figures["tau_c"].value == pytest.approx(expected)
+    assert figures["tau_b"].value == pytest.approx(scipy_stats.kendalltau(repeated, single).statistic)
+    averaged = scipy_stats.kendalltau(scores[kept], means, variant="c").statistic
+    assert figures["tau_c/averaged"].value == pytest.approx(averaged)
+    assert averaged > expected  # mixing the two up flatters a metric
+    assert (figures["tau_c"].n, figures["tau_c"].missing) == (177, 3)
+    assert (figures["tau_c/averaged"].n, figures["tau_c/averaged"].missing) == (59, 1)
+    interval = figures["tau_c"].interval
+    assert interval is not None
+    assert interval.low < expected < interval.high
+    assert interval.n == 12
+
+
+def test_the_headline_differs_by_benchmark() -> None:
+    items = _rated(np.random.default_rng(1), 20)
+    scores = np.arange(20.0)
+    headline = {
+        name: evaluate(benchmark(name), items, scores, how=_QUICK)[0].name
+        for name in ("flickr8k-expert", "flickr8k-cf", "composite")
+    }
+    assert headline == {"flickr8k-expert": "tau_c", "flickr8k-cf": "tau_b", "composite": "tau_c"}
+
+
+def test_composite_pools_its_sources_and_shows_each() -> None:
+    items = _rated(np.random.default_rng(2), 30)
+    figures = _by_name(evaluate(benchmark("composite"), items, np.arange(30.0), how=_QUICK))
+    assert figures["tau_c"].n == 90
+    assert figures["tau_c/s0"].n == figures["tau_c/s1"].n == 45
+
+
+def test_ties_among_scores_are_counted() -> None:
+    items = _rated(np.random.default_rng(3), 10)
+    figure = evaluate(benchmark("flickr8k-cf"), items, np.arange(10) // 5, how=_QUICK)[0]
+    assert figure.ties == 8
+
+
+def _battle(k: int, winner: str | None, first: str, second: str, level: str = "level 1") -> Battle:
+    known = {first: "a", second: "b", "equal": "tie", None: None}
+    return Battle(f"{k}", Path(f"{k}.jpg"), "one", "two", known[winner], first, second, level)  # type: ignore[arg-type]
+
+
+def _arena(n: int = 400, seed: int = 0) -> tuple[list[Battle], np.ndarray]:
+    """Battles among the fourteen models and the human writer, and scores that follow their order loosely."""
+    rng = np.random.default_rng(seed)
+    battles, scores = [], []
+    for k in range(n):
+        i, j = rng.choice(len(HUMAN_ORDER), 2, replace=False)
+        gap = (j - i) / 4 + rng.logistic()
+        first, second = HUMAN_ORDER[i], HUMAN_ORDER[j]
+        winner = "equal" if abs(gap) < 0.4 else (first if gap > 0 else second)
+        battles.append(_battle(k, winner, first, second, f"level {k % 4 + 1}"))
+        scores.append([gap / 10 + rng.normal(0, 0.05), 0.0])
+    return battles, np.array(scores)
+
+
+def test_caparena_official_by_hand() -> None:
+    a, b, c = HUMAN_ORDER[0], HUMAN_ORDER[2], HUMAN_ORDER[3]
+    battles = [
+        _battle(0, a, a, b),  # 0.9: first, right
+        _battle(1, "equal", a, c, "level 2"),  # 0.1: the smallest difference, tied as the people's one tie
+        _battle(2, c, b, c, "level 2"),  # 0.3: first, wrong
+        _battle(3, c, c, a),  # −0.5: second, wrong
+        _battle(4, "human", "human", a),  # left out
+        _battle(5, a, a, b),  # no score
+    ]
+    scores = np.array([[0.9, 0], [0.1, 0], [0.3, 0], [0, 0.5], [9, 0], [_NAN, 0]])
+    figures = _by_name(evaluate(benchmark("caparena"), battles, scores, how=_QUICK))
+    whole = figures["agreement/all"]
+    assert (whole.value, whole.n, whole.ties, whole.missing, whole.skipped) == (0.5, 4, 1, 1, 1)
+    assert figures["agreement/level 1"].value == 0.5
+    assert figures["agreement/level 2"].value == 0.5
+    assert figures["model/spearman"].n == 3
+
+
+def test_caparena_ranking_is_elo_against_the_papers_order() -> None:
+    battles, scores = _arena()
+    figures = _by_name(evaluate(benchmark("caparena"), battles, scores, how=_QUICK))
+    kept = [(x, s) for x, s in zip(battles, scores, strict=True) if "human" not in (x.system_a, x.system_b)]
+    gaps = np.array([s[0] - s[1] for _, s in kept])
+    threshold = np.sort(np.abs(gaps))[sum(x.winner == "tie" for x, _ in kept)]
+    outcome = np.where(np.abs(gaps) >= threshold, (np.sign(gaps) + 1) / 2, 0.5)
+    order = bootstrap_elo(games([x.system_a for x, _ in kept], [x.system_b for x, _ in kept], outcome)).systems
+    people = [HUMAN_ORDER.index(name) for name in order]
+    assert figures["model/spearman"].value == pytest.approx(scipy_stats.spearmanr(people, range(14)).statistic)
+    assert figures["model/kendall"].value == pytest.approx(scipy_stats.kendalltau(people, range(14)).statistic)
+    assert figures["model/spearman"].n == 14
+    interval = figures["model/spearman"].interval
+    assert interval is not None
+    assert interval.low <= figures["model/spearman"].value <= interval.high
+    assert (interval.method, interval.seed) == ("Elo bootstrap", 42)
+
+
+def test_caparena_protocols_differ_in_the_known_ways() -> None:
+    battles, scores = _arena()
+    figures = {
+        protocol: _by_name(evaluate(benchmark("caparena"), battles, scores, protocol=protocol, how=_QUICK))
+        for protocol in benchmark("caparena").protocols
+    }
+    official, authors = figures["official"]["agreement/all"], figures["authors"]["agreement/all"]
+    human = sum("human" in (x.system_a, x.system_b) for x in battles)
+    tied = sum(x.winner == "tie" for x in battles)
+    assert (official.n, official.skipped) == (400 - human, human)
+    assert (authors.n, authors.skipped) == (400 - tied, tied)
+    assert official.ties == sum(x.winner == "tie" and "human" not in (x.system_a, x.system_b) for x in battles)
+    assert authors.value > official.value  # ties left out make agreement easier
+    for protocol in figures:
+        assert figures[protocol]["model/kendall"].n == 14
+        assert figures[protocol]["model/kendall"].value > 0.5
+    assert figures["posh"]["agreement/all"] == official
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_caparena_authors_elo_is_their_shuffled_online_elo(seed: int) -> None:
+    battles, scores = _arena(120, seed)
+    figures = _by_name(evaluate(benchmark("caparena"), battles, scores, protocol="authors", how=_QUICK))
+    records = [(x, s[0] - s[1]) for x, s in zip(battles, scores, strict=True) if x.winner != "tie"]
+    totals: list[dict[str, float]] = [{}, {}]
+    for number in range(5):
+        shuffled = list(records)
+        random.Random(1234 + number).shuffle(shuffled)
+        tables: list[dict[str, float]] = [{}, {}]
+        for battle, gap in shuffled:
+            metric = 1.0 if gap > 1e-4 else 0.0 if gap < -1e-4 else 0.5
+            for table, result in zip(tables, (metric, float(battle.winner == "a")), strict=True):
+                ra, rb = table.get(battle.system_a, 1000.0), table.get(battle.system_b, 1000.0)
+                change = 32 * (result - 1 / (1 + 10 ** ((rb - ra) / 400)))
+                table[battle.system_a], table[battle.system_b] = ra + change, rb - change
+        for total, table in zip(totals, tables, strict=True):
+            for name, rating in table.items():
+                total[name] = total.get(name, 0.0) + rating / 5
+    names = [name for name in totals[0] if name != "human"]
+    expected = scipy_stats.spearmanr([totals[0][n] for n in names], [totals[1][n] for n in names]).statistic
+    assert figures["model/spearman"].value == pytest.approx(expected)
+
+
+def test_a_judge_calls_its_own_ties() -> None:
+    a, b = HUMAN_ORDER[0], HUMAN_ORDER[2]
+    battles = [_battle(k, winner, a, b) for k, winner in enumerate([a, b, "equal", a])]
+    figures = _by_name(evaluate_verdicts(benchmark("caparena"), battles, ["a", "tie", "tie", None], how=_QUICK))
+    whole = figures["agreement/all"]
+    assert (whole.value, whole.n, whole.ties, whole.missing) == pytest.approx((2 / 3, 3, 2, 1))
+    with pytest.raises(UnknownNameError, match=r"unknown verdict 'c'\. Known: a, b, tie"):
+        evaluate_verdicts(benchmark("caparena"), battles, ["a", "b", "c", "tie"])
+
+
+def test_caparena_of_human_battles_alone_has_no_figure() -> None:
+    figures = evaluate(benchmark("caparena"), [_battle(0, "human", "human", "x")], [[1, 0]], how=_QUICK)
+    assert all(np.isnan(figure.value) for figure in figures)
+
+
+def test_caparena_auto_scores_are_half_the_margin() -> None:
+    wins = {"GPT-4o-0806": 1, "CogVLM2-llama3-chat-19B": 3, "MiniCPM-V2.6-8B": 4}
+    battles: list[Battle] = []
+    scores = []
+    for opponent, won in wins.items():
+        for k in range(5):
+            battles.append(_battle(len(battles), None, "mine", opponent, opponent))
+            scores.append([1.0, 0.0] if k < won else [0.0, 0.0] if k == 4 else [0.0, 1.0])
+    figures = _by_name(evaluate(benchmark("caparena-auto"), battles, scores, how=_QUICK))
+    margins = {"GPT-4o-0806": (1 - 3) / 2, "CogVLM2-llama3-chat-19B": (3 - 1) / 2, "MiniCPM-V2.6-8B": 4 / 2}
+    for opponent, margin in margins.items():
+        assert figures[f"score/{opponent}"].value == pytest.approx(margin)
+        assert figures[f"score/{opponent}"].ties == 1
+    assert figures["score/average"].value == pytest.approx(sum(margins.values()) / 3)
+
+
+def _docent(preferences: list[tuple[int, int, int]]) -> list[Battle]:
+    names = ("mistakes", "omissions", "overall_quality")
+    return [
+        Battle(
+            id=str(k),
+            image=Path(f"{k // 2}.jpg"),
+            caption_a="one",
+            caption_b="two",
+            winner="tie",
+            system_a="A",
+            system_b="B",
+            aspects=tuple(Aspect(name, value) for name, value in zip(names, row, strict=True)),
+        )
+        for k, row in enumerate(preferences)
+    ]
+
+
+def test_docent_official_has_three_aspects_with_matched_ties() -> None:
+    rng = np.random.default_rng(4)
+    rows = [tuple(int(v) for v in rng.integers(-2, 3, 3)) for _ in range(40)]
+    scores = np.stack([rng.normal(size=40), np.zeros(40)], axis=1)
+    figures = _by_name(evaluate(benchmark("docent"), _docent(rows), scores, how=_QUICK))  # type: ignore[arg-type]
+    assert next(iter(figures)) == "overall_quality/accuracy"
+    for at, aspect in enumerate(("mistakes", "omissions", "overall_quality")):
+        people = np.array([row[at] for row in rows])
+        threshold = np.sort(np.abs(scores[:, 0]))[(people == 0).sum()]
+        said = np.where(np.abs(scores[:, 0]) >= threshold, np.sign(scores[:, 0]), 0)
+        assert figures[f"{aspect}/accuracy"].value == pytest.approx((said == np.sign(people)).mean())
+        assert figures[f"{aspect}/accuracy"].ties == (people == 0).sum()
+        rho = scipy_stats.spearmanr(people, scores[:, 0]).statistic
+        assert figures[f"{aspect}/spearman"].value == pytest.approx(rho)
+        tau = scipy_stats.kendalltau(people, scores[:, 0]).statistic
+        assert figures[f"{aspect}/kendall"].value == pytest.approx(tau)
+
+
+def test_docent_authors_count_equal_scores_for_the_second() -> None:
+    items = _docent([(0, 0, 2), (0, 0, -1), (0, 0, -2), (0, 0, 0), (0, 0, 1)])
+    scores = np.array([[1, 0], [0, 0], [1, 0], [5, 0], [_NAN, 0]])
+    figures = _by_name(evaluate(benchmark("docent"), items, scores, protocol="authors", how=_QUICK))
+    accuracy = figures["overall_quality/binary accuracy"]
+    assert (accuracy.n, accuracy.ties, accuracy.missing, accuracy.skipped) == (3, 1, 1, 1)
+    assert accuracy.value == pytest.approx(2 / 3)
+    assert set(figures) == {f"overall_quality/{n}" for n in ("binary accuracy", "spearman", "kendall", "pearson")}
+
+
+def test_wrong_images_are_never_the_own_one() -> None:
+    items = _pairs(["x"] * 31)
+    for seed in range(5):
+        strangers = wrong_images(items, seed)
+        assert all(image_name(own.image) != image_name(other) for own, other in zip(items, strangers, strict=True))
+        assert {image_name(other) for other in strangers} == {image_name(item.image) for item in items}
+        assert strangers[0] == strangers[1]  # two pairs of one picture
+        assert strangers == wrong_images(items, seed)
+    assert wrong_images(items, 0) != wrong_images(items, 1)
+
+
+def test_wrong_images_do_not_depend_on_the_order_of_items() -> None:
+    items = _pairs(["x"] * 12)
+    straight = dict(zip((i.id for i in items), wrong_images(items, 3), strict=True))
+    backwards = dict(zip((i.id for i in items[::-1]), wrong_images(items[::-1], 3), strict=True))
+    assert straight == backwards
+
+
+def test_one_picture_under_two_folder_names_is_one_picture() -> None:
+    items = [Pair(str(k), Path(folder) / "1.jpg", "p", "n") for k, folder in enumerate(("Flicker", "Flickr"))]
+    assert len(set(clusters(items))) == 1
+    with pytest.raises(InputError, match="needs at least 2 different pictures, got 1"):
+        wrong_images(items, 0)
+
+
+def test_align_joins_on_ids() -> None:
+    items = _pairs(["x", "x", "y"])
+    matrix = align(items, {"y/2": [1.0, 2.0], "x/0": (3.0, 4.0)})
+    assert matrix[0].tolist() == [3, 4]
+    assert matrix[2].tolist() == [1, 2]
+    assert np.isnan(matrix[1]).all()
+    with pytest.raises(InputError, match=r"1 score ids belong to no item, for example 'z/9'; expected ids such"):
+        align(items, {"z/9": [0.0, 1.0]})
+    with pytest.raises(InputError, match="item x/0: expected 2 scores, got 1"):
+        align(items, {"x/0": 1.0})
+
+
+def test_mistakes_are_named() -> None:
+    items = _pairs(["x", "x"])
+    with pytest.raises(InputError, match=r"sugarcrepe: expected scores of shape \(2, 2\), got \(2, 3\)"):
+        evaluate(benchmark("sugarcrepe"), items, np.zeros((2, 3)))
+    with pytest.raises(UnknownNameError, match=r"unknown protocol of sugarcrepe 'oficial'\. Did you mean 'official'"):
+        evaluate(benchmark("sugarcrepe"), items, np.zeros((2, 2)), protocol="oficial")
+    with pytest.raises(InputError, match="nothing to evaluate"):
+        evaluate(benchmark("sugarcrepe"), [], [])
+
+
+def test_elo_defaults_are_caparenas() -> None:
+    assert EloConfig() == EloConfig(k=4, scale=400, base=10, start=1000, samples=1000, seed=42)

@@ -1,0 +1,196 @@
+"""Readers of rating benchmarks, on small files in the exact released formats with their traps."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from msdscore.benchmarks.base import Note
+from msdscore.benchmarks.registry import load
+from msdscore.errors import InputError
+
+_TOKENS = {
+    "1.jpg": ["a dog runs .", "the  dog", "dog", "brown dog", "a pet"],
+    "2.jpg": ["a cat .", "the cat", "cat", "black cat", "a pet"],
+    "3_x.jpg.1": ["a bird", "the bird", "bird", "small bird", "an animal"],
+}
+_EXPERT = [
+    ("1.jpg", "2.jpg#0", 1, 1, 2),
+    ("1.jpg", "1.jpg#2", 4, 4, 4),  # the picture's own caption
+    ("1.jpg", "2.jpg#4", 2, 2, 3),  # another picture's, but the same words as an own one
+    ("2.jpg", "1.jpg#1", 1, 2, 1),
+    ("1.jpg", "2.jpg#1", 2, 3, 2),
+    ("3_x.jpg", "1.jpg#0", 1, 1, 1),
+]
+_CROWD = [
+    ("1.jpg", "1.jpg#1", "1.0", 3, 0),
+    ("1.jpg", "2.jpg#0", "0.333333333333", 1, 2),
+    ("2.jpg", "1.jpg#0", "0.0", 0, 3),
+]
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    tokens = [f"{image}#{k}\t{text}" for image, texts in _TOKENS.items() for k, text in enumerate(texts)]
+    (tmp_path / "Flickr8k.token.txt").write_text("\n".join(tokens) + "\n")
+    for name, rows in (("Expert", _EXPERT), ("CrowdFlower", _CROWD)):
+        lines = ("\t".join(map(str, row)) for row in rows)
+        (tmp_path / f"{name}Annotations.txt").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_expert_text_files_drop_own_captions_by_their_words(raw: Path) -> None:
+    reading = load("flickr8k-expert", raw)
+    assert [(item.id, item.caption, item.ratings) for item in reading.items] == [
+        ("1:0", "a cat .", (1.0, 1.0, 2.0)),
+        ("2:0", "the dog", (1.0, 2.0, 1.0)),
+        ("1:1", "the cat", (2.0, 3.0, 2.0)),
+        ("3_x:0", "a dog runs .", (1.0, 1.0, 1.0)),
+    ]
+    assert reading.notes == (Note("pairs left out: the caption is one of the picture's own", 2),)
+    assert reading.items[0].references == ("a dog runs .", "the dog", "dog", "brown dog", "a pet")
+    assert reading.items[3].references[0] == "a bird"  # listed as 3_x.jpg.1
+
+
+def test_picture_folder_is_spelled_two_ways(raw: Path) -> None:
+    assert load("flickr8k-expert", raw).items[0].image == raw / "Flicker8k_Dataset" / "1.jpg"
+    (raw / "Flickr8k_Dataset").mkdir()
+    assert load("flickr8k-expert", raw).items[0].image == raw / "Flickr8k_Dataset" / "1.jpg"
+
+
+def _entry(image: str, folder: str, judged: list[tuple[str, float]], references: list[str]) -> dict[str, Any]:
+    path = f"{folder}/{image.removesuffix('.jpg')}.jpg"
+    rows = [{"image_id": image, "image_path": path, "caption": c, "rating": r} for c, r in judged]
+    return {"human_judgement": rows, "image_id": image, "image_path": path, "ground_truth": references}
+
+
+def test_expert_json_form_gives_the_same_items(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("packed")
+    from_text = load("flickr8k-expert", raw).items
+    packed: dict[str, Any] = {}
+    for item in from_text:
+        stem = item.id.split(":")[0]
+        entry = packed.setdefault(stem, _entry(stem, "Flickr8k_Dataset", [], list(item.references)))
+        judged = [(f" {item.caption}", rating) for rating in item.ratings]
+        entry["human_judgement"] += _entry(stem, "Flickr8k_Dataset", judged, [])["human_judgement"]
+    (other / "flickr8k.json").write_text(json.dumps(packed))
+    from_json = load("flickr8k-expert", other).items
+    assert {i.id: (i.caption, i.ratings, i.references, i.image.name) for i in from_json} == {
+        i.id: (i.caption, i.ratings, i.references, i.image.name) for i in from_text
+    }
+
+
+def test_expert_json_form_needs_three_ratings_a_caption(tmp_path: Path) -> None:
+    two = _entry("1", "Flicker8k_Dataset", [("a", 1), ("a", 2)], [])
+    (tmp_path / "flickr8k.json").write_text(json.dumps({"1": two}))
+    with pytest.raises(InputError, match="expected 3 ratings a caption, got 2 ratings in all"):
+        load("flickr8k-expert", tmp_path)
+    mixed = _entry("1", "Flicker8k_Dataset", [("a", 1), ("a", 2), ("b", 2)], [])
+    (tmp_path / "flickr8k.json").write_text(json.dumps({"1": mixed}))
+    with pytest.raises(InputError, match="expected 3 ratings in a row for one caption"):
+        load("flickr8k-expert", tmp_path)
+
+
+def test_expert_rows_form_has_the_ids_of_the_text_files(raw: Path, tmp_path: Path) -> None:
+    rows = [
+        {"image": f"{i.id.split(':')[0]}.jpg", "caption": i.caption, "caption_id": "z#0", "expert": [1, 2, 3]}
+        for i in load("flickr8k-expert", raw).items
+    ]
+    path = tmp_path / "part_flickr8k_expert.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    items = load("flickr8k-expert", path).items
+    assert [item.id for item in items] == ["1:0", "2:0", "1:1", "3_x:0"]
+    assert items[0].ratings == (1.0, 2.0, 3.0)
+
+
+def test_crowdflower_keeps_own_captions_but_not_as_references(raw: Path) -> None:
+    items = load("flickr8k-cf", raw).items
+    assert [(item.id, item.caption, item.ratings) for item in items] == [
+        ("1:0", "the dog", (1.0,)),
+        ("1:1", "a cat .", (0.333333333333,)),
+        ("2:0", "a dog runs .", (0.0,)),
+    ]
+    # The rated own caption leaves the references of every caption of its picture.
+    assert items[1].references == ("a dog runs .", "dog", "brown dog", "a pet")
+    assert len(items[2].references) == 5
+
+
+def test_crowdflower_json_keys_keep_their_suffix(tmp_path: Path) -> None:
+    entry = _entry("1.jpg", "Flicker8k_Dataset", [("the dog", 1.0), ("a cat", 0.25)], ["dog"])
+    (tmp_path / "crowdflower_flickr8k.json").write_text(json.dumps({"1.jpg": entry}))
+    items = load("flickr8k-cf", tmp_path).items
+    assert [(item.id, item.ratings) for item in items] == [("1:0", (1.0,)), ("1:1", (0.25,))]
+    assert items[0].image == tmp_path / "Flicker8k_Dataset" / "1.jpg"
+
+
+def test_missing_flickr8k_files_are_named(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    empty = tmp_path_factory.mktemp("empty")
+    with pytest.raises(InputError, match=r"ExpertAnnotations\.txt or .*flickr8k\.json, found nothing"):
+        load("flickr8k-expert", empty)
+    with pytest.raises(InputError, match=r"CrowdFlowerAnnotations\.txt or .*crowdflower_flickr8k\.json"):
+        load("flickr8k-cf", empty)
+    (raw / "Flickr8k.token.txt").unlink()
+    with pytest.raises(InputError, match=r"expected .*Flickr8k\.token\.txt, found nothing"):
+        load("flickr8k-expert", raw)
+
+
+def test_damaged_flickr8k_files_are_named(raw: Path) -> None:
+    (raw / "ExpertAnnotations.txt").write_text("1.jpg\t2.jpg#0\t1\t1\n")
+    with pytest.raises(InputError, match=r"line 1: expected 5 tab-separated columns, got 4"):
+        load("flickr8k-expert", raw)
+    (raw / "ExpertAnnotations.txt").write_text("1.jpg\t99.jpg#0\t1\t1\t1\n")
+    with pytest.raises(InputError, match=r"the caption 99\.jpg#0 is not in Flickr8k\.token\.txt"):
+        load("flickr8k-expert", raw)
+
+
+def _export(path: Path, urls: list[str], texts: int) -> None:
+    names = [f"Input.text{k}" for k in range(1, texts + 1)]
+    answers = [f"Answer.Q{k}Answer" for k in range(1, texts + 1)]
+    lines = [";".join(["HITId", "Input.image_url", *names, *answers])]
+    for url in urls:
+        captions = [f"caption {k} of {url[-5:]}" for k in range(texts)]
+        lines.append(";".join(["h", url, *captions, *(str(k + 1) for k in range(texts))]))
+    lines += [";;" + ";" * (2 * texts - 1), ";" * (2 * texts + 1)]  # the exports end in two empty rows
+    path.write_bytes("\n".join(lines).encode("cp1252"))
+
+
+def test_composite_exports(tmp_path: Path) -> None:
+    _export(tmp_path / "8k_correctness.csv", ["http://x/Flicker8k/11_a.jpg", "http://x/12_é.jpg"], 3)
+    _export(tmp_path / "30k_correctness.csv", ["http://x/30.jpg"], 4)
+    _export(tmp_path / "coco_correctness.csv", ["http://x/COCO_val2014_000000000042.jpg"], 4)
+    coco = [{"image_id": 42, "caption": t} for t in ("caption 1 of 2.jpg", "an own one")]
+    (tmp_path / "captions_val2014.json").write_text(json.dumps({"annotations": coco}))
+    (tmp_path / "results_20130124.token").write_text("30.jpg#0\town words\n30.jpg#1\tmore words\n")
+    reading = load("composite", tmp_path)
+    assert [item.subset for item in reading.items].count("flickr8k") == 6
+    assert len(reading) == 14
+    assert reading.notes == (Note("export rows left out: no picture or no rating", 6),)
+    by_id = {item.id: item for item in reading.items}
+    rated = by_id["coco/COCO_val2014_000000000042:1"]
+    assert (rated.caption, rated.ratings, rated.references) == ("caption 1 of 2.jpg", (2.0,), ("an own one",))
+    assert by_id["flickr30k/30:3"].references == ("own words", "more words")
+    assert by_id["flickr8k/12_é:0"].image == tmp_path / "Flicker8k_Dataset" / "12_é.jpg"
+
+
+def test_composite_json_form(tmp_path: Path) -> None:
+    rows = {
+        "flickr8k": [{"image": "Flickr8k_Dataset/11_a.jpg", "caption": "x  y", "human": 3}],
+        "flickr30k": [{"image": "30", "caption": "z", "human": 5.0}],
+        "coco": [{"image": "COCO_val2014_000000000042.jpg", "caption": "w", "human": 1}],
+    }
+    (tmp_path / "composite.json").write_text(json.dumps(rows))
+    items = load("composite", tmp_path).items
+    assert [(item.id, item.caption, item.ratings, item.image.name) for item in items] == [
+        ("flickr8k/11_a:0", "x y", (3.0,), "11_a.jpg"),
+        ("flickr30k/30:0", "z", (5.0,), "30.jpg"),
+        ("coco/COCO_val2014_000000000042:0", "w", (1.0,), "COCO_val2014_000000000042.jpg"),
+    ]
+    (tmp_path / "composite.json").write_text(json.dumps({"flickr9k": []}))
+    with pytest.raises(InputError, match="expected the sources flickr8k, flickr30k, coco, got 'flickr9k'"):
+        load("composite", tmp_path)
+
+
+def test_missing_composite_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"8k_correctness\.csv .*found nothing there; get it from https"):
+        load("composite", tmp_path)

@@ -1,0 +1,99 @@
+"""The registry: every row resolves, names are guessed, other packages can add rows."""
+
+import sys
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import pytest
+
+from msdscore.benchmarks import registry
+from msdscore.benchmarks.base import Benchmark, Pair, Reading
+from msdscore.benchmarks.protocols import resolve
+from msdscore.errors import InputError, UnknownNameError
+
+
+def read_toy(root: Path) -> Reading[Pair]:
+    return Reading((Pair("1", root / "1.jpg", "p", "n"),))
+
+
+def read_nothing(root: Path) -> Reading[Pair]:
+    return Reading(())
+
+
+TOY = Benchmark(
+    name="toy",
+    title="Toy",
+    kind="pairs",
+    reader=f"{__name__}:read_toy",
+    figures="msdscore.benchmarks.count_pairs:strict",
+    licence="none",
+    size="1",
+    source="here",
+    files=(),
+    citation="",
+)
+NO_ROW = "toy"
+
+
+@pytest.mark.parametrize("row", registry.BENCHMARKS, ids=lambda row: row.name)
+def test_rows_are_whole(row: Benchmark) -> None:
+    assert callable(resolve(row.reader))
+    assert callable(resolve(row.figures))
+    assert row.protocols[:2] == ("official", "authors")
+    assert all((row.title, row.licence, row.size, row.source, row.files, row.citation))
+
+
+def test_names_are_unique_and_the_issue_is_covered() -> None:
+    names = [row.name for row in registry.BENCHMARKS]
+    assert len(set(names)) == len(names) == 13
+
+
+@pytest.mark.parametrize("row", registry.BENCHMARKS, ids=lambda row: row.name)
+def test_an_empty_folder_says_what_is_missing_in_one_line(row: Benchmark, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"expected .*, found nothing there; get it from \S+") as caught:
+        registry.load(row.name, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_names_are_guessed() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown benchmark 'sugarcrape'\. Did you mean 'sugarcrepe'"):
+        registry.benchmark("sugarcrape")
+
+
+def _install(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    points = EntryPoints([EntryPoint("toy", value, registry.GROUP)])
+    monkeypatch.setattr(registry, "entry_points", lambda group: points.select(group=group))
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+
+
+def test_other_packages_add_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _install(monkeypatch, f"{__name__}:TOY")
+    assert registry.benchmark("toy") == TOY
+    assert [row.name for row in registry.benchmarks()][-1] == "toy"
+    assert registry.load("toy", tmp_path).items[0].image == tmp_path / "1.jpg"
+
+
+def test_a_wrong_entry_point_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(monkeypatch, f"{__name__}:NO_ROW")
+    with pytest.raises(InputError, match=r"entry point toy of msdscore\.benchmarks: expected a Benchmark, got str"):
+        registry.benchmark("toy")
+
+
+def test_files_without_items_are_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    empty = Benchmark(**{**{f: getattr(TOY, f) for f in TOY.__slots__}, "reader": f"{__name__}:read_nothing"})
+    monkeypatch.setattr(registry, "BENCHMARKS", (empty,))
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    with pytest.raises(InputError, match=r"toy: the files under .* hold no items"):
+        registry.load("toy", tmp_path)
+
+
+def test_reading_is_lazy() -> None:
+    import subprocess
+
+    code = (
+        "import sys, msdscore.benchmarks.registry as r; r.benchmark('docent');"
+        "heavy = {'torch', 'scipy', 'pandas', 'datasets', 'msdscore.benchmarks.docent'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

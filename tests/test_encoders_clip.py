@@ -1,0 +1,329 @@
+"""The CLIP family on a tiny checkpoint in the real format, against the library's own numbers."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+from msdscore.encoders.base import Encoder, TokenLayout
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import ConfigError, UnknownNameError, WeightsError
+from tiny_clip import PROJECTION, make_tiny_clip
+
+LONG = "the dog sat. The cat sat on the mat and saw. A dog ran off to the sea, and the cat came too."
+TEXTS = ["the cat", "a dog on the mat", "x", LONG, "", "été 👩‍👩‍👧"]
+SIZES = [(64, 64), (97, 41), (41, 97), (20, 31)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_tiny_clip(tmp_path_factory.mktemp("clip") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def encoder(folder):
+    return load_encoder(str(folder), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def library(folder):
+    return transformers.CLIPModel.from_pretrained(folder).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder):
+    return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    rng = np.random.default_rng(0)
+    return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in SIZES]
+
+
+def features(output):
+    """Version 5 gives an output object where version 4 gave the tensor."""
+    return getattr(output, "pooler_output", output)
+
+
+def library_pixels(folder, pictures):
+    kind = getattr(transformers, "CLIPImageProcessorPil", None) or transformers.CLIPImageProcessor
+    return kind.from_pretrained(folder)(pictures, return_tensors="pt")["pixel_values"]
+
+
+def assert_unit(vectors):
+    torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(vectors.shape[:-1]), rtol=0, atol=1e-5)
+
+
+def test_pictures_become_unit_patches_with_boxes(encoder, pictures):
+    out = encoder.encode_images(pictures)
+    assert isinstance(encoder, Encoder)
+    assert out.points.shape == (4, 16, PROJECTION)
+    assert out.points.dtype == out.pooled.dtype == torch.float32
+    assert out.mask.all()
+    assert_unit(out.points)
+    assert_unit(out.pooled)
+    assert [item.size for item in out.layout] == SIZES
+    assert all(item.grid == (4, 4) and item.boxes.shape == (16, 4) for item in out.layout)
+
+
+def test_boxes_of_a_wide_picture_lie_in_its_middle(encoder):
+    (layout,) = encoder.encode_images([Image.new("RGB", (128, 64))]).layout
+    assert layout.boxes[5].tolist() == [48, 16, 64, 32]
+
+
+def test_texts_become_unit_tokens_with_spans(encoder):
+    out = encoder.encode_texts(TEXTS)
+    assert_unit(out.points[out.mask])
+    assert_unit(out.pooled)
+    assert (out.points[~out.mask] == 0).all()
+    assert out.mask.sum(1).tolist() == [len(item.spans) for item in out.layout]
+    assert [TEXTS[0][slice(*span)] for span in out.layout[0].spans] == ["the", "cat"]
+    assert not out.mask[4].any()
+
+
+@pytest.mark.parametrize("index", range(len(TEXTS)))
+def test_a_caption_does_not_depend_on_its_neighbours(encoder, index):
+    together, alone = encoder.encode_texts(TEXTS), encoder.encode_texts([TEXTS[index]])
+    count = alone.points.shape[1]
+    torch.testing.assert_close(together.points[index, :count], alone.points[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(together.pooled[index], alone.pooled[0], rtol=0, atol=1e-5)
+    assert together.layout[index] == alone.layout[0]
+
+
+@pytest.mark.parametrize("index", range(len(SIZES)))
+def test_a_picture_does_not_depend_on_its_neighbours(encoder, pictures, index):
+    together, alone = encoder.encode_images(pictures), encoder.encode_images([pictures[index]])
+    torch.testing.assert_close(together.points[index], alone.points[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(together.pooled[index], alone.pooled[0], rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_pooled_vectors_give_the_librarys_similarity(folder, encoder, library, tokenizer, pictures):
+    short = [text for text in TEXTS if text not in (LONG, "été 👩‍👩‍👧")]
+    inputs = tokenizer(short, padding=True, return_tensors="pt")
+    theirs = library(**inputs, pixel_values=library_pixels(folder, pictures))
+    ours = encoder.encode_images(pictures).pooled @ encoder.encode_texts(short).pooled.T
+    torch.testing.assert_close(ours, theirs.logits_per_image / library.logit_scale.exp(), rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_pooled_vectors_are_the_librarys_features(folder, encoder, library, tokenizer, pictures):
+    image = features(library.get_image_features(pixel_values=library_pixels(folder, pictures)))
+    text = features(library.get_text_features(**tokenizer(["the cat"], return_tensors="pt")))
+    normal = torch.nn.functional.normalize
+    torch.testing.assert_close(encoder.encode_images(pictures).pooled, normal(image), rtol=0, atol=1e-5)
+    torch.testing.assert_close(encoder.encode_texts(["the cat"]).pooled, normal(text), rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_the_old_end_token_of_real_checkpoints_gives_the_same(folder, encoder, tmp_path):
+    """OpenAI's published configs state eos_token_id 2, which the library reads as: the highest id."""
+    old = tmp_path / "old"
+    shutil.copytree(folder, old)
+    config = json.loads((old / "config.json").read_text())
+    config["text_config"]["eos_token_id"] = 2
+    (old / "config.json").write_text(json.dumps(config))
+    ours = load_encoder(str(old), device="cpu").encode_texts(TEXTS)
+    torch.testing.assert_close(ours.pooled, encoder.encode_texts(TEXTS).pooled, rtol=0, atol=1e-6)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("patch_norm", [False, True])
+def test_patches_are_projected_states_without_cls(folder, library, pictures, patch_norm):
+    encoder = load_encoder(str(folder), device="cpu", patch_norm=patch_norm)
+    states = library.vision_model(pixel_values=library_pixels(folder, pictures)).last_hidden_state
+    states = library.vision_model.post_layernorm(states) if patch_norm else states
+    expected = torch.nn.functional.normalize(library.visual_projection(states[:, 1:]), dim=-1)
+    torch.testing.assert_close(encoder.encode_images(pictures).points, expected, rtol=0, atol=1e-5)
+    assert f"norm:{'yes' if patch_norm else 'no'}" in encoder.signature
+
+
+@torch.inference_mode()
+def test_tokens_are_projected_states_without_start_and_end(encoder, library, tokenizer):
+    states = library.text_model(**tokenizer(["a dog on the mat"], return_tensors="pt")).last_hidden_state
+    expected = torch.nn.functional.normalize(library.text_projection(states[:, 1:-1]), dim=-1)
+    torch.testing.assert_close(encoder.encode_texts(["a dog on the mat"]).points, expected, rtol=0, atol=1e-5)
+
+
+def test_mean_pooling_is_the_direction_of_the_local_mean(folder, pictures):
+    encoder = load_encoder(str(folder), device="cpu", pool="mean")
+    for out in (encoder.encode_images(pictures), encoder.encode_texts(TEXTS[:3])):
+        sums = (out.points * out.mask.unsqueeze(-1)).sum(1)
+        torch.testing.assert_close(out.pooled, torch.nn.functional.normalize(sums), rtol=0, atol=1e-6)
+    assert "pool:mean" in encoder.signature
+
+
+def test_a_long_caption_is_read_in_windows_and_loses_nothing(encoder):
+    out = encoder.encode_texts([LONG])
+    (layout,) = out.layout
+    assert isinstance(layout, TokenLayout)
+    assert layout.windows > 1
+    assert layout.cut == 0
+    read = "".join(LONG[slice(*span)] for span in layout.spans)
+    assert read == LONG.replace(" ", "")
+
+
+def test_windows_of_a_text_that_fits_change_nothing(tmp_path, encoder):
+    """The first window of a long text reads what a short text with the same words reads."""
+    first = "the dog sat. The cat sat on"
+    points = encoder.encode_texts([first]).points[0]
+    torch.testing.assert_close(encoder.encode_texts([LONG]).points[0, :5], points[:5], rtol=0, atol=1e-5)
+
+
+def test_cutting_must_be_asked_for_and_is_reported(folder, encoder):
+    cut = load_encoder(str(folder), device="cpu", long_text="cut")
+    (layout,), (whole,) = cut.encode_texts([LONG]).layout, encoder.encode_texts([LONG]).layout
+    assert isinstance(layout, TokenLayout)
+    assert layout.windows == 1
+    assert layout.spans == whole.spans[:14]
+    assert layout.cut == len(whole.spans) - 14
+    assert "long:cut" in cut.signature
+
+
+def test_vectors_have_no_history_but_heads_can_be_trained_on_them(encoder, pictures):
+    out = encoder.encode_images(pictures)
+    assert not out.points.requires_grad
+    assert not encoder.encode_texts(["x"]).pooled.requires_grad
+    head = torch.nn.Linear(PROJECTION, 3)
+    head(out.points).sum().backward()
+    assert head.weight.grad is not None
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.05), ("float16", 0.01)])
+def test_half_precision_stays_close_and_gives_float32(folder, encoder, pictures, dtype, tolerance):
+    half = load_encoder(str(folder), device="cpu", dtype=dtype)
+    for ours, exact in (
+        (half.encode_images(pictures), encoder.encode_images(pictures)),
+        (half.encode_texts(TEXTS), encoder.encode_texts(TEXTS)),
+    ):
+        assert ours.points.dtype == ours.pooled.dtype == torch.float32
+        # Eight (eleven) bits of mantissa through two layers.
+        torch.testing.assert_close(ours.points, exact.points, rtol=0, atol=tolerance)
+    assert half.signature.endswith(f"dtype:{dtype}")
+
+
+def test_overflow_is_an_error_and_not_a_score(folder, tmp_path):
+    loud = tmp_path / "loud"
+    shutil.copytree(folder, loud)
+    model = transformers.CLIPModel.from_pretrained(loud)
+    model.visual_projection.weight.data *= 1e6
+    model.save_pretrained(loud)
+    encoder = load_encoder(str(loud), device="cpu", dtype="float16")
+    with pytest.raises(ConfigError, match="overflows in float16; load it with dtype='float32'"):
+        encoder.encode_images([Image.new("RGB", (8, 8), "red")])
+
+
+def test_signature_names_the_folder_and_the_content_but_not_the_place(folder, encoder, tmp_path):
+    copy = tmp_path / "elsewhere" / "tiny"
+    shutil.copytree(folder, copy)
+    other = make_tiny_clip(tmp_path / "other" / "tiny", seed=1)
+    assert encoder.signature.startswith("tiny@")
+    assert encoder.signature.endswith(",norm:no,pool:model,long:window,dtype:float32")
+    assert load_encoder(str(copy), device="cpu").signature == encoder.signature
+    assert load_encoder(str(other), device="cpu").signature != encoder.signature
+
+
+def test_weights_in_the_old_format_load_without_running_code(folder, encoder, tmp_path):
+    old = tmp_path / "tiny"
+    shutil.copytree(folder, old)
+    state = transformers.CLIPModel.from_pretrained(old).state_dict()
+    (old / "model.safetensors").unlink()
+    torch.save(state, old / "pytorch_model.bin")
+    ours = load_encoder(str(old), device="cpu").encode_texts(TEXTS)
+    assert torch.equal(ours.points, encoder.encode_texts(TEXTS).points)
+
+
+class Bomb:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+def test_a_pickle_with_code_is_refused(folder, tmp_path):
+    bad, trace = tmp_path / "bad", tmp_path / "trace"
+    shutil.copytree(folder, bad)
+    (bad / "model.safetensors").unlink()
+    torch.save({"weight": Bomb(trace)}, bad / "pytorch_model.bin")
+    with pytest.raises(WeightsError, match="cannot be loaded"):
+        load_encoder(str(bad), device="cpu")
+    assert not trace.exists()
+
+
+def test_damaged_weights_are_one_line(folder, tmp_path):
+    bad = tmp_path / "bad"
+    shutil.copytree(folder, bad)
+    weights = bad / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(WeightsError, match=r"weights of '.*bad' cannot be loaded \(.*\); fetch") as caught:
+        load_encoder(str(bad), device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_tensors_are_not_filled_with_random_numbers(folder, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    bad = tmp_path / "bad"
+    shutil.copytree(folder, bad)
+    tensors = load_file(bad / "model.safetensors")
+    del tensors["visual_projection.weight"]
+    save_file(tensors, bad / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(WeightsError, match=r"lack 1 tensors of CLIPModel, first 'visual_projection.weight'"):
+        load_encoder(str(bad), device="cpu")
+
+
+def test_a_preprocessor_of_another_size_is_refused(folder, tmp_path):
+    bad = tmp_path / "bad"
+    shutil.copytree(folder, bad)
+    config = json.loads((bad / "preprocessor_config.json").read_text())
+    (bad / "preprocessor_config.json").write_text(json.dumps({**config, "crop_size": 40}))
+    with pytest.raises(WeightsError, match=r"should give 32 x 32 pixels as its model takes, but gives \(40, 40\)"):
+        load_encoder(str(bad), device="cpu")
+
+
+def test_a_preprocessor_inside_the_processor_file_is_found(folder, encoder, pictures, tmp_path):
+    new = tmp_path / "new"
+    shutil.copytree(folder, new)
+    config = json.loads((new / "preprocessor_config.json").read_text())
+    (new / "preprocessor_config.json").unlink()
+    (new / "processor_config.json").write_text(json.dumps({"image_processor": config}))
+    ours = load_encoder(str(new), device="cpu").encode_images(pictures)
+    assert torch.equal(ours.points, encoder.encode_images(pictures).points)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"pool": "max"}, ConfigError, "pool must be 'model' or 'mean', got 'max'"),
+        ({"long_text": "drop"}, ConfigError, "long_text must be 'window' or 'cut', got 'drop'"),
+        (
+            {"patchnorm": True},
+            UnknownNameError,
+            "unknown encoder option 'patchnorm'. Did you mean 'patch_norm'",
+        ),
+        (
+            {"dtype": "int8"},
+            ConfigError,
+            "dtype must be auto or one of float32, float16, bfloat16, got 'int8'",
+        ),
+        ({"device": "abacus"}, ConfigError, "device must be auto, cpu, cuda or cuda:N, got 'abacus'"),
+        ({"device": "cuda:99"}, ConfigError, "there is no device 'cuda:99' here"),
+    ],
+)
+def test_wrong_options_say_what_is_right(folder, options, error, message):
+    with pytest.raises(error, match=message):
+        load_encoder(str(folder), **options)
+
+
+def test_empty_batches_are_refused_in_words(encoder):
+    with pytest.raises(ConfigError, match="at least one picture to encode, got none"):
+        encoder.encode_images([])
+    with pytest.raises(ConfigError, match="at least one caption to encode, got none"):
+        encoder.encode_texts([])

@@ -1,0 +1,157 @@
+"""Encoders by name: rows, plugins, folders, and answers to names that do not exist."""
+
+import json
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import pytest
+
+from msdscore.encoders import registry
+from msdscore.encoders.registry import (
+    EncoderRow,
+    PluginWarning,
+    find_row,
+    list_encoders,
+    load_encoder,
+    register,
+)
+from msdscore.errors import ConfigError, UnknownNameError, WeightsError
+
+TOY = "msdscore.encoders.toy:load_toy"
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """Install a package with one entry point: its module's text and the object that is pointed at."""
+
+    def install(name, body, target):
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[msdscore.encoders]\n{name} = {name}:{target}\n")
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(body))
+
+    monkeypatch.syspath_prepend(tmp_path)
+    return install
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch):
+    monkeypatch.setattr(registry, "_registered", {})
+
+
+def test_rows_of_the_table_can_be_resolved_and_are_complete():
+    rows = list_encoders()
+    assert {"toy", "clip-b32", "clip-b16", "clip-l14", "clip-l14-336", "clip-h14", "clip-bigg14"} <= {
+        row.name for row in rows
+    }
+    for row in rows:
+        assert callable(registry._resolve(row))
+        assert row.licence != "unknown"
+        assert row.trained_on != "unknown"
+
+
+def test_the_registry_itself_needs_no_heavy_library():
+    code = (
+        "import sys, msdscore.encoders.registry as r; r.list_encoders(); "
+        "print([m for m in ('torch', 'transformers', 'numpy', 'PIL') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_unknown_name_answers_with_the_nearest():
+    with pytest.raises(UnknownNameError, match=r"unknown encoder 'clip-l41'. Did you mean 'clip-l14'.*Known: .*toy"):
+        load_encoder("clip-l41")
+
+
+def test_a_folder_that_is_not_there_says_so():
+    with pytest.raises(WeightsError, match=r"there is no folder './nothing'; give an existing folder"):
+        load_encoder("./nothing")
+
+
+def test_a_folder_loads_by_its_family(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
+    row = find_row(str(tmp_path))
+    assert (row.family, row.source) == ("clip", str(tmp_path))
+
+
+def test_a_folder_of_an_unknown_family_says_which_are_known(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "clap"}))
+    with pytest.raises(UnknownNameError, match=r"unknown model type of '.*': 'clap'. Did you mean 'clip'"):
+        load_encoder(str(tmp_path))
+
+
+def test_a_registered_encoder_loads_with_its_own_options():
+    register(EncoderRow(name="mine", loader=TOY, family="toy"))
+    assert load_encoder("mine").name == "mine"
+    register(EncoderRow(name="odd", loader=TOY, family="toy", options={"size": 3}))
+    with pytest.raises(ConfigError, match="encoder 'odd' has no options, got size"):
+        load_encoder("odd")
+
+
+def test_a_taken_name_is_refused():
+    with pytest.raises(ConfigError, match="an encoder named 'toy' exists; register yours under another name"):
+        register(EncoderRow(name="toy", loader="other:thing", family="other"))
+
+
+def test_registering_the_same_row_twice_is_harmless():
+    row = EncoderRow(name="mine", loader=TOY, family="toy")
+    register(row)
+    register(row)
+    assert [item.name for item in list_encoders()].count("mine") == 1
+
+
+@pytest.mark.parametrize("loader", ["no_such_module:Thing", "msdscore.encoders.toy:Nothing", "nocolon"])
+def test_a_loader_that_cannot_be_imported_says_so(loader):
+    register(EncoderRow(name="mine", loader=loader, family="x"))
+    with pytest.raises(ConfigError, match=f"the loader '{loader}' of encoder 'mine' cannot be imported"):
+        load_encoder("mine")
+
+
+BODY = f"""
+from msdscore.encoders.registry import EncoderRow
+ROW = EncoderRow(name="from-plugin", loader="{TOY}", family="toy")
+SAME = EncoderRow(name="toy", loader="evil:load", family="toy")
+def rows():
+    yield ROW
+    yield EncoderRow(name="second", loader="{TOY}", family="toy")
+def broken():
+    raise RuntimeError("no luck today")
+"""
+
+
+@pytest.mark.parametrize("target", ["ROW", "rows"])
+def test_a_plugin_adds_rows(plugin, target):
+    plugin("goodplug_" + target.lower(), BODY, target)
+    assert load_encoder("from-plugin").name == "from-plugin"
+    assert ("second" in [row.name for row in list_encoders()]) == (target == "rows")
+
+
+def test_a_broken_plugin_is_one_line_and_breaks_nothing_else(plugin):
+    plugin("brokenplug", BODY, "broken")
+    plugin("wrongplug", "ROW = 3", "ROW")
+    plugin("fineplug", BODY, "ROW")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        names = [row.name for row in list_encoders()]
+    assert "from-plugin" in names
+    assert "clip-l14" in names
+    assert sorted(str(item.message) for item in caught) == [
+        "encoder plugin 'brokenplug' (brokenplug:broken) is ignored: RuntimeError: no luck today",
+        "encoder plugin 'wrongplug' (wrongplug:ROW) is ignored: TypeError: expected EncoderRow objects, got int",
+    ]
+
+
+def test_known_encoders_load_without_looking_at_plugins(plugin):
+    plugin("brokenplug2", BODY, "broken")
+    assert load_encoder("toy").name == "toy"
+
+
+def test_a_plugin_cannot_take_over_a_name(plugin):
+    plugin("greedyplug", BODY, "SAME")
+    with pytest.warns(PluginWarning, match="a plugin's encoder 'toy' is ignored: the name is taken"):
+        rows = {row.name: row for row in list_encoders()}
+    assert rows["toy"].loader == TOY

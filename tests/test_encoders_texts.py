@@ -1,0 +1,130 @@
+"""Texts: spans in the caption as given, and tokens that come back from their windows in order."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from msdscore.encoders.hf import load_tokenizer
+from msdscore.encoders.texts import (
+    Reading,
+    Tokens,
+    literal_backend,
+    pack,
+    tokenise,
+    unpack_pooled,
+    unpack_tokens,
+)
+from msdscore.encoders.weights import find_checkpoint
+from tiny_clip import make_tiny_clip, vocabulary
+
+READING = Reading(context=8, prefix=(100,), suffix=(101,), pad=101)
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory):
+    return literal_backend(load_tokenizer(find_checkpoint(str(make_tiny_clip(tmp_path_factory.mktemp("clip"))))))
+
+
+def words(text):
+    spans, at = [], 0
+    for word in text.split():
+        start = text.index(word, at)
+        at = start + len(word)
+        spans.append((start, at))
+    return Tokens(text, tuple(range(len(spans))), tuple(spans))
+
+
+UNICODE = [
+    "a dog",
+    "  Two   dogs\t",
+    "👩‍👩‍👧‍👦 family",
+    "🇫🇷🇩🇪",
+    "كلب يجري على الشاطئ",
+    "e\u0301te\u0301 cafe\u0301",
+    "İstanbul ŞİŞLİ",
+    "ﬁne ﬂoor",
+    "한국어 \u1112\u1161\u11ab",
+    "犬が走る。",
+    "zero\u200bwidth \u202ertl\u202c",
+    "<|startoftext|>x<|endoftext|>",
+    "half \ud83d pair",
+]
+
+
+def check_spans(text, tokens):
+    assert len(tokens.ids) == len(tokens.spans)
+    for start, end in tokens.spans:
+        assert 0 <= start < end <= len(text)
+        assert text[start:end].strip(" \t\r\n")
+    starts = [start for start, _ in tokens.spans]
+    assert starts == sorted(starts)
+
+
+@pytest.mark.parametrize("text", UNICODE)
+def test_spans_lie_in_the_caption_as_given(backend, text):
+    tokens = tokenise(backend, text)
+    check_spans(text, tokens)
+    seen = {i for start, end in tokens.spans for i in range(start, end)}
+    assert {i for i, letter in enumerate(text) if not letter.isspace()} <= seen
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=st.text(max_size=40))
+def test_spans_of_any_text_lie_in_it(backend, text):
+    check_spans(text, tokenise(backend, text))
+
+
+def test_a_word_has_its_own_span(backend):
+    text = "the  Dog, cat"
+    assert [text[slice(*span)] for span in tokenise(backend, text).spans] == ["the", "Dog", ",", "cat"]
+
+
+def test_a_caption_cannot_write_a_special_token(backend):
+    tokens = tokenise(backend, "a <|endoftext|> b <|startoftext|>")
+    special = {vocabulary()["<|startoftext|>"], vocabulary()["<|endoftext|>"]}
+    assert not special & set(tokens.ids)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.sampled_from(["dog", "cat.", "ran"]), max_size=30).map(" ".join), min_size=1, max_size=5))
+def test_tokens_come_back_in_caption_order(texts):
+    captions = [words(text) for text in texts]
+    batch = pack(captions, READING)
+    assert batch.ids.shape[1] <= READING.context
+    back = unpack_tokens(batch.ids.unsqueeze(-1).float(), batch).squeeze(-1)
+    for caption, ids, mask, layout in zip(captions, back, batch.mask, batch.layout, strict=True):
+        assert ids[mask].tolist() == list(caption.ids)
+        assert layout.spans == caption.spans
+        assert layout.cut == 0
+
+
+def test_padding_is_masked_and_follows_the_end():
+    batch = pack([words("a b c"), words("a")], READING)
+    assert batch.ids.tolist() == [[100, 0, 1, 2, 101], [100, 0, 101, 101, 101]]
+    assert batch.attention.sum(1).tolist() == [5, 3]
+    assert batch.mask.tolist() == [[True, True, True], [True, False, False]]
+
+
+def test_a_text_without_tokens_has_one_window_and_an_empty_mask():
+    batch = pack([words(""), words("a")], READING)
+    assert batch.mask.tolist() == [[False], [True]]
+    assert batch.layout[0].windows == 1
+    assert batch.ids[0].tolist() == [100, 101, 101]
+    assert unpack_pooled(torch.eye(2), batch).tolist() == [[1, 0], [0, 1]]
+
+
+def test_pooled_vectors_are_averaged_by_the_tokens_each_window_keeps():
+    batch = pack([words("a b c d. e f"), words("x")], Reading(context=6, prefix=(100,), suffix=(101,), pad=0))
+    assert batch.layout[0].windows == 2
+    pooled = torch.tensor([[5.0, 0.0], [0.0, 0.1], [0.0, -3.0]])
+    expected = torch.tensor([4.0, 2.0]) / 20**0.5
+    torch.testing.assert_close(unpack_pooled(pooled, batch)[0], expected)
+    assert unpack_pooled(pooled, batch)[1].tolist() == [0, -1]
+
+
+def test_cutting_is_counted():
+    reading = Reading(context=5, prefix=(100,), suffix=(101,), pad=101, long_text="cut")
+    batch = pack([words("a b c d e"), words("a")], reading)
+    assert [(item.windows, item.cut) for item in batch.layout] == [(1, 2), (1, 0)]
+    assert batch.layout[0].spans == ((0, 1), (2, 3), (4, 5))

@@ -1,0 +1,101 @@
+"""The toy encoder: the same bits everywhere, and examples that make sense."""
+
+import hashlib
+
+import pytest
+import torch
+from PIL import Image
+
+from msdscore.encoders.base import Encoder
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import ConfigError
+
+
+@pytest.fixture
+def encoder():
+    return load_encoder("toy", device="cpu")
+
+
+@pytest.fixture
+def scene():
+    """Red on the left, blue on the right, and wider than tall."""
+    picture = Image.new("RGB", (120, 60), "blue")
+    picture.paste((220, 30, 30), (0, 0, 60, 60))
+    return picture
+
+
+def test_shapes_and_unit_lengths(encoder, scene):
+    assert isinstance(encoder, Encoder)
+    for out in (
+        encoder.encode_images([scene, Image.new("L", (1, 1))]),
+        encoder.encode_texts(["a red dog", "x"]),
+    ):
+        torch.testing.assert_close(out.points[out.mask].norm(dim=-1), torch.ones(int(out.mask.sum())))
+        torch.testing.assert_close(out.pooled.norm(dim=-1), torch.ones(2))
+        assert out.points.dtype == torch.float32
+
+
+def test_cells_have_boxes_of_the_picture(encoder, scene):
+    (layout,) = encoder.encode_images([scene]).layout
+    assert layout.grid == (6, 6)
+    assert layout.boxes[0].tolist() == [0, 0, 20, 10]
+    assert layout.boxes[35].tolist() == [100, 50, 120, 60]
+
+
+@pytest.mark.parametrize(("word", "columns"), [("red", {0, 1, 2}), ("Blue", {3, 4, 5})])
+def test_a_colour_word_is_nearest_to_cells_of_that_colour(encoder, scene, word, columns):
+    cells = encoder.encode_images([scene]).points[0]
+    likeness = cells @ encoder.encode_texts([word]).points[0, 0]
+    assert {int(cell) % 6 for cell in likeness.topk(18).indices} == columns
+    assert likeness.max() > 0.8
+
+
+@pytest.mark.parametrize(("word", "cell"), [("left", 12), ("bottom", 32), ("right", 17), ("top", 2)])
+def test_a_place_word_is_nearest_to_its_side(encoder, word, cell):
+    cells = encoder.encode_images([Image.new("RGB", (60, 60), "white")]).points[0]
+    likeness = (cells @ encoder.encode_texts([word]).points[0, 0]).reshape(6, 6)
+    side = {"left": likeness[:, 0], "right": likeness[:, 5], "top": likeness[0], "bottom": likeness[5]}
+    assert likeness.flatten()[cell] in side[word]
+    assert side[word].mean() == max(values.mean() for values in side.values())
+
+
+def test_a_true_caption_beats_a_false_one(encoder, scene):
+    image = encoder.encode_images([scene]).pooled[0]
+    true, false = encoder.encode_texts(["a red and a blue field", "a green and a pink field"]).pooled
+    assert image @ true > image @ false + 0.1
+
+
+def test_words_have_their_spans(encoder):
+    text = "Two  dogs, café 犬"
+    (layout,) = encoder.encode_texts([text]).layout
+    assert [text[slice(*span)] for span in layout.spans] == ["Two", "dogs", "café", "犬"]
+
+
+def test_the_same_word_is_the_same_vector_anywhere(encoder):
+    out = encoder.encode_texts(["dog", "a small DOG ran"])
+    assert torch.equal(out.points[0, 0], out.points[1, 2])
+
+
+def test_neighbours_change_no_bit(encoder, scene):
+    alone, together = encoder.encode_texts(["red"]), encoder.encode_texts(["a long caption here", "red"])
+    assert torch.equal(alone.points[0], together.points[1, :1])
+    assert torch.equal(alone.pooled[0], together.pooled[1])
+    assert together.mask.tolist() == [[True] * 4, [True, False, False, False]]
+
+
+@pytest.mark.parametrize("text", ["", "  ", "!?"])
+def test_a_text_without_words_has_an_empty_mask_and_a_unit_pooled_vector(encoder, text):
+    out = encoder.encode_texts([text, "dog"])
+    assert out.mask.tolist() == [[False], [True]]
+    assert out.pooled[0].norm() == 1
+
+
+def test_the_bits_are_these_on_every_machine(encoder, scene):
+    image, text = encoder.encode_images([scene]), encoder.encode_texts(["a red ball on the left of a dog"])
+    content = b"".join(part.numpy().tobytes() for out in (image, text) for part in (out.points, out.pooled))
+    assert hashlib.sha256(content).hexdigest()[:16] == "c13bb7cf0d231944"
+
+
+def test_it_has_no_options():
+    with pytest.raises(ConfigError, match="encoder 'toy' has no options, got patch_norm"):
+        load_encoder("toy", patch_norm=True)

@@ -1,0 +1,268 @@
+"""Finding weights: folders, the cache, and one clear line when there is nothing."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
+from urllib.parse import unquote
+
+import pytest
+
+from msdscore.encoders.weights import _fetch_error, _wanted, find_checkpoint, model_type
+from msdscore.errors import WeightsError
+
+NAME = "some-org/tiny"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """All that finding needs; loading is tested with real files elsewhere."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "clip"}')
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(bytes(range(256)) * 4096)
+    return folder
+
+
+def in_fresh_process(code, **environment):
+    """huggingface_hub reads its environment when it is imported."""
+    lines = [
+        "from msdscore.errors import MSDScoreError",
+        "from msdscore.encoders.registry import load_encoder",
+        "from msdscore.encoders.weights import find_checkpoint, model_type",
+        "try:",
+        f"    {code}",
+        "except MSDScoreError as error:",
+        "    print(type(error).__name__, error)",
+    ]
+    command = [sys.executable, "-W", "error", "-c", "\n".join(lines)]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def cache_of(home, files, commit=COMMIT):
+    """A cache in the layout that huggingface_hub writes."""
+    repository = home / "hub" / "models--some-org--tiny"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    snapshot = repository / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    for name, content in files.items():
+        (snapshot / name).write_text(content)
+    return snapshot
+
+
+def test_a_folder_is_its_own_checkpoint(folder):
+    found = find_checkpoint(str(folder), needs=[("tokenizer.json", "vocab.json")])
+    assert found.folder == folder
+    assert len(found.mark) == 8
+    assert model_type(str(folder)) == "clip"
+    assert found.signed(str(folder)) == f"model@{found.mark}"
+    assert found.signed("clip-mine") == f"clip-mine@{found.mark}"
+
+
+def test_the_mark_changes_with_the_weights_and_the_settings(folder):
+    first = find_checkpoint(str(folder)).mark
+    assert find_checkpoint(str(folder)).mark == first
+    content = bytearray((folder / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(content)
+    second = find_checkpoint(str(folder)).mark
+    (folder / "tokenizer.json").write_text("{ }")
+    assert len({first, second, find_checkpoint(str(folder)).mark}) == 3
+
+
+def test_shards_are_found_by_their_index(folder):
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    index = '{"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}'
+    (folder / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(WeightsError, match=r"has no complete model.safetensors or pytorch_model.bin"):
+        find_checkpoint(str(folder))
+    (folder / "model-00002-of-00002.safetensors").write_bytes(b"x")
+    assert len(find_checkpoint(str(folder)).weight_files()) == 2
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_an_incomplete_folder_names_what_is_missing(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(WeightsError, match=rf"has no .*{name}.*; expected a complete checkpoint folder"):
+        find_checkpoint(str(folder), needs=[("tokenizer.json",)])
+
+
+def test_a_config_that_is_no_json_says_so(folder):
+    (folder / "config.json").write_text("{")
+    with pytest.raises(WeightsError, match=r"config.json of .* cannot be read \(.*\); fetch it again"):
+        model_type(str(folder))
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(WeightsError, match="states no model_type; expected one such as 'clip'"):
+        model_type(str(folder))
+
+
+def test_a_path_that_is_not_there_says_so():
+    with pytest.raises(WeightsError, match=r"there is no folder './no/where'; give an existing folder or a hub name"):
+        find_checkpoint("./no/where")
+
+
+def test_missing_weights_offline_are_one_line_at_once(tmp_path):
+    begin = time.perf_counter()
+    line = in_fresh_process("load_encoder('clip-l14')", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
+    assert line == (
+        "WeightsError weights of 'openai/clip-vit-large-patch14' are not in the Hugging Face cache and "
+        "offline mode is on (HF_HUB_OFFLINE); download them once with: "
+        "hf download openai/clip-vit-large-patch14, or pass a local folder"
+    )
+    # Two imports of torch on a busy machine; nothing waits for a network.
+    assert time.perf_counter() - begin < 40
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line(tmp_path):
+    """Port 9 of this machine refuses: the same error as without a network, and as fast."""
+    line = in_fresh_process(
+        f"find_checkpoint('{NAME}', revision='v1')",
+        HF_ENDPOINT="http://127.0.0.1:9",
+        HF_HOME=str(tmp_path),
+        HF_HUB_OFFLINE="0",
+        NO_PROXY="127.0.0.1",
+    )
+    assert line.startswith(f"WeightsError weights of '{NAME}' are not in the Hugging Face cache and the hub cannot")
+    assert line.endswith(f"hf download {NAME} --revision v1, or pass a local folder")
+
+
+def test_cached_weights_load_offline_and_are_marked_by_commit(tmp_path):
+    cache_of(tmp_path, {"config.json": "{}", "model.safetensors": "x"})
+    line = in_fresh_process(
+        f"found = find_checkpoint('{NAME}'); print(found.signed('short'), found.folder.name)",
+        HF_HUB_OFFLINE="1",
+        HF_HOME=str(tmp_path),
+    )
+    assert line == f"short@01234567 {COMMIT}"
+
+
+def test_a_cache_without_weights_is_missing_weights(tmp_path):
+    cache_of(tmp_path, {"config.json": "{}"})
+    line = in_fresh_process(f"find_checkpoint('{NAME}')", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
+    assert line.startswith(f"WeightsError weights of '{NAME}' are not in the Hugging Face cache and offline mode")
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub's interface as fetching a model needs."""
+
+    files: ClassVar = {
+        "config.json": b'{"model_type": "clip"}',
+        "tokenizer.json": b"{}",
+        "model.safetensors": b"weights",
+        "pytorch_model.bin": b"unsafe",
+        "onnx/config.json": b"{}",
+    }
+    asked: ClassVar[list[str]] = []
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        path = unquote(self.path.partition("?")[0])
+        if path.startswith(f"/api/models/{NAME}/tree/"):
+            tree = [{"type": "file", "path": n, "size": len(c), "oid": n} for n, c in self.files.items()]
+            self.answer(json.dumps(tree).encode())
+        elif path.startswith(f"/api/models/{NAME}"):
+            siblings = [{"rfilename": name} for name in self.files]
+            self.answer(json.dumps({"id": NAME, "sha": COMMIT, "siblings": siblings}).encode())
+        elif path.startswith(f"/{NAME}/resolve/"):
+            name = path.partition("/resolve/")[2].partition("/")[2]
+            self.asked.append(name)
+            self.answer(self.files[name], etag=name)
+        else:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def answer(self, body, etag="none"):
+        self.send_response(200)
+        self.send_header("ETag", f'"{etag}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path):
+    Hub.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield {
+            "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+            "HF_HOME": str(tmp_path),
+            "HF_HUB_OFFLINE": "0",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "HF_HUB_DISABLE_XET": "1",
+            "NO_PROXY": "127.0.0.1",
+        }
+        server.shutdown()
+
+
+def test_weights_are_fetched_once_and_without_pickles(hub):
+    code = f"c = find_checkpoint('{NAME}'); print(c.mark, *sorted(p.name for p in c.folder.iterdir()))"
+    assert in_fresh_process(code, **hub) == "01234567 config.json model.safetensors tokenizer.json"
+    assert in_fresh_process(code, **{**hub, "HF_HUB_OFFLINE": "1"}).startswith("01234567")
+
+
+def test_the_family_is_known_before_anything_large_is_fetched(hub):
+    assert in_fresh_process(f"print(model_type('{NAME}'))", **hub) == "clip"
+    assert set(Hub.asked) == {"config.json"}
+
+
+def test_a_model_that_is_not_on_the_hub_says_so(hub):
+    line = in_fresh_process("load_encoder('some-org/other')", **hub)
+    assert line == (
+        "WeightsError 'some-org/other' is not on the hub, or is private; check the name or run: hf auth login"
+    )
+
+
+def test_only_top_level_files_and_the_safest_weights_are_fetched():
+    files = ["config.json", "merges.txt", "pytorch_model.bin", "tf_model.h5", "onnx/config.json", "run.py"]
+    assert _wanted(files) == ["config.json", "merges.txt", "pytorch_model.bin"]
+    assert _wanted([*files, "model.safetensors"]) == ["config.json", "merges.txt", "model.safetensors"]
+    shards = [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+    ]
+    assert _wanted([*files, *shards]) == ["config.json", "merges.txt", *shards]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (
+            "GatedRepoError",
+            "'a/b' is gated: accept its licence at https://huggingface.co/a/b, then run: hf auth",
+        ),
+        ("RevisionNotFoundError", "'a/b' has no revision 'v9'; see https://huggingface.co/a/b/commits"),
+        (
+            "RepositoryNotFoundError",
+            "'a/b' is not on the hub, or is private; check the name or run: hf auth login",
+        ),
+        (
+            "ReadTimeout",
+            r"not in the Hugging Face cache and the hub cannot be reached \(ReadTimeout\); download",
+        ),
+    ],
+)
+def test_each_refusal_of_the_hub_says_what_to_do(kind, message):
+    with pytest.raises(WeightsError, match=message):
+        raise _fetch_error("a/b", "v9", type(kind, (Exception,), {})())

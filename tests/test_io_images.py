@@ -1,0 +1,303 @@
+import struct
+import threading
+import warnings
+import zlib
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageFile
+
+from msdscore.errors import ConfigError, ImageError
+from msdscore.io.images import ImageLimits, open_image
+from msdscore.io.keys import pixel_key
+
+RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
+
+
+def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    buffer = BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def corners() -> Image.Image:
+    """Red top left, green top right, blue bottom left, white bottom right; wider than high."""
+    image = Image.new("RGB", (48, 32), WHITE)
+    image.paste(RED, (0, 0, 24, 16))
+    image.paste(GREEN, (24, 0, 48, 16))
+    image.paste(BLUE, (0, 16, 24, 32))
+    return image
+
+
+def levels(image: Image.Image, x: int, y: int) -> tuple[int, ...]:
+    pixel = image.getpixel((x, y))
+    assert isinstance(pixel, tuple)
+    return pixel
+
+
+def seen_corners(image: Image.Image) -> list[str]:
+    width, height = image.size
+    places = [(2, 2), (width - 3, 2), (2, height - 3), (width - 3, height - 3)]
+    names = {RED: "red", GREEN: "green", BLUE: "blue", WHITE: "white"}
+    pixels = [levels(image, *place) for place in places]
+    return [
+        names[min(names, key=lambda known: sum(abs(a - b) for a, b in zip(known, pixel, strict=True)))]
+        for pixel in pixels
+    ]
+
+
+def png_header(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_exif_rotation_is_applied_once(kind, orientation):
+    # What a camera stores so that the turned picture shows our corners.
+    stored = {
+        1: lambda image: image,
+        2: lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+        3: lambda image: image.transpose(Image.Transpose.ROTATE_180),
+        4: lambda image: image.transpose(Image.Transpose.FLIP_TOP_BOTTOM),
+        5: lambda image: image.transpose(Image.Transpose.TRANSPOSE),
+        6: lambda image: image.transpose(Image.Transpose.ROTATE_90),
+        7: lambda image: image.transpose(Image.Transpose.TRANSVERSE),
+        8: lambda image: image.transpose(Image.Transpose.ROTATE_270),
+    }[orientation](corners())
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    upright = open_image(encoded(stored, kind, exif=exif))
+    assert upright.size == (48, 32)
+    assert seen_corners(upright) == ["red", "green", "blue", "white"]
+    assert seen_corners(open_image(upright)) == ["red", "green", "blue", "white"]
+
+
+def test_exif_behind_the_pixels_of_a_png_counts():
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    data = encoded(corners().rotate(180), "PNG", exif=exif)
+    start = data.index(b"eXIf") - 4
+    size = 12 + struct.unpack(">I", data[start : start + 4])[0]
+    chunk, rest = data[start : start + size], data[:start] + data[start + size :]
+    end = rest.index(b"IEND") - 4
+    assert seen_corners(open_image(rest[:end] + chunk + rest[end:])) == ["red", "green", "blue", "white"]
+
+
+def test_broken_exif_leaves_the_picture_as_stored():
+    for exif in (
+        b"Exif\0\0nonsense",
+        b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\xff\xff\xff\xff\0\x06\0\0",
+    ):
+        assert seen_corners(open_image(encoded(corners(), "JPEG", exif=exif)))[0] == "red"
+
+
+@pytest.mark.parametrize(
+    ("mode", "color"),
+    [("RGBA", (255, 0, 0, 0)), ("LA", (0, 0)), ("PA", (0, 0)), ("La", (0, 0)), ("RGBa", (0, 0, 0, 0))],
+)
+def test_transparent_pixels_are_white(mode, color):
+    assert open_image(Image.new(mode, (2, 2), color)).getpixel((0, 0)) == WHITE
+
+
+def test_half_transparent_red_is_pink():
+    data = encoded(Image.new("RGBA", (2, 2), (255, 0, 0, 128)), "PNG")
+    assert open_image(data).getpixel((0, 0)) == pytest.approx((255, 127, 127), abs=1)
+
+
+@pytest.mark.parametrize("transparency", [0, bytes([0, 255])])
+def test_palette_with_transparency(transparency):
+    image = Image.new("P", (2, 1))
+    image.putpalette([255, 0, 0, 0, 0, 255])
+    image.putpixel((1, 0), 1)
+    shown = open_image(encoded(image, "PNG", transparency=transparency))
+    assert [shown.getpixel((x, 0)) for x in (0, 1)] == [WHITE, BLUE]
+
+
+@pytest.mark.parametrize(("mode", "key"), [("L", 7), ("RGB", (7, 7, 7))])
+def test_colour_key_transparency(mode, key):
+    image = Image.new(mode, (2, 1), key)
+    image.putpixel((1, 0), 0 if mode == "L" else (0, 0, 0))
+    shown = open_image(encoded(image, "PNG", transparency=key))
+    assert [shown.getpixel((x, 0)) for x in (0, 1)] == [WHITE, (0, 0, 0)]
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "YCbCr", "HSV", "LAB", "CMYK", "RGBX"])
+def test_white_of_every_mode_is_white(mode):
+    white = Image.new("RGB", (4, 4), WHITE)
+    image = Image.new("LAB", (4, 4), (255, 128, 128)) if mode == "LAB" else white.convert(mode)
+    assert open_image(image).getpixel((1, 1)) == pytest.approx(WHITE, abs=1)
+
+
+@pytest.mark.parametrize("color", [RED, GREEN, BLUE, WHITE, (0, 0, 0)])
+def test_cmyk_jpeg_keeps_its_colours(color):
+    data = encoded(Image.new("RGB", (16, 16), color).convert("CMYK"), "JPEG", quality=95)
+    assert b"Adobe" in data  # the marker that says the inks are stored inverted
+    assert open_image(data).getpixel((8, 8)) == pytest.approx(color, abs=3)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_16_bit_grey_is_scaled(kind):
+    values = np.array([[0, 257 * 100, 65535]], dtype=np.uint16)
+    shown = open_image(encoded(Image.fromarray(values), kind))
+    assert [levels(shown, x, 0)[0] for x in range(3)] == [0, 100, 255]
+
+
+def test_16_bit_pgm_is_scaled():
+    data = b"P5\n3 1\n65535\n" + np.array([0, 25700, 65535], dtype=">u2").tobytes()
+    assert [levels(open_image(data), x, 0)[0] for x in range(3)] == [0, 100, 255]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([[0, 100, 255]], dtype=np.int32), [0, 100, 255]),
+        (np.array([[0, 25700, 65535]], dtype=np.int32), [0, 100, 255]),
+        (np.array([[-1000, 0, 1000]], dtype=np.int32), [0, 128, 255]),
+        (np.array([[70000, 70000, 70000]], dtype=np.int32), [0, 0, 0]),
+        (np.array([[0.0, 0.5, 1.0]], dtype=np.float32), [0, 128, 255]),
+        (np.array([[0.0, 100.0, 255.0]], dtype=np.float32), [0, 100, 255]),
+        (np.array([[np.nan, 0.5, 1.0]], dtype=np.float32), [0, 128, 255]),
+    ],
+)
+def test_deep_grey_is_scaled_by_its_range(values, expected):
+    shown = open_image(Image.fromarray(values))
+    assert [levels(shown, x, 0)[0] for x in range(3)] == expected
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
+def test_animations_show_their_first_frame(kind):
+    frames = [Image.new("RGB", (8, 8), color) for color in (RED, GREEN, BLUE)]
+    data = encoded(frames[0], kind, save_all=True, append_images=frames[1:])
+    assert open_image(data).getpixel((4, 4)) == pytest.approx(RED, abs=3)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP"])
+def test_one_pixel(kind):
+    assert open_image(encoded(Image.new("RGB", (1, 1), RED), kind)).size == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("kept", [0.02, 0.3, 0.7])
+def test_truncated_files_are_refused(kind, kept):
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    data = encoded(Image.fromarray(noise), kind)
+    with pytest.raises(ImageError, match=r"^picture of \d+ bytes: (cannot be decoded|not a picture)") as caught:
+        open_image(data[: int(len(data) * kept)])
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["JPEG", "PNG", "GIF", "TIFF", "WEBP"]),
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=20),
+)
+def test_damaged_bytes_give_a_picture_or_an_image_error(kind, damage):
+    data = bytearray(encoded(corners(), kind))
+    for place, value in damage:
+        data[place % len(data)] = value
+    with suppress(ImageError):
+        assert open_image(bytes(data)).mode == "RGB"
+
+
+def test_a_bomb_is_refused_by_its_header():
+    with pytest.raises(ImageError, match="more pixels than Pillow accepts, a possible decompression bomb"):
+        open_image(png_header(100_000, 100_000))
+
+
+def test_a_size_that_pillow_only_warns_of_is_ours_to_refuse():
+    data = png_header(10_000, 10_000)
+    with pytest.raises(ImageError, match=r"10000x10000 pixels, more than the limit of 1000000 \(max_pixels\)"):
+        open_image(data, limits=ImageLimits(max_pixels=1_000_000))
+    with pytest.raises(ImageError, match="cannot be decoded"):  # allowed by size, and then it has too few pixels
+        open_image(data)
+
+
+def test_limits():
+    with pytest.raises(ImageError, match=r"\d+ bytes, more than the limit of 10 \(max_bytes\)"):
+        open_image(encoded(corners(), "PNG"), limits=ImageLimits(max_bytes=10))
+    with pytest.raises(ImageError, match=r"4x2000 pixels is thinner than 1:200 \(max_aspect\)"):
+        open_image(Image.new("RGB", (4, 2000)))
+    with pytest.raises(ConfigError, match="max_pixels must be at least 1, got 0"):
+        ImageLimits(max_pixels=0)
+
+
+def test_files_that_are_no_pictures(tmp_path):
+    (tmp_path / "text.jpg").write_text("not a picture\n" * 50)
+    (tmp_path / "empty.png").touch()
+    with pytest.raises(ImageError, match=r"text\.jpg: not a picture, or one cut off within its header"):
+        open_image(tmp_path / "text.jpg")
+    with pytest.raises(ImageError, match=r"empty\.png: is empty"):
+        open_image(str(tmp_path / "empty.png"))
+    with pytest.raises(ImageError, match=r"missing\.png: no such file"):
+        open_image(tmp_path / "missing.png")
+    with pytest.raises(ImageError, match="is a folder, not a picture"):
+        open_image(tmp_path)
+    with pytest.raises(ImageError, match="/dev/null: is not an ordinary file"):
+        open_image("/dev/null")
+    with pytest.raises(ImageError, match="cannot be decoded"):
+        open_image("a\0b.png")
+
+
+def test_postscript_is_never_run():
+    with pytest.raises(ImageError, match="not a picture"):
+        open_image(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n")
+
+
+def test_pictures_in_memory(tmp_path):
+    with pytest.raises(ImageError, match="picture in memory: has no pixels"):
+        open_image(Image.new("RGB", (0, 5)))
+    with pytest.raises(ImageError, match=r"expected uint8 values of shape \(height, width, 3\), got float64 \(2, 2\)"):
+        open_image(np.zeros((2, 2)))  # type: ignore[arg-type]
+    given = corners()
+    shown = open_image(given)
+    shown.putpixel((0, 0), BLUE)
+    assert given.getpixel((0, 0)) == RED
+    path = tmp_path / "corners.png"
+    given.save(path)
+    with Image.open(path) as lazy:
+        assert pixel_key(open_image(lazy)) == pixel_key(given)
+
+
+def test_array_file_and_bytes_give_the_same_pixels(tmp_path):
+    path = tmp_path / "corners.png"
+    corners().save(path)
+    sources = [path, str(path), path.read_bytes(), corners(), np.asarray(corners())]
+    assert len({pixel_key(open_image(source)) for source in sources}) == 1
+
+
+def test_threads_leave_the_process_as_it_was():
+    before = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters))
+    hostile = [png_header(10_000, 10_000), encoded(corners(), "JPEG", exif=b"Exif\0\0MM\0*\0\0"), b"text"]
+    escaped: list[BaseException] = []
+
+    def work() -> None:
+        for data in hostile * 10:
+            try:
+                open_image(data, limits=ImageLimits(max_pixels=10_000))
+            except ImageError:
+                pass
+            except BaseException as error:  # noqa: BLE001, whatever it is, the test must see it
+                escaped.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert escaped == []
+    assert (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters)) == before
+
+
+def test_a_path_is_named_as_given():
+    with pytest.raises(ImageError, match=r"^pictures/dög\.png: no such file$"):
+        open_image(Path("pictures/dög.png"))

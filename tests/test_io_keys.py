@@ -1,0 +1,56 @@
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from msdscore.io import keys
+from msdscore.io.keys import file_key, pixel_key, source_key, text_key
+
+
+def test_pixel_key_is_fixed_for_ever():
+    # Draws of the metric hang on it: a change here changes scores.
+    assert pixel_key(Image.new("RGB", (3, 2), (1, 2, 3))) == 2127310545064057349
+
+
+def test_pixel_key_sees_one_level_of_one_pixel():
+    image = Image.new("RGB", (8, 8))
+    before = pixel_key(image)
+    image.putpixel((7, 7), (0, 0, 1))
+    assert pixel_key(image) != before
+
+
+@given(st.text(st.characters()), st.text(st.characters()))
+def test_text_keys_are_63_bit_and_distinct(one, other):
+    assert 0 <= text_key(one) < 2**63
+    assert (text_key(one) == text_key(other)) == (one == other)
+
+
+def test_text_key_takes_any_text():
+    assert text_key("é") != text_key("e\u0301")
+    assert text_key("\ud800") >= 0
+
+
+def test_source_keys(tmp_path):
+    assert source_key(tmp_path / "a.png") == source_key(str(tmp_path / "b" / ".." / "a.png"))
+    assert source_key(tmp_path / "a.png") != source_key(tmp_path / "b.png")
+    assert source_key(b"abc") == source_key(b"abc") != source_key(b"abd")
+
+
+def test_file_key_reads_everything(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"a" * 3_000_000)
+    before = file_key(path)
+    path.write_bytes(b"a" * 2_999_999 + b"b")
+    assert file_key(path) != before
+
+
+def test_file_key_of_a_huge_file_samples_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "_WHOLE", 1000)
+    monkeypatch.setattr(keys, "_BLOCK", 16)
+    path = tmp_path / "file"
+    path.write_bytes(bytes(100_000))
+    before = file_key(path)
+    assert file_key(path) == before
+    with path.open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"x")
+    assert file_key(path) != before

@@ -1,0 +1,170 @@
+import csv
+import datetime
+import json
+import math
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from msdscore.errors import ConfigError
+from msdscore.io.outputs import known_outputs, write_table
+from msdscore.io.rows import open_rows
+from msdscore.io.tables import conform, table_from_columns, unified
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+values = st.fixed_dictionaries(
+    {
+        "image": text,
+        "caption": text,
+        "msd": st.none() | st.floats(),
+        "count": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "tags": st.none() | st.lists(text, max_size=3),
+    }
+)
+SCHEMA = pa.schema(
+    [
+        ("image", pa.string()),
+        ("caption", pa.string()),
+        ("msd", pa.float64()),
+        ("count", pa.int64()),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
+ROUND_TRIP = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def finite(row: dict[str, object]) -> dict[str, object]:
+    score = row["msd"]
+    return {**row, "msd": score if isinstance(score, float) and math.isfinite(score) else None}
+
+
+@ROUND_TRIP
+@given(rows=st.lists(values, max_size=6))
+def test_json_lines_round_trip(tmp_path, rows):
+    path = tmp_path / "out.jsonl"
+    write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+    lines = path.read_bytes().decode("utf-8").split("\n")
+    assert [json.loads(line, parse_constant=pytest.fail) for line in lines if line] == [finite(row) for row in rows]
+    write_table(pa.Table.from_pylist(rows, schema=SCHEMA), tmp_path / "out.json")
+    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == [finite(row) for row in rows]
+
+
+@ROUND_TRIP
+@given(rows=st.lists(values, min_size=1, max_size=6))
+def test_csv_round_trip(tmp_path, rows):
+    path = tmp_path / "out.csv"
+    write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+    with path.open(encoding="utf-8", newline="") as file:
+        read = list(csv.DictReader(file, strict=True))
+    assert [(row["image"], row["caption"]) for row in read] == [(row["image"], row["caption"]) for row in rows]
+    for found, row in zip(read, rows, strict=True):
+        assert repr(float(found["msd"]) if found["msd"] else None) == repr(row["msd"])
+        assert (int(found["count"]) if found["count"] else None) == row["count"]
+        assert (json.loads(found["tags"]) if found["tags"] else None) == row["tags"]
+    assert [row.columns["caption"] for row in open_rows(path).read()] == [row["caption"] for row in rows]
+
+
+@ROUND_TRIP
+@given(rows=st.lists(values, max_size=6))
+def test_parquet_round_trip(tmp_path, rows):
+    path = tmp_path / "out.parquet"
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    write_table(table, path, metadata={"msdscore": "msd|enc:toy"})
+    read = pq.read_table(path)
+    assert repr(read.to_pylist()) == repr(table.to_pylist())
+    assert read.schema.metadata[b"msdscore"] == b"msd|enc:toy"
+
+
+def test_csv_tells_null_from_empty_text(tmp_path):
+    write_table(pa.table({"a": ["", None, "x"], "b": ["1", "2", "3"]}), tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_bytes() == b'a,b\n"",1\n,2\nx,3\n'
+    options = pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+    read = pyarrow.csv.read_csv(tmp_path / "out.csv", convert_options=options)
+    assert read.column("a").to_pylist() == ["", None, "x"]
+    write_table(pa.table({"a": [None, "x"]}), tmp_path / "one.csv")
+    assert (tmp_path / "one.csv").read_text() == 'a\n""\nx\n'
+
+
+def test_values_that_json_has_no_type_for(tmp_path):
+    table = pa.table(
+        {
+            "when": [datetime.datetime(2024, 1, 2, 3, 4, 5)],
+            "raw": [b"\x00\xff"],
+            "nested": [{"a": [1.0, math.nan, math.inf], "b": "é"}],
+            "flag": [True],
+        }
+    )
+    write_table(table, tmp_path / "out.jsonl")
+    assert (tmp_path / "out.jsonl").read_text(encoding="utf-8") == (
+        '{"when": "2024-01-02T03:04:05", "raw": "AP8=", "nested": {"a": [1.0, null, null], "b": "é"}, "flag": true}\n'
+    )
+    write_table(table.select(["when", "raw", "flag"]), tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text() == "when,raw,flag\n2024-01-02T03:04:05,AP8=,true\n"
+
+
+def test_outputs_are_named_by_suffix(tmp_path):
+    with pytest.raises(ConfigError, match=r"out\.txt: unknown kind of output; .* \.parquet, \.jsonl, \.csv, \.json"):
+        write_table(pa.table({"a": [1]}), tmp_path / "out.txt")
+    for suffix in known_outputs():
+        write_table(pa.table({"a": [1]}), tmp_path / f"out{suffix.upper()}")
+    assert len(list(tmp_path.iterdir())) == len(known_outputs())
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "out.jsonl"
+    path.write_text("old")
+    broken = pa.table({"a": pa.array([b"\xff"]).view(pa.string())})  # no text, so it cannot be written as JSON
+    with pytest.raises(UnicodeDecodeError):
+        write_table(broken, path)
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_never_filled_columns_become_text(tmp_path):
+    write_table(pa.table({"a": pa.nulls(2), "b": [1, 2]}), tmp_path / "out.parquet")
+    assert pq.read_schema(tmp_path / "out.parquet").field("a").type == pa.string()
+
+
+def test_tables_from_columns_of_any_kind():
+    rows = [
+        {"id": 1, "n": 1, "big": 2**70, "empty": {}, "tags": [], "null": None},
+        {"id": "a", "n": 2.5, "big": 1, "empty": {}, "tags": ["x"], "null": None},
+        {},
+    ]
+    table = table_from_columns(rows)
+    assert table.to_pydict() == {
+        "id": ["1", "a", None],
+        "n": [1.0, 2.5, None],
+        "big": [str(2**70), "1", None],
+        "empty": ["{}", "{}", None],
+        "tags": [[], ["x"], None],
+        "null": [None, None, None],
+    }
+    typed = table_from_columns(rows, pa.schema([("n", pa.float32()), ("id", pa.int64()), ("gone", pa.int8())]))
+    assert typed.schema.names == ["n", "id", "gone", "big", "empty", "tags", "null"]
+    assert [typed.schema.field(name).type for name in ("n", "id", "gone")] == [
+        pa.float32(),
+        pa.string(),
+        pa.int8(),
+    ]
+
+
+def test_parts_of_different_kinds_are_unified():
+    parts = [
+        table_from_columns([{"id": 1, "s": {"a": 1}, "tags": [], "x": None, "n": 1}]),
+        table_from_columns([{"id": "b", "s": {"a": 1, "b": "t"}, "tags": ["t"], "n": 0.5, "late": True}]),
+    ]
+    schema = unified([part.schema for part in parts])
+    merged = pa.concat_tables([conform(part, schema) for part in parts])
+    assert merged.to_pydict() == {
+        "id": ["1", "b"],
+        "s": [{"a": 1, "b": None}, {"a": 1, "b": "t"}],
+        "tags": [[], ["t"]],
+        "x": [None, None],
+        "n": [1.0, 0.5],
+        "late": [None, True],
+    }

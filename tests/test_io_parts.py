@@ -1,0 +1,271 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from msdscore.errors import ConfigError, RunError
+from msdscore.io.parts import Summary, discard, finished, open_run
+
+MANIFEST = {"input": "abc", "config": {"kappa": 20.0, "preset": "short"}, "chunk": 4}
+
+
+def part(number: int, rows: int = 4) -> pa.Table:
+    first = number * rows
+    return pa.table(
+        {"index": list(range(first, first + rows)), "caption": [f"é{i}" for i in range(first, first + rows)]}
+    )
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def complete(output: Path, parts: int = 3, **options: Any) -> Summary:
+    with open_run(output, MANIFEST) as run:
+        for number in range(parts):
+            run.write(number, part(number))
+        return run.finish(**options)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".json"])
+def test_parts_become_one_output(tmp_path, suffix):
+    output = tmp_path / "deep" / "folder" / f"out{suffix}"
+    assert complete(output, rows=12) == Summary(rows=12, failed=0)
+    assert names(output.parent) == [f"out{suffix}", f"out{suffix}.run.json"]
+    assert "é11" in (output.read_bytes().decode("utf-8") if suffix != ".parquet" else str(pq.read_table(output)))
+    assert finished(output, MANIFEST) == Summary(rows=12, failed=0)
+    with pytest.raises(RunError, match="already finished; choose another -o or pass --overwrite"):
+        open_run(output, MANIFEST)
+
+
+def test_parts_are_merged_in_order_whatever_order_they_came_in(tmp_path):
+    with open_run(tmp_path / "out.parquet", MANIFEST) as run:
+        for number in (2, 0, 11, 1, *range(3, 11)):
+            run.write(number, part(number))
+        assert run.done() == list(range(12))
+        assert [table.column("index")[0].as_py() for table in run.tables(["index"])] == list(range(0, 48, 4))
+        run.finish()
+    assert pq.read_table(tmp_path / "out.parquet").column("index").to_pylist() == list(range(48))
+
+
+def test_transform_metadata_and_failed_rows(tmp_path):
+    def double(table: pa.Table) -> pa.Table:
+        return table.append_column("twice", pc.multiply(table.column("index"), 2))
+
+    output = tmp_path / "out.parquet"
+    with open_run(output, MANIFEST) as run:
+        run.write(0, part(0).append_column("error", pa.array([None, "bad", None, "bad"])))
+        run.write(1, part(1).append_column("error", pa.nulls(4)))
+        assert run.finish(double, metadata={"msdscore": "sig"}) == Summary(rows=8, failed=2)
+    table = pq.read_table(output)
+    assert table.column("twice").to_pylist() == list(range(0, 16, 2))
+    assert table.column("error").to_pylist() == [None, "bad", None, "bad", None, None, None, None]
+    assert table.schema.metadata[b"msdscore"] == b"sig"
+    assert finished(output, MANIFEST) == Summary(rows=8, failed=2)
+    assert json.loads((tmp_path / "out.parquet.run.json").read_text())["manifest"] == MANIFEST
+
+
+def test_many_small_parts_make_few_row_groups(tmp_path):
+    with open_run(tmp_path / "out.parquet", MANIFEST) as run:
+        for number in range(20):
+            run.write(number, part(number))
+        run.finish()
+    assert pq.read_metadata(tmp_path / "out.parquet").num_row_groups == 1
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path):
+    output = tmp_path / "out.jsonl"
+    with open_run(output, MANIFEST) as run:
+        run.write(0, part(0))
+        run.write(2, part(2))
+    assert finished(output, MANIFEST) is None
+    folder = tmp_path / "out.jsonl.parts"
+    (folder / ".part-000001.parquet.0123.tmp").write_bytes(b"half a part")
+    (folder / "part-000003.parquet").write_bytes((folder / "part-000000.parquet").read_bytes()[:-6])
+    (folder / "part-000004.parquet").touch()
+    with open_run(output, MANIFEST) as run:
+        assert run.done() == [0, 2]
+        assert ".part-000001.parquet.0123.tmp" not in names(folder)
+        with pytest.raises(RunError, match="part 1 is missing; run again to make it"):
+            run.finish()
+        for number in (1, 3, 4):
+            run.write(number, part(number))
+        with pytest.raises(RunError, match="the parts hold 20 rows, expected 21"):
+            run.finish(rows=21)
+        run.finish(rows=20)
+    assert [json.loads(line)["index"] for line in output.read_text().splitlines()] == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"input": "abd"}, r'another input \("abc", now "abd"\)'),
+        ({"config": {"kappa": 25.0, "preset": "short"}}, r"another config\.kappa \(20\.0, now 25\.0\)"),
+        ({"config": {"kappa": 20.0}}, r'another config\.preset \("short", now nothing\)'),
+        ({"new": [1]}, r"another new \(nothing, now \[1\]\)"),
+    ],
+)
+def test_other_work_is_refused(tmp_path, change, line):
+    other = {**MANIFEST, **change}
+    with open_run(tmp_path / "half.parquet", MANIFEST) as run:
+        run.write(0, part(0))
+    complete(tmp_path / "whole.parquet")
+    expected = rf"belongs to a run with {line}; choose another -o or pass --overwrite$"
+    with pytest.raises(RunError, match=rf"half\.parquet\.parts: {expected}"):
+        open_run(tmp_path / "half.parquet", other)
+    with pytest.raises(RunError, match=rf"whole\.parquet: {expected}"):
+        finished(tmp_path / "whole.parquet", other)
+    with pytest.raises(RunError, match=expected):
+        open_run(tmp_path / "whole.parquet", other)
+    with open_run(tmp_path / "half.parquet", MANIFEST) as run:  # the refusal left the lock and the parts alone
+        assert run.done() == [0]
+
+
+def test_foreign_and_changed_outputs_are_refused(tmp_path):
+    (tmp_path / "mine.csv").write_text("precious")
+    with pytest.raises(RunError, match=r"mine\.csv: exists, and no run is known that wrote it"):
+        open_run(tmp_path / "mine.csv", MANIFEST)
+    assert names(tmp_path) == ["mine.csv"]
+    complete(tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open("a") as file:
+        file.write("more\n")
+    with pytest.raises(RunError, match=r"out\.csv: was changed after the run that wrote it"):
+        finished(tmp_path / "out.csv", MANIFEST)
+    (tmp_path / "out.csv.run.json").write_text("{")
+    with pytest.raises(RunError, match=r"out\.csv\.run\.json: is damaged"):
+        finished(tmp_path / "out.csv", MANIFEST)
+    with pytest.raises(ConfigError, match="unknown kind of output"):
+        open_run(tmp_path / "out.txt", MANIFEST)
+
+
+def test_discard_starts_afresh(tmp_path):
+    complete(tmp_path / "out.csv")
+    discard(tmp_path / "out.csv")
+    assert names(tmp_path) == []
+    with open_run(tmp_path / "out.csv", MANIFEST) as run:
+        run.write(0, part(0))
+        with pytest.raises(RunError, match="is at work on it"):
+            discard(tmp_path / "out.csv")
+    discard(tmp_path / "out.csv")
+    discard(tmp_path / "never.csv")
+    assert names(tmp_path) == []
+
+
+def test_a_deleted_output_is_made_again(tmp_path):
+    complete(tmp_path / "out.csv")
+    (tmp_path / "out.csv").unlink()
+    assert finished(tmp_path / "out.csv", MANIFEST) is None
+    assert complete(tmp_path / "out.csv") == Summary(12, 0)
+
+
+def test_crashes_in_the_last_moments(tmp_path):
+    output, folder = tmp_path / "out.jsonl", tmp_path / "out.jsonl.parts"
+    run = open_run(output, MANIFEST)
+    run.write(0, part(0))
+    run.close()
+    output.write_text("whole, but without a sidecar")
+    assert finished(output, MANIFEST) is None
+    with open_run(output, MANIFEST) as run:
+        run.finish()
+    assert len(output.read_text().splitlines()) == 4
+    # Sidecar written, folder not yet gone.
+    folder.mkdir()
+    (folder / "part-000000.parquet").touch()
+    assert finished(output, MANIFEST) == Summary(4, 0)
+    assert not folder.exists()
+    # Folder half removed: nobody knows what its parts belong to.
+    folder.mkdir()
+    pq.write_table(part(7), folder / "part-000000.parquet")
+    output.unlink()
+    with open_run(output, MANIFEST) as run:
+        assert run.done() == []
+
+
+def test_a_part_with_flipped_bytes_is_not_merged(tmp_path):
+    with open_run(tmp_path / "out.csv", MANIFEST) as run:
+        run.write(0, part(0, rows=1000))
+        path = tmp_path / "out.csv.parts" / "part-000000.parquet"
+        data = bytearray(path.read_bytes())
+        data[len(data) // 4] ^= 0xFF
+        path.write_bytes(data)
+        with pytest.raises(RunError, match=r"part-000000\.parquet: is damaged; delete it and run again"):
+            run.finish()
+        run.write(0, part(0))
+        run.finish()
+
+
+def test_ctrl_c_while_merging_leaves_everything_to_go_on(tmp_path):
+    def interrupted(table: pa.Table) -> pa.Table:
+        if table.column("index")[0].as_py() == 4:
+            raise KeyboardInterrupt
+        return table
+
+    output = tmp_path / "out.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        complete(output, transform=interrupted)
+    assert names(tmp_path) == ["out.jsonl.parts"]
+    with open_run(output, MANIFEST) as run:
+        assert run.done() == [0, 1, 2]
+        run.finish()
+    assert len(output.read_text().splitlines()) == 12
+
+
+def test_one_process_at_a_time(tmp_path):
+    run = open_run(tmp_path / "out.csv", MANIFEST)
+    owner = rf"out\.csv\.parts: process {os.getpid()} is at work on it; wait for it"
+    with pytest.raises(RunError, match=owner):
+        open_run(tmp_path / "out.csv", MANIFEST)
+    run.close()
+    open_run(tmp_path / "out.csv", MANIFEST).close()
+
+
+def test_an_unwritable_part_says_so(tmp_path):
+    with open_run(tmp_path / "out.csv", MANIFEST) as run:
+        (tmp_path / "out.csv.parts" / "part-000000.parquet").mkdir()
+        with pytest.raises(RunError, match=r"cannot write part 0 \(.*\); finished parts are kept"):
+            run.write(0, part(0))
+
+
+WRITER = """
+import sys
+import numpy, pyarrow
+from msdscore.io.parts import open_run
+
+with open_run(sys.argv[1], {"input": "abc"}) as run:
+    for number in range(len(run.done()), 10_000):
+        noise = numpy.random.default_rng(number).random(20_000)
+        run.write(number, pyarrow.table({"part": [number] * 20_000, "noise": noise}))
+        print(number, flush=True)
+"""
+
+
+def test_kill_9_loses_nothing_that_was_finished(tmp_path):
+    output = tmp_path / "out.parquet"
+    reported = 0
+    for _ in range(2):
+        child = subprocess.Popen([sys.executable, "-c", WRITER, str(output)], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        reported = max(int(child.stdout.readline()) for _ in range(3))
+        with pytest.raises(RunError, match=f"process {child.pid} is at work on it"):
+            open_run(output, {"input": "abc"})
+        time.sleep(0.004)  # so that it is writing the next part, most of the time
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+        assert child.returncode == -signal.SIGKILL
+    with open_run(output, {"input": "abc"}) as run:  # the lock died with its owner
+        done = run.done()
+        assert done == list(range(len(done)))
+        assert len(done) > reported >= 5
+        assert [path.name for path in run.output.parent.glob("*.parts/.*")] == []
+        assert run.finish().rows == len(done) * 20_000
+    parts = pq.read_table(output, columns=["part"]).column("part")
+    assert parts.to_pylist() == [number for number in done for _ in range(20_000)]

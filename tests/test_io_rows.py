@@ -1,0 +1,510 @@
+import csv
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from msdscore.errors import InputError
+from msdscore.io.formats import known_inputs
+from msdscore.io.rows import Row, RowSource, open_rows
+
+CAPTIONS = [
+    "a dog runs on the beach",
+    "犬が走る 🐕‍🦺",
+    "كلب يركض على الشاطئ",
+    'he said "hi", then\nleft;\ttwice',
+    "  e\u0301 and é  ",
+]
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def jsonl(path: Path, *rows: object) -> Path:
+    return write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def rows_of(source: str | Path, **options: Any) -> list[Row]:
+    with open_rows(source, **options) as rows:
+        found = list(rows.read())
+        assert rows.count() == len(found)
+        for start in range(len(found) + 2):
+            assert list(rows.read(start)) == found[start:]
+        return found
+
+
+def folder_of(path: Path, *names: str) -> Path:
+    path.mkdir()
+    for name in names:
+        (path / name).touch()
+    return path
+
+
+def samples() -> list[dict[str, object]]:
+    return [{"id": f"r{i}", "image": f"{i}.jpg", "caption": text, "extra": str(i)} for i, text in enumerate(CAPTIONS)]
+
+
+def write_jsonl(path: Path, rows: list[dict[str, object]]) -> Path:
+    return jsonl(path.with_suffix(".jsonl"), *rows)
+
+
+def write_json(path: Path, rows: list[dict[str, object]]) -> Path:
+    return write(path.with_suffix(".json"), json.dumps(rows))
+
+
+def write_csv(path: Path, rows: list[dict[str, object]]) -> Path:
+    return _write_delimited(path.with_suffix(".csv"), rows, ",")
+
+
+def write_tsv(path: Path, rows: list[dict[str, object]]) -> Path:
+    return _write_delimited(path.with_suffix(".tsv"), rows, "\t")
+
+
+def _write_delimited(path: Path, rows: list[dict[str, object]], delimiter: str) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def write_parquet(path: Path, rows: list[dict[str, object]]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), path.with_suffix(".parquet"), row_group_size=2)
+    return path.with_suffix(".parquet")
+
+
+WRITERS = [write_jsonl, write_json, write_csv, write_tsv, write_parquet]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_every_format_gives_the_same_rows(writer, tmp_path):
+    rows = rows_of(writer(tmp_path / "rows", samples()))
+    assert [row.caption for row in rows] == CAPTIONS
+    assert [row.id for row in rows] == ["r0", "r1", "r2", "r3", "r4"]
+    assert [row.image for row in rows] == [tmp_path / f"{i}.jpg" for i in range(5)]
+    assert [dict(row.columns) for row in rows] == samples()
+    assert [row.error for row in rows] == [None] * 5
+    assert [row.index for row in rows] == [0, 1, 2, 3, 4]
+
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+entries = st.lists(st.fixed_dictionaries({"image": text, "caption": text, "note": text}), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=entries)
+def test_captions_are_kept_byte_for_byte(writer, tmp_path, rows):
+    found = rows_of(writer(tmp_path / "rows", rows))
+    assert [dict(row.columns) for row in found] == rows
+    for row, given_row in zip(found, rows, strict=True):
+        assert row.caption == (given_row["caption"] if given_row["caption"].strip() else None)
+
+
+def test_bad_json_lines_are_rows_with_a_reason(tmp_path):
+    lines = [
+        b'\xef\xbb\xbf{"image": "a.jpg", "caption": "ok"}\r',
+        b"\r",
+        b'{"image": "a.jpg", "caption": ',
+        b"[1, 2]",
+        b"   ",
+        b'{"image": "a.jpg", "caption": "\xff"}',
+        b'{"image": "a.jpg", "caption": "half \\ud83d"}',
+        b"[" * 200_000,
+        b'{"n": 1' + b"1" * 5000 + b"}",
+        b'{"image": "a.jpg", "caption": "whole \\ud83d\\ude00"}',
+    ]
+    path = write(tmp_path / "rows.jsonl", b"\n".join(lines))
+    rows = rows_of(path)
+    reasons = [row.error for row in rows]
+    assert reasons[0] is None
+    assert reasons[1] == "line 3: not valid JSON (Expecting value at column 30)"
+    assert reasons[2] == 'line 4: expected an object such as {"image": …}, got list'
+    assert reasons[3] == "line 6: not valid UTF-8"
+    assert reasons[4] == "line 7: holds half a surrogate pair, which is no valid Unicode"
+    assert rows[4].columns["caption"] == "half \ufffd"
+    assert (reasons[5] or "").startswith("line 8: not")
+    assert (reasons[6] or "").startswith("line 9: not usable JSON")
+    assert reasons[7] is None
+    assert rows[7].caption == "whole 😀"
+    assert rows[1].id == "1"
+
+
+def test_empty_and_odd_values_are_row_errors(tmp_path):
+    rows = rows_of(
+        jsonl(
+            tmp_path / "rows.jsonl",
+            {"image": "a.jpg", "caption": "fine"},
+            {"image": "a.jpg", "caption": ""},
+            {"image": "a.jpg", "caption": " \n\u3000"},
+            {"image": "a.jpg", "caption": None},
+            {"image": "a.jpg", "caption": float("nan")},
+            {"image": "a.jpg", "caption": 7},
+            {"image": "a.jpg", "caption": ["a"]},
+            {"image": "a.jpg"},
+            {"caption": "no picture"},
+            {"image": None, "caption": "x"},
+            {"image": 3, "caption": "x"},
+            {"image": "https://example.org/a.jpg", "caption": "x"},
+            {"image": {"path": "b.jpg", "bytes": None}, "caption": "x"},
+        )
+    )
+    assert [row.error for row in rows] == [
+        None,
+        "caption is empty",
+        "caption is empty",
+        "caption is empty",
+        "caption is empty",
+        "caption must be text, got int",
+        "caption must be text, got list",
+        "no caption; expected one of caption, text, candidate, cand; found: image",
+        "no picture; expected one of image, image_path, file_name, filename, img; found: caption",
+        "image is empty",
+        "image must be a path or bytes, got int",
+        "image is an address, not a file: https://example.org/a.jpg; download it first",
+        None,
+    ]
+    assert rows[12].image == tmp_path / "b.jpg"
+    assert rows[12].columns["image"] == "b.jpg"
+
+
+@pytest.mark.parametrize("image", ["image", "image_path", "file_name", "filename", "img"])
+@pytest.mark.parametrize("caption", ["caption", "text", "candidate", "cand"])
+def test_aliases(tmp_path, image, caption):
+    (row,) = rows_of(jsonl(tmp_path / "rows.jsonl", {caption: "a dog", image: "a.jpg"}))
+    assert (row.image, row.caption, list(row.columns)) == (tmp_path / "a.jpg", "a dog", [caption, image])
+
+
+def test_groups_and_ids(tmp_path):
+    rows = rows_of(
+        jsonl(
+            tmp_path / "rows.jsonl",
+            {"image": "a.jpg", "caption": "x", "group": 7},
+            {"image": "a.jpg", "caption": "x", "group": "", "id": 3},
+            {"image": "a.jpg", "caption": "x", "group": None, "id": 4.0},
+            {"image": "a.jpg", "caption": "x", "group": "g", "id": "4"},
+            {"image": "a.jpg", "caption": "x", "id": 3},
+            {"image": "a.jpg", "caption": "x", "id": None},
+        )
+    )
+    assert [row.group for row in rows] == ["7", None, None, "g", None, None]
+    assert [row.id for row in rows] == ["0", "3", "4", "4", "3", "5"]
+    assert [row.error for row in rows] == [
+        None,
+        None,
+        None,
+        "id '4' is already that of row 2",
+        "id '3' is already that of row 1",
+        None,
+    ]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_duplicate_ids_are_found_after_a_resume(writer, tmp_path):
+    rows = [{"id": str(i % 70), "image": "a.jpg", "caption": "x"} for i in range(72)]
+    with open_rows(writer(tmp_path / "rows", rows)) as source:
+        assert [row.error for row in source.read(69)] == [
+            None,
+            "id '0' is already that of row 0",
+            "id '1' is already that of row 1",
+        ]
+
+
+def test_csv_oddities(tmp_path):
+    path = write(
+        tmp_path / "rows.csv",
+        b"\xef\xbb\xbfimage,caption,n\r\n"
+        b'a.jpg,"two\r\nlines",1\r\n'
+        b"\r\n"
+        b"a.jpg,short\r\n"
+        b"a.jpg,too,many,fields\r\n"
+        b"a.jpg,caf\xe9,1\r\n"
+        b'a.jpg,"bad"quote,1\r\n'
+        b'a.jpg,a "quote" inside,1\r\n'
+        b'a.jpg,"never closed,1\r\n',
+    )
+    rows = rows_of(path)
+    assert [row.error for row in rows] == [
+        None,
+        "line 5: expected 3 fields, got 2",
+        "line 6: expected 3 fields, got 4",
+        "line 7: not valid UTF-8",
+        "line 8: not valid CSV (',' expected after '\"')",
+        None,
+        "line 10: not valid CSV (unexpected end of data)",
+    ]
+    assert rows[0].caption == "two\r\nlines"
+    assert rows[5].caption == 'a "quote" inside'
+    assert open_rows(path).columns == ("image", "caption", "n")
+
+
+def test_csv_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match="two columns have the same name: image, caption, image"):
+        open_rows(write(tmp_path / "a.csv", "image,caption,image\n"))
+    with pytest.raises(InputError, match=r"no caption column; .*found: none"):
+        open_rows(write(tmp_path / "b.csv", ""))
+    source = open_rows(write(tmp_path / "c.csv", 'image,caption\na.jpg,"' + "x" * 200_000 + '"\n'))
+    with pytest.raises(InputError, match="line 2: a field of more than 131072 characters"):
+        list(source.read())
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_missing_columns_are_named(writer, tmp_path):
+    path = writer(tmp_path / "rows", [{"picture": "a.jpg", "words": "x", "id": "1"}])
+    with pytest.raises(InputError, match=r"no caption column; expected one of caption, .*; found: picture, words, id"):
+        open_rows(path)
+    path = writer(tmp_path / "more", [{"picture": "a.jpg", "caption": "x"}])
+    with pytest.raises(InputError, match=r"no picture column; .*image_id or id together with a folder"):
+        open_rows(path)
+
+
+def test_inputs_that_are_not_there(tmp_path):
+    with pytest.raises(InputError, match=r"none\.jsonl: no such file"):
+        open_rows(tmp_path / "none.jsonl")
+    with pytest.raises(InputError, match="unknown input format 'txt'; expected one of jsonl, ndjson, json, csv, tsv"):
+        open_rows(write(tmp_path / "rows.txt", ""))
+    with pytest.raises(InputError, match="unknown input format ''"):
+        open_rows(write(tmp_path / "rows", ""))
+    with pytest.raises(InputError, match="no such folder of pictures"):
+        open_rows(jsonl(tmp_path / "a.jsonl", {"image": "a", "caption": "b"}), images=tmp_path / "none")
+    with pytest.raises(InputError, match=r"a folder without state\.json"):
+        open_rows(tmp_path)
+    with pytest.raises(InputError, match="cannot be read as a table"):
+        open_rows(write(tmp_path / "a.parquet", "PAR1 but not really"))
+    assert rows_of(write(tmp_path / "rows", '{"image": "a", "caption": "b"}'), format="jsonl")[0].caption == "b"
+    assert rows_of(write(tmp_path / "empty.jsonl", "\n\n")) == []
+    assert "dataset" in known_inputs()
+
+
+def test_relative_pictures(tmp_path):
+    pictures = folder_of(tmp_path / "pictures")
+    path = jsonl(tmp_path / "r.jsonl", {"image": "a.jpg", "caption": "x"}, {"image": "/abs/b.jpg", "caption": "x"})
+    assert [row.image for row in rows_of(path)] == [tmp_path / "a.jpg", Path("/abs/b.jpg")]
+    assert [row.image for row in rows_of(path, images=pictures)] == [pictures / "a.jpg", Path("/abs/b.jpg")]
+
+
+def test_parquet_pictures_as_paths_bytes_and_structs(tmp_path):
+    kinds = {
+        "bytes": pa.array([b"abc", None, b""]),
+        "struct": pa.array([{"bytes": b"abc", "path": "a.jpg"}, {"bytes": None, "path": "b.jpg"}, None]),
+        "path": pa.array(["a.jpg", "b.jpg", None]).dictionary_encode(),
+    }
+    found = {}
+    for kind, image in kinds.items():
+        table = pa.table({"image": image, "caption": ["x", "y", "z"], "other": pa.array([b"\0", b"1", None])})
+        pq.write_table(table, tmp_path / f"{kind}.parquet")
+        found[kind] = rows_of(tmp_path / f"{kind}.parquet")
+    assert [row.image for row in found["bytes"]] == [b"abc", None, None]
+    assert [row.image for row in found["struct"]] == [b"abc", tmp_path / "b.jpg", None]
+    assert [row.image for row in found["path"]] == [tmp_path / "a.jpg", tmp_path / "b.jpg", None]
+    assert [row.columns["image"] for row in found["bytes"]] == [None, None, None]
+    assert [row.columns["image"] for row in found["struct"]] == ["a.jpg", "b.jpg", None]
+    assert [row.columns["other"] for row in found["bytes"]] == [b"\0", b"1", None]
+    assert [row.error for row in found["struct"]] == [None, None, "image is empty"]
+    for kind in kinds:
+        with open_rows(tmp_path / f"{kind}.parquet") as source:
+            assert source.schema is not None
+            assert source.schema.field("image").type == pa.string()
+            assert source.columns == ("image", "caption", "other")
+
+
+def test_parquet_text_that_is_not_text(tmp_path):
+    captions = pa.array([b"fine", b"\xff\xfe", b"good"]).cast(pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"image": ["a", "b", "c"], "caption": captions}), tmp_path / "rows.parquet")
+    assert [row.error for row in rows_of(tmp_path / "rows.parquet")] == [
+        None,
+        "holds text that is not valid UTF-8",
+        None,
+    ]
+
+
+def test_parquet_times_and_numbers_keep_their_types(tmp_path):
+    table = pa.table(
+        {
+            "image": ["a"],
+            "caption": ["x"],
+            "when": pa.array([1_700_000_000_123_456_789], pa.timestamp("ns")),
+            "small": pa.array([1], pa.int16()),
+            "id": pa.array([5.0]),
+        }
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with open_rows(tmp_path / "rows.parquet") as source:
+        (row,) = source.read()
+        assert source.schema is not None
+        assert source.schema.field("small").type == pa.int16()
+    assert row.columns["when"].isoformat() == "2023-11-14T22:13:20.123456"
+    assert row.id == "5"
+
+
+@pytest.mark.parametrize("name", ["42.jpg", "42.PNG", "000000000042.webp", "COCO_val2014_000000000042.jpg"])
+@pytest.mark.parametrize("key", [42, "42"])
+def test_coco_results_find_pictures_by_number(tmp_path, name, key):
+    pictures = folder_of(tmp_path / "pictures", name, "420.jpg", "142.jpg", "42.txt", "._42.jpg", "1_42.jpg")
+    path = write(tmp_path / "results.json", json.dumps([{"image_id": key, "caption": "a dog"}]))
+    (row,) = rows_of(path, images=pictures)
+    assert (row.image, row.error, row.id) == (pictures / name, None, "0")
+    assert row.columns == {"image_id": key, "caption": "a dog"}
+
+
+def test_coco_results_never_guess(tmp_path):
+    pictures = folder_of(tmp_path / "pictures", "42.jpg", "COCO_val2014_000000000042.jpg", "7.jpg", "7.png", "x.jpg")
+    rows = [{"image_id": key, "caption": "x"} for key in (42, "42", 7, "7", "7.png", 8, "x", None, [1], 7.5, True)]
+    found = rows_of(write(tmp_path / "results.json", json.dumps(rows)), images=pictures)
+    assert [row.image and Path(str(row.image)).name for row in found] == [
+        None, "42.jpg", None, None, "7.png", None, "x.jpg", None, None, None, None,
+    ]  # fmt: skip
+    assert found[0].error == f"several pictures for id 42 in {pictures}: 42.jpg, COCO_val2014_000000000042.jpg"
+    assert found[3].error == f"several pictures for id 7 in {pictures}: 7.jpg, 7.png"
+    assert found[5].error == f"no picture for id 8 in {pictures}"
+    assert found[7].error == "image_id must be text or a whole number, got None"
+
+
+def test_clipscore_candidates(tmp_path):
+    pictures = folder_of(tmp_path / "pictures", "a_1.jpg", "b.png", "3.gif")
+    path = write(tmp_path / "c.json", '{"b": "a cat",\n "a_1": "a dog", "3": "", "4": "x", "b": "again"}')
+    rows = rows_of(path, images=pictures)
+    assert [(row.id, row.caption) for row in rows] == [
+        ("b", "a cat"), ("a_1", "a dog"), ("3", None), ("4", "x"), ("b", "again"),
+    ]  # fmt: skip
+    assert [row.image and Path(str(row.image)).name for row in rows] == [
+        "b.png",
+        "a_1.jpg",
+        "3.gif",
+        None,
+        "b.png",
+    ]
+    assert [row.error for row in rows] == [
+        None,
+        None,
+        "caption is empty",
+        f"no picture for id 4 in {pictures}",
+        "id 'b' is already that of row 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "expected a list of rows"),
+        ("7", "expected a list of rows"),
+        ('{"images": [], "annotations": []}', r"expected a list of rows .*got list under 'images'"),
+        ('[{"image": "a", "caption": "b"}', "expected , or ] at character 31, got the end"),
+        ('[{"image": "a", "caption": "b"},]', "Expecting value at character 32"),
+        ('[{"image": "a" "caption": "b"}]', "not valid JSON"),
+        ('[{"image": "a", "caption": "b]', "not valid JSON"),
+        ('{"image": "a", "caption": "b"}\n{"image": "a", "caption": "b"}', "JSON lines are named .jsonl"),
+        ('{"a": "b" "c"}', "expected , or }"),
+        ("{1: 2}", "a name must be text, got 1"),
+        (b'[{"image": "a", "caption": "\xff"}]', "not valid UTF-8"),
+        ("[" * 100_000, "."),
+    ],
+)
+def test_json_documents_that_cannot_be_read(tmp_path, content, reason):
+    path = write(tmp_path / "rows.json", content)
+    with pytest.raises(InputError, match=reason):
+        open_rows(path, images=tmp_path).count()
+
+
+def test_json_lists_may_hold_strange_items(tmp_path):
+    path = write(
+        tmp_path / "rows.json",
+        '\ufeff [ {"image": "a", "caption": "\\ud800"} , 3, {"image":"a","caption":"b"}]\n ',
+    )
+    assert [row.error for row in rows_of(path)] == [
+        "item 1: holds half a surrogate pair, which is no valid Unicode",
+        'item 2: expected an object such as {"image": …}, got int',
+        None,
+    ]
+    assert rows_of(write(tmp_path / "none.json", "[ ]")) == []
+
+
+def test_json_documents_are_read_through_a_small_window(tmp_path, monkeypatch):
+    monkeypatch.setattr("msdscore.io.document._PIECE", 7)
+    rows = [{"image": "a.jpg", "caption": text * 3, "numbers": [12345, 1.5e-7, True]} for text in CAPTIONS]
+    found = rows_of(write(tmp_path / "rows.json", json.dumps(rows, ensure_ascii=False, indent=1)))
+    assert [dict(row.columns) for row in found] == rows
+
+
+def test_saved_datasets(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    rows = [{"id": f"r{i}", "caption": CAPTIONS[i % 5], "image": f"{i}.jpg"} for i in range(150)]
+    datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "set", num_shards=3)
+    found = list(open_rows(tmp_path / "set").read())
+    assert [dict(row.columns) for row in found] == rows
+    assert found[149].image == tmp_path / "set" / "149.jpg"
+    with open_rows(tmp_path / "set") as source:
+        assert source.count() == 150
+        assert list(source.read(77)) == found[77:]
+
+
+def test_saved_datasets_with_pictures_and_splits(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"image": datasets.Image(), "text": datasets.Value("string")})
+    path = str(write(tmp_path / "b.jpg", "b"))
+    data = {"image": [{"bytes": b"abc", "path": None}, {"bytes": None, "path": path}], "text": ["x", "y"]}
+    part = datasets.Dataset.from_dict(data, features=features)
+    datasets.disable_progress_bars()
+    datasets.DatasetDict({"train": part, "test": part}).save_to_disk(tmp_path / "set")
+    (tmp_path / "b.jpg").unlink(missing_ok=True)
+    with pytest.raises(InputError, match=r"several splits; name one of them: .*set/train, .*set/test"):
+        open_rows(tmp_path / "set")
+    found = rows_of(tmp_path / "set" / "test")
+    assert found[0].image == b"abc"
+    assert found[0].columns == {"image": None, "text": "x"}
+    # Saving took the second picture's bytes along and kept its name.
+    assert (found[1].image, found[1].columns) == (b"b", {"image": "b.jpg", "text": "y"})
+
+
+def test_fingerprints_follow_the_content(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", {"image": "a", "caption": "b"})
+    copy = write(tmp_path / "b.jsonl", path.read_bytes())
+    assert open_rows(path).fingerprint == open_rows(copy).fingerprint
+    jsonl(copy, {"image": "a", "caption": "c"})
+    assert open_rows(path).fingerprint != open_rows(copy).fingerprint
+
+
+def test_standard_input_is_read_as_json_lines():
+    program = (
+        "from msdscore.io.rows import open_rows\n"
+        "with open_rows('-') as source:\n"
+        "    print(source.count(), ascii([(str(row.image), row.caption) for row in source.read(1)]))\n"
+        "print(list(source.read()))"
+    )
+    data = "".join(json.dumps({"image": f"{i}.jpg", "caption": CAPTIONS[i]}) + "\n" for i in range(2))
+    done = subprocess.run([sys.executable, "-c", program], input=data.encode(), capture_output=True, check=False)
+    assert done.stdout.decode() == f"2 {[('1.jpg', CAPTIONS[1])]!a}\n"
+    assert b"FileNotFoundError" in done.stderr  # closing removed what was spooled
+
+
+def test_a_pipe_is_spooled(tmp_path):
+    os.mkfifo(tmp_path / "rows.jsonl")
+
+    def feed() -> None:
+        (tmp_path / "rows.jsonl").write_text('{"image": "a.jpg", "caption": "x"}\n')
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    with open_rows(tmp_path / "rows.jsonl") as source:
+        assert [row.image for row in source.read()] == [Path("a.jpg")]
+    thread.join()
+
+
+def test_a_long_file_is_read_from_any_place(tmp_path):
+    table = pa.table({"image": ["a.jpg"] * 5000, "caption": [f"caption {i}" for i in range(5000)]})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=1000)
+    source: RowSource = open_rows(tmp_path / "rows.parquet")
+    assert next(iter(source.read(4321))).caption == "caption 4321"
+    assert list(source.read(5000)) == []

@@ -1,0 +1,116 @@
+"""Ratings: closed forms, the published resampling, recovery of known strengths, and impossible fits."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from msdscore.errors import ConfigError, InputError
+from msdscore.stats.elo import EloConfig, bootstrap_elo, bradley_terry, davidson, elo, games
+
+
+def _loop(first: Any, second: Any, outcome: Any, k: Any = 4.0) -> Any:
+    """Elo one battle at a time, the textbook way."""
+    ratings: dict[str, float] = {}
+    for a, b, score in zip(first, second, outcome, strict=True):
+        ra, rb = ratings.get(a, 1000.0), ratings.get(b, 1000.0)
+        expected = 1 / (1 + 10 ** ((rb - ra) / 400))
+        ratings[a], ratings[b] = ra + k * (score - expected), rb - k * (score - expected)
+    return ratings
+
+
+def _battles(n: Any = 300, systems: Any = 6, seed: Any = 0, ties: Any = 0.2) -> Any:
+    rng = np.random.default_rng(seed)
+    names = [f"s{i}" for i in range(systems)]
+    strength = np.linspace(1.5, -1.5, systems)
+    a = rng.integers(0, systems, n)
+    b = (a + rng.integers(1, systems, n)) % systems
+    wins = rng.random(n) < 1 / (1 + np.exp(strength[b] - strength[a]))
+    outcome = np.where(rng.random(n) < ties, 0.5, wins)
+    return [names[i] for i in a], [names[i] for i in b], outcome
+
+
+def test_elo_equals_the_textbook_loop() -> None:
+    played = _battles()
+    expected = _loop(*played)
+    table = dict(zip(games(*played).systems, elo(games(*played)), strict=True))
+    assert table == pytest.approx(expected, abs=1e-9)
+
+
+def test_elo_keeps_the_sum_and_a_tie_between_equals_moves_nothing() -> None:
+    assert elo(games(*_battles())).mean() == pytest.approx(1000)
+    assert elo(games(["a"], ["b"], [0.5])).tolist() == [1000, 1000]
+
+
+def test_bootstrap_equals_the_published_resampling() -> None:
+    pandas = pytest.importorskip("pandas")
+    played = _battles(n=60)
+    frame = pandas.DataFrame({"first": played[0], "second": played[1], "outcome": played[2]})
+    generator = np.random.RandomState(42)  # what pandas uses after numpy.random.seed(42)
+    tables = []
+    for _ in range(25):
+        sample = frame.sample(frac=1.0, replace=True, random_state=generator)
+        tables.append(_loop(sample["first"], sample["second"], sample["outcome"]))
+    medians = pandas.DataFrame(tables).median().sort_values(ascending=False)
+    ratings = bootstrap_elo(games(*played), EloConfig(samples=25))
+    assert ratings.systems == tuple(medians.index)
+    assert ratings.values.tolist() == pytest.approx(medians.tolist(), abs=1e-9)
+    assert ratings.rounded == {name: int(value + 0.5) for name, value in medians.items()}
+
+
+def test_bootstrap_leaves_a_system_out_where_it_did_not_play() -> None:
+    ratings = bootstrap_elo(games(["a", "a", "a"], ["b", "b", "c"], [1, 1, 1]), EloConfig(samples=50))
+    column = ratings.draws[:, ratings.systems.index("c")]
+    assert np.isnan(column).any()
+    assert ratings.values[ratings.systems.index("c")] == pytest.approx(np.nanmedian(column))
+
+
+def test_bootstrap_ranks_by_strength_and_is_repeatable() -> None:
+    played = games(*_battles(n=2000, ties=0.1))
+    ratings = bootstrap_elo(played, EloConfig(samples=40))
+    assert ratings.systems == ("s0", "s1", "s2", "s3", "s4", "s5")
+    assert np.array_equal(ratings.draws, bootstrap_elo(played, EloConfig(samples=40)).draws)
+
+
+@pytest.mark.parametrize(("wins", "ties", "losses"), [(3, 0, 1), (5, 4, 2)])
+def test_bradley_terry_of_two_systems_is_the_log_odds(wins: Any, ties: Any, losses: Any) -> None:
+    n = wins + ties + losses
+    table = bradley_terry(games(["a"] * n, ["b"] * n, [1] * wins + [0.5] * ties + [0] * losses))
+    gap = table.values[0] - table.values[1]
+    assert gap == pytest.approx(np.log((wins + ties / 2) / (losses + ties / 2)), abs=1e-6)
+
+
+def test_davidson_of_two_systems_gives_back_the_frequencies() -> None:
+    wins, ties, losses = 6, 3, 2
+    table, nu = davidson(games(["a"] * 11, ["b"] * 11, [1] * wins + [0.5] * ties + [0] * losses))
+    parts = np.exp([table.values[0], table.values[1], np.log(nu) + table.values.mean()])
+    assert (parts / parts.sum() * 11).tolist() == pytest.approx([wins, losses, ties], abs=1e-4)
+
+
+def test_davidson_without_ties_is_bradley_terry() -> None:
+    played = games(*_battles(ties=0.0))
+    table, nu = davidson(played)
+    assert nu == 0.0
+    assert table.values == pytest.approx(bradley_terry(played).values)
+
+
+def test_bradley_terry_recovers_strengths() -> None:
+    table = bradley_terry(games(*_battles(n=20_000, ties=0.0)))
+    assert table.systems == ("s0", "s1", "s2", "s3", "s4", "s5")
+    assert table.values.tolist() == pytest.approx(np.linspace(1.5, -1.5, 6).tolist(), abs=0.1)
+
+
+def test_an_unbeaten_system_has_no_finite_strength() -> None:
+    with pytest.raises(InputError, match="no finite answer: the 3 systems fall into 2 groups"):
+        bradley_terry(games(["a", "a", "b", "c"], ["b", "c", "c", "b"], [1, 1, 1, 1]))
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(InputError, match=r"must be 1, 0\.5 or 0"):
+        games(["a"], ["b"], [2])
+    with pytest.raises(InputError, match="at least one battle"):
+        games([], [], [])
+    with pytest.raises(InputError, match="columns of one length"):
+        games(["a"], ["b", "c"], [1])
+    with pytest.raises(ConfigError, match="above 0 and base above 1"):
+        EloConfig(k=0)

@@ -1,0 +1,198 @@
+"""Resampling: coverage of intervals and uniformity of p-values by simulation, closed forms, clusters."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from msdscore.errors import ConfigError, InputError
+from msdscore.stats.ranks import kendall_c, prepare
+from msdscore.stats.resample import (
+    Resampling,
+    bootstrap,
+    bootstrap_mean,
+    bootstrap_test,
+    holm,
+    paired_difference,
+    permutation_test,
+    swap_test,
+)
+
+_QUICK = Resampling(samples=300, seed=1)
+
+
+def _mean_of(values: Any) -> Any:
+    return lambda w: float(w @ values / w.sum())
+
+
+def test_intervals_of_a_mean_cover_it_95_percent_of_the_time() -> None:
+    rng = np.random.default_rng(0)
+    runs = 400
+    inside = 0
+    for _ in range(runs):
+        interval = bootstrap_mean((rng.random(200) < 0.7).astype(float), how=_QUICK)
+        inside += interval.low <= 0.7 <= interval.high
+    # 400 runs of a 95 % event have a standard deviation of 1.1 %; three of them, and a little for n = 200.
+    assert inside / runs == pytest.approx(0.95, abs=0.04)
+
+
+def test_only_cluster_intervals_cover_when_items_of_an_image_agree() -> None:
+    rng = np.random.default_rng(1)
+    runs, images, each = 200, 60, 8
+    clusters = np.repeat(np.arange(images), each)
+    inside = {"items": 0, "images": 0}
+    for _ in range(runs):
+        values = rng.normal(0, 1, images).repeat(each) + rng.normal(0, 0.5, images * each)
+        for name, labels in (("items", None), ("images", clusters)):
+            interval = bootstrap_mean(values, clusters=labels, how=_QUICK)
+            inside[name] += interval.low <= 0 <= interval.high
+    assert inside["images"] / runs == pytest.approx(0.95, abs=0.05)
+    assert inside["items"] / runs < 0.75
+
+
+def test_general_and_matrix_bootstrap_agree() -> None:
+    values = np.random.default_rng(2).normal(size=50)
+    clusters = [f"image{i % 9}" for i in range(50)]
+    fast = bootstrap_mean(values, clusters=clusters, how=_QUICK)
+    slow = bootstrap(_mean_of(values), 50, clusters=clusters, how=_QUICK)
+    assert (fast.low, fast.high, fast.value) == pytest.approx((slow.low, slow.high, slow.value), abs=1e-12)
+    assert (fast.n, fast.method, fast.seed) == (9, "cluster bootstrap", 1)
+
+
+def test_interval_of_a_mean_matches_the_normal_one() -> None:
+    values = np.random.default_rng(3).normal(size=2000)
+    interval = bootstrap_mean(values, how=Resampling(samples=4000))
+    half = 1.96 * values.std(ddof=1) / np.sqrt(2000)
+    assert (interval.high - interval.low) / 2 == pytest.approx(half, rel=0.06)  # 4000 resamples: about 2 %
+
+
+def test_same_seed_same_interval_and_blocks_do_not_show(monkeypatch: Any) -> None:
+    values = np.random.default_rng(4).normal(size=40)
+    first = bootstrap_mean(values, how=_QUICK)
+    assert bootstrap_mean(values, how=_QUICK) == first
+    assert bootstrap_mean(values, how=Resampling(samples=300, seed=2)) != first
+    monkeypatch.setattr("msdscore.stats.resample._BLOCK", 120)
+    assert bootstrap_mean(values, how=_QUICK) == first
+
+
+def test_a_wider_level_gives_a_wider_interval() -> None:
+    values = np.random.default_rng(5).normal(size=100)
+    narrow = bootstrap_mean(values, how=Resampling(level=0.5))
+    wide = bootstrap_mean(values, how=Resampling(level=0.99))
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
+def test_bootstrap_of_a_correlation() -> None:
+    rng = np.random.default_rng(6)
+    ratings = rng.integers(1, 5, 300)
+    columns = prepare(ratings + rng.normal(size=300), ratings)
+    interval = bootstrap(lambda w: kendall_c(columns, w), 300, how=_QUICK)
+    assert interval.low < interval.value < interval.high
+    assert interval.high - interval.low < 0.2
+
+
+def test_undefined_resamples_are_left_out() -> None:
+    columns = prepare([1.0, 2.0], [1.0, 2.0])  # half of all resamples hold one item only
+    interval = bootstrap(lambda w: kendall_c(columns, w), 2, how=_QUICK)
+    assert (interval.low, interval.high) == (1.0, 1.0)
+
+
+def test_paired_difference_is_the_interval_of_the_differences() -> None:
+    rng = np.random.default_rng(7)
+    first, second = rng.random(100), rng.random(100)
+    assert paired_difference(first, second, how=_QUICK) == bootstrap_mean(first - second, how=_QUICK)
+
+
+def _null_p_values(test: Any, runs: Any = 300, n: Any = 60) -> Any:
+    rng = np.random.default_rng(8)
+    return np.array([test(*rng.normal(size=(2, n)), run) for run in range(runs)])
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        lambda a, b, seed: permutation_test(a, b, how=Resampling(samples=199, seed=seed)).p_value,
+        lambda a, b, seed: bootstrap_test(_mean_of(a - b), len(a), how=Resampling(samples=199, seed=seed)).p_value,
+    ],
+    ids=["permutation", "bootstrap"],
+)
+def test_p_values_are_uniform_under_the_null(test: Any) -> None:
+    p = _null_p_values(test)
+    assert scipy_stats.kstest(p, "uniform").pvalue > 0.001
+    assert (p <= 0.05).mean() < 0.1
+
+
+def test_swap_test_is_calibrated_and_finds_a_better_metric() -> None:
+    rng = np.random.default_rng(9)
+    p_values = []
+    for seed in range(40):
+        ratings = rng.integers(1, 5, 40)
+        first, second = ratings + rng.normal(size=40), (ratings + rng.normal(size=40)) * 100
+        p_values.append(_swap(first, second, ratings, seed))
+    assert scipy_stats.kstest(p_values, "uniform").pvalue > 0.001
+    assert _swap(ratings + rng.normal(size=40) / 10, rng.normal(size=40), ratings, 0) < 0.05
+
+
+def _swap(first: Any, second: Any, ratings: Any, seed: Any) -> Any:
+    how = Resampling(samples=59, seed=seed)
+    return swap_test(lambda s: kendall_c(prepare(s, ratings)), first, second, how=how).p_value
+
+
+def test_permutation_test_is_exact_for_few_items() -> None:
+    first = np.array([1.2, 0.4, 2.2, 1.9, 0.3, 1.0])
+    second = np.array([0.2, 0.9, 1.1, 1.0, 0.1, 0.8])
+    result = permutation_test(first, second)
+    known = scipy_stats.permutation_test(
+        (first, second), lambda a, b: (a - b).mean(), permutation_type="samples", n_resamples=np.inf
+    )
+    assert result.method == "permutation, exact"
+    assert result.p_value == pytest.approx(known.pvalue)
+    assert result.statistic == pytest.approx(known.statistic)
+
+
+def test_permutation_by_image_is_more_careful_than_by_item() -> None:
+    rng = np.random.default_rng(10)
+    effect = rng.normal(0.2, 1, 20).repeat(10)
+    by_item = permutation_test(effect, np.zeros(200))
+    by_image = permutation_test(effect, np.zeros(200), clusters=np.arange(20).repeat(10))
+    assert by_image.p_value > by_item.p_value
+    assert (by_image.n, by_image.method) == (20, "cluster permutation")
+
+
+def test_a_sampled_p_value_is_never_zero() -> None:
+    better = np.arange(1.0, 101.0)
+    assert permutation_test(better, np.zeros(100), how=_QUICK).p_value == 1 / 301
+    assert bootstrap_test(_mean_of(better), 100, how=_QUICK).p_value == 2 / 301
+
+
+def test_identical_systems_are_never_different() -> None:
+    same = np.random.default_rng(11).random(50)
+    assert permutation_test(same, same).p_value == 1.0
+    assert bootstrap_test(_mean_of(same - same), 50, how=_QUICK).p_value == 1.0
+
+
+def test_holm_is_a_step_down_and_keeps_the_order() -> None:
+    assert holm([0.001, 0.5, 0.02]).tolist() == pytest.approx([0.003, 0.5, 0.04])
+    assert holm([0.4, 0.5]).tolist() == pytest.approx([0.8, 0.8])
+    assert holm([0.9, 0.8]).tolist() == [1.0, 1.0]
+    assert holm([]).tolist() == []
+
+
+def test_holm_keeps_the_family_error() -> None:
+    rng = np.random.default_rng(12)
+    wrong = [(holm(rng.random(10)) <= 0.05).any() for _ in range(2000)]
+    assert np.mean(wrong) == pytest.approx(0.05, abs=0.02)
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ConfigError, match="samples must be at least 1, got 0"):
+        Resampling(samples=0)
+    with pytest.raises(ConfigError, match=r"level must lie between 0 and 1, got 95"):
+        Resampling(level=95)
+    with pytest.raises(InputError, match="nothing to resample"):
+        bootstrap_mean([])
+    with pytest.raises(InputError, match="got 2 labels for 3 items"):
+        bootstrap_mean([1, 2, 3], clusters=["a", "b"])
+    with pytest.raises(InputError, match="over the same items"):
+        paired_difference([1, 2], [1])
