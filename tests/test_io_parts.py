@@ -57,7 +57,7 @@ def test_parts_are_merged_in_order_whatever_order_they_came_in(tmp_path):
     assert pq.read_table(tmp_path / "out.parquet").column("index").to_pylist() == list(range(48))
 
 
-def test_transform_metadata_and_failed_rows(tmp_path):
+def test_made_tables_metadata_and_failed_rows(tmp_path):
     def double(table: pa.Table) -> pa.Table:
         return table.append_column("twice", pc.multiply(table.column("index"), 2))
 
@@ -65,7 +65,8 @@ def test_transform_metadata_and_failed_rows(tmp_path):
     with open_run(output, MANIFEST) as run:
         run.write(0, part(0).append_column("error", pa.array([None, "bad", None, "bad"])))
         run.write(1, part(1).append_column("error", pa.nulls(4)))
-        assert run.finish(double, metadata={"msdscore": "sig"}) == Summary(rows=8, failed=2)
+        doubled = (double(table) for table in run.tables())
+        assert run.finish(doubled, metadata={"msdscore": "sig"}) == Summary(rows=8, failed=2)
     table = pq.read_table(output)
     assert table.column("twice").to_pylist() == list(range(0, 16, 2))
     assert table.column("error").to_pylist() == [None, "bad", None, "bad", None, None, None, None]
@@ -210,8 +211,11 @@ def test_ctrl_c_while_merging_leaves_everything_to_go_on(tmp_path):
         return table
 
     output = tmp_path / "out.jsonl"
-    with pytest.raises(KeyboardInterrupt):
-        complete(output, transform=interrupted)
+    with open_run(output, MANIFEST) as run:
+        for number in range(3):
+            run.write(number, part(number))
+        with pytest.raises(KeyboardInterrupt):
+            run.finish(interrupted(table) for table in run.tables())
     assert names(tmp_path) == ["out.jsonl.parts"]
     with open_run(output, MANIFEST) as run:
         assert run.done() == [0, 1, 2]

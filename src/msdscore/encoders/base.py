@@ -46,7 +46,7 @@ class Embeddings:
     points: Float[Tensor, "batch points dim"]
     mask: Bool[Tensor, "batch points"]
     pooled: Float[Tensor, "batch pooled_dim"]
-    layout: tuple[PatchLayout, ...] | tuple[TokenLayout, ...]
+    layout: tuple[PatchLayout | TokenLayout, ...]
 
     def __len__(self) -> int:
         return self.points.shape[0]

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,15 +62,15 @@ class Run:
 
     def finish(
         self,
-        transform: Callable[[pa.Table], pa.Table] | None = None,
+        tables: Iterable[pa.Table] | None = None,
         *,
         rows: int | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Summary:
-        """Merge the parts in order into the output, write the sidecar, remove the folder, and close.
+        """Stream tables into the output, write the sidecar, remove the folder, and close.
 
-        `transform` sees one part at a time and must always answer with the same columns. `rows` is how many
-        rows the output must have. `metadata` goes into the schema of a Parquet output.
+        `tables` are what the output holds, made from the parts; by default the parts themselves, in order. `rows`
+        is how many rows the parts must hold. `metadata` goes into the schema of a Parquet output.
         """
         assert self._lock, "the run is closed"
         self._check_complete(rows)
@@ -78,7 +78,12 @@ class Run:
         counts = {"rows": 0, "failed": 0}
         try:
             with replacing(self.output, folder=folder) as file:
-                write_tables(self._merged(transform, counts), file, self.output.suffix, metadata=metadata)
+                write_tables(
+                    _counted(self.tables() if tables is None else tables, counts),
+                    file,
+                    self.output.suffix,
+                    metadata=metadata,
+                )
         except OSError as error:
             raise RunError(f"{self.output}: cannot be written ({error}); finished parts are kept") from error
         _write_sidecar(self.output, self.manifest, counts)
@@ -105,14 +110,6 @@ class Run:
         found = sum(pq.read_metadata(_part(_folder(self.output), number)).num_rows for number in numbers)
         if rows is not None and found != rows:
             raise RunError(f"{self.output}: the parts hold {found} rows, expected {rows}; {REMEDY}")
-
-    def _merged(self, transform: Callable[[pa.Table], pa.Table] | None, counts: dict[str, int]) -> Iterator[pa.Table]:
-        for part in self.tables():
-            table = part if transform is None else transform(part)
-            counts["rows"] += table.num_rows
-            if "error" in table.column_names:
-                counts["failed"] += table.num_rows - table.column("error").null_count
-            yield table
 
 
 def open_run(output: str | Path, manifest: Mapping[str, Any]) -> Run:
@@ -185,6 +182,14 @@ def _begin(path: Path, manifest: Mapping[str, Any]) -> None:
 def _write_sidecar(output: Path, manifest: Mapping[str, Any], counts: Mapping[str, int]) -> None:
     record = {"manifest": manifest, **counts, "bytes": output.stat().st_size}
     write_bytes(_sidecar(output), dump(record), folder=_folder(output))
+
+
+def _counted(tables: Iterable[pa.Table], counts: dict[str, int]) -> Iterator[pa.Table]:
+    for table in tables:
+        counts["rows"] += table.num_rows
+        if "error" in table.column_names:
+            counts["failed"] += table.num_rows - table.column("error").null_count
+        yield table
 
 
 def _folder(output: Path) -> Path:

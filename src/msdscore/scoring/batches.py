@@ -19,9 +19,7 @@ def encode_in_batches(
     return join([encode(items[start : start + size]) for start in range(0, len(items), size)])
 
 
-def encode_by_length(
-    texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings], *, size: int
-) -> Embeddings:
+def encode_by_length(texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings], *, size: int) -> Embeddings:
     """The same for texts, in order of their length, so that little is padded."""
     order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
     joined = encode_in_batches([texts[number] for number in order], encode, size=size)

@@ -53,7 +53,9 @@ def gate(lengths: Int[Tensor, " captions"], config: MSDConfig) -> Float[Tensor, 
 def numbers(measurement: Measurement, config: MSDConfig) -> tuple[Numbers, ...]:
     """Fuse what was measured, caption by caption, in float64 on the CPU."""
     similarity = measurement.similarity.double().cpu()
-    coverage, support = (side.double().cpu() for side in (measurement.divergence.coverage, measurement.divergence.support))
+    coverage, support = (
+        side.double().cpu() for side in (measurement.divergence.coverage, measurement.divergence.support)
+    )
     beta = gate(measurement.lengths.cpu(), config)
     divergence = fusion.local_divergence(coverage, support, beta)
     columns = (

@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
+from PIL.Image import Image
 
-from msdscore.core.divergence import PointSet, diverge
-from msdscore.core.mixture import FitSettings
-from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, TokenLayout
+from msdscore.encoders.base import Embeddings, Encoder
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import CaptionError, ConfigError
 from msdscore.io.images import ImageLimits, ImageSource, open_image
 from msdscore.io.keys import pixel_key, text_key
 from msdscore.scoring.batches import encode_by_length, encode_in_batches
+from msdscore.scoring.comparison import compare
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement, numbers, soften
 from msdscore.scoring.results import Score, Scores
@@ -75,10 +74,12 @@ class Scorer:
         Raises `ImageError` or `CaptionError` for the first item that cannot be read.
         """
         pictures = [open_image(image, limits=self.limits) for image in images]
-        image_side = encode_in_batches(pictures, self.encoder.encode_images, size=self.batch_size)
-        text_side = self.read_captions(captions)
+        text_side = self.embed_captions(captions)
+        for caption, readable in zip(captions, text_side.mask.any(dim=1).tolist(), strict=True):
+            if not readable:
+                raise CaptionError(unreadable(caption))
         return compare(
-            image_side,
+            self.embed_pictures(pictures),
             text_side,
             owner,
             image_keys=[pixel_key(picture) for picture in pictures],
@@ -86,10 +87,15 @@ class Scorer:
             config=self.config,
         )
 
-    def read_captions(self, captions: Sequence[str]) -> Embeddings:
-        """Embeddings of captions; one that holds nothing to read is an error."""
-        embedded = encode_by_length(captions, self.encoder.encode_texts, size=4 * self.batch_size)
-        for caption, count in zip(captions, embedded.mask.sum(dim=1).tolist(), strict=True):
-            if not count:
-                raise CaptionError(f"the caption {caption[:40]!r} holds no words that the encoder can read")
-        return embedded
+    def embed_pictures(self, pictures: Sequence[Image]) -> Embeddings:
+        """Embeddings of decoded pictures, batch by batch."""
+        return encode_in_batches(pictures, self.encoder.encode_images, size=self.batch_size)
+
+    def embed_captions(self, captions: Sequence[str]) -> Embeddings:
+        """Embeddings of captions, batch by batch; one that holds nothing to read has an empty mask."""
+        return encode_by_length(captions, self.encoder.encode_texts, size=4 * self.batch_size)
+
+
+def unreadable(caption: str) -> str:
+    """Why a caption without tokens cannot be scored."""
+    return f"the caption {caption[:40]!r} holds no words that the encoder can read"

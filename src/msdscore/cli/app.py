@@ -1,0 +1,48 @@
+"""The command line: one small file a command, errors in one line."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from msdscore.cli.encoders import encoders
+from msdscore.cli.score import score
+from msdscore.errors import MSDScoreError
+from msdscore.version import __version__
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Judge image captions without references, and see which words the picture does not support.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+# Command modules import what they need when they are called, so that help answers at once.
+app.command()(score)
+app.command()(encoders)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"msdscore {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of the whole program."""
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit code 2."""
+    try:
+        app()
+    except MSDScoreError as error:
+        typer.echo(f"msdscore: {error}", err=True)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(141)

@@ -1,0 +1,72 @@
+"""Options that several commands share, and the scorer they ask for."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from msdscore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from msdscore.scoring.scorer import Scorer
+
+Encoder = Annotated[
+    str, typer.Option("--encoder", "-e", help="Short name, hub name or folder; see `msdscore encoders`.")
+]
+Preset = Annotated[str, typer.Option("--preset", "-p", help="Settings of the score: short, long or authors.")]
+Change = Annotated[list[str], typer.Option("--set", help="Change one setting, e.g. --set kappa=30. Repeatable.")]
+EncoderOption = Annotated[list[str], typer.Option("--encoder-option", help="An option of the encoder, e.g. pool=mean.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")]
+Revision = Annotated[str | None, typer.Option(help="Revision of the weights on the hub.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Pictures an encoder batch.")]
+MaxPixels = Annotated[int | None, typer.Option(help="Refuse pictures with more pixels.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Images = Annotated[Path | None, typer.Option("--images", help="Folder of the pictures.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write: .parquet, .jsonl, .csv or .json.")]
+
+
+def make_scorer(
+    encoder: str,
+    preset: str,
+    changes: list[str],
+    *,
+    encoder_options: list[str],
+    batch_size: int,
+    max_pixels: int | None,
+    **place: Any,
+) -> "Scorer":
+    """The scorer that the options describe."""
+    from msdscore.io.images import ImageLimits
+    from msdscore.scoring.config import MSDConfig
+    from msdscore.scoring.scorer import Scorer
+
+    config = MSDConfig.preset(preset, **dict(map(setting, changes)))
+    limits = ImageLimits() if max_pixels is None else ImageLimits(max_pixels=max_pixels)
+    options = dict(map(setting, encoder_options))
+    return Scorer(encoder, config, batch_size=batch_size, limits=limits, **place, **options)
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """A name and a value from `name=value`; numbers, pairs of numbers and true/false are read as such.
+
+    >>> setting("kappa=30"), setting("components=5,3"), setting("gate=support"), setting("patch_norm=true")
+    (('kappa', 30), ('components', (5, 3)), ('gate', 'support'), ('patch_norm', True))
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"a setting looks like name=value, got {text!r}")
+    return name.strip(), _value(value.strip())
+
+
+def _value(text: str) -> Any:
+    if "," in text:
+        return tuple(_value(part) for part in text.split(","))
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

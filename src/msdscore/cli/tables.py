@@ -1,0 +1,34 @@
+"""Tables on standard output."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """One line a row, the chosen columns."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column.replace("_", " "), no_wrap=column == columns[0])
+    for row in rows:
+        table.add_row(*(_text(row.get(column)) for column in columns))
+    Console().print(table)
+
+
+def fields_table(row: Mapping[str, Any]) -> None:
+    """One line a field."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in row.items():
+        if value not in (None, "", {}, ()):
+            table.add_row(name.replace("_", " "), _text(value))
+    Console().print(table)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1_000_000:
+        return f"{value / 1e6:,.0f} M"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)

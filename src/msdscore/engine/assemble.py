@@ -1,0 +1,100 @@
+"""Parts and the whole of a run: numbers of chunks as tables, then the input's rows in order with their numbers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from msdscore.engine.chunks import Scored
+from msdscore.engine.plan import Chunk, image_name
+from msdscore.io.keys import text_key
+from msdscore.io.parts import Run
+from msdscore.io.rows import Row, RowSource
+from msdscore.io.tables import conform, table_from_columns, unified
+from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.measurement import Numbers, soften
+from msdscore.scoring.results import COLUMNS
+
+TABLE_ROWS = 8192  # of one table of the output
+_NUMBERS = tuple(field.name for field in fields(Numbers))
+_COUNTS = ("length", "windows")
+
+
+def part_table(chunk: Chunk, scored: Sequence[Scored]) -> pa.Table:
+    """The numbers of one chunk, with each row's place in the input and the key of its candidate set."""
+    groups = [text_key(image_name(row) if row.group is None else f"group {row.group}") for row in chunk.rows]
+    columns: dict[str, pa.Array] = {
+        "row": pa.array([one.row for one in scored], pa.int64()),
+        "group": pa.array(groups, pa.int64()),
+        "error": pa.array([one.error for one in scored], pa.string()),
+    }
+    for name in _NUMBERS:
+        values = [None if one.numbers is None else getattr(one.numbers, name) for one in scored]
+        columns[name] = pa.array(values, pa.int32() if name in _COUNTS else pa.float64())
+    return pa.table(columns)
+
+
+def assemble(source: RowSource, run: Run, config: MSDConfig) -> Iterator[pa.Table]:
+    """The output's tables: every input row in order, its own columns first, then what scoring adds."""
+    found = _collect(run, source.count(), config)
+    schema = unified([table.schema for table in _tables(source, found)]) if source.schema is None else None
+    for table in _tables(source, found):
+        yield table if schema is None else conform(table, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """All numbers of a run by row; NaN where there are none."""
+
+    numbers: dict[str, np.ndarray[Any, np.dtype[np.float64]]]
+    errors: dict[int, str]
+
+
+def _collect(run: Run, total: int, config: MSDConfig) -> _Found:
+    """Numbers of all parts in the order of the input, with uncertainty and Soft-MSD of each candidate set."""
+    numbers = {name: np.full(total, np.nan) for name in (*_NUMBERS, "uncertainty", "soft_msd")}
+    group = np.zeros(total, dtype=np.int64)
+    errors: dict[int, str] = {}
+    for part in run.tables():
+        rows = part.column("row").to_numpy()
+        group[rows] = part.column("group").to_numpy()
+        for name in _NUMBERS:
+            numbers[name][rows] = part.column(name).to_numpy()
+        errors |= {row: text for row, text in zip(rows.tolist(), part.column("error").to_pylist(), strict=True) if text}
+    good = np.flatnonzero(~np.isnan(numbers["msd"]))
+    similarity, divergence = numbers["similarity"][good].tolist(), numbers["divergence"][good].tolist()
+    numbers["uncertainty"][good], numbers["soft_msd"][good] = soften(
+        similarity, divergence, group[good].tolist(), config
+    )
+    return _Found(numbers, errors)
+
+
+def _tables(source: RowSource, found: _Found) -> Iterator[pa.Table]:
+    stream = source.read()
+    while rows := list(islice(stream, TABLE_ROWS)):
+        yield _table(rows, source.schema, found)
+    if not source.count():
+        yield _table([], source.schema, found)
+
+
+def _table(rows: Sequence[Row], schema: pa.Schema | None, found: _Found) -> pa.Table:
+    """Some rows of the output; added columns replace columns of the same name."""
+    kept = table_from_columns([row.columns for row in rows], schema)
+    kept = kept.drop_columns([name for name in kept.column_names if name in COLUMNS])
+    if "id" not in kept.column_names:
+        kept = kept.add_column(0, "id", pa.array([row.id for row in rows], pa.string()))
+    places = np.array([row.index for row in rows], dtype=np.int64)
+    for name in COLUMNS:
+        kept = kept.append_column(name, _added(name, rows, places, found))
+    return kept
+
+
+def _added(name: str, rows: Sequence[Row], places: np.ndarray[Any, np.dtype[np.int64]], found: _Found) -> pa.Array:
+    if name == "error":
+        return pa.array([row.error or found.errors.get(row.index) for row in rows], pa.string())
+    values = found.numbers[name][places]
+    column = pa.array(values, mask=np.isnan(values))
+    return column.cast(pa.int32()) if name in _COUNTS else column
