@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
+from msdscore.errors import ConfigError
 
 if TYPE_CHECKING:
     from msdscore.io.parts import Summary
@@ -17,9 +18,7 @@ SOME_FAILED, STOPPED = 3, 130
 
 
 def score(
-    source: Annotated[
-        str, typer.Argument(help="A picture, or a file of rows; - reads JSON lines from standard input.")
-    ],
+    source: Annotated[str, typer.Argument(help="A picture, or a file of rows; - is JSON lines on standard input.")],
     captions: Annotated[list[str] | None, typer.Argument(help="Captions of the picture: one candidate set.")] = None,
     images: options.Images = None,
     output: options.Output = None,

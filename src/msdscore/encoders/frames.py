@@ -146,7 +146,7 @@ def frame_batch(
     return normalise(torch.stack(drawn).to(device), frame), views
 
 
-def patch_layout(where: View, grid: tuple[int, int], patch: tuple[int, int]) -> PatchLayout:
+def patch_layout(where: View, grid: tuple[int, int], patch: tuple[float, float]) -> PatchLayout:
     """Boxes of original pixels for a grid of (rows, columns) patches of (width, height) canvas pixels.
 
     Resize and crop are undone; what lies beyond the picture is cut off, so a patch of padding alone has no
@@ -164,7 +164,7 @@ def patch_layout(where: View, grid: tuple[int, int], patch: tuple[int, int]) -> 
     return PatchLayout(size=where.size, grid=grid, boxes=boxes)
 
 
-def _edges(cells: int, cell: int, offset: int, size: int, resized: int) -> Float[Tensor, " edges"]:
+def _edges(cells: int, cell: float, offset: int, size: int, resized: int) -> Float[Tensor, " edges"]:
     """Borders between the cells of one axis, in original pixels; float64 keeps whole pixels whole."""
     canvas = torch.arange(cells + 1, dtype=torch.float64) * cell + offset
     return (canvas * size / resized).clamp(0, size).float()

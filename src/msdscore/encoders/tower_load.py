@@ -1,0 +1,88 @@
+"""Load the two frozen towers that a spec names."""
+
+from pathlib import Path
+
+from PIL import Image
+
+from msdscore.encoders.base import Encoder
+from msdscore.encoders.heads import SideDims
+from msdscore.encoders.registry import find_row, load_encoder
+from msdscore.encoders.tower_files import locate, verify_files
+from msdscore.encoders.tower_hf import TransformersImages, TransformersTexts
+from msdscore.encoders.towers import (
+    EncoderImages,
+    EncoderTexts,
+    ImageTower,
+    ImageTowerSpec,
+    TextTower,
+    TextTowerSpec,
+    TowerPlace,
+    feature_dims,
+)
+from msdscore.encoders.weights import find_checkpoint, looks_like_hub_name
+
+
+def load_towers(
+    image: ImageTowerSpec, text: TextTowerSpec, where: TowerPlace, *, base: Path | None = None
+) -> tuple[ImageTower, TextTower]:
+    """Both towers; one encoder that serves both sides is loaded once. `base` is where relative folders lie."""
+    loaded: dict[tuple[str, str], Encoder] = {}
+    return (
+        load_image_tower(image, where, base=base, loaded=loaded),
+        load_text_tower(text, where, base=base, loaded=loaded),
+    )
+
+
+def load_image_tower(
+    spec: ImageTowerSpec, where: TowerPlace, *, base: Path | None = None, loaded: dict[tuple[str, str], Encoder]
+) -> ImageTower:
+    """A frozen image tower; `loaded` holds encoders that are already there."""
+    if spec.kind == "timm":
+        from msdscore.encoders.tower_timm import TimmImages
+
+        return TimmImages(spec, where, base=base)
+    source = locate(spec.source, base=base)
+    if spec.kind == "transformers":
+        return TransformersImages(spec, where, source=source)
+    files = _encoder_files(source, spec.revision, spec.sha256, spec.source)
+    return EncoderImages(_encoder(source, spec.revision, where, loaded), files=files, whole=where.whole)
+
+
+def load_text_tower(
+    spec: TextTowerSpec, where: TowerPlace, *, base: Path | None = None, loaded: dict[tuple[str, str], Encoder]
+) -> TextTower:
+    """A frozen text tower."""
+    source = locate(spec.source, base=base)
+    if spec.kind == "transformers":
+        return TransformersTexts(spec, where, source=source)
+    files = _encoder_files(source, spec.revision, spec.sha256, spec.source)
+    encoder = _encoder(source, spec.revision, where, loaded)
+    return EncoderTexts(encoder, files=files, whole=where.whole, words=spec.words)
+
+
+def tower_dims(image: ImageTower, text: TextTower) -> tuple[SideDims, SideDims]:
+    """Feature sizes of both towers."""
+    return (
+        SideDims(*feature_dims(image, Image.new("RGB", (64, 64), "grey"))),
+        SideDims(*feature_dims(text, "a photo of a dog")),
+    )
+
+
+def _encoder(source: str, revision: str, where: TowerPlace, loaded: dict[tuple[str, str], Encoder]) -> Encoder:
+    key = (source, revision)
+    if key not in loaded:
+        # Only a family that reads in windows knows what to do with long texts; its default is to window.
+        options = {} if where.long_text == "window" else {"long_text": where.long_text}
+        loaded[key] = load_encoder(
+            source, device=where.device, dtype=where.dtype, revision=revision or None, **options
+        )
+    return loaded[key]
+
+
+def _encoder_files(source: str, revision: str, sha256: str, given: str) -> tuple[Path, ...]:
+    row = find_row(source, revision=revision or None)
+    if not (Path(row.source).expanduser().is_dir() if row.source else False) and not looks_like_hub_name(row.source):
+        return ()
+    files = find_checkpoint(row.source, revision=revision or None).weight_files()
+    verify_files(files, sha256, source=given)
+    return files

@@ -1,0 +1,137 @@
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from msdscore.cli.app import app
+from msdscore.errors import MSDScoreError
+
+
+def msdscore(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "msdscore", *map(str, arguments)], capture_output=True, text=True, check=False, **options
+    )
+
+
+@pytest.fixture
+def red(tmp_path):
+    Image.new("RGB", (40, 40), "red").save(tmp_path / "red.png")
+    return tmp_path / "red.png"
+
+
+def test_importing_the_package_imports_no_torch():
+    code = "import sys, msdscore; print([m for m in ('torch', 'transformers', 'PIL', 'pyarrow', 'numpy') if m in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_help_imports_nothing_heavy_and_answers_in_well_under_a_second():
+    code = (
+        "import sys\nsys.argv = ['msdscore', '--help']\nfrom msdscore.cli.app import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = [m for m in ('torch', 'transformers', 'PIL', 'pyarrow', 'numpy', 'scipy', 'matplotlib') if m in sys.modules]\n"
+        "print('heavy:', heavy)"
+    )
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - start)
+    assert "heavy: []" in answer.stdout
+    assert min(seconds) < 1.0
+
+
+def test_every_public_name_is_importable_and_listed():
+    import msdscore
+
+    assert sorted(msdscore.__all__) == msdscore.__all__
+    assert all(getattr(msdscore, name) is not None for name in msdscore.__all__)
+    assert set(msdscore._EXPORTS) | {"__version__"} == set(msdscore.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = msdscore.nothing
+
+
+def test_every_command_has_help():
+    for command in app.registered_commands:
+        name = command.name or command.callback.__name__
+        result = CliRunner().invoke(app, [name, "--help"])
+        assert result.exit_code == 0, name
+        assert command.callback.__doc__.splitlines()[0][:40] in " ".join(result.stdout.split()), name
+
+
+def test_score_prints_a_table_and_json(red):
+    table = msdscore("score", red, "a red square", "a blue square", "-e", "toy")
+    assert table.returncode == 0, table.stderr
+    assert table.stdout.splitlines()[1].endswith("a red square")
+    assert "msd|enc:toy" in table.stdout
+    answer = json.loads(msdscore("score", red, "a red square", "-e", "toy", "--json").stdout)
+    assert answer["scores"][0]["caption"] == "a red square"
+    assert answer["scores"][0]["error"] is None
+
+
+def test_exit_codes(red, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"image": "red.png", "caption": "red"}))
+    fine = msdscore("score", rows, "-e", "toy", "-o", tmp_path / "out.parquet")
+    assert fine.returncode == 0, fine.stderr
+    assert "1 rows, 0 failed" in fine.stderr
+    rows.write_text(rows.read_text() + "\n" + json.dumps({"image": "gone.png", "caption": "red"}))
+    some = msdscore("score", rows, "-e", "toy")
+    assert some.returncode == 3
+    assert json.loads(some.stdout.splitlines()[1])["error"].endswith("gone.png: no such file")
+    for wrong in (
+        ["score", rows, "-e", "tot"],
+        ["score", rows, "-e", "toy", "--set", "kapa=3"],
+        ["score", rows, "-e", "toy", "-o", tmp_path / "out.txt"],
+        ["score", tmp_path / "none.jsonl", "-e", "toy"],
+        ["score", rows, "a caption", "-e", "toy"],
+        ["score", rows, "-e", "toy", "-o", tmp_path / "out.parquet"],
+        ["score"],
+        ["nonsense"],
+    ):
+        answer = msdscore(*wrong)
+        assert answer.returncode == 2, wrong
+        assert "Traceback" not in answer.stderr
+    assert "Did you mean 'toy'" in msdscore("score", rows, "-e", "tot").stderr
+
+
+def test_rows_from_standard_input(red):
+    line = json.dumps({"image": str(red), "caption": "red"})
+    answer = msdscore("score", "-", "-e", "toy", input=line + "\n")
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["caption"] == "red"
+
+
+def test_encoders_are_listed_and_shown():
+    assert "clip-l14" in msdscore("encoders").stdout
+    assert "openai/clip-vit-large-patch14" in msdscore("encoders", "clip-l14").stdout
+    names = [row["name"] for row in json.loads(msdscore("encoders", "--json").stdout)]
+    assert {"toy", "clip-b32", "clip-l14"} <= set(names)
+    wrong = msdscore("encoders", "clip-l41")
+    assert wrong.returncode == 2
+    assert "Did you mean 'clip-l14'" in wrong.stderr
+
+
+def test_missing_weights_are_one_line(red):
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": "/nonexistent"}
+    answer = msdscore("score", red, "a dog", "-e", "clip-l14", env=offline)
+    assert answer.returncode == 2
+    assert len(answer.stderr.strip().splitlines()) == 1
+    assert "openai/clip-vit-large-patch14" in answer.stderr
+
+
+def test_a_mistake_in_the_library_is_not_hidden(monkeypatch, red):
+    from msdscore.scoring import scorer
+
+    def broken(*_, **__):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(scorer.Scorer, "rank", broken)
+    result = CliRunner().invoke(app, ["score", str(red), "x", "-e", "toy"])
+    assert isinstance(result.exception, ZeroDivisionError)
+    assert not isinstance(result.exception, MSDScoreError)

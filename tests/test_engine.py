@@ -1,0 +1,206 @@
+"""Runs over files: every row kept, order kept, crashes survived, pictures read once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from msdscore import MSDConfig, Scorer, load_encoder
+from msdscore.engine.local import score_rows
+from msdscore.errors import RunError
+from msdscore.io.rows import open_rows
+from msdscore.scoring.results import COLUMNS
+
+COLOURS = ["red", "green", "blue", "white", "black"]
+
+
+def make_input(folder, rows=40, name="rows.jsonl"):
+    for colour in COLOURS:
+        Image.new("RGB", (48, 32), colour).save(folder / f"{colour}.png")
+    lines = [
+        {"image": f"{COLOURS[i % 5]}.png", "caption": f"a {COLOURS[i * 7 % 5]} square number {i}", "id": f"r{i}", "system": i % 2}
+        for i in range(rows)
+    ]  # fmt: skip
+    path = folder / name
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    return path, lines
+
+
+def run(scorer, path, output, **options):
+    with open_rows(path) as source:
+        return score_rows(scorer, source, output, **options)
+
+
+class Counting:
+    """The toy encoder, counting the pictures it reads."""
+
+    def __init__(self, stop_after=None):
+        self._toy = load_encoder("toy")
+        self.pictures = 0
+        self._stop_after = stop_after
+
+    name = property(lambda self: self._toy.name)
+    signature = property(lambda self: self._toy.signature)
+    device = property(lambda self: self._toy.device)
+
+    def encode_images(self, images):
+        if self._stop_after is not None and self.pictures >= self._stop_after:
+            raise KeyboardInterrupt
+        self.pictures += len(images)
+        return self._toy.encode_images(images)
+
+    def encode_texts(self, texts):
+        return self._toy.encode_texts(texts)
+
+
+def test_rows_keep_their_order_and_columns_and_equal_the_scorer(tmp_path):
+    path, lines = make_input(tmp_path)
+    output = tmp_path / "out.parquet"
+    summary = run(Scorer("toy"), path, output, chunk_rows=7)
+    assert (summary.rows, summary.failed) == (40, 0)
+    table = pq.read_table(output)
+    assert table.column_names == ["image", "caption", "id", "system", *COLUMNS]
+    assert table.column("id").to_pylist() == [line["id"] for line in lines]
+    rows = table.to_pylist()
+    for colour in COLOURS:
+        mine = [row for row in rows if row["image"] == f"{colour}.png"]
+        scores = Scorer("toy").rank(tmp_path / f"{colour}.png", [row["caption"] for row in mine])
+        for row, score in zip(mine, scores, strict=True):
+            assert {name: row[name] for name in COLUMNS} == score.row()
+
+
+def test_repeated_pictures_are_encoded_once(tmp_path):
+    path, _ = make_input(tmp_path)
+    encoder = Counting()
+    run(Scorer(encoder), path, tmp_path / "out.parquet", chunk_rows=3)
+    assert encoder.pictures == len(COLOURS)
+
+
+def test_an_interrupted_run_goes_on_and_gives_the_same_file(tmp_path):
+    path, _ = make_input(tmp_path)
+    whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
+    run(Scorer("toy"), path, whole, chunk_rows=8)
+    with pytest.raises(KeyboardInterrupt):
+        run(Scorer(Counting(stop_after=2)), path, broken, chunk_rows=8)
+    assert not broken.exists()
+    rest = Counting()
+    run(Scorer(rest), path, broken, chunk_rows=8)
+    assert rest.pictures == 3
+    assert broken.read_bytes() == whole.read_bytes()
+
+
+def test_a_second_run_over_finished_work_does_nothing(tmp_path):
+    path, _ = make_input(tmp_path)
+    output = tmp_path / "out.csv"
+    first = run(Scorer("toy"), path, output)
+    before = output.stat().st_mtime_ns
+    idle = Counting()
+    assert run(Scorer(idle), path, output) == first
+    assert idle.pictures == 0
+    assert output.stat().st_mtime_ns == before
+
+
+def test_changed_input_or_settings_are_refused(tmp_path):
+    path, _ = make_input(tmp_path)
+    output = tmp_path / "out.parquet"
+    run(Scorer("toy"), path, output)
+    with pytest.raises(RunError, match=r"settings\.kappa \(20\.0, now 30\.0\).*--overwrite"):
+        run(Scorer("toy", MSDConfig(kappa=30.0)), path, output)
+    path.write_text(path.read_text().replace("number 3", "number three"))
+    with pytest.raises(RunError, match="another input"):
+        run(Scorer("toy"), path, output)
+    assert run(Scorer("toy"), path, output, overwrite=True).rows == 40
+
+
+def test_bad_rows_say_why_and_the_rest_goes_on(tmp_path):
+    make_input(tmp_path)
+    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 no picture")
+    rows = [
+        {"image": "red.png", "caption": "a red square"},
+        {"image": "broken.jpg", "caption": "a dog"},
+        {"image": "missing.png", "caption": "a dog"},
+        {"image": "red.png", "caption": ""},
+        {"image": "red.png", "caption": "\u200b"},
+        {"image": "blue.png", "caption": "كلب أزرق 🐕 " * 50},
+    ]
+    path = tmp_path / "mixed.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\nnot json\n", encoding="utf-8")
+    output = tmp_path / "out.jsonl"
+    assert run(Scorer("toy"), path, output).failed == 5
+    results = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    errors = [row["error"] for row in results]
+    assert [error is None for error in errors] == [True, False, False, False, False, True, False]
+    assert "missing.png: no such file" in errors[2]
+    assert errors[3] == "caption is empty"
+    assert "holds no words" in errors[4]
+    assert results[5]["caption"] == rows[5]["caption"]
+    # A row that failed is no member of the candidate set of its picture.
+    assert results[0]["uncertainty"] == 1.0
+    assert [row["id"] for row in results] == [str(i) for i in range(7)]
+
+
+def test_groups_make_candidate_sets(tmp_path):
+    make_input(tmp_path)
+    rows = [{"image": "red.png", "caption": c, "group": g} for c, g in [("red", "a"), ("blue", "b"), ("green", "a")]]
+    path = tmp_path / "groups.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    output = tmp_path / "out.parquet"
+    run(Scorer("toy"), path, output)
+    uncertainty = pq.read_table(output).column("uncertainty").to_pylist()
+    assert uncertainty[1] == 1.0
+    assert uncertainty[0] == uncertainty[2] != 1.0
+
+
+def test_an_empty_input_gives_an_empty_output(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("image,caption\n")
+    assert run(Scorer("toy"), path, tmp_path / "out.parquet").rows == 0
+    assert set(COLUMNS) <= set(pq.read_table(tmp_path / "out.parquet").column_names)
+
+
+def test_progress_counts_up_to_the_number_of_rows(tmp_path):
+    path, _ = make_input(tmp_path)
+    seen = []
+    run(
+        Scorer("toy"),
+        path,
+        tmp_path / "o.parquet",
+        chunk_rows=8,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen[0] == (0, 40)
+    assert seen[-1] == (40, 40)
+    assert seen == sorted(seen)
+
+
+def test_kill_nine_loses_at_most_one_chunk(tmp_path):
+    path, _ = make_input(tmp_path, rows=400)
+    for i in range(60):
+        Image.new("RGB", (64, 64), (i, 2 * i, 3 * i)).save(tmp_path / f"p{i}.png")
+    path.write_text("\n".join(json.dumps({"image": f"p{i % 60}.png", "caption": f"caption {i}"}) for i in range(400)))
+    output = tmp_path / "out.jsonl"
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom msdscore import Scorer\n"
+        "from msdscore.engine.local import score_rows\nfrom msdscore.io.rows import open_rows\n"
+        "with open_rows(sys.argv[1]) as rows:\n"
+        "    score_rows(Scorer('toy'), rows, Path(sys.argv[2]), chunk_rows=5, progress=lambda d, t: time.sleep(0.02))\n"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", code, str(path), str(output)])
+    parts = tmp_path / "out.jsonl.parts"
+    deadline = time.monotonic() + 60
+    while len(list(parts.glob("part-*.parquet"))) < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.wait()
+    assert not output.exists()
+    assert len(list(parts.glob("part-*.parquet"))) >= 5
+    run(Scorer("toy"), path, output, chunk_rows=5)
+    clean = tmp_path / "clean.jsonl"
+    run(Scorer("toy"), path, clean, chunk_rows=5)
+    assert output.read_bytes() == clean.read_bytes()

@@ -1,0 +1,179 @@
+import math
+import random
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+import torch
+from PIL import Image
+
+import reference
+from msdscore import MSDConfig, Scorer, load_encoder
+from msdscore.errors import CaptionError, ConfigError, ImageError, UnknownNameError
+from msdscore.scoring.results import COLUMNS
+from tiny_clip import make_tiny_clip
+
+CAPTIONS = ["a red square", "a blue square on the left", "green", "a red and blue picture of nothing at all"]
+
+
+@cache
+def tiny_clip():
+    return load_encoder(str(make_tiny_clip(Path(mkdtemp()) / "clip")))
+
+
+def picture(seed=0, size=(60, 40)):
+    generator = random.Random(seed)
+    image = Image.new("RGB", size)
+    image.putdata([tuple(generator.randrange(256) for _ in range(3)) for _ in range(size[0] * size[1])])
+    return image
+
+
+def test_a_score_is_the_formula_applied_to_the_embeddings():
+    encoder, config = tiny_clip(), MSDConfig(components=(3, 2), gate_center=4.0)
+    image, caption = picture(), CAPTIONS[1]
+    score = Scorer(encoder, config).score(image, caption)
+    images, texts = encoder.encode_images([image]), encoder.encode_texts([caption])
+    patches = images.points[0][images.mask[0]].double().numpy()
+    tokens = texts.points[0][texts.mask[0]].double().numpy()
+    coverage, support = reference.divergences(
+        patches, tokens, reference.farthest_first(patches, 6), reference.farthest_first(tokens, 4)
+    )
+    beta = 1 / (1 + math.exp((len(tokens) - 4.0) / 3.0))
+    divergence = beta * coverage + (1 - beta) * support
+    similarity = float(images.pooled[0] @ texts.pooled[0])
+    assert score.length == len(tokens)
+    assert score.beta == pytest.approx(beta)
+    # Float32 embeddings through twenty steps against float64: the ladder allows 1e-4.
+    assert (score.coverage, score.support) == pytest.approx((coverage, support), abs=1e-4)
+    assert score.msd == pytest.approx(similarity - 0.1 * divergence, abs=1e-4)
+    assert score.soft_msd == score.msd
+    assert score.uncertainty == 1.0
+
+
+def test_rank_shares_one_uncertainty_and_orders_by_the_soft_score():
+    scores = Scorer(tiny_clip()).rank(picture(), CAPTIONS)
+    expected = reference.uncertainty([score.similarity for score in scores])
+    for score in scores:
+        assert score.uncertainty == pytest.approx(expected)
+        assert score.soft_msd == pytest.approx(score.similarity - 0.1 * expected * score.divergence)
+    ordered = [scores.soft_msd[index] for index in scores.ranking]
+    assert ordered == sorted(ordered, reverse=True)
+    assert scores.best == CAPTIONS[scores.ranking[0]]
+
+
+@pytest.mark.parametrize("init", ["spread", "sample"])
+def test_company_order_and_batch_size_do_not_change_a_score(init):
+    config = MSDConfig(init=init, seed=3)
+    pictures = [picture(seed, size) for seed, size in enumerate([(60, 40), (40, 60), (33, 80)])]
+    owner = [0, 1, 2, 0]
+    alone = [
+        Scorer(tiny_clip(), config).score(pictures[image], caption)
+        for image, caption in zip(owner, CAPTIONS, strict=True)
+    ]
+    for size in (1, 2, 32):
+        measured = Scorer(tiny_clip(), config, batch_size=size).measure(pictures, CAPTIONS, owner)
+        # The encoder's own products may round differently from batch to batch; the core adds nothing to that.
+        assert measured.similarity.tolist() == pytest.approx([score.similarity for score in alone], abs=1e-6)
+        assert measured.divergence.coverage.tolist() == pytest.approx([s.coverage for s in alone], abs=1e-4)
+        assert measured.divergence.support.tolist() == pytest.approx([s.support for s in alone], abs=1e-4)
+
+
+def test_the_same_call_gives_the_same_bits():
+    first, second = (Scorer(tiny_clip()).rank(picture(), CAPTIONS) for _ in range(2))
+    assert first == second
+
+
+def test_toy_scores_are_bit_identical_in_any_company():
+    scorer = Scorer("toy")
+    together = scorer.measure([picture(0), picture(1)], CAPTIONS, [0, 1, 1, 0])
+    for place, (owner, caption) in enumerate(zip([0, 1, 1, 0], CAPTIONS, strict=True)):
+        alone = scorer.measure([picture(owner)], [caption], [0])
+        assert torch.equal(alone.divergence.coverage[0], together.divergence.coverage[place])
+        assert torch.equal(alone.divergence.support[0], together.divergence.support[place])
+
+
+@pytest.mark.parametrize(
+    ("gate", "expected"),
+    [
+        ("coverage", lambda s: s.coverage),
+        ("support", lambda s: s.support),
+        ("fixed", lambda s: (s.coverage + s.support) / 2),
+    ],
+)
+def test_the_other_gates(gate, expected):
+    score = Scorer("toy", MSDConfig(gate=gate)).score(picture(), "a red square")
+    assert score.divergence == pytest.approx(expected(score))
+
+
+def test_presets_and_changes():
+    assert MSDConfig.preset("authors").components == (4, 2)
+    assert MSDConfig.preset("long", alpha=0.2).alpha == 0.2
+    with pytest.raises(UnknownNameError, match="unknown preset 'shrt'. Did you mean 'short'"):
+        MSDConfig.preset("shrt")
+    with pytest.raises(UnknownNameError, match="unknown setting 'kapa'. Did you mean 'kappa'"):
+        MSDConfig.preset("short", kapa=3)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"kappa": 0.0}, "kappa must be positive, got 0.0"),
+        ({"components": (0, 2)}, r"components must be two counts of at least 1 \(image, text\), got \(0, 2\)"),
+        ({"iterations": 0}, "iterations must be at least 1, got 0"),
+        ({"beta": 1.5}, "beta must lie between 0 and 1, got 1.5"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(setting, message):
+    with pytest.raises(ConfigError, match=message):
+        MSDConfig(**setting)
+
+
+def test_bad_items_are_one_clear_line():
+    scorer = Scorer("toy")
+    with pytest.raises(ImageError, match="no-such.jpg: no such file"):
+        scorer.score("no-such.jpg", "a dog")
+    with pytest.raises(CaptionError, match="holds no words that the encoder can read"):
+        scorer.score(picture(), "\u200b")
+    with pytest.raises(ConfigError, match="rank needs a list of at least one caption"):
+        scorer.rank(picture(), [])
+    with pytest.raises(ConfigError, match="options go with an encoder's name"):
+        Scorer(tiny_clip(), pool="mean")
+
+
+def test_results_print_and_export():
+    scores = Scorer("toy").rank(picture(), CAPTIONS)
+    assert CAPTIONS[0] in str(scores)
+    assert scores.signature in str(scores)
+    assert "MSD" in str(scores[0])
+    rows = scores.rows()
+    assert list(rows[0]) == ["caption", *COLUMNS]
+    table = scores.to_arrow()
+    assert table.column_names == ["caption", *COLUMNS]
+    assert table.schema.metadata[b"msdscore"].decode() == scores.signature
+    frame = scores.to_pandas()
+    assert frame["msd"].tolist() == [row["msd"] for row in rows]
+    assert frame.attrs["signature"] == scores.signature
+    hostile = Scorer("toy").rank(picture(), ["<script>alert(1)</script>"])
+    assert "<script>" not in hostile._repr_html_()
+
+
+def test_the_signature_changes_with_everything_that_changes_a_score():
+    base = Scorer("toy").signature
+    changes = [
+        {"kappa": 30.0}, {"components": (5, 3)}, {"iterations": 5}, {"init": "sample"}, {"alpha": 0.2},
+        {"gate": "support"}, {"gate": "fixed"}, {"gate_center": 10.0}, {"gate_width": 2.0}, {"temperature": 0.1},
+        {"init": "sample", "seed": 1}, {"gate": "fixed", "beta": 0.1},
+    ]  # fmt: skip
+    signatures = [Scorer("toy", MSDConfig(**change)).signature for change in changes]
+    assert len({base, *signatures}) == len(changes) + 1
+
+
+def test_a_picture_may_come_as_path_bytes_or_array(tmp_path):
+    import numpy as np
+
+    path = tmp_path / "p.png"
+    picture().save(path)
+    sources = [path, str(path), path.read_bytes(), picture(), np.asarray(picture())]
+    values = {Scorer("toy").score(source, "a red square").msd for source in sources}
+    assert len(values) == 1
