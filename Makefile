@@ -1,0 +1,56 @@
+# Every target makes or reuses .venv by itself; nothing but Python 3.11 or later is needed beforehand.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := all,test,check
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+DATA ?= ../shared/data
+
+.PHONY: help setup demo test check format bench evidence docs clean
+
+help:
+	@echo "make demo      score real photographs and open the result"
+	@echo "make test      run the tests"
+	@echo "make check     format, lint, types, floors"
+	@echo "make bench     speed, as ratios against the textbook loop"
+	@echo "make evidence  figures on human judgments (DATA=folder)"
+	@echo "make docs      the documentation as HTML in build/docs"
+	@echo "make clean     remove the environment and everything that was built"
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) pip setuptools wheel
+	$(PIP) --editable '.[$(EXTRAS)]'
+	touch $@
+
+setup: $(VENV)/ready
+
+demo: setup
+	$(BIN)/msdscore demo --output demo-out
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff format --check src tests perf
+	$(BIN)/ruff check src tests perf
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format src tests perf
+	$(BIN)/ruff check --fix src tests perf
+
+bench: setup
+	$(BIN)/python perf/scoring.py
+
+evidence: setup
+	$(BIN)/python -m msdscore.studies.evidence --data $(DATA) --output docs/evidence.md
+
+docs: setup
+	$(PIP) --editable '.[docs]'
+	$(BIN)/sphinx-build --quiet --fail-on-warning docs build/docs
+
+clean:
+	rm -rf $(VENV) .venv-* build dist demo-out site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests perf -name __pycache__ -type d -prune -exec rm -rf {} +
