@@ -57,5 +57,5 @@ def test_near_ties_go_to_the_smaller_number():
     jitter = gram.clone()
     jitter[0, 0, 2] -= 1e-5
     for matrix in (gram, jitter):
-        rows = lambda index, matrix=matrix: matrix.gather(1, index.unsqueeze(-1).expand(-1, -1, 3))  # noqa: E731
+        rows = lambda index, matrix=matrix: matrix.gather(1, index.unsqueeze(-1).expand(-1, -1, 3))
         assert spread(rows, side_mask, count=2).tolist() == [[0, 1]]

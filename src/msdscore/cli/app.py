@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from msdscore.cli.bank import bank
 from msdscore.cli.encoders import encoders
 from msdscore.cli.score import score
 from msdscore.errors import MSDScoreError
@@ -20,6 +21,7 @@ app = typer.Typer(
 # Command modules import what they need when they are called, so that help answers at once.
 app.command()(score)
 app.command()(encoders)
+app.command()(bank)
 
 
 def _version(wanted: bool) -> None:

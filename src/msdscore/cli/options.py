@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 Encoder = Annotated[
     str, typer.Option("--encoder", "-e", help="Short name, hub name or folder; see `msdscore encoders`.")
 ]
-Preset = Annotated[str, typer.Option("--preset", "-p", help="Settings of the score: short, long or authors.")]
+Preset = Annotated[
+    str | None, typer.Option("--preset", "-p", help="short, long or authors; without it, the encoder's own settings.")
+]
+BankFile = Annotated[Path | None, typer.Option("--bank", help="Bank of background pictures for the calibration.")]
 Change = Annotated[list[str], typer.Option("--set", help="Change one setting, e.g. --set kappa=30. Repeatable.")]
 EncoderOption = Annotated[list[str], typer.Option("--encoder-option", help="An option of the encoder, e.g. pool=mean.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -28,23 +31,26 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to wri
 
 def make_scorer(
     encoder: str,
-    preset: str,
+    preset: str | None,
     changes: list[str],
     *,
     encoder_options: list[str],
+    bank: Path | None,
     batch_size: int,
     max_pixels: int | None,
     **place: Any,
 ) -> "Scorer":
     """The scorer that the options describe."""
+    from msdscore.encoders.registry import load_encoder
     from msdscore.io.images import ImageLimits
     from msdscore.scoring.config import MSDConfig
-    from msdscore.scoring.scorer import Scorer
+    from msdscore.scoring.scorer import Scorer, own_config
 
-    config = MSDConfig.preset(preset, **dict(map(setting, changes)))
+    loaded = load_encoder(encoder, **place, **dict(map(setting, encoder_options)))
+    config = own_config(loaded) if preset is None else MSDConfig.preset(preset)
     limits = ImageLimits() if max_pixels is None else ImageLimits(max_pixels=max_pixels)
-    options = dict(map(setting, encoder_options))
-    return Scorer(encoder, config, batch_size=batch_size, limits=limits, **place, **options)
+    changed = config.changed(**dict(map(setting, changes)))
+    return Scorer(loaded, changed, bank=bank, batch_size=batch_size, limits=limits)
 
 
 def setting(text: str) -> tuple[str, Any]:

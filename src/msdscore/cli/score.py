@@ -25,8 +25,9 @@ def score(
     input_format: Annotated[str | None, typer.Option("--format", help="Format, if the name does not tell.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Throw away an output that is there.")] = False,
     encoder: options.Encoder = "mini",
-    preset: options.Preset = "short",
+    preset: options.Preset = None,
     change: options.Change = [],  # noqa: B006, typer copies it
+    bank: options.BankFile = None,
     encoder_option: options.EncoderOption = [],  # noqa: B006
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -43,8 +44,8 @@ def score(
     Exit codes: 0 all scored, 3 some rows failed and say why, 2 wrong usage.
     """
     scorer = options.make_scorer(
-        encoder, preset, change, encoder_options=encoder_option, batch_size=batch_size, max_pixels=max_pixels,
-        device=device, dtype=dtype, revision=revision,
+        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size,
+        max_pixels=max_pixels, device=device, dtype=dtype, revision=revision,
     )  # fmt: skip
     if captions:
         score_picture(scorer, source, captions, as_json=json, output=output)

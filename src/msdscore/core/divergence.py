@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.core.blocks import Block, blocks, cut, for_each, place
+from msdscore.core.calibration import Bank, expected_log_density
 from msdscore.core.candidates import CandidateSets
 from msdscore.core.mixture import FitSettings, Mixture, fit, log_density
 from msdscore.core.sphere import accumulation_dtype, counts, real_points
@@ -82,23 +83,42 @@ def fit_all(side: PointSet, settings: FitSettings) -> Mixture:
 
 
 def support_terms(
-    texts: PointSet, text_mixtures: Mixture, image_mixtures: Mixture, owner: Int[Tensor, " captions"]
+    texts: PointSet,
+    text_mixtures: Mixture,
+    image_mixtures: Mixture,
+    owner: Int[Tensor, " captions"],
+    *,
+    background: Mixture | None = None,
 ) -> Float[Tensor, "captions tokens"]:
-    """Support terms of every token; `owner` says which image a caption belongs to."""
+    """Support terms of every token; `owner` says which image a caption belongs to.
+
+    With a `background` of pictures each term is less its mean over them.
+    """
     result = _like(texts.points).new_zeros(texts.mask.shape)
 
     def work(block: Block) -> None:
-        own, other = text_mixtures.take(block.items), image_mixtures.take(owner[block.items])
-        place(result, block.items, terms(cut(texts.points, block), cut(texts.mask, block), own=own, other=other))
+        mask = cut(texts.mask, block)
+        solid = real_points(cut(texts.points, block), mask)
+        expected = _expected(solid, text_mixtures.take(block.items), background)
+        other = log_density(image_mixtures.take(owner[block.items]), solid)
+        place(result, block.items, _share(expected - other, mask))
 
     for_each(work, _blocks_of(texts, text_mixtures.means.shape[1]), texts.points.device)
     return result
 
 
 def coverage_terms(
-    images: PointSet, image_mixtures: Mixture, text_mixtures: Mixture, owner: Int[Tensor, " captions"]
+    images: PointSet,
+    image_mixtures: Mixture,
+    text_mixtures: Mixture,
+    owner: Int[Tensor, " captions"],
+    *,
+    background: Mixture | None = None,
 ) -> Float[Tensor, "captions patches"]:
-    """Coverage terms of every patch for every caption; patches are read in place, never copied once a caption."""
+    """Coverage terms of every patch for every caption; patches are read in place, never copied once a caption.
+
+    With a `background` of captions each term is less its mean over them.
+    """
     result = _like(images.points).new_zeros((len(owner), images.mask.shape[1]))
     sets = CandidateSets.of(owner, len(images))
 
@@ -106,11 +126,11 @@ def coverage_terms(
         block = sets.largest_first(block)
         mask = cut(images.mask, block)
         solid = real_points(cut(images.points, block), mask)
-        own = log_density(image_mixtures.take(block.items), solid)
+        expected = _expected(solid, image_mixtures.take(block.items), background)
         for captions in sets.rounds(block):
             some = slice(0, len(captions))
             other = log_density(text_mixtures.take(captions), solid[some])
-            place(result, captions, _share(own[some] - other, mask[some]))
+            place(result, captions, _share(expected[some] - other, mask[some]))
 
     for_each(work, _blocks_of(images, image_mixtures.means.shape[1]), images.points.device)
     return result
@@ -123,13 +143,25 @@ def diverge(
     *,
     image_fit: FitSettings,
     text_fit: FitSettings,
+    bank: Bank | None = None,
 ) -> Divergence:
-    """Both divergences for every caption; one image mixture serves all captions of that image."""
+    """Both divergences for every caption; one image mixture serves all captions of that image.
+
+    With a `bank` the terms are calibrated against its background (see `calibration`).
+    """
     image_mixtures, text_mixtures = fit_all(images, image_fit), fit_all(texts, text_fit)
+    pictures, captions = (None, None) if bank is None else (bank.images, bank.texts)
     return Divergence(
-        coverage_terms(images, image_mixtures, text_mixtures, owner),
-        support_terms(texts, text_mixtures, image_mixtures, owner),
+        coverage_terms(images, image_mixtures, text_mixtures, owner, background=captions),
+        support_terms(texts, text_mixtures, image_mixtures, owner, background=pictures),
     )
+
+
+def _expected(
+    solid: Float[Tensor, "batch points dim"], own: Mixture, background: Mixture | None
+) -> Float[Tensor, "batch points"]:
+    """What the other side's log density is held against: the own mixture's, or the background's mean."""
+    return log_density(own, solid) if background is None else expected_log_density(background, solid)
 
 
 def _blocks_of(side: PointSet, components: int) -> Iterator[Block]:

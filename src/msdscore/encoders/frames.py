@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, UInt8
 from PIL import Image
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import WeightsError
@@ -26,7 +27,8 @@ class Frame:
     """The steps of preprocessing: resize, then centre crop, then scale and normalise.
 
     `resize` is a shortest edge, or a (width, height) that squashes the picture, or None; `crop` is a (width,
-    height), black where it reaches beyond the picture.
+    height), black where it reaches beyond the picture. Half a pixel beside the centre goes up and left, or with
+    `even_centre` to the even side, as torchvision rounds.
     """
 
     resize: int | tuple[int, int] | None
@@ -35,6 +37,7 @@ class Frame:
     scale: float = 1 / 255
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    even_centre: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,9 @@ def view(frame: Frame, size: tuple[int, int]) -> View:
     """
     resized = _resized(frame.resize, size)
     canvas = frame.crop or resized
-    offset = ((resized[0] - canvas[0]) // 2, (resized[1] - canvas[1]) // 2)
-    return View(size, resized, offset, canvas)
+    spare = (resized[0] - canvas[0], resized[1] - canvas[1])
+    offset = tuple(round(side / 2) if frame.even_centre else side // 2 for side in spare)
+    return View(size, resized, (offset[0], offset[1]), canvas)
 
 
 def _resized(resize: int | tuple[int, int] | None, size: tuple[int, int]) -> tuple[int, int]:
@@ -156,21 +160,38 @@ def patch_layout(where: View, grid: tuple[int, int], patch: tuple[float, float])
     tensor([32.,  0., 64., 32.])
     """
     rows, columns = grid
-    xs = _edges(columns, patch[0], where.offset[0], where.size[0], where.resized[0])
-    ys = _edges(rows, patch[1], where.offset[1], where.size[1], where.resized[1])
-    top, left = torch.meshgrid(ys[:-1], xs[:-1], indexing="ij")
-    bottom, right = torch.meshgrid(ys[1:], xs[1:], indexing="ij")
+    return cell_layout(where, columns=_edges(columns, patch[0]), rows=_edges(rows, patch[1]))
+
+
+def cell_layout(
+    where: View, *, columns: Float[Tensor, "columns 2"], rows: Float[Tensor, "rows 2"]
+) -> PatchLayout:
+    """The layout of cells whose columns and rows (start, end) are given in pixels of the canvas."""
+    xs = _original(columns, where.offset[0], where.size[0], where.resized[0])
+    ys = _original(rows, where.offset[1], where.size[1], where.resized[1])
+    top, left = torch.meshgrid(ys[:, 0], xs[:, 0], indexing="ij")
+    bottom, right = torch.meshgrid(ys[:, 1], xs[:, 1], indexing="ij")
     boxes = torch.stack([left, top, right, bottom], dim=-1).reshape(-1, 4)
-    return PatchLayout(size=where.size, grid=grid, boxes=boxes)
+    return PatchLayout(size=where.size, grid=(len(rows), len(columns)), boxes=boxes)
 
 
-def _edges(cells: int, cell: float, offset: int, size: int, resized: int) -> Float[Tensor, " edges"]:
-    """Borders between the cells of one axis, in original pixels; float64 keeps whole pixels whole."""
-    canvas = torch.arange(cells + 1, dtype=torch.float64) * cell + offset
-    return (canvas * size / resized).clamp(0, size).float()
+def _edges(cells: int, cell: float) -> Float[Tensor, "cells 2"]:
+    """Start and end of cells that lie side by side; float64 keeps whole pixels whole."""
+    edges = torch.arange(cells + 1, dtype=torch.float64) * cell
+    return torch.stack([edges[:-1], edges[1:]], dim=-1)
+
+
+def _original(canvas: Float[Tensor, "cells 2"], offset: int, size: int, resized: int) -> Float[Tensor, "cells 2"]:
+    """Places of the canvas along one axis, in original pixels."""
+    return ((canvas + offset) * size / resized).clamp(0, size).float()
 
 
 def on_picture(layout: PatchLayout) -> Tensor:
     """True for the patches that show some of the picture and not padding alone."""
     left, top, right, bottom = layout.boxes.unbind(dim=-1)
     return (right > left) & (bottom > top)
+
+
+def mask_of(layouts: Sequence[PatchLayout]) -> Bool[Tensor, "batch points"]:
+    """The mask of a batch of pictures with the same or different numbers of patches, padded at the end."""
+    return pad_sequence([on_picture(layout) for layout in layouts], batch_first=True)

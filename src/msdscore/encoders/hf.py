@@ -1,27 +1,35 @@
 """Load what transformers knows from files that are already found: whole, quietly, and without the network."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from msdscore.encoders.frames import Frame, read_frame
 from msdscore.encoders.weights import Checkpoint
-from msdscore.errors import WeightsError, require
+from msdscore.errors import ConfigError, WeightsError, require
 
 
-def load_model(kind: str, checkpoint: Checkpoint) -> Any:
-    """A model of the transformers class `kind`, on CPU in the dtype of its files or float32.
+def load_model(kind: str, checkpoint: Checkpoint, *, dtype: torch.dtype | None = None, **keywords: Any) -> Any:
+    """A model of the transformers class `kind`; `dtype` None leaves it as the files or the library have it.
+
+    Further keywords go to `from_pretrained`; without them the model lies on the CPU.
 
     Raises:
+        ConfigError: the installed transformers does not know the class.
         WeightsError: the files are damaged, of another model, or do not hold every tensor.
     """
     transformers = require("transformers", extra="hf")
-    with _quiet(transformers):
+    model_class = _class(transformers, kind)
+    if dtype is not None:
+        keywords[_dtype_keyword(transformers.__version__)] = dtype
+    with quiet(transformers):
         try:
             # Every supported version reads .bin files with weights_only=True; not all let one say so.
-            model, report = getattr(transformers, kind).from_pretrained(
-                checkpoint.folder, output_loading_info=True, local_files_only=True
+            model, report = model_class.from_pretrained(
+                checkpoint.folder, output_loading_info=True, local_files_only=True, **keywords
             )
         except Exception as error:  # damaged files raise anything
             raise _damaged("weights", checkpoint, error) from error
@@ -42,9 +50,9 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
         WeightsError: its files are damaged, or only a slow tokenizer without character offsets exists.
     """
     transformers = require("transformers", extra="hf")
-    with _quiet(transformers):
+    with quiet(transformers):
         try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True)
+            tokenizer = _tokenizer(transformers, checkpoint)
         except Exception as error:  # damaged files raise anything
             raise _damaged("tokenizer", checkpoint, error) from error
     if not tokenizer.is_fast:
@@ -52,11 +60,62 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     return tokenizer
 
 
+def _tokenizer(transformers: ModuleType, checkpoint: Checkpoint) -> Any:
+    """The class that the checkpoint names; the file of a fast one where that class is slow or lacks its library."""
+    file = (checkpoint.folder / "tokenizer.json").is_file()
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True)
+    except Exception:  # a missing library raises many kinds of errors
+        if not file:
+            raise
+        tokenizer = None
+    if file and not (tokenizer and tokenizer.is_fast):
+        return transformers.PreTrainedTokenizerFast.from_pretrained(checkpoint.folder, local_files_only=True)
+    return tokenizer
+
+
 def load_frame(checkpoint: Checkpoint) -> Frame:
     """The checkpoint's preprocessing; newer checkpoints may keep it inside processor_config.json."""
+    return read_frame(preprocessor(checkpoint))
+
+
+def square_frame(checkpoint: Checkpoint, side: int) -> Frame:
+    """The checkpoint's preprocessing, for a model that takes squares of `side` pixels alone.
+
+    Raises:
+        WeightsError: the preprocessor gives another size.
+    """
+    frame = load_frame(checkpoint)
+    canvas = frame.crop or frame.resize
+    if canvas != (side, side):
+        raise WeightsError(
+            f"the preprocessor of {checkpoint.source!r} should give {side} x {side} pixels "
+            f"as its model takes, but gives {canvas}; copy the file from its base model"
+        )
+    return frame
+
+
+def preprocessor(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """What the checkpoint says about preprocessing, from whichever file it keeps that in."""
     if (checkpoint.folder / "preprocessor_config.json").is_file():
-        return read_frame(checkpoint.read_json("preprocessor_config.json"))
-    return read_frame(checkpoint.read_json("processor_config.json").get("image_processor", {}))
+        return checkpoint.read_json("preprocessor_config.json")
+    found = checkpoint.read_json("processor_config.json").get("image_processor", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _class(transformers: ModuleType, kind: str) -> Any:
+    found = getattr(transformers, kind, None)
+    if found is None:
+        raise ConfigError(
+            f"transformers {transformers.__version__} has no {kind}; upgrade it with: pip install -U transformers"
+        )
+    return found
+
+
+def _dtype_keyword(version: str) -> str:
+    """The name changed in 4.56; both versions warn about, or do not know, the other one."""
+    major, minor = (int(part) for part in version.split(".")[:2])
+    return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
 
 
 def _damaged(what: str, checkpoint: Checkpoint, error: Exception) -> WeightsError:
@@ -66,7 +125,7 @@ def _damaged(what: str, checkpoint: Checkpoint, error: Exception) -> WeightsErro
 
 
 @contextmanager
-def _quiet(transformers: ModuleType) -> Iterator[None]:
+def quiet(transformers: ModuleType) -> Iterator[None]:
     """Keep loading bars and load reports off the user's screen; what matters of them is checked."""
     logging = transformers.utils.logging
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -67,4 +67,6 @@ ROWS: tuple[EncoderRow, ...] = (
 )
 
 # The `model_type` of a checkpoint's config.json -> the loader of its family.
-FAMILIES: Mapping[str, str] = MappingProxyType({"clip": _CLIP})
+FAMILIES: Mapping[str, str] = MappingProxyType(
+    {"clip": _CLIP, "msdscore-aligned": "msdscore.encoders.aligned:load_aligned"}
+)

@@ -36,6 +36,7 @@ class Reading:
     suffix: tuple[int, ...]
     pad: int
     long_text: str = "window"  # or "cut"
+    full: bool = False  # every window is padded to the whole context, for towers that read their padding
 
     @property
     def room(self) -> int:
@@ -73,7 +74,27 @@ def literal_backend(tokenizer: Any) -> Any:
 def tokenise(backend: Any, text: str) -> Tokens:
     """The tokens of one caption."""
     encoding = backend.encode(_LONE_SURROGATE.sub("\ufffd", text), add_special_tokens=False)
-    return Tokens(text, tuple(encoding.ids), close_spans(text, encoding.offsets))
+    spans = close_spans(text, [_trimmed(text, span) for span in encoding.offsets])
+    return Tokens(text, tuple(encoding.ids), spans)
+
+
+def special_ids(backend: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids that a tokenizer puts before and after a text."""
+    inner = backend.encode("a", add_special_tokens=False).ids
+    whole = backend.encode("a", add_special_tokens=True).ids
+    starts = range(len(whole) - len(inner) + 1)
+    start = next(start for start in starts if whole[start : start + len(inner)] == inner)
+    return tuple(whole[:start]), tuple(whole[start + len(inner) :])
+
+
+def _trimmed(text: str, span: Span) -> Span:
+    """The span without the spaces around its word, which some vocabularies count in; a span of spaces stays."""
+    start, end = span
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return (start, end) if start < end else span
 
 
 def close_spans(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
@@ -104,9 +125,10 @@ def pack(captions: Sequence[Tokens], reading: Reading) -> TextBatch:
         for window in plan
     ]
     windows, positions = _places(plans, lead=len(reading.prefix))
+    width = reading.context if reading.full else 0
     return TextBatch(
-        ids=_padded(rows, fill=reading.pad),
-        attention=_padded([[1] * len(row) for row in rows], fill=0).bool(),
+        ids=_padded(rows, fill=reading.pad, width=width),
+        attention=_padded([[1] * len(row) for row in rows], fill=0, width=width).bool(),
         windows=_padded(windows, fill=0),
         positions=_padded(positions, fill=0),
         mask=_padded([[1] * len(row) for row in windows], fill=0).bool(),
@@ -173,6 +195,7 @@ def _shares(plans: Sequence[Sequence[Window]]) -> Float[Tensor, "batch parts"]:
     return shares
 
 
-def _padded(rows: Sequence[Sequence[int]], *, fill: int) -> Int[Tensor, "rows longest"]:
+def _padded(rows: Sequence[Sequence[int]], *, fill: int, width: int = 0) -> Int[Tensor, "rows longest"]:
     longest = max((len(row) for row in rows), default=0)
+    longest = max(longest, width)
     return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], dtype=torch.long)

@@ -7,8 +7,8 @@ is ever opened, and no code of a checkpoint is ever run.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,20 @@ CONFIG = "config.json"
 _BLOCKS, _BLOCK_BYTES = 64, 4096
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SMALL_FILES = (".json", ".txt", ".model")
-_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")  # in order of preference
 
 Needs = Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The file that tells what a checkpoint is, and the names of its weights in order of preference."""
+
+    config: str = CONFIG
+    weights: tuple[str, ...] = ("model.safetensors", "pytorch_model.bin")
+
+
+TRANSFORMERS = Format()
+OPEN_CLIP = Format("open_clip_config.json", ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,7 @@ class Checkpoint:
     source: str
     folder: Path
     mark: str  # eight digits: of the hub's commit, or of a local folder's content
+    form: Format = TRANSFORMERS
 
     def signed(self, name: str) -> str:
         """The name it was asked for by and its mark; a folder goes by its own name, wherever it lies."""
@@ -55,7 +67,7 @@ class Checkpoint:
 
     def weight_files(self) -> tuple[Path, ...]:
         """The files that hold the weights, safetensors where there are any; none when they are incomplete."""
-        for name in _WEIGHT_FILES:
+        for name in self.form.weights:
             if (self.folder / name).is_file():
                 return (self.folder / name,)
             if (self.folder / f"{name}.index.json").is_file():
@@ -74,7 +86,9 @@ def looks_like_hub_name(name: str) -> bool:
     return _HUB_NAME.fullmatch(name) is not None and "--" not in name and ".." not in name
 
 
-def find_checkpoint(source: str, *, revision: str | None = None, needs: Needs = ()) -> Checkpoint:
+def find_checkpoint(
+    source: str, *, revision: str | None = None, needs: Needs = (), form: Format = TRANSFORMERS
+) -> Checkpoint:
     """The files of a local folder or hub name; `needs` lists further files, each as its acceptable names.
 
     What is in the cache is used without asking the hub, so that a moved branch never changes a score
@@ -85,35 +99,77 @@ def find_checkpoint(source: str, *, revision: str | None = None, needs: Needs = 
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
-        return _local(source, folder, needs=needs)
-    if not looks_like_hub_name(source):
-        raise WeightsError(f"there is no folder {source!r}; give an existing folder or a hub name such as org/model")
-    cached = _cached(source, revision)
+        return _local(Checkpoint(source, folder, "", form), needs)
+    _require_hub_name(source)
+    cached = _cached(source, revision, form)
     if cached is not None and not _missing(cached, needs):
         return cached
-    return _checked(_fetch(source, revision), needs)
+    fetched = _fetch(source, revision, form, lambda files: _wanted(files, form))
+    return _checked(fetched, needs)
 
 
-def model_type(source: str, *, revision: str | None = None) -> str:
-    """The `model_type` that a checkpoint's config.json states.
+def find_file(source: str, file: str, *, revision: str | None = None) -> Checkpoint:
+    """A checkpoint that is one file of weights in a local folder or a repository of the hub.
 
     Raises:
-        WeightsError: there is no config.json, or it does not say.
+        WeightsError: the file is missing and cannot be fetched.
+    """
+    form = Format(file, (file,))
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return _local(Checkpoint(source, folder, "", form), ())
+    _require_hub_name(source)
+    return _cached(source, revision, form) or _fetch(source, revision, form, lambda _: [file])
+
+
+def find_settings(source: str, *, revision: str | None = None) -> Checkpoint:
+    """The small files of a checkpoint alone, without its weights: what a tower or a tokenizer is built from.
+
+    Raises:
+        WeightsError: there is no config.json, and none can be fetched.
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
-        found = Checkpoint(source, folder, "")
-    else:
-        found = _cached(source, revision) or _fetch(source, revision, only=CONFIG)
-    kind = found.read_json(CONFIG).get("model_type")
-    if not isinstance(kind, str):
-        raise WeightsError(f"{CONFIG} of {source!r} states no model_type; expected one such as 'clip'")
-    return kind
+        return Checkpoint(source, folder, "")
+    _require_hub_name(source)
+    return _cached(source, revision, TRANSFORMERS) or _fetch(source, revision, TRANSFORMERS, _small)
 
 
-def _local(source: str, folder: Path, *, needs: Needs) -> Checkpoint:
-    found = _checked(Checkpoint(source, folder, ""), needs)
-    return Checkpoint(source, folder, _content_mark(found))
+def model_type(source: str, *, revision: str | None = None) -> str:
+    """The `model_type` that a checkpoint's config.json states, or `open_clip` for a configuration of that library.
+
+    Raises:
+        WeightsError: there is no configuration, or it does not say.
+    """
+    found = _configuration(source, revision)
+    other = _has(found, OPEN_CLIP.config)
+    kind = None if other and not _has(found, CONFIG) else found.read_json(CONFIG).get("model_type")
+    if isinstance(kind, str):
+        return kind
+    if other:
+        return "open_clip"
+    raise WeightsError(f"{CONFIG} of {source!r} states no model_type; expected one such as 'clip'")
+
+
+def _configuration(source: str, revision: str | None) -> Checkpoint:
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return Checkpoint(source, folder, "")
+    cached = _cached(source, revision, TRANSFORMERS) or _cached(source, revision, OPEN_CLIP)
+    return cached or _fetch(source, revision, TRANSFORMERS, lambda _: [CONFIG, OPEN_CLIP.config])
+
+
+def _has(checkpoint: Checkpoint, name: str) -> bool:
+    return (checkpoint.folder / name).is_file()
+
+
+def _require_hub_name(source: str) -> None:
+    if not looks_like_hub_name(source):
+        raise WeightsError(f"there is no folder {source!r}; give an existing folder or a hub name such as org/model")
+
+
+def _local(found: Checkpoint, needs: Needs) -> Checkpoint:
+    return replace(found, mark=_content_mark(_checked(found, needs)))
 
 
 def _checked(checkpoint: Checkpoint, needs: Needs) -> Checkpoint:
@@ -124,15 +180,19 @@ def _checked(checkpoint: Checkpoint, needs: Needs) -> Checkpoint:
 
 
 def _missing(checkpoint: Checkpoint, needs: Needs) -> list[str]:
-    groups = [(CONFIG,), *needs]
-    gaps = [" or ".join(group) for group in groups if not any((checkpoint.folder / name).is_file() for name in group)]
-    return gaps if checkpoint.weight_files() else [*gaps, "complete model.safetensors or pytorch_model.bin"]
+    groups = [(checkpoint.form.config,), *needs]
+    gaps = [" or ".join(group) for group in groups if not any(_has(checkpoint, name) for name in group)]
+    return gaps if checkpoint.weight_files() else [*gaps, f"complete {' or '.join(checkpoint.form.weights)}"]
 
 
 def _content_mark(checkpoint: Checkpoint) -> str:
-    """Eight digits of a hash over all small files and evenly spaced blocks of the weights."""
+    """Eight digits of a hash over all small files and evenly spaced blocks of the weights.
+
+    What lies beside a single file of weights does not belong to it.
+    """
     digest = hashlib.sha256()
-    small = (path for path in checkpoint.folder.iterdir() if path.suffix in _SMALL_FILES and path.is_file())
+    whole = checkpoint.form.config.endswith(".json")
+    small = (path for path in checkpoint.folder.iterdir() if whole and path.suffix in _SMALL_FILES and path.is_file())
     for path in sorted({*small, *checkpoint.weight_files()}, key=lambda path: path.name):
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}:".encode())
@@ -151,44 +211,47 @@ def _blocks(path: Path, size: int) -> Iterable[bytes]:
             yield file.read(_BLOCK_BYTES)
 
 
-def _cached(source: str, revision: str | None) -> Checkpoint | None:
+def _cached(source: str, revision: str | None, form: Format) -> Checkpoint | None:
     hub = require("huggingface_hub", extra="hf")
-    path = hub.try_to_load_from_cache(source, CONFIG, revision=revision)
+    path = hub.try_to_load_from_cache(source, form.config, revision=revision)
     if not isinstance(path, str):
         return None
-    folder = Path(path).parent
-    return Checkpoint(source, folder, folder.name[:8])  # the cache names its folders by commit
+    folder = Path(path).parents[form.config.count("/")]
+    return Checkpoint(source, folder, folder.name[:8], form)  # the cache names its folders by commit
 
 
-def _fetch(source: str, revision: str | None, *, only: str | None = None) -> Checkpoint:
-    """Download one file, or all that a model needs."""
+def _fetch(source: str, revision: str | None, form: Format, choose: Callable[[list[str]], list[str]]) -> Checkpoint:
+    """Download the files of a repository that `choose` picks from its list."""
     hub = require("huggingface_hub", extra="hf")
     if hub.constants.HF_HUB_OFFLINE:
         raise _unreachable(source, revision, "offline mode is on (HF_HUB_OFFLINE)")
     try:
         info = hub.HfApi().model_info(source, revision=revision, timeout=10)
         files = [file.rfilename for file in info.siblings or ()]
-        wanted = [only] if only else _wanted(files)
-        hub.snapshot_download(source, revision=revision, allow_patterns=wanted)
+        hub.snapshot_download(source, revision=revision, allow_patterns=choose(files))
     except Exception as error:  # noqa: BLE001 - the hub's library raises requests, httpx or own errors by version
         raise _fetch_error(source, revision, error) from None
-    fetched = _cached(source, revision)
+    fetched = _cached(source, revision, form) or _cached(source, revision, OPEN_CLIP)
     if fetched is None:
-        raise WeightsError(f"{source!r} has no {CONFIG}: it is not a model that msdscore can read")
+        raise WeightsError(f"{source!r} has no {form.config}: it is not a model that msdscore can read")
     return fetched
 
 
-def _wanted(files: Iterable[str]) -> list[str]:
-    """Top-level small files, and the weights in the safest format there is."""
+def _small(files: Iterable[str]) -> list[str]:
     top = [name for name in files if "/" not in name]
-    small = [name for name in top if name.endswith(_SMALL_FILES) and ".index." not in name]
-    for weights in _WEIGHT_FILES:
-        stem, _, ending = weights.partition(".")
-        pattern = re.compile(rf"{stem}(-\d+-of-\d+)?\.{ending}(\.index\.json)?")
-        found = [name for name in top if pattern.fullmatch(name)]
+    return [name for name in top if name.endswith(_SMALL_FILES) and ".index." not in name]
+
+
+def _wanted(files: Iterable[str], form: Format = TRANSFORMERS) -> list[str]:
+    """Top-level small files, and the weights in the safest format there is."""
+    listed = list(files)
+    for weights in form.weights:
+        stem, _, ending = weights.rpartition(".")
+        pattern = re.compile(rf"{re.escape(stem)}(-\d+-of-\d+)?\.{ending}(\.index\.json)?")
+        found = [name for name in listed if pattern.fullmatch(name)]
         if found:
-            return small + found
-    return small
+            return _small(listed) + found
+    return _small(listed)
 
 
 def _fetch_error(source: str, revision: str | None, error: Exception) -> WeightsError:

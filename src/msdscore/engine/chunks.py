@@ -14,7 +14,7 @@ from msdscore.errors import RowError
 from msdscore.io.images import ImageLimits, open_image
 from msdscore.io.keys import pixel_key, text_key
 from msdscore.scoring.batches import join, take
-from msdscore.scoring.comparison import compare
+from msdscore.scoring.comparison import Encoded
 from msdscore.scoring.measurement import Numbers, numbers
 from msdscore.scoring.scorer import Scorer, unreadable
 
@@ -110,13 +110,13 @@ def _compare(
     if not good or images.batch is None or texts.batch is None:
         return ()
     chunk = decoded.chunk
-    pictures = [decoded.pictures[number] for number in images.places]
-    measured = compare(
+    pictures = tuple(picture for number in images.places if isinstance(picture := decoded.pictures[number], Image))
+    encoded = Encoded(
+        pictures,
         images.batch,
         take(texts.batch, [texts.places[place] for place in good]),
-        [images.places[chunk.owner[place]] for place in good],
-        image_keys=[pixel_key(picture) for picture in pictures if isinstance(picture, Image)],
-        text_keys=[text_key(chunk.rows[place].caption or "") for place in good],
-        config=scorer.config,
+        image_keys=tuple(map(pixel_key, pictures)),
+        text_keys=tuple(text_key(chunk.rows[place].caption or "") for place in good),
     )
+    measured = scorer.compare(encoded, [images.places[chunk.owner[place]] for place in good])
     return numbers(measured, scorer.config)

@@ -55,6 +55,7 @@ def _manifest(scorer: Scorer, source: RowSource, images: Path | None, chunk_rows
     return {
         "encoder": scorer.encoder.signature,
         "settings": asdict(scorer.config) | {"components": list(scorer.config.components)},
+        "bank": None if scorer.bank is None else scorer.bank.name,
         "version": __version__,
         "input": source.fingerprint,
         "images": None if images is None else str(images.resolve()),

@@ -1,14 +1,28 @@
 """Two batches of embeddings compared: similarity of the pooled vectors, divergence of the local ones."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from PIL.Image import Image
 
+from msdscore.core.calibration import Bank
 from msdscore.core.divergence import PointSet, diverge
 from msdscore.core.mixture import FitSettings
 from msdscore.encoders.base import Embeddings, PatchLayout, TokenLayout
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Pictures and captions as vectors, with the keys of their content; `pictures` are as they were decoded."""
+
+    pictures: tuple[Image, ...]
+    images: Embeddings
+    texts: Embeddings
+    image_keys: tuple[int, ...]
+    text_keys: tuple[int, ...]
 
 
 def compare(
@@ -19,6 +33,7 @@ def compare(
     image_keys: Sequence[int],
     text_keys: Sequence[int],
     config: MSDConfig,
+    bank: Bank | None = None,
 ) -> Measurement:
     """Measure every caption against its image; `owner[i]` is the image number of caption i."""
     device = images.points.device
@@ -28,8 +43,9 @@ def compare(
         _side(images, image_keys),
         _side(texts, text_keys),
         rows,
-        image_fit=_fit(config, config.components[0]),
-        text_fit=_fit(config, config.components[1]),
+        image_fit=fit_settings(config, config.components[0]),
+        text_fit=fit_settings(config, config.components[1]),
+        bank=bank,
     )
     return Measurement(
         similarity,
@@ -45,7 +61,8 @@ def _side(batch: Embeddings, keys: Sequence[int]) -> PointSet:
     return PointSet(batch.points, batch.mask, torch.tensor(keys, dtype=torch.int64, device=batch.points.device))
 
 
-def _fit(config: MSDConfig, components: int) -> FitSettings:
+def fit_settings(config: MSDConfig, components: int) -> FitSettings:
+    """How one side's mixtures are fitted under a configuration."""
     return FitSettings(
         components=components, kappa=config.kappa, iterations=config.iterations, init=config.init, seed=config.seed
     )

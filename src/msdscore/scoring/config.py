@@ -7,6 +7,7 @@ from msdscore.errors import ConfigError, unknown_name
 
 Gate = Literal["length", "coverage", "support", "fixed"]
 Init = Literal["sample", "spread"]
+Calibration = Literal["none", "background"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class MSDConfig:
     gate_width: float = 3.0  # tau_L, paper
     beta: float = 0.5  # weight of coverage where the gate is fixed
     temperature: float = 0.2  # xi, paper
+    calibration: Calibration = "none"  # beyond the paper: terms less their mean over a bank of background pictures
 
     def __post_init__(self) -> None:
         _require_components(self.components)
@@ -43,6 +45,7 @@ class MSDConfig:
             raise ConfigError(f"beta must lie between 0 and 1, got {self.beta}")
         _require_choice("init", self.init, get_args(Init))
         _require_choice("gate", self.gate, get_args(Gate))
+        _require_choice("calibration", self.calibration, get_args(Calibration))
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "MSDConfig":

@@ -1,7 +1,8 @@
 """The scorer: pictures and captions in, scores out."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from PIL.Image import Image
 
@@ -10,12 +11,16 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.errors import CaptionError, ConfigError
 from msdscore.io.images import ImageLimits, ImageSource, open_image
 from msdscore.io.keys import pixel_key, text_key
+from msdscore.scoring.bank import NamedBank, load_bank, moved
 from msdscore.scoring.batches import encode_by_length, encode_in_batches
-from msdscore.scoring.comparison import compare
+from msdscore.scoring.comparison import Encoded, compare
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement, numbers, soften
 from msdscore.scoring.results import Score, Scores
 from msdscore.scoring.signature import signature
+
+if TYPE_CHECKING:
+    from msdscore.explain.terms import Explanation, Explanations
 
 DEFAULT_ENCODER = "mini"
 
@@ -33,8 +38,9 @@ class Scorer:
     def __init__(
         self,
         encoder: str | Encoder = DEFAULT_ENCODER,
-        config: MSDConfig | str = "short",
+        config: MSDConfig | str | None = None,
         *,
+        bank: NamedBank | str | Path | None = None,
         batch_size: int = 32,
         limits: ImageLimits | None = None,
         **options: Any,
@@ -44,14 +50,15 @@ class Scorer:
         if options and not isinstance(encoder, str):
             raise ConfigError(f"options go with an encoder's name, not with a loaded encoder: {', '.join(options)}")
         self.encoder = load_encoder(encoder, **options) if isinstance(encoder, str) else encoder
-        self.config = MSDConfig.preset(config) if isinstance(config, str) else config
+        self.config = MSDConfig.preset(config) if isinstance(config, str) else config or own_config(self.encoder)
+        self.bank = self._bank(bank) if self.config.calibration == "background" else None
         self.batch_size = batch_size
         self.limits = limits or ImageLimits()
 
     @property
     def signature(self) -> str:
         """Everything that can change a score, in one line."""
-        return signature(self.encoder, self.config)
+        return signature(self.encoder, self.config, None if self.bank is None else self.bank.name)
 
     def score(self, image: ImageSource, caption: str) -> Score:
         """Score one caption. Alone it has no candidate set, so its soft score is its MSD."""
@@ -61,7 +68,21 @@ class Scorer:
         """Score captions of one picture as a candidate set; `ranking` and `best` order them by Soft-MSD."""
         if isinstance(captions, str) or not captions:
             raise ConfigError("rank needs a list of at least one caption; score takes a single one")
-        measured = self.measure([image], captions, [0] * len(captions))
+        return self.fuse(captions, self.measure([image], captions, [0] * len(captions)))
+
+    def explain(self, image: ImageSource, caption: str) -> "Explanation":
+        """The score of one caption with its terms a word and a region, ready to look at or to `save`."""
+        return self.contrast(image, [caption])[0]
+
+    def contrast(self, image: ImageSource, captions: Sequence[str]) -> "Explanations":
+        """Explanations of captions of one picture, scored as a candidate set and shown side by side."""
+        # The one import that goes up a floor, named in the contract: the scorer is where a user looks for it.
+        from msdscore.explain.terms import explain
+
+        return explain(self, image, captions)
+
+    def fuse(self, captions: Sequence[str], measured: Measurement) -> Scores:
+        """The scores of captions that were measured as one candidate set."""
         rows = numbers(measured, self.config)
         uncertainty, soft = soften(
             [row.similarity for row in rows], [row.divergence for row in rows], [0] * len(rows), self.config
@@ -73,18 +94,33 @@ class Scorer:
 
         Raises `ImageError` or `CaptionError` for the first item that cannot be read.
         """
+        return self.compare(self.encode(images, captions), owner)
+
+    def encode(self, images: Sequence[ImageSource], captions: Sequence[str]) -> Encoded:
+        """Pictures and captions as vectors, ready to compare; raises as `measure` does."""
         pictures = [open_image(image, limits=self.limits) for image in images]
-        text_side = self.embed_captions(captions)
-        for caption, readable in zip(captions, text_side.mask.any(dim=1).tolist(), strict=True):
+        texts = self.embed_captions(captions)
+        for caption, readable in zip(captions, texts.mask.any(dim=1).tolist(), strict=True):
             if not readable:
                 raise CaptionError(unreadable(caption))
-        return compare(
+        return Encoded(
+            tuple(pictures),
             self.embed_pictures(pictures),
-            text_side,
+            texts,
+            image_keys=tuple(pixel_key(picture) for picture in pictures),
+            text_keys=tuple(text_key(caption) for caption in captions),
+        )
+
+    def compare(self, encoded: Encoded, owner: Sequence[int]) -> Measurement:
+        """Similarity and terms of what was encoded."""
+        return compare(
+            encoded.images,
+            encoded.texts,
             owner,
-            image_keys=[pixel_key(picture) for picture in pictures],
-            text_keys=[text_key(caption) for caption in captions],
+            image_keys=encoded.image_keys,
+            text_keys=encoded.text_keys,
             config=self.config,
+            bank=None if self.bank is None else moved(self.bank.bank, encoded.images.points.device),
         )
 
     def embed_pictures(self, pictures: Sequence[Image]) -> Embeddings:
@@ -94,6 +130,24 @@ class Scorer:
     def embed_captions(self, captions: Sequence[str]) -> Embeddings:
         """Embeddings of captions, batch by batch; one that holds nothing to read has an empty mask."""
         return encode_by_length(captions, self.encoder.encode_texts, size=4 * self.batch_size)
+
+    def _bank(self, given: NamedBank | str | Path | None) -> NamedBank:
+        """The bank asked for, else the one that comes with the encoder."""
+        own: NamedBank | None = getattr(self.encoder, "bank", None)
+        named = load_bank(Path(given)) if isinstance(given, str | Path) else given or own
+        if named is None:
+            raise ConfigError(
+                f"calibration needs a bank, and encoder {self.encoder.name!r} brings none; build one with: "
+                f"msdscore bank PICTURES -o bank.safetensors --encoder {self.encoder.name}"
+            )
+        named.require(self.encoder, self.config)
+        return named
+
+
+def own_config(encoder: Encoder) -> MSDConfig:
+    """The settings that an encoder recommends for itself, else the paper's for short captions."""
+    recommended: Mapping[str, Any] = getattr(encoder, "recommended", {})
+    return MSDConfig.preset("short", **recommended)
 
 
 def unreadable(caption: str) -> str:

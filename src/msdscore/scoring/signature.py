@@ -5,7 +5,7 @@ from msdscore.scoring.config import MSDConfig
 from msdscore.version import __version__
 
 
-def signature(encoder: Encoder, config: MSDConfig) -> str:
+def signature(encoder: Encoder, config: MSDConfig, bank: str | None = None) -> str:
     """`key:value` parts joined by bars; equal signatures and inputs give equal scores.
 
     >>> from msdscore.encoders.registry import load_encoder
@@ -22,6 +22,7 @@ def signature(encoder: Encoder, config: MSDConfig) -> str:
         f"a:{config.alpha:g}",
         f"gate:{_gate(config)}",
         f"xi:{config.temperature:g}",
+        *([] if bank is None else [f"cal:background,{bank}"]),
         f"v:{__version__}",
     ]
     return "|".join(parts)

@@ -1,0 +1,143 @@
+"""The terms of the training loss as pure functions of aligned unit vectors."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from msdscore.core.mixture import FitSettings, Mixture, fit, log_density
+from msdscore.encoders.heads import Projected
+
+_ROOM = 1 << 27  # similarities held at once by the token-to-patch table
+
+Square = Float[Tensor, "batch batch"]
+Scalar = Float[Tensor, ""]
+
+
+def same_pictures(items: Int[Tensor, " batch"]) -> Bool[Tensor, "batch batch"]:
+    """True where two rows of a batch show the same picture without being the same row: no negatives.
+
+    >>> same_pictures(torch.tensor([4, 7, 4]))[0]
+    tensor([False, False,  True])
+    """
+    same = items.unsqueeze(0) == items.unsqueeze(1)
+    return same & ~torch.eye(len(items), dtype=torch.bool, device=items.device)
+
+
+def info_nce(logits: Square, excluded: Bool[Tensor, "batch batch"]) -> Scalar:
+    r"""Symmetric InfoNCE; the diagonal holds the pairs.
+
+    .. math:: -\frac{1}{2B}\sum_i \log\frac{e^{s_{ii}}}{\sum_j e^{s_{ij}}} + \log\frac{e^{s_{ii}}}{\sum_j e^{s_{ji}}}
+
+    >>> info_nce(torch.zeros(2, 2), torch.zeros(2, 2, dtype=torch.bool))
+    tensor(0.6931)
+    """
+    open_logits = logits.masked_fill(excluded, -torch.inf)
+    target = torch.arange(len(logits), device=logits.device)
+    return (cross_entropy(open_logits, target) + cross_entropy(open_logits.mT, target)) / 2
+
+
+def negatives_loss(
+    similarity: Float[Tensor, " batch"],
+    negatives: Float[Tensor, "batch count"],
+    real: Bool[Tensor, "batch count"],
+    scale: Scalar,
+) -> Scalar:
+    """Each caption against its own hard negatives, for its own picture."""
+    logits = torch.cat([similarity.unsqueeze(1), negatives.masked_fill(~real, -torch.inf)], dim=1) * scale
+    return cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
+
+
+def token_table(images: Projected, tokens: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens batch"]:
+    r"""How well each picture shows each token, :math:`\max_i x_i \cdot y_j` over the real patches."""
+    patches = images.points.flatten(0, 1).mT
+    hidden = (~images.mask).flatten()
+    step = max(1, _ROOM // max(1, patches.shape[1]))
+    rows = []
+    for part in tokens.split(step):
+        # `max` keeps only the winners for the way back, so the large table is dropped at once.
+        table = (part @ patches).masked_fill(hidden, -torch.inf)
+        rows.append(table.unflatten(1, images.mask.shape).max(dim=2).values)
+    return torch.cat(rows)
+
+
+def caption_table(
+    table: Float[Tensor, "tokens images"], mask: Bool[Tensor, "batch points"]
+) -> Float[Tensor, "images batch"]:
+    """How well each picture shows each caption: the mean over its tokens."""
+    owner = mask.nonzero()[:, 0]
+    sums = table.new_zeros(mask.shape[0], table.shape[1]).index_add(0, owner, table)
+    return (sums / mask.sum(dim=1, keepdim=True).clamp_min(1)).mT
+
+
+def word_loss(
+    table: Float[Tensor, "tokens batch"],
+    owner: Int[Tensor, " tokens"],
+    absent: Bool[Tensor, "tokens batch"],
+    scale: Scalar,
+) -> Scalar:
+    """Each word's own picture against pictures that lack the word, and each picture's words against absent ones.
+
+    `absent[t, b]` says that no caption of picture b holds the word of token t; a pair that is neither own nor absent
+    is left out, since the word may well be seen there.
+    """
+    logits = table * scale
+    own = logits.gather(1, owner.unsqueeze(1))
+    over_pictures = torch.cat([own, logits.masked_fill(~absent, -torch.inf)], dim=1)
+    to_pictures = over_pictures.logsumexp(dim=1) - own.squeeze(1)
+    # The absent words of a picture are the same for all its own words: one sum serves them all.
+    absent_words = logits.masked_fill(~absent, -torch.inf).logsumexp(dim=0)[owner]
+    to_words = torch.logaddexp(own.squeeze(1), absent_words) - own.squeeze(1)
+    return (to_pictures.mean() + to_words.mean()) / 2
+
+
+def absent_words(
+    tokens: Int[Tensor, " tokens"], pictures: Int[Tensor, "batch words"]
+) -> Bool[Tensor, "tokens batch"]:
+    """True where a token's word is in no caption of a picture; words are numbers, negative ones are padding.
+
+    >>> absent_words(torch.tensor([5, 9]), torch.tensor([[5, 6], [9, -1]]))
+    tensor([[False,  True],
+            [ True, False]])
+    """
+    known, number = torch.cat([tokens, pictures.flatten()]).unique(return_inverse=True)
+    member = torch.zeros(len(pictures), len(known), dtype=torch.bool, device=tokens.device)
+    member.scatter_(1, number[len(tokens) :].view_as(pictures), True)
+    return ~member[:, number[: len(tokens)]].mT
+
+
+def kl_table(images: Projected, texts: Projected, *, settings: "KlSettings") -> Float[Tensor, "images batch"]:
+    """Negative divergence of every picture and caption of a batch, differentiable through all steps of EM."""
+    image_mix = fit(images.points, images.mask, _keys(images), settings.image)
+    text_mix = fit(texts.points, texts.mask, _keys(texts), settings.text)
+    parts = []
+    if settings.direction in ("support", "both"):
+        parts.append(_directed(texts, text_mix, image_mix).mT)
+    if settings.direction in ("coverage", "both"):
+        parts.append(_directed(images, image_mix, text_mix))
+    return -torch.stack(parts).mean(dim=0)
+
+
+class KlSettings:
+    """How mixtures are fitted inside the loss, and which way they are compared."""
+
+    def __init__(self, components: tuple[int, ...], kappa: float, iterations: int, direction: str) -> None:
+        self.image = FitSettings(components=components[0], kappa=kappa, iterations=iterations)
+        self.text = FitSettings(components=components[1], kappa=kappa, iterations=iterations)
+        self.direction = direction
+
+
+def _directed(side: Projected, own: Mixture, others: Mixture) -> Float[Tensor, "own others"]:
+    """KL of every item's own mixture from all mixtures of the other side, on the item's own points."""
+    points = side.points[side.mask]
+    owner = side.mask.nonzero()[:, 0]
+    cosines = torch.einsum("pd,bkd->pbk", points, others.means)
+    other = (others.kappa * cosines + others.log_weights).logsumexp(dim=2)
+    mine = log_density(own, side.points)[side.mask].unsqueeze(1)
+    sums = other.new_zeros(len(side), len(others)).index_add(0, owner, mine - other)
+    return sums / side.mask.sum(dim=1, keepdim=True).clamp_min(1)
+
+
+def _keys(side: Projected) -> Int[Tensor, " batch"]:
+    # Farthest-first starts draw nothing, so the keys decide nothing.
+    return torch.zeros(len(side), dtype=torch.int64, device=side.points.device)

@@ -1,0 +1,113 @@
+"""Training pairs: pictures with their captions, from every data format, indexed but not loaded."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+from msdscore.align.pictures import Cell, Picture, Slice
+from msdscore.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One picture with all its captions, and hard negatives where the data supplies them."""
+
+    picture: Picture
+    captions: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """One row of the input that gives no pair, and why."""
+
+    reason: str
+
+
+Found = Pair | Skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """All pairs of an input; `blocks[i]` numbers the shard or row group of pair i."""
+
+    items: tuple[Pair, ...]
+    blocks: npt.NDArray[np.int64]
+    fingerprint: str
+    skipped: int = 0
+    reasons: tuple[str, ...] = field(default=())  # of the first skipped rows
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+_REASONS = 5
+
+
+def collect(found: Iterable[Found], *, source: str) -> Pairs:
+    """Pairs of an input; rows of the same picture become one pair, so that no caption is its picture's negative.
+
+    Raises:
+        InputError: there is no pair at all.
+    """
+    merged: dict[Picture, Pair] = {}
+    reasons: list[str] = []
+    skipped = 0
+    for item in found:
+        if isinstance(item, Skip):
+            skipped += 1
+            reasons += [item.reason] if len(reasons) < _REASONS else []
+        else:
+            merged[item.picture] = _join(merged.get(item.picture), item)
+    if not merged:
+        why = f"; first reason: {reasons[0]}" if reasons else ""
+        raise InputError(f"{source}: no picture with a caption among {skipped} rows{why}")
+    items = tuple(merged.values())
+    return Pairs(items, _blocks(items), _fingerprint(items), skipped, tuple(reasons))
+
+
+def checked(picture: Picture, captions: Sequence[object], negatives: Sequence[object] = ()) -> Found:
+    """A pair with the captions that hold text, or the reason why there is none."""
+    texts = _texts(captions)
+    return Pair(picture, texts, _texts(negatives)) if texts else Skip(f"{_name(picture)}: no caption")
+
+
+def _texts(values: Iterable[object]) -> tuple[str, ...]:
+    return tuple(value.strip() for value in values if isinstance(value, str) and value.strip())
+
+
+def _join(first: Pair | None, second: Pair) -> Pair:
+    if first is None:
+        return second
+    captions = dict.fromkeys((*first.captions, *second.captions))
+    negatives = dict.fromkeys((*first.negatives, *second.negatives))
+    return Pair(first.picture, tuple(captions), tuple(negatives))
+
+
+def _blocks(items: Sequence[Pair]) -> npt.NDArray[np.int64]:
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(_block(item.picture), len(numbers)) for item in items], dtype=np.int64)
+
+
+def _block(picture: Picture) -> object:
+    if isinstance(picture, Cell):
+        return picture.path, picture.group
+    return picture.path if isinstance(picture, Slice) else picture
+
+
+def _fingerprint(items: Sequence[Pair]) -> str:
+    """A hash of names and captions in order; folders may move."""
+    digest = blake2b(digest_size=16)
+    for item in items:
+        for text in (_name(item.picture), *item.captions, *item.negatives):
+            digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return digest.hexdigest()
+
+
+def _name(picture: Picture) -> str:
+    if isinstance(picture, Cell):
+        return f"{picture.path.name}:{picture.group}:{picture.row}"
+    return f"{picture.path.name}:{picture.offset}" if isinstance(picture, Slice) else picture.name

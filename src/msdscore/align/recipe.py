@@ -1,0 +1,149 @@
+"""A training recipe: every choice of a run in one frozen, checked object."""
+
+from dataclasses import dataclass, field, replace
+
+from msdscore.encoders.heads import HeadsSpec
+from msdscore.encoders.towers import ImageTowerSpec, TextTowerSpec
+from msdscore.errors import ConfigError, unknown_name
+
+DIRECTIONS = ("support", "coverage", "both")
+RULES = ("rules", "supplied", "both")
+STOPS = ("cosine", "local")
+PRECISIONS = ("auto", "float32", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSpec:
+    """Weights of the terms, each of which can be zero, and what the terms need.
+
+    >>> LossSpec(contrastive=0.0)
+    Traceback (most recent call last):
+    msdscore.errors.ConfigError: at least one loss weight must be positive, got none
+    """
+
+    contrastive: float = 1.0  # InfoNCE on pooled vectors (paper)
+    reconstruction: float = 0.0  # caption from patches through the frozen language model (paper)
+    local: float = 0.0  # token-to-patch max-similarity InfoNCE
+    word: float = 0.0  # each content word against images and words that lack it
+    kl: float = 0.0  # divergence through unrolled EM
+    negatives: float = 0.0  # the caption against its own hard negatives
+    temperature: float = 0.07  # start of the learned temperatures
+    max_scale: float = 100.0  # no learned temperature falls under 1 / max_scale
+    kl_components: tuple[int, ...] = (3, 2)  # image, text
+    kl_iterations: int = 3
+    kl_kappa: float = 20.0
+    kl_direction: str = "support"
+
+    def __post_init__(self) -> None:
+        weights = (self.contrastive, self.reconstruction, self.local, self.word, self.kl, self.negatives)
+        if min(weights) < 0:
+            raise ConfigError(f"loss weights must not be negative, got {min(weights)}")
+        if max(weights) == 0:
+            raise ConfigError("at least one loss weight must be positive, got none")
+        if self.kl_direction not in DIRECTIONS:
+            raise unknown_name("kl_direction", self.kl_direction, DIRECTIONS)
+        if len(self.kl_components) != 2 or min(self.kl_components) < 1:
+            raise ConfigError(f"kl_components must be two counts of at least 1, got {self.kl_components}")
+        if min(self.temperature, self.max_scale, self.kl_kappa) <= 0 or self.kl_iterations < 1:
+            raise ConfigError("temperature, max_scale and kl_kappa must be positive and kl_iterations at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageSpec:
+    """The frozen causal language model of the reconstruction; it is never loaded at scoring time."""
+
+    source: str = ""  # a folder, a hub name, package:NAME/path
+    revision: str = ""
+    gguf: str = ""  # name of a .gguf file in the source
+    batch: int = 16  # captions read at once; more are read in turns, with memory for one turn
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise ConfigError(f"batch must be at least 1, got {self.batch}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSpec:
+    """What is drawn from the data at every step."""
+
+    views: int = 1  # augmented views of a picture; 1: the picture as it is
+    crop: float = 0.5  # smallest share of a picture that a view shows
+    flip: bool = False  # mirror views; never where a caption says left or right
+    negatives: int = 0  # hard negatives a caption
+    negative_source: str = "rules"
+    window: int = 8  # blocks (shards, row groups) that are shuffled together
+
+    def __post_init__(self) -> None:
+        if self.views < 1 or self.window < 1 or self.negatives < 0:
+            raise ConfigError("views and window must be at least 1 and negatives at least 0")
+        if not 0 < self.crop <= 1:
+            raise ConfigError(f"crop must lie between 0 and 1, got {self.crop}")
+        if self.negative_source not in RULES:
+            raise unknown_name("negative_source", self.negative_source, RULES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSpec:
+    """How the heads are trained. `batch` counts pairs over all processes, so it is the number of negatives too."""
+
+    epochs: float = 1.0
+    steps: int = 0  # of the optimiser; 0: as `epochs` says
+    batch: int = 128
+    accumulate: int = 1  # batches whose gradients are added up before a step
+    tower_batch: int = 64  # items that the frozen towers read at once
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    warmup: float = 0.03  # share of the steps
+    clip: float = 1.0  # of the gradient's length; 0: none
+    average: float = 0.0  # decay of the moving average of the weights; 0: none
+    precision: str = "auto"  # bfloat16 autocast on CUDA, float32 elsewhere
+    eval_every: int = 0  # steps; 0: after every epoch
+    save_every: int = 0  # steps; 0: after every epoch
+    keep: int = 2  # newest checkpoints that are kept, besides the best
+    patience: int = 0  # evaluations without a better retrieval before the run stops; 0: never
+    stop_on: str = "cosine"  # retrieval by pooled vectors, or by local max-similarity
+    log_every: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "accumulate", "tower_batch", "keep", "log_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("steps", "weight_decay", "clip", "eval_every", "save_every", "patience"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.epochs <= 0 or self.lr <= 0:
+            raise ConfigError(f"epochs and lr must be positive, got {self.epochs} and {self.lr}")
+        if not (0 <= self.warmup < 1 and 0 <= self.average < 1):
+            raise ConfigError(f"warmup and average must be at least 0 and under 1, got {self.warmup} and {self.average}")
+        if self.stop_on not in STOPS:
+            raise unknown_name("stop_on", self.stop_on, STOPS)
+        if self.precision not in PRECISIONS:
+            raise unknown_name("precision", self.precision, PRECISIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Backbones, heads, losses and training of one aligner."""
+
+    name: str
+    description: str = ""
+    seed: int = 0
+    image: ImageTowerSpec
+    text: TextTowerSpec
+    heads: HeadsSpec = field(default_factory=HeadsSpec)
+    loss: LossSpec = field(default_factory=LossSpec)
+    lm: LanguageSpec = field(default_factory=LanguageSpec)
+    sample: SampleSpec = field(default_factory=SampleSpec)
+    train: TrainSpec = field(default_factory=TrainSpec)
+
+    def __post_init__(self) -> None:
+        if self.loss.reconstruction and not self.lm.source:
+            raise ConfigError("loss.reconstruction needs a language model: set lm.source, or loss.reconstruction=0")
+        if self.loss.negatives and not self.sample.negatives:
+            raise ConfigError("loss.negatives needs hard negatives: set sample.negatives to 1 or more")
+        if self.heads.pool == "model" and (self.image.kind, self.text.kind) != ("encoder", "encoder"):
+            raise ConfigError("heads.pool 'model' needs two towers of kind 'encoder'; use 'mean' or 'own'")
+
+    def without_reconstruction(self) -> "Recipe":
+        """The paper's ablation: the same recipe, no language model."""
+        return replace(self, loss=replace(self.loss, reconstruction=0.0))

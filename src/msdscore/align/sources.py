@@ -1,0 +1,207 @@
+"""Data formats of captioned pictures: LLaVA chats, COCO captions, rows of any table, WebDataset shards."""
+
+import json
+import re
+import tarfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from msdscore.align.pairs import Found, Skip, checked
+from msdscore.align.pictures import Cell, Picture, Slice
+from msdscore.errors import InputError
+from msdscore.io.formats import open_records
+from msdscore.io.rows import CAPTION_NAMES, IMAGE_NAMES
+
+CAPTIONS = ("captions", *CAPTION_NAMES, "sentences")
+NEGATIVES = ("negatives", "negative_caption", "negative_captions", "hard_negatives")
+_PICTURE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "avif")
+_TEXT_ENDINGS = ("txt", "caption")
+_LARGEST_TEXT = 1 << 20  # bytes of a caption file in a shard
+
+
+class PictureStore:
+    """Finds pictures by the name that a row gives: in tables of pictures, in folders, beside the rows."""
+
+    def __init__(self, places: Sequence[Path], *, beside: Path) -> None:
+        self._folders = [path for path in places if path.is_dir()] or [beside]
+        self._cells: dict[str, Cell] = {}
+        for path in places:
+            if path.suffix == ".parquet":
+                self._cells.update(_picture_table(path))
+            elif not path.is_dir():
+                raise InputError(f"{path}: no such folder or Parquet file of pictures")
+
+    def find(self, name: str) -> Picture:
+        """The picture of this name; a file is not opened before it is needed."""
+        if name in self._cells:
+            return self._cells[name]
+        for folder in self._folders[:-1]:
+            if (folder / name).is_file():
+                return folder / name
+        return self._folders[-1] / name
+
+
+def read_llava(path: Path, store: PictureStore) -> Iterator[Found]:
+    """`chat.json` of CC3M-595K: the first answer of each conversation is the caption."""
+    with ExitStack() as stack:
+        for record in open_records(path, format="json", until=stack).read():
+            values = record.values
+            turns = values.get("conversations")
+            if record.error or not isinstance(values.get("image"), str) or not isinstance(turns, list):
+                yield Skip(record.error or f"{path.name}: an entry without image or conversations")
+                continue
+            answers = [turn.get("value") for turn in turns if isinstance(turn, dict) and turn.get("from") == "gpt"]
+            yield checked(store.find(values["image"]), answers[:1])
+
+
+def read_coco(path: Path, store: PictureStore) -> Iterator[Found]:
+    """COCO captions: `images` with file names, `annotations` with captions."""
+    document = _document(path)
+    captions: dict[Any, list[Any]] = defaultdict(list)
+    for note in document["annotations"]:
+        captions[note.get("image_id")].append(note.get("caption"))
+    for image in document["images"]:
+        name = image.get("file_name")
+        if not isinstance(name, str):
+            yield Skip(f"{path.name}: image {image.get('id')} has no file_name")
+        else:
+            yield checked(store.find(name), captions[image.get("id")])
+
+
+def read_rows(path: Path, store: PictureStore) -> Iterator[Found]:
+    """JSON lines, a JSON list, CSV or TSV with a picture's name and one or more captions a row."""
+    with ExitStack() as stack:
+        for record in open_records(path, format=None, until=stack).read():
+            if record.error:
+                yield Skip(f"{path.name}: {record.error}")
+                continue
+            yield _row(record.values, store, path.name)
+
+
+def read_table(path: Path, store: PictureStore) -> Iterator[Found]:
+    """Parquet with pictures inside, or with their names; pictures are not read here."""
+    with pq.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        image = next((name for name in IMAGE_NAMES if name in names), None)
+        inside = image is not None and not pa.types.is_string(file.schema_arrow.field(image).type)
+        wanted = [name for name in names if name in (*CAPTIONS, *NEGATIVES) or (name == image and not inside)]
+        for group in range(file.metadata.num_row_groups):
+            for row, values in enumerate(file.read_row_group(group, columns=wanted).to_pylist()):
+                cell = Cell(path, str(image), group, row) if inside else None
+                yield _row(values, store, path.name, cell=cell)
+
+
+def read_shards(paths: Sequence[Path]) -> Iterator[Found]:
+    """WebDataset shards: files of one key before the first dot make one pair."""
+    for path in paths:
+        try:
+            with tarfile.open(path, "r:") as shard:
+                yield from _shard(path, shard)
+        except tarfile.TarError as error:
+            raise InputError(f"{path}: not an uncompressed tar shard ({error})") from error
+
+
+def is_llava(path: Path) -> bool:
+    """Whether the first entry of a JSON document is a conversation."""
+    with path.open(encoding="utf-8-sig") as file:
+        head = file.read(1 << 16)
+    return head.lstrip().startswith("[") and '"conversations"' in head
+
+
+def is_coco(path: Path) -> bool:
+    """Whether a JSON document is an object with images and annotations."""
+    with path.open(encoding="utf-8-sig") as file:
+        head = file.read(64)
+    return head.lstrip().startswith("{") and {"images", "annotations"} <= set(_document(path))
+
+
+def expand(pattern: str) -> list[Path]:
+    """Paths of a pattern such as `shards-{00000..00012}.tar`, `*.tar`, or a folder of shards."""
+    if Path(pattern).is_dir():
+        return sorted(Path(pattern).glob("*.tar"))
+    match = re.search(r"\{(\d+)\.\.(\d+)\}", pattern)
+    if match:
+        low, high, width = int(match[1]), int(match[2]), len(match[1])
+        return [Path(f"{pattern[: match.start()]}{n:0{width}d}{pattern[match.end() :]}") for n in range(low, high + 1)]
+    if any(sign in pattern for sign in "*?["):
+        path = Path(pattern)
+        return sorted(path.parent.glob(path.name))
+    return [Path(pattern)]
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not valid JSON ({error})") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _row(values: Mapping[str, Any], store: PictureStore, source: str, *, cell: Cell | None = None) -> Found:
+    captions = _list(next((values[name] for name in CAPTIONS if name in values), None))
+    negatives = _list(next((values[name] for name in NEGATIVES if name in values), None))
+    if cell is not None:
+        return checked(cell, captions, negatives)
+    name = next((values[name] for name in IMAGE_NAMES if isinstance(values.get(name), str)), None)
+    if not name:
+        return Skip(f"{source}: a row without a picture; expected one of {', '.join(IMAGE_NAMES)}")
+    return checked(store.find(name), captions, negatives)
+
+
+def _list(value: Any) -> list[Any]:
+    """Captions as a list; COCO-like sentences are objects with a `raw` text."""
+    items = value if isinstance(value, list) else [] if value is None else [value]
+    return [item.get("raw") if isinstance(item, dict) else item for item in items]
+
+
+def _picture_table(path: Path) -> dict[str, Cell]:
+    with pq.ParquetFile(path) as file:
+        if not {"file_name", "image"} <= set(file.schema_arrow.names):
+            raise InputError(f"{path}: a table of pictures needs the columns file_name and image")
+        return {
+            name: Cell(path, "image", group, row)
+            for group in range(file.metadata.num_row_groups)
+            for row, name in enumerate(file.read_row_group(group, columns=["file_name"])["file_name"].to_pylist())
+        }
+
+
+def _shard(path: Path, shard: tarfile.TarFile) -> Iterator[Found]:
+    key, picture, captions = "", None, list[Any]()
+    for member in shard:
+        if not member.isfile():
+            continue
+        name = PurePosixPath(member.name)
+        stem, _, ending = name.name.partition(".")
+        here = str(name.parent / stem)
+        if here != key:
+            if key:
+                yield _shard_pair(path, key, picture, captions)
+            key, picture, captions = here, None, []
+        if ending.lower() in _PICTURE_ENDINGS:
+            picture = Slice(path, member.offset_data, member.size)
+        elif ending.lower() in (*_TEXT_ENDINGS, "json") and member.size <= _LARGEST_TEXT:
+            captions += _shard_captions(shard, member, ending.lower())
+    if key:
+        yield _shard_pair(path, key, picture, captions)
+
+
+def _shard_pair(path: Path, key: str, picture: Slice | None, captions: Sequence[Any]) -> Found:
+    return Skip(f"{path.name}: {key} has no picture") if picture is None else checked(picture, captions)
+
+
+def _shard_captions(shard: tarfile.TarFile, member: tarfile.TarInfo, ending: str) -> list[Any]:
+    file = shard.extractfile(member)
+    text = file.read().decode("utf-8", "replace") if file is not None else ""
+    if ending != "json":
+        return [text]
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return []
+    return _list(next((values[name] for name in CAPTIONS if name in values), None)) if isinstance(values, dict) else []

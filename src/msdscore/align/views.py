@@ -1,0 +1,37 @@
+"""Augmented views of a picture: crops and mirrors, the same ones whenever they are asked for."""
+
+import re
+from collections.abc import Sequence
+
+from PIL import Image
+
+from msdscore.align.draws import draw, stream
+from msdscore.align.recipe import SampleSpec
+
+_SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
+_ASPECTS = (0.8, 1.25)
+
+
+def pick_view(spec: SampleSpec, *, seed: int, epoch: int, item: int) -> int:
+    """Which of the views an epoch shows of an item."""
+    return draw(seed, "view", epoch, item) % spec.views
+
+
+def make_view(
+    picture: Image.Image, spec: SampleSpec, captions: Sequence[str], *, seed: int, item: int, view: int
+) -> Image.Image:
+    """View number `view` of a picture; number 0 is the picture as it is."""
+    if view == 0:
+        return picture
+    chance = stream(seed, "crop", item, view)
+    area, aspect = chance.uniform(spec.crop, 1.0), chance.uniform(*_ASPECTS)
+    width, height = min(1.0, (area * aspect) ** 0.5), min(1.0, (area / aspect) ** 0.5)
+    left, top = chance.uniform(0, 1 - width), chance.uniform(0, 1 - height)
+    across, down = picture.size
+    box = (left * across, top * down, (left + width) * across, (top + height) * down)
+    whole = (int(box[0]), int(box[1]), max(int(box[2]), int(box[0]) + 1), max(int(box[3]), int(box[1]) + 1))
+    part = picture.crop(whole)
+    mirrored = chance.random() < 0.5
+    if spec.flip and mirrored and not any(_SIDES.search(caption) for caption in captions):
+        return part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return part

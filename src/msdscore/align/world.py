@@ -1,0 +1,136 @@
+"""Several processes that train one model: who is who, and tensors of all of them with their gradients."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from msdscore.align.features import widen
+from msdscore.encoders.heads import Projected
+
+_PATIENCE = timedelta(hours=6)  # others wait while the first process fills a cache
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This process among all; a run without `torchrun` is a world of one."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes files and reports."""
+        return self.rank == 0
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[World]:
+    """The world that `torchrun` describes in the environment; it is left at the end."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield World()
+        return
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
+    try:
+        yield World(dist.get_rank(), size)
+    finally:
+        dist.destroy_process_group()
+
+
+def own_device(device: torch.device) -> torch.device:
+    """Each process of a machine takes the graphics card of its number."""
+    if device.type == "cuda" and device.index is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return device
+
+
+class _Gather(torch.autograd.Function):
+    """Rows of all processes in order of rank; gradients of all processes come back to the rows' owner."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, world: World) -> Tensor:
+        ctx.world, ctx.count = world, rows.shape[0]
+        parts = [torch.empty_like(rows) for _ in range(world.size)]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        total = gradients[0].contiguous()
+        dist.all_reduce(total)
+        start = ctx.world.rank * ctx.count
+        return total[start : start + ctx.count], None
+
+
+def gather(rows: Tensor, world: World) -> Tensor:
+    """Rows of all processes; every process must bring the same number of them.
+
+    Every process computes the same loss of all rows. Its gradient comes back once from each process, and
+    `average_gradients` divides by their number: what remains is the gradient of one process with all rows.
+    """
+    if world.size == 1:
+        return rows
+    if rows.dtype == torch.bool:
+        return gather(rows.to(torch.uint8), world).bool()
+    return _Gather.apply(rows, world)  # type: ignore[no-any-return]
+
+
+def gather_points(side: Projected, world: World) -> Projected:
+    """Aligned points of all processes, padded to the widest."""
+    if world.size == 1:
+        return side
+    width = most(side.mask.shape[1], world, side.mask.device)
+    return Projected(
+        gather(widen(side.points, width), world), gather(widen(side.mask, width), world), gather(side.pooled, world)
+    )
+
+
+def most(value: int, world: World, device: torch.device) -> int:
+    """The largest of the values that the processes bring."""
+    if world.size == 1:
+        return value
+    found = torch.tensor(value, device=device)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return int(found)
+
+
+def total(value: Tensor, world: World) -> Tensor:
+    """The sum of the values that the processes bring, without gradients."""
+    found = value.detach().clone()
+    if world.size > 1:
+        dist.all_reduce(found)
+    return found
+
+
+def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
+    """Give every process the mean of all gradients; heads are light, so one message carries them all."""
+    if world.size == 1:
+        return
+    found = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    flat = torch.cat([gradient.reshape(-1) for gradient in found])
+    dist.all_reduce(flat)
+    flat /= world.size
+    for gradient, part in zip(found, flat.split([gradient.numel() for gradient in found]), strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def wait(world: World) -> None:
+    """Go on when all processes have come here."""
+    if world.size > 1:
+        dist.barrier()
+
+
+def tell_all(value: float, world: World, device: torch.device) -> float:
+    """The first process's value, in every process."""
+    if world.size == 1:
+        return value
+    found = torch.tensor(value, dtype=torch.float64, device=device)
+    dist.broadcast(found, 0)
+    return float(found)

@@ -1,0 +1,56 @@
+"""`msdscore bank`: background pictures for the calibration of any encoder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from msdscore.cli import options
+from msdscore.errors import ConfigError
+
+PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif")
+
+
+def bank(
+    folder: Annotated[Path, typer.Argument(help="Folder of background pictures, any that are not to be judged.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The bank, a .safetensors file.")],
+    captions: Annotated[
+        Path | None, typer.Option(help="Background captions, one a line, for coverage.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=2, help="How many pictures at most, spread over the folder.")] = 128,
+    encoder: options.Encoder = "mini",
+    preset: options.Preset = None,
+    change: options.Change = [],  # noqa: B006, typer copies it
+    encoder_option: options.EncoderOption = [],  # noqa: B006
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    revision: options.Revision = None,
+    batch_size: options.BatchSize = 32,
+) -> None:
+    """Build a bank of background pictures for an encoder and its settings."""
+    from msdscore.encoders.registry import load_encoder
+    from msdscore.io.images import open_image
+    from msdscore.scoring.bank import build_bank, save_bank
+    from msdscore.scoring.config import MSDConfig
+    from msdscore.scoring.scorer import own_config
+
+    chosen = dict(map(options.setting, encoder_option))
+    loaded = load_encoder(encoder, device=device, dtype=dtype, revision=revision, **chosen)
+    config = own_config(loaded) if preset is None else MSDConfig.preset(preset)
+    config = config.changed(**dict(map(options.setting, change)))
+    pictures = [open_image(path) for path in spread_over(folder, limit)]
+    lines = captions.read_text(encoding="utf-8").splitlines() if captions else []
+    built = build_bank(loaded, config, pictures, [line for line in lines if line.strip()], batch_size=batch_size)
+    save_bank(built, output)
+    typer.echo(f"bank {built.name} of {len(pictures)} pictures for {built.encoder} -> {output}")
+
+
+def spread_over(folder: Path, limit: int) -> list[Path]:
+    """At most `limit` pictures of a folder, in order of their names, evenly spread."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: expected a folder of pictures")
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+    if len(found) < 2:
+        raise ConfigError(f"{folder}: holds {len(found)} pictures; a bank needs at least 2")
+    step = max(1.0, len(found) / limit)
+    return [found[int(number * step)] for number in range(min(limit, len(found)))]

@@ -1,0 +1,101 @@
+"""BLIP for image-text matching through transformers: patches and tokens in the space of its contrastive heads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL.Image import Image
+
+from msdscore.core.sphere import unit
+from msdscore.encoders.backbone import Backbone, Identity, States, compile_towers
+from msdscore.encoders.frames import Frame, frame_batch, mask_of, patch_layout
+from msdscore.encoders.hf import load_tokenizer, square_frame
+from msdscore.encoders.large import LargeOptions, load_placed
+from msdscore.encoders.placement import place, read_options
+from msdscore.encoders.texts import (
+    Reading,
+    literal_backend,
+    pack,
+    special_ids,
+    tokenise,
+    unpack_pooled,
+    unpack_tokens,
+)
+from msdscore.encoders.weights import find_checkpoint
+
+_NEEDS = (("preprocessor_config.json", "processor_config.json"), ("tokenizer.json", "vocab.txt"))
+
+
+@dataclass(frozen=True, slots=True)
+class BlipParts:
+    """What a checkpoint consists of once it is loaded."""
+
+    model: Any  # transformers.BlipForImageTextRetrieval
+    backend: Any  # tokenizers.Tokenizer
+    frame: Frame
+    reading: Reading
+
+
+class BlipEncoder(Backbone):
+    """Patches, tokens and pooled vectors of one BLIP-ITM model.
+
+    Every state of a tower goes through the projection of that tower; the first one is the pooled vector, the
+    others are patches and tokens. The matching head, which reads both sides at once, is not used.
+    """
+
+    def __init__(self, parts: BlipParts, identity: Identity) -> None:
+        super().__init__(identity)
+        self._parts = parts
+        vision = parts.model.config.vision_config
+        self._patch = int(vision.patch_size)
+        self._side = int(vision.image_size) // self._patch
+
+    def _see(self, images: Sequence[Image]) -> States:
+        model = self._parts.model
+        pixels, views = frame_batch(images, self._parts.frame, self.device)
+        states = model.vision_model(pixel_values=pixels.to(self._identity.placement.dtype))
+        vectors = model.vision_proj(states.last_hidden_state)
+        layout = tuple(patch_layout(where, (self._side, self._side), (self._patch, self._patch)) for where in views)
+        return States(vectors[:, 1:], mask_of(layout), unit(vectors[:, 0]), layout)
+
+    def _read(self, texts: Sequence[str]) -> States:
+        model = self._parts.model
+        batch = pack([tokenise(self._parts.backend, text) for text in texts], self._parts.reading)
+        states = model.text_encoder(
+            input_ids=batch.ids.to(self.device), attention_mask=batch.attention.to(self.device).long()
+        )
+        vectors = model.text_proj(states.last_hidden_state)
+        return States(unpack_tokens(vectors, batch), batch.mask, unpack_pooled(vectors[:, 0], batch), batch.layout)
+
+
+def load_blip(
+    source: str,
+    *,
+    name: str,
+    revision: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    **options: Any,
+) -> BlipEncoder:
+    """Load a BLIP image-text retrieval checkpoint from a folder or a hub name.
+
+    Raises:
+        WeightsError: files are missing, damaged, or of another kind of model.
+    """
+    chosen = read_options(LargeOptions, options)
+    checkpoint = find_checkpoint(source, revision=revision, needs=_NEEDS)
+    placed = place(device, dtype, half=torch.float16)
+    model, placement = load_placed("BlipForImageTextRetrieval", checkpoint, placed, chosen)
+    compile_towers(chosen, model.vision_model, model.text_encoder)
+    tokenizer = load_tokenizer(checkpoint)
+    backend = literal_backend(tokenizer)
+    prefix, suffix = special_ids(backend)
+    context = int(model.config.text_config.max_position_embeddings)
+    parts = BlipParts(
+        model=model,
+        backend=backend,
+        frame=square_frame(checkpoint, int(model.config.vision_config.image_size)),
+        reading=Reading(context, prefix, suffix, int(tokenizer.pad_token_id), chosen.long_text),
+    )
+    return BlipEncoder(parts, Identity(name, checkpoint.signed(name), placement, chosen, chosen.bits_choice))

@@ -1,0 +1,79 @@
+"""Colours of words and regions: three hues that colour-blind readers tell apart, in even steps of lightness.
+
+Ramps run from white to a hue of Okabe and Ito's palette along a straight line of OKLab, whose distances are those that
+people see; so equal steps of a value look equally large.
+"""
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Role = Literal["support", "penalty", "omission", "leaning"]
+
+_ENDS: dict[Role, tuple[int, int, int]] = {
+    "support": (0, 90, 160),  # blue
+    "penalty": (196, 72, 0),  # vermilion
+    "omission": (140, 50, 110),  # reddish purple
+    "leaning": (0, 110, 90),  # bluish green
+}
+_TO_LMS = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+_TO_LAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
+WHITE = (255, 255, 255)
+
+
+def ramp(role: Role, strength: npt.ArrayLike) -> npt.NDArray[np.uint8]:
+    """RGB colours for strengths from 0 (white) to 1 (the role's full colour); the last axis is added.
+
+    >>> ramp("support", [0.0, 1.0]).tolist()
+    [[255, 255, 255], [0, 90, 160]]
+    """
+    share = np.clip(np.asarray(strength, dtype=np.float64), 0, 1)[..., None]
+    start, end = _lab(np.array(WHITE)), _lab(np.array(_ENDS[role]))
+    return _rgb(start + share * (end - start))
+
+
+def css(role: Role, strength: float) -> str:
+    """The same as a CSS colour.
+
+    >>> css("penalty", 1.0)
+    '#c44800'
+    """
+    return "#" + bytes(ramp(role, strength).tolist()).hex()
+
+
+def ink(role: Role, strength: float) -> str:
+    """Black or white, whichever is easier to read on that colour.
+
+    >>> ink("penalty", 0.1), ink("penalty", 1.0)
+    ('#111', '#fff')
+    """
+    lightness = float(_lab(ramp(role, strength).astype(np.float64))[0])
+    return "#111" if lightness > 0.66 else "#fff"
+
+
+def _lab(rgb: npt.NDArray[np.generic]) -> Floats:
+    share = np.asarray(rgb, dtype=np.float64) / 255
+    linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+    lab: Floats = np.cbrt(linear @ _TO_LMS.T) @ _TO_LAB.T
+    return lab
+
+
+def _rgb(lab: Floats) -> npt.NDArray[np.uint8]:
+    linear = (lab @ np.linalg.inv(_TO_LAB).T) ** 3 @ np.linalg.inv(_TO_LMS).T
+    linear = np.clip(linear, 0, 1)
+    share = np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return np.round(np.clip(share, 0, 1) * 255).astype(np.uint8)

@@ -1,0 +1,192 @@
+"""The figure of an explanation, at the width of a paper's column: words, maps, and the score's decomposition."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from msdscore.errors import require
+from msdscore.explain.colours import Role, css, ink, ramp
+from msdscore.explain.overlay import (
+    MAP_ROLES,
+    TITLES,
+    Scale,
+    fit,
+    map_scale,
+    overlay,
+    overlays,
+    word_colour,
+    word_scale,
+)
+from msdscore.explain.terms import Explanation, Explanations, Unit
+from msdscore.explain.typeset import Line, set_lines
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMN = 3.4  # inches, one column of a two-column paper
+MARGIN = 0.06
+GAP = 0.08
+CAPTION_POINTS, LABEL_POINTS, SMALL_POINTS = 9.0, 7.0, 6.0
+LINE = 0.2  # inches, a line of the caption
+PICTURE_PIXELS = 480  # longest side of a panel's picture: 400 dpi at a third of a column
+GREY = "#555"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A figure on which things are placed in inches from the top left corner."""
+
+    figure: Any
+    width: float
+    height: float
+
+    def axes(self, left: float, top: float, width: float, height: float) -> Any:
+        """Bare axes at a place."""
+        low = self.height - top - height
+        axes = self.figure.add_axes((left / self.width, low / self.height, width / self.width, height / self.height))
+        axes.set_axis_off()
+        return axes
+
+    def text(self, left: float, top: float, text: str, points: float = LABEL_POINTS, **style: Any) -> None:
+        """Text whose top left corner (or as `style` says) is at a place; dollar signs are dollar signs."""
+        style = {"va": "top", "ha": "left", "color": "#111"} | style
+        where = (left / self.width, 1 - top / self.height)
+        self.figure.text(*where, text, fontsize=points, parse_math=False, **style)
+
+
+def figure(explanations: Explanations) -> "Figure":
+    """One column a caption: coloured words, three maps with their legends, and the score as a sum."""
+    items = explanations.items
+    scale = word_scale(items)
+    lines = [set_lines(item, COLUMN - 2 * MARGIN, CAPTION_POINTS) for item in items]
+    caption_height = LINE * max(map(len, lines))
+    panel = (COLUMN - 2 * MARGIN - 2 * GAP) / len(MAP_ROLES)
+    panel_height = panel * float(np.clip(items[0].picture.height / items[0].picture.width, 0.4, 1.6))
+    height = MARGIN + caption_height + 0.24 + 0.15 + panel_height + 0.24 + 0.62
+    page = _page(len(items) * COLUMN, height)
+    pictures = {role: overlays(items, role, longest=PICTURE_PIXELS) for role in MAP_ROLES}
+    for number, item in enumerate(items):
+        left = number * COLUMN + MARGIN
+        _draw_caption(page, left, MARGIN, lines[number], scale)
+        top = MARGIN + caption_height + 0.02
+        _draw_word_key(page, left, top, scale)
+        for place, role in enumerate(MAP_ROLES):
+            start = left + place * (panel + GAP)
+            page.text(start, top + 0.22, TITLES[role], color=css(role, 1.0), weight="bold")
+            _draw_picture(page.axes(start, top + 0.37, panel, panel_height), pictures[role][number])
+            _draw_legend(page, start, top + 0.40 + panel_height, panel, role, map_scale(items, role))
+        _draw_sum(page, left, top + 0.40 + panel_height + 0.20, item, _span(items))
+    return page.figure
+
+
+def word_figure(item: Explanation, columns: int = 4) -> "Figure":
+    """Small pictures of where each content word looks, the least supported word first."""
+    units = item.ranked
+    panel = (COLUMN - 2 * MARGIN - (columns - 1) * GAP) / columns
+    panel_height = panel * float(np.clip(item.picture.height / item.picture.width, 0.4, 1.6))
+    step = panel_height + 0.2
+    rows = max(1, -(-len(units) // columns))
+    page = _page(COLUMN, rows * step + 0.36)
+    scale = word_scale([item])
+    picture = fit(item.picture, PICTURE_PIXELS)
+    for number, unit in enumerate(units):
+        left = MARGIN + (number % columns) * (panel + GAP)
+        top = MARGIN + (number // columns) * step
+        role, strength = word_colour(unit, scale)
+        page.text(left, top, f"{_short(unit.text)}  {unit.gap:+.1f}", weight="bold", color=css(role, max(strength, 0.7)))
+        leaning = item.leaning(unit)
+        tinted = overlay(picture, leaning, item.patches, "leaning", Scale(0.0, float(leaning.max())))
+        _draw_picture(page.axes(left, top + 0.15, panel, panel_height), tinted)
+    foot = "number: nats, log P(word | caption) − log P(word | picture), higher is less supported"
+    page.text(MARGIN, rows * step + 0.1, foot, SMALL_POINTS - 0.5, color=GREY)
+    page.text(MARGIN, rows * step + 0.21, "green: where the word looks, each picture to its own maximum", 5.5, color=GREY)
+    return page.figure
+
+
+def _page(width: float, height: float) -> Page:
+    module: ModuleType = require("matplotlib.figure", extra="figures")
+    return Page(module.Figure(figsize=(width, height), facecolor="white"), width, height)
+
+
+def _draw_caption(page: Page, left: float, top: float, lines: Sequence[Line], scale: Scale) -> None:
+    for number, line in enumerate(lines):
+        for placed in line:
+            role, strength = ("penalty", 0.0) if placed.unit is None else word_colour(placed.unit, scale)
+            box = {"boxstyle": "round,pad=0.12,rounding_size=0.15", "facecolor": css(role, strength), "linewidth": 0}
+            page.text(
+                left + placed.left,
+                top + (number + 0.5) * LINE,
+                placed.text,
+                CAPTION_POINTS,
+                va="center",
+                color=ink(role, strength) if strength else "#111",
+                weight="bold" if _stands_out(placed.unit, role, strength) else "normal",
+                bbox=box if strength > 0.05 else None,
+            )
+
+
+def _stands_out(unit: Unit | None, role: Role, strength: float) -> bool:
+    return False and unit is not None and role == "penalty" and strength > 0.5
+
+
+def _draw_word_key(page: Page, left: float, top: float, scale: Scale) -> None:
+    axes = page.axes(left, top + 0.055, 0.5, 0.07)
+    axes.imshow(ramp("penalty", np.linspace(0, 1, 64))[None], aspect="auto")
+    text = f"words the picture does not support ({scale.low:.1f} to {scale.high:.1f} nats)"
+    page.text(left + 0.56, top + 0.045, text, SMALL_POINTS, color=GREY)
+
+
+def _draw_picture(axes: Any, picture: Any) -> None:
+    axes.imshow(np.asarray(picture), aspect="auto", interpolation="antialiased")
+
+
+def _draw_legend(page: Page, left: float, top: float, width: float, role: Role, scale: Scale) -> None:
+    axes = page.axes(left, top, width, 0.05)
+    axes.imshow(ramp(role, np.linspace(0, 1, 64))[None], aspect="auto")
+    page.text(left, top + 0.065, f"{scale.low:.2g}", SMALL_POINTS, color=GREY)
+    page.text(left + width, top + 0.065, f"{scale.high:.2g} nats", SMALL_POINTS, color=GREY, ha="right")
+
+
+def _span(items: Sequence[Explanation]) -> tuple[float, float]:
+    """The ends of the axis on which all captions' sums are drawn."""
+    ends = [0.0]
+    for item in items:
+        omitted, invented = _parts(item)
+        start = item.score.similarity
+        ends += [start, start - omitted, start - omitted - invented]
+    low, high = min(ends), max(ends)
+    pad = 0.04 * ((high - low) or 1.0)
+    return low - pad, high + pad
+
+
+def _parts(item: Explanation) -> tuple[float, float]:
+    """What omissions and inventions take from the similarity."""
+    score, weight = item.score, item.alpha * item.score.uncertainty
+    return weight * score.beta * score.coverage, weight * (1 - score.beta) * score.support
+
+
+def _draw_sum(page: Page, left: float, top: float, item: Explanation, span: tuple[float, float]) -> None:
+    score, (omitted, invented) = item.score, _parts(item)
+    name = "MSD" if score.candidates == 1 else "Soft-MSD"
+    page.text(left, top, f"{name} {score.soft_msd:+.3f}", LABEL_POINTS + 1, weight="bold")
+    equation = f"= g {score.similarity:.3f} − {item.alpha:g} · {score.uncertainty:.2f} · {score.divergence:.2f}"
+    page.text(left + COLUMN - 2 * MARGIN, top + 0.02, equation, LABEL_POINTS, ha="right")
+    axes = page.axes(left, top + 0.17, COLUMN - 2 * MARGIN, 0.13)
+    axes.set_xlim(*span)
+    axes.set_ylim(0, 1)
+    place = score.similarity
+    axes.barh(0.75, place, height=0.5, color="#999", linewidth=0)
+    for size, role in ((omitted, "omission"), (invented, "penalty")):
+        axes.barh(0.25, -size, left=place, height=0.5, color=css(role, 0.85), linewidth=0)
+        place -= size
+    axes.axvline(0, color="#111", linewidth=0.6)
+    axes.plot([place, place], [0, 1], color="#111", linewidth=1.4)
+    parts = f"similarity g (grey) less omissions {omitted:.3f} (purple) less inventions {invented:.3f} (orange)"
+    page.text(left, top + 0.32, parts, SMALL_POINTS - 0.3, color=GREY)
+
+
+def _short(text: str, most: int = 12) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

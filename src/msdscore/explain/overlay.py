@@ -1,0 +1,94 @@
+"""A picture in grey with values of its patches in colour, and the scale that several pictures share."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from msdscore.encoders.base import PatchLayout
+from msdscore.explain.colours import Role, ramp
+from msdscore.explain.maps import pixels
+from msdscore.explain.terms import Explanation, Unit
+
+Floats = npt.NDArray[np.float64]
+
+MAP_ROLES: tuple[Role, ...] = ("support", "penalty", "omission")
+TITLES: dict[Role, str] = {
+    "support": "backs the caption",
+    "penalty": "speaks against it",
+    "omission": "left out by it",
+    "leaning": "where the word looks",
+}
+# A word this far from the picture gets the full colour even in a caption without worse ones, so that a good caption
+# does not glow; worse words stretch the scale.
+FULL_GAP = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The values that get no colour (`low`) and full colour (`high`)."""
+
+    low: float
+    high: float
+
+    def strength(self, values: npt.ArrayLike) -> Floats:
+        """Where values lie between the two ends, 0 to 1."""
+        wide = self.high - self.low
+        found = (np.asarray(values, dtype=np.float64) - self.low) / (wide if wide > 0 else 1.0)
+        clipped: Floats = np.clip(found, 0.0, 1.0)
+        return clipped
+
+
+def map_of(item: Explanation, role: Role) -> Floats:
+    """The support, penalty or omission map, rows by columns."""
+    return {"support": item.support_map, "penalty": item.penalty_map, "omission": item.omission_map}[role]
+
+
+def map_scale(items: Iterable[Explanation], role: Role) -> Scale:
+    """One scale for the same map of several captions: from zero, or from the lowest term for omissions."""
+    values = np.concatenate([map_of(item, role).ravel() for item in items])
+    return Scale(float(values.min()) if role == "omission" else 0.0, float(values.max()))
+
+
+def word_scale(items: Iterable[Explanation]) -> Scale:
+    """From a gap of zero, or the smallest if none is under it, to the largest."""
+    gaps = [unit.gap for item in items for unit in item.ranked if unit.gap is not None]
+    low = max(0.0, min(gaps, default=0.0))
+    return Scale(low, max(low + FULL_GAP, max(gaps, default=0.0)))
+
+
+def word_colour(unit: Unit, scale: Scale) -> tuple[Role, float]:
+    """Hue and strength of a word: towards `penalty` above the scale's low end, towards `support` under it."""
+    if unit.gap is None or not unit.content:
+        return "penalty", 0.0
+    if unit.gap >= scale.low:
+        return "penalty", float(scale.strength(unit.gap))
+    return "support", float(Scale(0.0, scale.high - scale.low).strength(scale.low - unit.gap))
+
+
+def fit(picture: Image.Image, longest: int) -> Image.Image:
+    """The picture, made smaller if a side is longer than `longest`."""
+    if max(picture.size) <= longest:
+        return picture
+    share = longest / max(picture.size)
+    size = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
+    return picture.resize(size, Image.Resampling.LANCZOS)
+
+
+def overlay(picture: Image.Image, values: Floats, layout: PatchLayout, role: Role, scale: Scale) -> Image.Image:
+    """The picture in light grey, tinted by the values; what the encoder did not see is darkened."""
+    heat = pixels(values.ravel(), layout, picture.size)
+    strength = scale.strength(np.nan_to_num(heat, nan=scale.low))
+    grey = np.asarray(picture.convert("L"), dtype=np.float64)[..., None] / 255
+    # Where the colour is strong the grey goes back, so that dark parts of the photograph do not look like heat.
+    light = 0.30 + 0.70 * grey + 0.25 * strength[..., None] * (1 - grey)
+    tinted = np.where(np.isnan(heat)[..., None], 90 * grey + 40, light * ramp(role, strength))
+    return Image.fromarray(np.clip(tinted, 0, 255).astype(np.uint8))
+
+
+def overlays(items: Sequence[Explanation], role: Role, *, longest: int) -> list[Image.Image]:
+    """The same map of several captions, on one scale."""
+    scale = map_scale(items, role)
+    return [overlay(fit(item.picture, longest), map_of(item, role), item.patches, role, scale) for item in items]

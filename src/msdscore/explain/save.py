@@ -1,0 +1,79 @@
+"""Explanations written to a file, in the form that its name asks for."""
+
+import json
+import warnings
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msdscore.errors import ConfigError
+from msdscore.explain.terms import Explanations
+from msdscore.io.atomic import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DPI = 300
+
+
+def save(explanations: Explanations, path: Path) -> None:
+    """Write a figure (.png, .svg, .pdf), a page (.html) or the numbers (.json), in one step."""
+    check_name(path)
+    content = _WRITERS[path.suffix.lower()](explanations)
+    with replacing(path) as file:
+        file.write(content)
+
+
+def check_name(path: Path) -> None:
+    """Refuse a name whose ending says nothing, before any work is done."""
+    if path.suffix.lower() not in _WRITERS:
+        raise ConfigError(f"{path}: unknown kind of explanation; expected a name ending in {', '.join(_WRITERS)}")
+
+
+def png(explanations: Explanations) -> bytes:
+    """The figure as a PNG."""
+    from msdscore.explain.draw import figure
+
+    return rendered(figure(explanations), "png")
+
+
+def rendered(figure: "Figure", kind: str) -> bytes:
+    """A Matplotlib figure as bytes of a kind of file; no date goes in, so equal inputs give equal bytes."""
+    place = BytesIO()
+    quiet = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with warnings.catch_warnings():
+        # Captions may hold letters that the font lacks; boxes stand for them, and the page form shows them.
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from", category=UserWarning)
+        figure.savefig(place, format=kind, dpi=DPI, metadata=quiet[kind])
+    return place.getvalue()
+
+
+def to_json(explanations: Explanations) -> bytes:
+    """The numbers, one object a caption."""
+    items = [item.to_dict() for item in explanations]
+    return json.dumps({"explanations": items}, ensure_ascii=False, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def _figure(kind: str) -> Callable[[Explanations], bytes]:
+    def write(explanations: Explanations) -> bytes:
+        from msdscore.explain.draw import figure
+
+        return rendered(figure(explanations), kind)
+
+    return write
+
+
+def _page(explanations: Explanations) -> bytes:
+    from msdscore.explain.page import page
+
+    return page(explanations).encode()
+
+
+_WRITERS: dict[str, Callable[[Explanations], bytes]] = {
+    ".png": _figure("png"),
+    ".svg": _figure("svg"),
+    ".pdf": _figure("pdf"),
+    ".html": _page,
+    ".json": to_json,
+}

@@ -1,0 +1,224 @@
+"""Why a caption scores as it does: the score's own terms, a word and a region at a time."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL.Image import Image
+from torch import Tensor
+
+from msdscore.encoders.base import PatchLayout, TokenLayout
+from msdscore.errors import ConfigError
+from msdscore.explain import maps
+from msdscore.explain.words import Kind, group, owners, segment
+from msdscore.io.images import ImageSource
+from msdscore.scoring.results import Score
+
+if TYPE_CHECKING:
+    from msdscore.scoring.scorer import Scorer
+
+Floats = npt.NDArray[np.float64]
+
+# Chosen on the faithfulness study; docs/explain-evidence.md has what was tried.
+PROJECTION: maps.Projection = "influence"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A word, mark or phrase of the caption with its share of the support divergence.
+
+    `term` is in nats and sums over words and marks to the score's support. `gap` is the mean over its tokens of
+    log P_txt − log P_img, also in nats: how much less the picture expects it than the caption does. Both are None
+    where the encoder reads no token there.
+    """
+
+    text: str
+    start: int
+    end: int
+    kind: Kind
+    content: bool
+    tokens: tuple[int, ...]
+    term: float | None
+    gap: float | None
+
+
+@dataclass(frozen=True, eq=False)  # without slots: computed parts are kept
+class Explanation:
+    """The score of one caption of one picture, taken apart.
+
+    `coverage_terms` (one a patch) add up to `score.coverage`, `support_terms` (one a token) to `score.support`, in
+    nats. `affinity` holds for every token how it spreads over the patches; its rows add up to 1.
+    """
+
+    score: Score
+    picture: Image
+    patches: PatchLayout
+    tokens: TokenLayout
+    coverage_terms: Floats
+    support_terms: Floats
+    affinity: Floats
+    alpha: float
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """Words and marks in reading order; their terms add up to the support divergence."""
+        pieces = segment(self.score.caption)
+        owner = owners(self.tokens.spans, pieces)
+        held = [tuple(token for token, place in enumerate(owner) if place == number) for number in range(len(pieces))]
+        return tuple(self._unit(p.start, p.end, p.kind, p.content, held[number]) for number, p in enumerate(pieces))
+
+    @property
+    def words(self) -> tuple[Unit, ...]:
+        """Words in reading order."""
+        return tuple(unit for unit in self.units if unit.kind == "word")
+
+    @property
+    def ranked(self) -> tuple[Unit, ...]:
+        """Content words that the encoder reads, the least supported first."""
+        return _ranked(unit for unit in self.words if unit.content)
+
+    @cached_property
+    def phrases(self) -> tuple[Unit, ...]:
+        """Adjacent content words together ("cup of milk"), the least supported first."""
+        units = self.units
+        found = [[units[number] for number in numbers] for numbers in group(segment(self.score.caption))]
+        return _ranked(
+            self._unit(some[0].start, some[-1].end, "word", True, tuple(token for unit in some for token in unit.tokens))
+            for some in found
+        )
+
+    @cached_property
+    def backing(self) -> Floats:
+        """One number a patch: above zero it backs the caption, below zero it speaks against it."""
+        return maps.backing(PROJECTION, self.coverage_terms, self.support_terms, self.affinity, self.score.beta)
+
+    @property
+    def support_map(self) -> Floats:
+        """How much each patch backs the caption, rows by columns; zero where it does not."""
+        return maps.grid(np.maximum(self.backing, 0), self.patches)
+
+    @property
+    def penalty_map(self) -> Floats:
+        """How much each patch speaks against the caption, rows by columns; zero where it does not."""
+        return maps.grid(np.maximum(-self.backing, 0), self.patches)
+
+    @property
+    def omission_map(self) -> Floats:
+        """Coverage terms, rows by columns: high where the caption says least about what is seen."""
+        return maps.grid(self.coverage_terms, self.patches)
+
+    def leaning(self, unit: Unit) -> Floats:
+        """Where a word looks: the spread of its tokens over the patches, rows by columns, adding up to 1."""
+        if not unit.tokens:
+            raise ConfigError(f"the encoder reads no token at {unit.text!r}, so it leans on no region")
+        return maps.grid(self.affinity[list(unit.tokens)].mean(axis=0), self.patches)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the pixels, as plain values."""
+        from msdscore.explain.document import document
+
+        return document(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write a picture (.png, .svg, .pdf), a page (.html) or the numbers (.json)."""
+        Explanations((self,)).save(path)
+
+    def __str__(self) -> str:
+        listed = ", ".join(f"{unit.text} ({unit.gap:+.2f})" for unit in self.ranked[:3])
+        return f"{self.score}\nleast supported, nats: {listed or 'none'}"
+
+    def _repr_html_(self) -> str:
+        return Explanations((self,))._repr_html_()
+
+    def _repr_png_(self) -> bytes | None:
+        return Explanations((self,))._repr_png_()
+
+    def _unit(self, start: int, end: int, kind: Kind, content: bool, tokens: tuple[int, ...]) -> Unit:
+        share = float(self.support_terms[list(tokens)].sum()) if tokens else None
+        gap = None if share is None else share * len(self.support_terms) / len(tokens)
+        return Unit(self.score.caption[start:end], start, end, kind, content, tokens, share, gap)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanations:
+    """Explanations of captions of one picture, shown side by side on one scale."""
+
+    items: tuple[Explanation, ...]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Explanation:
+        return self.items[index]
+
+    def __iter__(self) -> Iterator[Explanation]:
+        return iter(self.items)
+
+    def save(self, path: str | Path) -> None:
+        """Write a picture (.png, .svg, .pdf), a page (.html) or the numbers (.json)."""
+        from msdscore.explain.save import save
+
+        save(self, Path(path))
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{item.score.caption}\n{item}" for item in self)
+
+    def _repr_html_(self) -> str:
+        from msdscore.explain.snippet import snippet
+
+        return snippet(self)
+
+    def _repr_png_(self) -> bytes | None:
+        from msdscore.errors import MissingExtraError
+        from msdscore.explain.save import png
+
+        try:
+            return png(self)
+        except MissingExtraError:
+            return None
+
+
+def explain(scorer: "Scorer", image: ImageSource, captions: Sequence[str]) -> Explanations:
+    """Score captions of one picture as a candidate set and keep every term."""
+    if isinstance(captions, str) or not captions:
+        raise ConfigError("an explanation needs a list of at least one caption")
+    encoded = scorer.encode([image], captions)
+    measured = scorer.compare(encoded, [0] * len(captions))
+    scores = scorer.fuse(captions, measured)
+    patches = _points(encoded.images.points[0], encoded.images.mask[0])
+    return Explanations(
+        tuple(
+            Explanation(
+                score,
+                encoded.pictures[0],
+                measured.patches[0],
+                measured.tokens[number],
+                _real(measured.divergence.coverage_terms[number], encoded.images.mask[0]),
+                _real(measured.divergence.support_terms[number], encoded.texts.mask[number]),
+                maps.affinities(
+                    patches, _points(encoded.texts.points[number], encoded.texts.mask[number]), scorer.config.kappa
+                ),
+                scorer.config.alpha,
+            )
+            for number, score in enumerate(scores)
+        )
+    )
+
+
+def _ranked(units: Any) -> tuple[Unit, ...]:
+    """Units with a gap, largest first; equal ones in reading order."""
+    read = [unit for unit in units if unit.gap is not None]
+    return tuple(sorted(read, key=lambda unit: -unit.gap))
+
+
+def _real(values: Tensor, mask: Tensor) -> Floats:
+    width = min(len(values), len(mask))
+    return values[:width][mask[:width]].double().cpu().numpy()
+
+
+def _points(points: Tensor, mask: Tensor) -> Floats:
+    return points[mask].double().cpu().numpy()

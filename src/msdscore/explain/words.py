@@ -1,0 +1,168 @@
+"""A caption cut into words, marks and phrases by its characters, whatever the encoder's tokens are."""
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["word", "mark"]
+Span = tuple[int, int]
+
+# Between two letters or digits these belong to the word: don't, black-and-white, 3.5.
+_JOINERS = frozenset("'’-‐‑")
+_DIGIT_JOINERS = frozenset(".,:")
+# Scripts written without spaces; each of their characters stands as a word.
+_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+_BRIDGE = "of"
+
+_FUNCTION_WORDS = frozenset(
+    """
+    a an the this that these those some any no each every either neither another such both all
+    i you he she it we they me him her us them my your his its our their mine yours hers ours theirs
+    myself yourself himself herself itself ourselves themselves who whom whose which what there here
+    am is are was were be been being do does did doing done has have had having will would shall should
+    can could may might must not
+    of in on at by for with about against between into through during before after above below to from up down
+    out off over under near onto upon within without along across behind beside besides beneath around among
+    toward towards via per as like than
+    and or but nor so yet if because while although though since until unless when where whether
+    it's there's that's isn't aren't wasn't weren't don't doesn't didn't
+    also just very too only then
+    """.split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A word or a mark of a caption, at characters `start` to `end`; `content` words name what can be seen."""
+
+    text: str
+    start: int
+    end: int
+    kind: Kind
+    content: bool
+
+
+def segment(caption: str) -> tuple[Piece, ...]:
+    """Words and marks of a caption in order; white space belongs to none.
+
+    >>> [piece.text for piece in segment("A dog's 3.5-year-old toy, isn't it?")]
+    ['A', "dog's", '3.5-year-old', 'toy', ',', "isn't", 'it', '?']
+    """
+    return tuple(_piece(caption, start, end, kind) for start, end, kind in _spans(caption))
+
+
+def is_content(word: str) -> bool:
+    """Whether a word names something rather than holding the sentence together; English function words do not.
+
+    >>> is_content("dog"), is_content("The")
+    (True, False)
+    """
+    return word.casefold().replace("’", "'") not in _FUNCTION_WORDS
+
+
+def group(pieces: Sequence[Piece]) -> tuple[tuple[int, ...], ...]:
+    """Numbers of the pieces of every phrase: adjacent content words, joined over "of".
+
+    >>> pieces = segment("a large cup of milk on the table, outdoors")
+    >>> [" ".join(pieces[number].text for number in phrase) for phrase in group(pieces)]
+    ['large cup of milk', 'table', 'outdoors']
+    """
+    phrases: list[tuple[int, ...]] = []
+    current: list[int] = []
+    for number, piece in enumerate(pieces):
+        if piece.content or (current and _bridges(pieces, number)):
+            current.append(number)
+        elif current:
+            phrases.append(tuple(current))
+            current = []
+    return (*phrases, tuple(current)) if current else tuple(phrases)
+
+
+def owners(spans: Sequence[Span], pieces: Sequence[Piece]) -> tuple[int, ...]:
+    """The piece that every token belongs to: the one it shares most characters with, else the nearest.
+
+    No token is left out, so sums over pieces are sums over tokens.
+
+    >>> owners([(0, 4), (4, 7), (7, 8)], segment("playing."))
+    (0, 0, 1)
+    """
+    return tuple(_owner(span, pieces) for span in spans)
+
+
+def _owner(span: Span, pieces: Sequence[Piece]) -> int:
+    start, end = span
+
+    def fit(number: int) -> tuple[int, int]:
+        piece = pieces[number]
+        shared = min(end, piece.end) - max(start, piece.start)
+        return max(shared, 0), -max(piece.start - end, start - piece.end, 0)
+
+    return max(range(len(pieces)), key=fit)
+
+
+def _bridges(pieces: Sequence[Piece], number: int) -> bool:
+    follows = number + 1 < len(pieces) and pieces[number + 1].content
+    return pieces[number].text.casefold() == _BRIDGE and follows
+
+
+def _piece(caption: str, start: int, end: int, kind: Kind) -> Piece:
+    text = caption[start:end]
+    return Piece(text, start, end, kind, kind == "word" and is_content(text))
+
+
+def _spans(text: str) -> Iterator[tuple[int, int, Kind]]:
+    place = 0
+    while place < len(text):
+        if text[place].isspace():
+            place += 1
+            continue
+        end = _word_end(text, place)
+        kind: Kind = "word" if end > place else "mark"
+        # Signs such as emoji say something a picture can show; punctuation does not.
+        if kind == "mark" and unicodedata.category(text[place]) == "So":
+            kind = "word"
+        end = max(end, _with_marks(text, place + 1))
+        yield place, end, kind
+        place = end
+
+
+def _word_end(text: str, start: int) -> int:
+    """Where the word that begins at `start` ends; `start` itself if none begins there."""
+    if not _is_letter(text[start]):
+        return start
+    if _is_unspaced(text[start]):
+        return _with_marks(text, start + 1)
+    place = start
+    while place < len(text) and (_continues(text, place) or _joins(text, place)):
+        place += 1
+    return place
+
+
+def _continues(text: str, place: int) -> bool:
+    char = text[place]
+    return unicodedata.category(char)[0] == "M" or (_is_letter(char) and not _is_unspaced(char))
+
+
+def _joins(text: str, place: int) -> bool:
+    if place == 0 or place + 1 >= len(text):
+        return False
+    before, char, after = text[place - 1], text[place], text[place + 1]
+    if char in _DIGIT_JOINERS:
+        return before.isdigit() and after.isdigit()
+    return char in _JOINERS and _is_letter(before) and _is_letter(after)
+
+
+def _with_marks(text: str, place: int) -> int:
+    """Past combining marks and variation selectors, which belong to the character before them."""
+    while place < len(text) and (unicodedata.category(text[place])[0] == "M" or text[place] == "\u200d"):
+        place += 1
+    return place
+
+
+def _is_letter(char: str) -> bool:
+    return unicodedata.category(char)[0] in "LN" or char == "_"
+
+
+def _is_unspaced(char: str) -> bool:
+    return ord(char) > 0x0E00 and unicodedata.name(char, "").startswith(_UNSPACED)

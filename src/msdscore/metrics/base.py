@@ -1,0 +1,151 @@
+"""What a metric is: questions about pictures and captions in, one number a candidate caption out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL.Image import Image
+
+from msdscore.encoders.base import Embeddings
+from msdscore.scoring.config import MSDConfig
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Need = Literal["encoder", "mixtures", "pictures", "references", "pairs"]
+Scope = Literal["chunk", "corpus"]
+
+
+def _nothing() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The embeddings of a batch, each picture and caption once, and what was measured of their pairs.
+
+    `image_row[p]` and `text_row[t]` are the rows of the batch's picture p and text t, −1 where it could not be read.
+    Pair k is row `pair_images[k]` of `images` with row `pair_texts[k]` of `texts`; `pair_of[c, j]` is the pair of
+    case c and candidate j, −1 where there is none. `numbers` holds columns over the pairs: similarity, and with
+    mixtures coverage, support, beta, divergence and msd. `embed` encodes further texts.
+    """
+
+    images: Embeddings
+    texts: Embeddings
+    readable: tuple[str, ...]
+    pair_images: Ints
+    pair_texts: Ints
+    pair_of: Ints
+    numbers: Mapping[str, Floats]
+    embed: Callable[[Sequence[str]], Embeddings]
+    config: MSDConfig
+
+    def spread(self, by_pair: Floats) -> Floats:
+        """Numbers of pairs as a matrix of cases and candidates, NaN where there is no pair."""
+        padded = np.append(np.asarray(by_pair, dtype=np.float64), np.nan)
+        spread: Floats = padded[self.pair_of]
+        return spread
+
+    def column(self, name: str) -> Floats:
+        """One of the numbers as a matrix of cases and candidates."""
+        return self.spread(self.numbers[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Cases to score: each is a picture with one or more candidate captions.
+
+    `captions[c, j]` is the number in `texts` of candidate j of case c, `owner[c]` the number of its picture in
+    `pictures` (None: unreadable, or not needed). Equal `group` numbers are cases of one picture. `control` marks
+    the cases whose picture, and references, are those of another item. With `whole`, these are all cases of a
+    benchmark.
+    """
+
+    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    captions: Ints
+    pictures: tuple[Image | None, ...]
+    owner: Ints
+    group: Ints
+    control: NDArray[np.bool_]
+    references: tuple[tuple[str, ...], ...]
+    vectors: Vectors | None = None
+    whole: bool = True
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def candidates(self, case: int) -> tuple[str, ...]:
+        """The candidate captions of one case."""
+        return tuple(self.texts[number] for number in self.captions[case].tolist())
+
+    def picture(self, case: int) -> Image | None:
+        """The decoded picture of one case."""
+        return self.pictures[int(self.owner[case])]
+
+    def by_text(self, values: Sequence[float] | Floats) -> Floats:
+        """Numbers of texts as a matrix of cases and candidates."""
+        spread: Floats = np.asarray(values, dtype=np.float64)[self.captions]
+        return spread
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Scores of all cases (cases, candidates), NaN where none could be made.
+
+    `facts` are further columns over the cases, such as tokens used; results show their sums.
+    """
+
+    values: Floats
+    facts: Mapping[str, Floats] = field(default_factory=_nothing)
+
+
+Score = Callable[[Batch], Scored]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a metric's loader gives: the function, and `key:value` choices for the signature."""
+
+    score: Score
+    choices: str = ""
+    lower_is_better: bool | None = None  # where the argument decides, and not the row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRow:
+    """One metric: how to load it, what it needs, and what a user should know.
+
+    `loader` is `"module:callable"`, called as `loader(argument, **options)` and answering with `Loaded`. `judged`
+    metrics call ties themselves, so that no tie threshold is put on their scores.
+    """
+
+    name: str
+    loader: str
+    title: str
+    needs: tuple[Need, ...] = ()
+    higher_is_better: bool = True
+    argument: str = ""  # what NAME:ARGUMENT stands for; empty: it takes none
+    extra: str = ""  # of pip install 'msdscore[EXTRA]'
+    options: tuple[str, ...] = ()
+    scope: Scope = "chunk"
+    judged: bool = False
+    citation: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A loaded metric; `label` is the text it was asked for by and names its columns."""
+
+    label: str
+    row: MetricRow
+    score: Score
+    choices: str
+    higher_is_better: bool
+
+    def needs(self, need: Need) -> bool:
+        """Whether it cannot do without that."""
+        return need in self.row.needs

@@ -1,0 +1,68 @@
+"""Rivals of the local divergence on the same patches and tokens: max-similarity and entropic transport."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from msdscore.errors import ConfigError, require
+from msdscore.metrics.base import Batch, Floats, Loaded, Scored, Vectors
+from msdscore.metrics.msd import vectors_of
+
+SINKHORN_REG = 0.05  # of cosine distances, which lie between 0 and 2
+_STEPS, _PRECISION = 1000, 1e-6
+
+
+def load_max_sim() -> Loaded:
+    r"""Mean over the caption's tokens of the largest cosine with a patch, :math:`\frac{1}{M}\sum_j\max_i x_i y_j`."""
+    return Loaded(lambda batch: Scored(_over_pairs(vectors_of(batch), _max_sim)))
+
+
+def load_sinkhorn(reg: str = f"{SINKHORN_REG}") -> Loaded:
+    """Transport cost of 1 − cosine between uniform tokens and patches, with entropic regularisation `reg`."""
+    strength = float(reg)
+    if not strength > 0:
+        raise ConfigError(f"reg must be positive, got {reg}")
+    ot: Any = require("ot", extra="ot")
+
+    def cost(cosines: Tensor) -> list[float]:
+        distance = (1 - cosines).double().cpu().numpy()
+        patches = np.full(len(distance), 1 / len(distance))
+        tokens = np.full(distance.shape[1], 1 / distance.shape[1])
+        plan = ot.sinkhorn(
+            patches, tokens, distance, strength, method="sinkhorn_log",
+            numItermax=_STEPS, stopThr=_PRECISION, warn=False,
+        )  # fmt: skip
+        return [float((plan * distance).sum())]
+
+    def score(batch: Batch) -> Scored:
+        return Scored(_over_pairs(vectors_of(batch), lambda several: [c for one in several for c in cost(one)]))
+
+    return Loaded(score, f"reg:{strength:g}|it:{_STEPS}")
+
+
+def _max_sim(several: list[Tensor]) -> list[float]:
+    return [float(cosines.max(dim=0).values.double().mean()) for cosines in several]
+
+
+def _over_pairs(vectors: Vectors, measure: Callable[[list[Tensor]], list[float]]) -> Floats:
+    """A measure of the patch-by-token cosines of every pair, one product a picture."""
+    values = np.full(len(vectors.pair_images), np.nan)
+    for pairs, cosines in _cosines(vectors):
+        values[pairs] = measure(cosines)
+    return vectors.spread(values)
+
+
+def _cosines(vectors: Vectors) -> Iterator[tuple[list[int], list[Tensor]]]:
+    """Pairs of each picture, with the cosines of its real patches and their real tokens."""
+    texts = [points[mask] for points, mask in zip(vectors.texts.points, vectors.texts.mask, strict=True)]
+    order = np.argsort(vectors.pair_images, kind="stable")
+    starts = np.flatnonzero(np.diff(vectors.pair_images[order], prepend=-1))
+    for pairs in np.split(order, starts[1:]) if len(order) else []:
+        image = int(vectors.pair_images[pairs[0]])
+        patches = vectors.images.points[image][vectors.images.mask[image]]
+        mine = [texts[row] for row in vectors.pair_texts[pairs].tolist()]
+        product = patches.float() @ torch.cat(mine).float().mT
+        yield pairs.tolist(), list(product.split([len(tokens) for tokens in mine], dim=1))

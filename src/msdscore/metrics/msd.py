@@ -1,0 +1,87 @@
+"""The score of this package and its parts, read off what was measured once."""
+
+import numpy as np
+import torch
+
+from msdscore.core import fusion
+from msdscore.errors import ConfigError
+from msdscore.metrics.base import Batch, Floats, Loaded, Score, Scored, Vectors
+
+RANK_MARGIN = 0.005  # tau_r, paper
+
+
+def load_cosine() -> Loaded:
+    """Similarity of the pooled vectors."""
+    return Loaded(_column("similarity"))
+
+
+def load_coverage() -> Loaded:
+    """KL(image‖text)."""
+    return Loaded(_column("coverage"))
+
+
+def load_support() -> Loaded:
+    """KL(text‖image)."""
+    return Loaded(_column("support"))
+
+
+def load_divergence() -> Loaded:
+    """Both divergences, weighed by the gate of the settings."""
+    return Loaded(_column("divergence"))
+
+
+def load_msd() -> Loaded:
+    """Similarity less alpha times the divergence."""
+    return Loaded(_column("msd"))
+
+
+def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the option is named for its user
+    """MSD gated by uncertainty; a candidate set is the captions of one item, or all those of one picture."""
+    if set not in ("item", "image"):
+        raise ConfigError(f"set must be 'item' or 'image', got {set!r}")
+
+    def score(batch: Batch) -> Scored:
+        group = np.arange(len(batch)) if set == "item" else batch.group
+        return Scored(_soften(vectors_of(batch), group))
+
+    return Loaded(score, f"set:{set}")
+
+
+def load_rank_agg(margin: str = f"{RANK_MARGIN}") -> Loaded:
+    """Similarity decides where the gap exceeds `margin`, else the smaller divergence."""
+    gap = float(margin)
+
+    def score(batch: Batch) -> Scored:
+        vectors = vectors_of(batch)
+        sides = (torch.from_numpy(vectors.column(name)) for name in ("similarity", "divergence"))
+        preference = fusion.rank_agg_preference(*sides, margin=gap).numpy()
+        unknown = np.isnan(vectors.column("similarity")).any(axis=1)
+        preference = np.where(unknown, np.nan, preference)
+        return Scored(np.stack([preference, -preference], axis=1) / 2)
+
+    return Loaded(score, f"margin:{gap:g}")
+
+
+def vectors_of(batch: Batch) -> Vectors:
+    """The embeddings of a batch whose metric needs an encoder."""
+    assert batch.vectors is not None, "the runner makes vectors for every metric that needs an encoder"
+    return batch.vectors
+
+
+def _column(name: str) -> Score:
+    def score(batch: Batch) -> Scored:
+        return Scored(vectors_of(batch).column(name))
+
+    return score
+
+
+def _soften(vectors: Vectors, group: np.ndarray) -> Floats:
+    """Soft-MSD of all candidates that have a pair, in float64."""
+    similarity, divergence = vectors.column("similarity"), vectors.column("divergence")
+    known = ~np.isnan(similarity)
+    sets = np.broadcast_to(group[:, None], similarity.shape)[known]
+    g, d = (torch.from_numpy(side[known]) for side in (similarity, divergence))
+    u = fusion.set_uncertainty(g, torch.from_numpy(sets.copy()), temperature=vectors.config.temperature)
+    values = np.full(similarity.shape, np.nan)
+    values[known] = fusion.soft_msd(g, d, u, alpha=vectors.config.alpha).numpy()
+    return values

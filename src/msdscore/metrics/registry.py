@@ -1,0 +1,119 @@
+"""Metrics by name: list them, read what was asked for, load it."""
+
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from msdscore.encoders.registry import PluginWarning
+from msdscore.errors import ConfigError, InputError, unknown_name
+from msdscore.metrics.base import Loaded, Metric, MetricRow
+from msdscore.metrics.table import ROWS
+
+GROUP = "msdscore.metrics"
+_OPTION = re.compile(r",(?=[a-z_]+=)")
+
+
+def list_metrics() -> tuple[MetricRow, ...]:
+    """Every metric that can be asked for, the built-in ones first, then those of installed packages.
+
+    >>> [row.name for row in list_metrics()][:3]
+    ['cosine', 'coverage', 'support']
+    """
+    known = {row.name: row for row in ROWS}
+    for row in _plugins():
+        known.setdefault(row.name, row)
+    return tuple(known.values())
+
+
+def find_metric(name: str) -> MetricRow:
+    """The row of a metric by name."""
+    rows = {row.name: row for row in list_metrics()}
+    if name not in rows:
+        raise unknown_name("metric", name, rows)
+    return rows[name]
+
+
+def load_metric(asked: str) -> Metric:
+    """A metric from `NAME`, `NAME:ARGUMENT` or either with `,option=value` behind it.
+
+    >>> load_metric("soft-msd,set=image").choices
+    'set:image'
+    """
+    name, argument, options = read_metric(asked)
+    row = find_metric(name)
+    _check(row, argument, options)
+    loader: Callable[..., Loaded] = _resolve(row.loader)
+    loaded = loader(argument, **options) if row.argument else loader(**options)
+    lower = not row.higher_is_better if loaded.lower_is_better is None else loaded.lower_is_better
+    return Metric(asked, row, loaded.score, loaded.choices, not lower)
+
+
+def load_metrics(asked: Iterable[str]) -> tuple[Metric, ...]:
+    """Several metrics, each asked for once."""
+    wanted = list(dict.fromkeys(asked))
+    if not wanted:
+        raise ConfigError("expected at least one metric, got none; see `msdscore metrics`")
+    return tuple(load_metric(one) for one in wanted)
+
+
+def read_metric(asked: str) -> tuple[str, str, dict[str, str]]:
+    """Name, argument and options of what was asked for.
+
+    >>> read_metric("judge:gpt-4o,url=http://localhost:8000/v1")
+    ('judge', 'gpt-4o', {'url': 'http://localhost:8000/v1'})
+    """
+    head, *rest = _OPTION.split(asked)
+    name, _, argument = head.partition(":")
+    options = dict(part.split("=", 1) for part in rest)
+    return name.strip(), argument.strip(), options
+
+
+def number(name: str, text: str | float, *, least: float = float("-inf")) -> float:
+    """The value of a numeric option."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ConfigError(f"{name} must be a number, got {text!r}") from None
+    if not value >= least:
+        raise ConfigError(f"{name} must be at least {least:g}, got {text}")
+    return value
+
+
+def choice(name: str, value: str, known: tuple[str, ...]) -> str:
+    """The value of an option that has a few known ones."""
+    if value not in known:
+        raise ConfigError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
+    return value
+
+
+def _check(row: MetricRow, argument: str, options: dict[str, str]) -> None:
+    if row.argument and not argument:
+        raise ConfigError(f"metric {row.name!r} is asked for as {row.name}:ARGUMENT, where ARGUMENT is {row.argument}")
+    if argument and not row.argument:
+        raise ConfigError(f"metric {row.name!r} takes no argument, got {argument!r}")
+    for name in options:
+        if name not in row.options:
+            raise unknown_name(f"option of metric {row.name}", name, row.options)
+
+
+def _resolve(target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _plugins() -> Iterator[MetricRow]:
+    for point in sorted(entry_points(group=GROUP), key=lambda found: found.name):
+        try:
+            yield _row_of(point)
+        except Exception as error:  # noqa: BLE001, a plugin is other people's code and must not stop the rest
+            warnings.warn(f"metric plugin {point.name!r} is ignored: {error}", PluginWarning, stacklevel=3)
+
+
+def _row_of(point: EntryPoint) -> MetricRow:
+    row = point.load()
+    if not isinstance(row, MetricRow):
+        raise InputError(f"entry point {point.name} of {GROUP}: expected a MetricRow, got {type(row).__name__}")
+    return row

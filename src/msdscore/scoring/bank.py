@@ -1,0 +1,125 @@
+"""Banks of background pictures: built once from any pictures, kept in a file, named in the signature."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from PIL.Image import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from msdscore.core.calibration import Bank
+from msdscore.core.divergence import PointSet, fit_all
+from msdscore.core.mixture import Mixture
+from msdscore.encoders.base import Embeddings, Encoder
+from msdscore.errors import ConfigError, WeightsError
+from msdscore.io.keys import pixel_key, text_key
+from msdscore.scoring.batches import encode_by_length, encode_in_batches
+from msdscore.scoring.comparison import fit_settings
+from msdscore.scoring.config import MSDConfig
+
+FORMAT = "msdscore-bank-1"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBank:
+    """A bank with the name that the signature gives it, and the encoder whose space it lies in."""
+
+    name: str
+    encoder: str
+    bank: Bank
+
+    def require(self, encoder: Encoder, config: MSDConfig) -> None:
+        """Refuse a bank that was not built for this encoder and these mixtures."""
+        if self.encoder != encoder.signature:
+            raise ConfigError(
+                f"the bank {self.name} was built for encoder {self.encoder}, not for {encoder.signature}; "
+                "build one with: msdscore bank PICTURES -o bank.safetensors --encoder NAME"
+            )
+        for side, mixtures in zip(("image", "text"), (self.bank.images, self.bank.texts), strict=True):
+            wanted = config.components[0 if side == "image" else 1]
+            if mixtures is not None and (mixtures.kappa, mixtures.means.shape[1]) != (config.kappa, wanted):
+                raise ConfigError(
+                    f"the bank {self.name} has {side} mixtures of {mixtures.means.shape[1]} components with kappa "
+                    f"{mixtures.kappa:g}, the configuration asks for {wanted} with {config.kappa:g}; build one to fit"
+                )
+
+
+def build_bank(
+    encoder: Encoder,
+    config: MSDConfig,
+    pictures: Sequence[Image],
+    captions: Sequence[str] = (),
+    *,
+    batch_size: int = 32,
+) -> NamedBank:
+    """Fit the mixtures of background pictures, and of background captions where coverage is to be calibrated too."""
+    if len(pictures) < 2:
+        raise ConfigError(f"a bank needs at least 2 pictures, got {len(pictures)}; some hundred serve well")
+    image_side = encode_in_batches(pictures, encoder.encode_images, size=batch_size)
+    images = _mixtures(image_side, [pixel_key(picture) for picture in pictures], config, side=0)
+    texts = None
+    if captions:
+        text_side = encode_by_length(captions, encoder.encode_texts, size=4 * batch_size)
+        texts = _mixtures(text_side, [text_key(caption) for caption in captions], config, side=1)
+    bank = Bank(images, texts)
+    return NamedBank(_mark(bank), encoder.signature, bank)
+
+
+def save_bank(named: NamedBank, path: Path) -> None:
+    """Write a bank as safetensors."""
+    metadata = {"format": FORMAT, "encoder": named.encoder, "kappa": repr(named.bank.images.kappa)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(save(_tensors(named.bank), metadata=metadata))
+
+
+def load_bank(path: Path) -> NamedBank:
+    """Read a bank that `save_bank` wrote."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118, no mapping
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"{path}: cannot be read as a bank ({error}); build one with: msdscore bank") from error
+    if metadata.get("format") != FORMAT:
+        raise WeightsError(f"{path}: is no bank of background pictures; build one with: msdscore bank")
+    return named_bank(tensors, kappa=float(metadata["kappa"]), encoder=metadata["encoder"])
+
+
+def named_bank(tensors: dict[str, Tensor], *, kappa: float, encoder: str) -> NamedBank:
+    """A bank from its tensors: `images.means`, `images.log_weights`, and `texts.*` where there are captions."""
+    texts = None
+    if "texts.means" in tensors:
+        texts = Mixture(tensors["texts.means"], tensors["texts.log_weights"], kappa)
+    bank = Bank(Mixture(tensors["images.means"], tensors["images.log_weights"], kappa), texts)
+    return NamedBank(_mark(bank), encoder, bank)
+
+
+def moved(bank: Bank, device: torch.device) -> Bank:
+    """The bank on a device."""
+    return Bank(_moved(bank.images, device), None if bank.texts is None else _moved(bank.texts, device))
+
+
+def _moved(mixture: Mixture, device: torch.device) -> Mixture:
+    return Mixture(mixture.means.to(device), mixture.log_weights.to(device), mixture.kappa)
+
+
+def _mixtures(side_batch: Embeddings, keys: Sequence[int], config: MSDConfig, *, side: int) -> Mixture:
+    device = side_batch.points.device
+    points = PointSet(side_batch.points, side_batch.mask, torch.tensor(keys, dtype=torch.int64, device=device))
+    return _moved(fit_all(points, fit_settings(config, config.components[side])), torch.device("cpu"))
+
+
+def _tensors(bank: Bank) -> dict[str, Tensor]:
+    sides = {"images": bank.images} | ({} if bank.texts is None else {"texts": bank.texts})
+    tensors = {f"{side}.means": mixture.means for side, mixture in sides.items()}
+    tensors |= {f"{side}.log_weights": mixture.log_weights for side, mixture in sides.items()}
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def _mark(bank: Bank) -> str:
+    """Size and a short hash of the content, e.g. `128@1f0c9a2b`."""
+    return f"{len(bank.images)}@{sha256(save(_tensors(bank))).hexdigest()[:8]}"

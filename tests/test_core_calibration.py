@@ -1,0 +1,83 @@
+import pytest
+import torch
+
+import reference
+from msdscore.core.calibration import Bank, expected_log_density
+from msdscore.core.divergence import diverge, fit_all, log_density
+from msdscore.core.mixture import FitSettings, Mixture
+from point_sets import ragged, take
+
+IMAGE, TEXT = FitSettings(components=3), FitSettings(components=2)
+
+
+def calibrated(images, texts, owner, bank):
+    return diverge(images, texts, owner, image_fit=IMAGE, text_fit=TEXT, bank=bank)
+
+
+@pytest.fixture
+def sides():
+    return ragged([9, 14, 6], 12, seed=1), ragged([5, 8, 3], 12, seed=2), torch.arange(3)
+
+
+@pytest.fixture
+def bank():
+    return Bank(fit_all(ragged([10] * 7, 12, seed=5), IMAGE), fit_all(ragged([6] * 4, 12, seed=6), TEXT))
+
+
+def test_expected_log_density_is_the_plain_mean(sides, bank):
+    _, texts, _ = sides
+    result = expected_log_density(bank.images, texts.points)
+    for row in range(3):
+        tokens = texts.points[row][texts.mask[row]].numpy()
+        one_by_one = [
+            reference.log_density(tokens, (bank.images.means[b].numpy(), bank.images.log_weights[b].exp().numpy()))
+            for b in range(7)
+        ]
+        assert result[row][texts.mask[row]].numpy() == pytest.approx(sum(one_by_one) / 7, abs=1e-10)
+
+
+def test_calibrated_terms_are_plain_terms_less_their_mean_over_the_bank(sides, bank):
+    images, texts, owner = sides
+    plain, result = calibrated(images, texts, owner, None), calibrated(images, texts, owner, bank)
+    text_mixtures, image_mixtures = fit_all(texts, TEXT), fit_all(images, IMAGE)
+    sizes = texts.mask.sum(dim=1, keepdim=True)
+    mean = (log_density(text_mixtures, texts.points) - expected_log_density(bank.images, texts.points)) / sizes
+    expected = torch.where(texts.mask, plain.support_terms - mean, 0.0)
+    assert torch.allclose(result.support_terms, expected, atol=1e-12)
+    patches = images.mask.sum(dim=1, keepdim=True)
+    mean = (log_density(image_mixtures, images.points) - expected_log_density(bank.texts, images.points)) / patches
+    assert torch.allclose(result.coverage_terms, torch.where(images.mask, plain.coverage_terms - mean, 0.0), atol=1e-12)
+    assert torch.equal(result.support, result.support_terms.sum(dim=1))
+
+
+def test_over_the_bank_itself_the_support_of_any_text_is_zero_on_average(sides, bank):
+    """The wrong-image control by construction: with pictures of the bank nothing is left of the text."""
+    _, texts, _ = sides
+    for row in range(3):
+        solid = torch.where(texts.mask[row], 1.0, 0.0)
+        terms = [
+            (
+                expected_log_density(bank.images, texts.points[row : row + 1])
+                - log_density(one, texts.points[row : row + 1])
+            )[0]
+            for one in (bank.images.take(slice(b, b + 1)) for b in range(7))
+        ]
+        assert (torch.stack(terms).mean(dim=0) * solid).abs().max() < 1e-12
+
+
+def test_a_bank_without_captions_leaves_coverage_alone(sides, bank):
+    images, texts, owner = sides
+    plain = calibrated(images, texts, owner, None)
+    result = calibrated(images, texts, owner, Bank(bank.images))
+    assert torch.equal(result.coverage_terms, plain.coverage_terms)
+    assert not torch.equal(result.support_terms, plain.support_terms)
+
+
+def test_company_does_not_change_calibrated_bits(sides, bank):
+    images, texts, owner = sides
+    narrow = Bank(Mixture(bank.images.means.float(), bank.images.log_weights.float(), 20.0))
+    images, texts = (type(s)(s.points.float(), s.mask, s.keys) for s in (images, texts))
+    together = calibrated(images, texts, owner, narrow)
+    for row in range(3):
+        alone = calibrated(take(images, [row]), take(texts, [row]), torch.tensor([0]), narrow)
+        assert torch.equal(alone.support_terms[0], together.support_terms[row])

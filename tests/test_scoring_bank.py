@@ -1,0 +1,79 @@
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from msdscore import MSDConfig, Scorer
+from msdscore.cli.app import app
+from msdscore.errors import ConfigError, WeightsError
+from msdscore.scoring.bank import build_bank, load_bank, save_bank
+from test_scoring import CAPTIONS, picture, tiny_clip
+
+BACKGROUND = MSDConfig(calibration="background")
+
+
+def bank_of(encoder, config=BACKGROUND, count=6, captions=()):
+    return build_bank(encoder, config, [picture(100 + n) for n in range(count)], captions)
+
+
+def test_terms_of_a_calibrated_score_add_up_and_the_bank_is_in_the_signature():
+    encoder = tiny_clip()
+    bank = bank_of(encoder)
+    scorer = Scorer(encoder, BACKGROUND, bank=bank)
+    measured = scorer.measure([picture()], CAPTIONS, [0] * 4)
+    scores = scorer.rank(picture(), CAPTIONS)
+    for row, score in enumerate(scores):
+        assert score.support == pytest.approx(measured.divergence.support_terms[row].sum().item(), abs=1e-6)
+    assert f"cal:background,{bank.name}" in scorer.signature
+    assert "cal:" not in Scorer(encoder, "short").signature
+
+
+def test_calibrated_support_is_plain_support_less_its_mean_over_the_bank():
+    encoder = tiny_clip()
+    background = [picture(100 + n) for n in range(6)]
+    plain = Scorer(encoder)
+    over_bank = plain.measure(background, [CAPTIONS[1]] * 6, range(6)).divergence.support.mean().item()
+    own = plain.score(picture(), CAPTIONS[1]).support
+    calibrated = Scorer(encoder, BACKGROUND, bank=bank_of(encoder)).score(picture(), CAPTIONS[1]).support
+    assert calibrated == pytest.approx(own - over_bank, abs=1e-4)
+
+
+def test_a_bank_survives_its_file(tmp_path):
+    bank = bank_of(tiny_clip(), captions=CAPTIONS)
+    save_bank(bank, tmp_path / "bank.safetensors")
+    again = load_bank(tmp_path / "bank.safetensors")
+    assert again.name == bank.name
+    assert torch.equal(again.bank.images.means, bank.bank.images.means)
+    assert torch.equal(again.bank.texts.means, bank.bank.texts.means)
+    by_path = Scorer(tiny_clip(), BACKGROUND, bank=str(tmp_path / "bank.safetensors"))
+    assert by_path.score(picture(), "red") == Scorer(tiny_clip(), BACKGROUND, bank=bank).score(picture(), "red")
+
+
+def test_banks_that_do_not_fit_are_refused(tmp_path):
+    encoder = tiny_clip()
+    with pytest.raises(
+        ConfigError, match="calibration needs a bank, and encoder .* brings none; build one with: msdscore bank"
+    ):
+        Scorer(encoder, BACKGROUND)
+    with pytest.raises(ConfigError, match="3 components with kappa 20, the configuration asks for 3 with 30"):
+        Scorer(encoder, BACKGROUND.changed(kappa=30.0), bank=bank_of(encoder))
+    with pytest.raises(ConfigError, match="was built for encoder .* not for toy@1"):
+        Scorer("toy", BACKGROUND, bank=bank_of(encoder))
+    with pytest.raises(ConfigError, match="a bank needs at least 2 pictures, got 1"):
+        bank_of(encoder, count=1)
+    (tmp_path / "no.safetensors").write_bytes(b"nothing")
+    with pytest.raises(WeightsError, match="cannot be read as a bank"):
+        load_bank(tmp_path / "no.safetensors")
+
+
+def test_one_command_builds_a_bank_for_any_encoder(tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for n in range(5):
+        Image.new("RGB", (40, 30), (n * 40, 90, 200 - n * 30)).save(folder / f"{n}.png")
+    target = tmp_path / "bank.safetensors"
+    result = CliRunner().invoke(app, ["bank", str(folder), "-o", str(target), "-e", "toy", "--limit", "4"])
+    assert result.exit_code == 0, result.output
+    assert "of 4 pictures for toy@1" in result.output
+    command = ["score", str(folder / "0.png"), "a red square", "-e", "toy", "--set", "calibration=background"]
+    assert "cal:background,4@" in CliRunner().invoke(app, [*command, "--bank", str(target)]).output
