@@ -1,3 +1,5 @@
+from unittest import mock
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -69,12 +71,8 @@ def test_the_same_item_has_the_same_bits_in_any_company(sizes, seed, room, dtype
     images, texts = ragged(patches, 16, seed=seed, dtype=dtype), ragged(sizes, 16, seed=seed + 1, dtype=dtype)
     alone = [both(take(images, [i]), take(texts, [i]), torch.tensor([0]), init=init) for i in range(len(sizes))]
     order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(seed))
-    before = blocks.BLOCK_BYTES["cpu"]
-    blocks.BLOCK_BYTES["cpu"] = room
-    try:
+    with mock.patch.object(blocks, "BLOCK_BYTES", room):
         together = both(images, take(texts, order), order, init=init)
-    finally:
-        blocks.BLOCK_BYTES["cpu"] = before
     for position, item in enumerate(order.tolist()):
         width, length = patches[item], sizes[item]
         single = alone[item]

@@ -41,7 +41,9 @@ def cache_key(recipe: Recipe, pairs: Pairs, live: LiveFeatures, dtype: str) -> s
     return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=10).hexdigest()
 
 
-def build_cache(folder: Path, reader: SampleReader, live: LiveFeatures, *, dtype: str, tell: Tell | None = None) -> None:
+def build_cache(
+    folder: Path, reader: SampleReader, live: LiveFeatures, *, dtype: str, tell: Tell | None = None
+) -> None:
     """Write the features of all views and captions; what a killed run left is thrown away first."""
     if (folder / _DONE).is_file():
         return

@@ -12,7 +12,6 @@ from msdscore.align.samples import Sample
 from msdscore.encoders.base import TokenLayout
 from msdscore.encoders.towers import Features, ImageTower, Points, TextTower
 
-
 Item = TypeVar("Item")
 
 
@@ -65,7 +64,7 @@ def join(parts: Sequence[Features]) -> Features:
         join_points([part.local for part in parts]),
         join_points(wholes) if wholes else None,
         torch.cat(pooled) if pooled else None,
-        tuple(layout for part in parts for layout in part.layout),  # type: ignore[arg-type]
+        tuple(layout for part in parts for layout in part.layout),
     )
 
 
@@ -73,7 +72,8 @@ def join_points(parts: Sequence[Points]) -> Points:
     """Points of several batches in one, padded to the widest."""
     width = max(part.mask.shape[1] for part in parts)
     return Points(
-        torch.cat([widen(part.vectors, width) for part in parts]), torch.cat([widen(part.mask, width) for part in parts])
+        torch.cat([widen(part.vectors, width) for part in parts]),
+        torch.cat([widen(part.mask, width) for part in parts]),
     )
 
 

@@ -1,5 +1,7 @@
 """The terms of the training loss as pure functions of aligned unit vectors."""
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -8,10 +10,20 @@ from torch.nn.functional import cross_entropy
 from msdscore.core.mixture import FitSettings, Mixture, fit, log_density
 from msdscore.encoders.heads import Projected
 
+_CLOSED = -1e9  # of a row that may have no open entry: infinities would turn its gradient into NaN
 _ROOM = 1 << 27  # similarities held at once by the token-to-patch table
 
 Square = Float[Tensor, "batch batch"]
 Scalar = Float[Tensor, ""]
+
+
+@dataclass(frozen=True, slots=True)
+class KlSettings:
+    """How mixtures are fitted inside the loss, and which way they are compared."""
+
+    image: FitSettings
+    text: FitSettings
+    direction: str  # support, coverage or both
 
 
 def same_pictures(items: Int[Tensor, " batch"]) -> Bool[Tensor, "batch batch"]:
@@ -83,17 +95,15 @@ def word_loss(
     """
     logits = table * scale
     own = logits.gather(1, owner.unsqueeze(1))
-    over_pictures = torch.cat([own, logits.masked_fill(~absent, -torch.inf)], dim=1)
+    over_pictures = torch.cat([own, logits.masked_fill(~absent, _CLOSED)], dim=1)
     to_pictures = over_pictures.logsumexp(dim=1) - own.squeeze(1)
     # The absent words of a picture are the same for all its own words: one sum serves them all.
-    absent_words = logits.masked_fill(~absent, -torch.inf).logsumexp(dim=0)[owner]
-    to_words = torch.logaddexp(own.squeeze(1), absent_words) - own.squeeze(1)
+    rest = logits.masked_fill(~absent, _CLOSED).logsumexp(dim=0)[owner]
+    to_words = torch.logaddexp(own.squeeze(1), rest) - own.squeeze(1)
     return (to_pictures.mean() + to_words.mean()) / 2
 
 
-def absent_words(
-    tokens: Int[Tensor, " tokens"], pictures: Int[Tensor, "batch words"]
-) -> Bool[Tensor, "tokens batch"]:
+def absent_words(tokens: Int[Tensor, " tokens"], pictures: Int[Tensor, "batch words"]) -> Bool[Tensor, "tokens batch"]:
     """True where a token's word is in no caption of a picture; words are numbers, negative ones are padding.
 
     >>> absent_words(torch.tensor([5, 9]), torch.tensor([[5, 6], [9, -1]]))
@@ -106,7 +116,7 @@ def absent_words(
     return ~member[:, number[: len(tokens)]].mT
 
 
-def kl_table(images: Projected, texts: Projected, *, settings: "KlSettings") -> Float[Tensor, "images batch"]:
+def kl_table(images: Projected, texts: Projected, *, settings: KlSettings) -> Float[Tensor, "images batch"]:
     """Negative divergence of every picture and caption of a batch, differentiable through all steps of EM."""
     image_mix = fit(images.points, images.mask, _keys(images), settings.image)
     text_mix = fit(texts.points, texts.mask, _keys(texts), settings.text)
@@ -116,15 +126,6 @@ def kl_table(images: Projected, texts: Projected, *, settings: "KlSettings") -> 
     if settings.direction in ("coverage", "both"):
         parts.append(_directed(images, image_mix, text_mix))
     return -torch.stack(parts).mean(dim=0)
-
-
-class KlSettings:
-    """How mixtures are fitted inside the loss, and which way they are compared."""
-
-    def __init__(self, components: tuple[int, ...], kappa: float, iterations: int, direction: str) -> None:
-        self.image = FitSettings(components=components[0], kappa=kappa, iterations=iterations)
-        self.text = FitSettings(components=components[1], kappa=kappa, iterations=iterations)
-        self.direction = direction
 
 
 def _directed(side: Projected, own: Mixture, others: Mixture) -> Float[Tensor, "own others"]:

@@ -7,20 +7,21 @@ from random import Random
 from msdscore.encoders.content import is_content
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-_CLASSES = (
-    "red blue green yellow black white brown orange pink purple gray golden".split(),
-    "one two three four five six".split(),
-    "large small big little tall short long huge tiny".split(),
-    "young old new wet dry open closed empty full bright dark".split(),
-    "man woman boy girl child baby".split(),
-    "men women boys girls children people".split(),
-    "dog cat horse cow sheep bird elephant zebra giraffe bear".split(),
-    "car bus train truck motorcycle bicycle boat airplane".split(),
-    "on under behind beside above below inside outside".split(),
-    "left right".split(),
-    "sitting standing walking running jumping lying sleeping eating".split(),
-)
-_CLASS_OF = {word: tuple(words) for words in _CLASSES for word in words}
+# A line a class: words of one class can stand in for each other.
+_CLASSES = """\
+red blue green yellow black white brown orange pink purple gray golden
+one two three four five six
+large small big little tall short long huge tiny
+young old new wet dry open closed empty full bright dark
+man woman boy girl child baby
+men women boys girls children people
+dog cat horse cow sheep bird elephant zebra giraffe bear
+car bus train truck motorcycle bicycle boat airplane
+on under behind beside above below inside outside
+left right
+sitting standing walking running jumping lying sleeping eating
+"""
+_CLASS_OF = {word: tuple(line.split()) for line in _CLASSES.splitlines() for word in line.split()}
 _TRIES = 8  # draws a negative before it is given up
 
 Rule = Callable[[str, Sequence[str], Random], str | None]

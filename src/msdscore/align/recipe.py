@@ -114,7 +114,9 @@ class TrainSpec:
         if self.epochs <= 0 or self.lr <= 0:
             raise ConfigError(f"epochs and lr must be positive, got {self.epochs} and {self.lr}")
         if not (0 <= self.warmup < 1 and 0 <= self.average < 1):
-            raise ConfigError(f"warmup and average must be at least 0 and under 1, got {self.warmup} and {self.average}")
+            raise ConfigError(
+                f"warmup and average must be at least 0 and under 1, got {self.warmup} and {self.average}"
+            )
         if self.stop_on not in STOPS:
             raise unknown_name("stop_on", self.stop_on, STOPS)
         if self.precision not in PRECISIONS:

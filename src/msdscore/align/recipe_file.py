@@ -18,7 +18,9 @@ def list_recipes() -> tuple[str, ...]:
     >>> list_recipes()
     ('mini', 'paper')
     """
-    return tuple(sorted(path.name.removesuffix(".toml") for path in _shipped().iterdir() if path.name.endswith(".toml")))
+    return tuple(
+        sorted(path.name.removesuffix(".toml") for path in _shipped().iterdir() if path.name.endswith(".toml"))
+    )
 
 
 def load_recipe(name: str | Path, *, changes: Iterable[str] = (), no_reconstruction: bool = False) -> Recipe:

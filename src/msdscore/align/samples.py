@@ -1,6 +1,6 @@
 """What one step sees of each pair: a view of the picture, one caption, hard negatives, the picture's words."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -124,7 +124,9 @@ class Plan:
         if self.batch > self.pairs:
             raise ConfigError(f"train.batch is {self.batch} but there are only {self.pairs} pairs; make it smaller")
         if self.batch % self.world:
-            raise ConfigError(f"train.batch {self.batch} cannot be shared by {self.world} processes; make it a multiple")
+            raise ConfigError(
+                f"train.batch {self.batch} cannot be shared by {self.world} processes; make it a multiple"
+            )
 
     @property
     def per_epoch(self) -> int:
@@ -138,7 +140,9 @@ class Plan:
         return slice(start, start + share)
 
 
-def read_batches(reader: SampleReader, plan: Plan, *, start: int, stop: int, workers: int) -> Iterator[list[Sample]]:
+def read_batches(
+    reader: SampleReader, plan: Plan, *, start: int, stop: int, workers: int
+) -> Generator[list[Sample], None, None]:
     """Samples of batches `start` to `stop`, read ahead by threads, always in order."""
     recipe = reader.recipe
     with ThreadPoolExecutor(max(1, workers)) as pool:

@@ -46,7 +46,7 @@ def joined(device: torch.device) -> Iterator[World]:
 
 def own_device(device: torch.device) -> torch.device:
     """Each process of a machine takes the graphics card of its number."""
-    if device.type == "cuda" and device.index is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if str(device) == "cuda" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return device
 
@@ -79,7 +79,7 @@ def gather(rows: Tensor, world: World) -> Tensor:
         return rows
     if rows.dtype == torch.bool:
         return gather(rows.to(torch.uint8), world).bool()
-    return _Gather.apply(rows, world)  # type: ignore[no-any-return]
+    return _Gather.apply(rows, world)  # type: ignore[no-untyped-call]
 
 
 def gather_points(side: Projected, world: World) -> Projected:
@@ -113,12 +113,17 @@ def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
     """Give every process the mean of all gradients; heads are light, so one message carries them all."""
     if world.size == 1:
         return
-    found = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    flat = torch.cat([gradient.reshape(-1) for gradient in found])
+    given = list(parameters)
+    # A term may have had nothing to do in one process; a parameter that no process used stays untouched.
+    used = torch.tensor([float(parameter.grad is not None) for parameter in given], device=given[0].device)
+    dist.all_reduce(used)
+    moved = [parameter for parameter, count in zip(given, used.tolist(), strict=True) if count]
+    parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in moved]
+    flat = torch.cat([part.reshape(-1) for part in parts])
     dist.all_reduce(flat)
     flat /= world.size
-    for gradient, part in zip(found, flat.split([gradient.numel() for gradient in found]), strict=True):
-        gradient.copy_(part.view_as(gradient))
+    for parameter, part in zip(moved, flat.split([part.numel() for part in parts]), strict=True):
+        parameter.grad = part.view_as(parameter).clone()
 
 
 def wait(world: World) -> None:

@@ -111,12 +111,22 @@ class Reading(Generic[ItemT]):
         return len(self.items)
 
 
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file that anybody may fetch: from where, to which place under the benchmark's folder, and its SHA-256."""
+
+    url: str
+    place: str
+    sha256: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
     """The registry row of a benchmark: what it is, what must lie where, who reads it and who counts.
 
-    `reader` and `figures` are "module:function" strings, imported when used. `protocols` names the ways of
-    counting, the default first.
+    `reader`, `figures` and `credits` are "module:function" strings, imported when used; `credits` gives one value
+    an item, by which two metrics are compared (empty: the figures are correlations). `protocols` names the ways
+    of counting, the default first. `downloads` are files that can be fetched and checked.
     """
 
     name: str
@@ -129,7 +139,9 @@ class Benchmark:
     source: str
     files: tuple[str, ...]
     citation: str
+    credits: str = ""
     protocols: tuple[str, ...] = ("official", "authors")
+    downloads: tuple[Download, ...] = ()
 
 
 def image_name(image: Image) -> str:
@@ -151,16 +163,21 @@ def clusters(items: Iterable[Item]) -> NDArray[np.str_]:
     return np.array([image_name(item.image) for item in items], dtype=np.str_)
 
 
+def picture_ring(items: Iterable[Item], seed: int) -> list[Image]:
+    """Every picture once, shuffled by `seed`: in the wrong-image control each meets the items of the one before it."""
+    distinct = {image_name(item.image): item.image for item in items}
+    names = sorted(distinct)
+    return [distinct[names[place]] for place in np.random.default_rng(seed).permutation(len(names))]
+
+
 def wrong_images(items: Sequence[Item], seed: int) -> list[Image]:
     """Another picture of the same benchmark for every item, to show what the text alone gives away.
 
-    Pictures are shuffled by `seed` and each stands in for the one before it, so that no item meets its own
-    picture, all items of one picture meet the same stranger, and every picture is used.
+    Pictures stand in a ring and each is replaced by the next, so that no item meets its own picture, all items of
+    one picture meet the same stranger, and every picture is used.
     """
-    distinct = {image_name(item.image): item.image for item in items}
-    if len(distinct) < 2:
-        raise InputError(f"the wrong-image control needs at least 2 different pictures, got {len(distinct)}")
-    names = sorted(distinct)
-    order = np.random.default_rng(seed).permutation(len(names))
-    stranger = {names[own]: names[other] for own, other in zip(order, np.roll(order, -1), strict=True)}
-    return [distinct[stranger[image_name(item.image)]] for item in items]
+    ring = picture_ring(items, seed)
+    if len(ring) < 2:
+        raise InputError(f"the wrong-image control needs at least 2 different pictures, got {len(ring)}")
+    stranger = {image_name(own): other for own, other in zip(ring, [*ring[1:], ring[0]], strict=True)}
+    return [stranger[image_name(item.image)] for item in items]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from msdscore.benchmarks.base import Battle
 from msdscore.benchmarks.caparena import HUMAN_ORDER
-from msdscore.benchmarks.figure import Figure, Figures, Floats, Sheet
+from msdscore.benchmarks.figure import Credit, Figure, Figures, Floats, Sheet
 from msdscore.stats.elo import EloConfig, Games, Ratings, bootstrap_elo, bradley_terry, games, replay
 from msdscore.stats.pairs import agreement, decide_beyond, decide_matched
 from msdscore.stats.ranks import MEASURES, prepare
@@ -49,12 +49,27 @@ def caparena(sheet: Sheet[Battle]) -> Figures:
     bradley-terry: the same with Bradley–Terry on both sides. authors: ties of people left out, the human
     writer kept, a fixed tie threshold, Elo with K 32.
     """
+    decided = _decide_by_protocol(sheet)
+    ranking = {"posh": _posh_ranking, "bradley-terry": _strength_ranking, "authors": _authors_ranking}
+    agreements = tuple(credit.figure() for credit in _agreements(decided))
+    return (*agreements, *ranking.get(sheet.protocol, _official_ranking)(decided))
+
+
+def caparena_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
+    """Agreement with people in each battle that counts, over all and by level."""
+    return _agreements(_decide_by_protocol(sheet))
+
+
+def auto_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
+    """The tested system's outcome in each battle: 1 won, 0.5 tied, 0 lost."""
+    decided = _decide(sheet, np.ones(len(sheet.items), dtype=bool), 0.0)
+    return [Credit("outcome/all", decided.sheet, (decided.metric + 1) / 2, missing=decided.missing)]
+
+
+def _decide_by_protocol(sheet: Sheet[Battle]) -> Decided:
     if sheet.protocol == "authors":
-        decided = _decide(sheet, _not_tied(sheet), AUTHORS_EPSILON)
-        return (*_agreements(decided), *_authors_ranking(decided))
-    decided = _decide(sheet, _without_human(sheet), None)
-    ranking = {"posh": _posh_ranking, "bradley-terry": _strength_ranking}
-    return (*_agreements(decided), *ranking.get(sheet.protocol, _official_ranking)(decided))
+        return _decide(sheet, _not_tied(sheet), AUTHORS_EPSILON)
+    return _decide(sheet, _without_human(sheet), None)
 
 
 def caparena_auto(sheet: Sheet[Battle]) -> Figures:
@@ -93,18 +108,15 @@ def _decide(sheet: Sheet[Battle], eligible: NDArray[np.bool_], epsilon: float | 
     return Decided(kept, human, metric, len(counted.items) - len(kept.items), int((~eligible).sum()))
 
 
-def _agreements(decided: Decided) -> Figures:
-    battles = decided.sheet.items
-    levels = np.array([battle.level for battle in battles], dtype=np.str_)
+def _agreements(decided: Decided) -> list[Credit[Battle]]:
+    levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
     same = agreement(decided.human, decided.metric)
-    counts = {"missing": decided.missing, "skipped": decided.skipped}
-    ties = int((decided.metric == 0).sum())
-    figures = [decided.sheet.mean_figure("agreement/all", same, ties=ties, **counts)]
+    tied = decided.metric == 0
+    found = [Credit("agreement/all", decided.sheet, same, int(tied.sum()), decided.missing, decided.skipped)]
     for level in sorted({*levels.tolist()} - {""}):
-        at, part = levels == level, decided.sheet.take(levels == level)
-        ties = int((decided.metric[at] == 0).sum())
-        figures.append(part.mean_figure(f"agreement/{level}", same[at], ties=ties))
-    return tuple(figures)
+        at = levels == level
+        found.append(Credit(f"agreement/{level}", decided.sheet.take(at), same[at], int(tied[at].sum())))
+    return found
 
 
 def _official_ranking(decided: Decided) -> Figures:
@@ -186,6 +198,5 @@ def _margin(decided: Decided, at: NDArray[np.bool_], name: str, share: int = 1) 
     part, margins = decided.sheet.take(at), decided.metric[at].astype(np.float64)
     total = len(margins) / (2 * share)
     figure = part.figure(name, lambda w: float(w @ margins / w.sum() * total), len(margins))
-    return Figure(
-        name, figure.value, figure.interval, figure.n, ties=int((margins == 0).sum()), missing=decided.missing
-    )
+    counts = {"ties": int((margins == 0).sum()), "missing": decided.missing}
+    return Figure(name, figure.value, figure.interval, figure.n, scale=1, **counts)

@@ -6,7 +6,7 @@ import numpy as np
 
 from msdscore.benchmarks.base import Battle
 from msdscore.benchmarks.docent import ASPECTS
-from msdscore.benchmarks.figure import Figure, Figures, Floats, Sheet
+from msdscore.benchmarks.figure import Credit, Figure, Figures, Floats, Sheet
 from msdscore.stats.pairs import agreement, decide_beyond, decide_matched
 from msdscore.stats.ranks import MEASURES, prepare
 
@@ -26,26 +26,41 @@ def docent(sheet: Sheet[Battle]) -> Figures:
     return tuple(figure for aspect in reversed(ASPECTS) for figure in _aspect(sheet, aspect))
 
 
+def docent_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
+    """Agreement with people on each aspect that the protocol counts, overall quality first."""
+    if sheet.protocol == "authors":
+        return [_binary(sheet)]
+    return [_three_way(sheet, aspect) for aspect in reversed(ASPECTS)]
+
+
 def _aspect(sheet: Sheet[Battle], aspect: str) -> Figures:
+    kept, difference, preference, missing = _scored(sheet, aspect)
+    accuracy = _three_way(sheet, aspect).figure()
+    return (accuracy, *_correlations(kept, aspect, difference, preference, missing, _OFFICIAL))
+
+
+def _three_way(sheet: Sheet[Battle], aspect: str) -> Credit[Battle]:
     kept, difference, preference, missing = _scored(sheet, aspect)
     human = np.sign(preference).astype(np.int64)
     ties = int((human == 0).sum())
     decided = decide_beyond(difference, 0.0) if sheet.judged else decide_matched(difference, ties)
-    same = agreement(human, decided)
-    counts = {"ties": int((decided == 0).sum()), "missing": missing}
-    accuracy = kept.mean_figure(f"{aspect}/accuracy", same, **counts)
-    return (accuracy, *_correlations(kept, aspect, difference, preference, missing, _OFFICIAL))
+    return Credit(f"{aspect}/accuracy", kept, agreement(human, decided), int((decided == 0).sum()), missing)
 
 
 def _authors(sheet: Sheet[Battle]) -> Figures:
     aspect = ASPECTS[-1]
     kept, difference, preference, missing = _scored(sheet, aspect)
+    accuracy = _binary(sheet).figure()
+    return (accuracy, *_correlations(kept, aspect, difference, preference, missing, _AUTHORS))
+
+
+def _binary(sheet: Sheet[Battle]) -> Credit[Battle]:
+    aspect = ASPECTS[-1]
+    kept, difference, preference, missing = _scored(sheet, aspect)
     split = preference != 0
     right = ((preference[split] > 0) == (difference[split] > 0)).astype(np.float64)
     equal, skipped = int((difference[split] == 0).sum()), int((~split).sum())
-    name = f"{aspect}/binary accuracy"
-    accuracy = kept.take(split).mean_figure(name, right, ties=equal, missing=missing, skipped=skipped)
-    return (accuracy, *_correlations(kept, aspect, difference, preference, missing, _AUTHORS))
+    return Credit(f"{aspect}/binary accuracy", kept.take(split), right, equal, missing, skipped)
 
 
 def _scored(sheet: Sheet[Battle], aspect: str) -> tuple[Sheet[Battle], Floats, Floats, int]:

@@ -1,12 +1,14 @@
 """Figures of rating benchmarks: correlations of scores with what people said."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from msdscore.benchmarks.base import Rated
 from msdscore.benchmarks.figure import Figure, Figures, Floats, Sheet
 from msdscore.stats.ranks import MEASURES, prepare
 
-_NAMES = {"tau_c": "kendall_c", "tau_b": "kendall_b", "spearman": "spearman", "pearson": "pearson"}
+NAMES = {"tau_c": "kendall_c", "tau_b": "kendall_b", "spearman": "spearman", "pearson": "pearson"}
 _TAUS = ("tau_c", "tau_b")
 
 
@@ -30,17 +32,21 @@ def composite(sheet: Sheet[Rated]) -> Figures:
     return tuple(pooled)
 
 
+def observations(items: Sequence[Rated]) -> tuple[Floats, np.ndarray]:
+    """Every single rating, and the number of the item it belongs to."""
+    ratings = [item.ratings for item in items]
+    owner = np.repeat(np.arange(len(ratings)), [len(found) for found in ratings])
+    return np.array([rating for found in ratings for rating in found], dtype=np.float64), owner
+
+
 def _single(sheet: Sheet[Rated], name: str, suffix: str = "") -> Figure:
     """Every rating of an item is an observation of its own, against the item's one score."""
-    ratings = [item.ratings for item in sheet.items]
-    owner = np.repeat(np.arange(len(ratings)), [len(found) for found in ratings])
-    flat = np.array([rating for found in ratings for rating in found], dtype=np.float64)
-    return _correlation(sheet, name + suffix, _NAMES[name], flat, owner)
+    return _correlation(sheet, name + suffix, NAMES[name], *observations(sheet.items))
 
 
 def _averaged(sheet: Sheet[Rated], name: str) -> Figure:
     means = np.array([np.mean(item.ratings) for item in sheet.items], dtype=np.float64)
-    return _correlation(sheet, f"{name}/averaged", _NAMES[name], means, np.arange(len(means)))
+    return _correlation(sheet, f"{name}/averaged", NAMES[name], means, np.arange(len(means)))
 
 
 def _correlation(sheet: Sheet[Rated], name: str, method: str, ratings: Floats, owner: np.ndarray) -> Figure:

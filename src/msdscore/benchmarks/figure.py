@@ -16,7 +16,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of a benchmark, as a fraction (CapArena-Auto: as its leaderboard has it).
+    """One number of a benchmark: a share between −1 and 1, or points as a leaderboard has them.
 
     `n` counts the judgements behind it, `ties` the equal scores among them, `missing` those without a score,
     and `skipped` those that the protocol leaves out.
@@ -29,6 +29,7 @@ class Figure:
     ties: int = 0
     missing: int = 0
     skipped: int = 0
+    scale: int = 100  # what the value is printed times: percent, or 1 for points
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,23 @@ class Sheet(Generic[ItemT]):
             return Figure(name, float("nan"), None, 0, **counts)
         interval = bootstrap(statistic, len(self.items), clusters=clusters(self.items), how=self.how)
         return Figure(name, interval.value, interval, n, **counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Credit(Generic[ItemT]):
+    """What each judged item earns a metric (1 right, 0 wrong, a tie by the rule); the mean is the figure."""
+
+    name: str
+    sheet: Sheet[ItemT]
+    values: Floats
+    ties: int = 0
+    missing: int = 0
+    skipped: int = 0
+
+    def figure(self) -> Figure:
+        """The mean with its interval."""
+        counts = {"ties": self.ties, "missing": self.missing, "skipped": self.skipped}
+        return self.sheet.mean_figure(self.name, self.values, **counts)
 
 
 Figures = tuple[Figure, ...]

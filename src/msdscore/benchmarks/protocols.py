@@ -28,7 +28,7 @@ def evaluate(
 
     A NaN means that no score could be made: it is dropped and counted. Higher scores mean better captions.
     """
-    return _count(benchmark, items, scores, protocol=protocol, how=how, judged=False)
+    return count(benchmark, items, scores, protocol=protocol, how=how)
 
 
 def evaluate_verdicts(
@@ -44,7 +44,7 @@ def evaluate_verdicts(
         scores = np.array([_VERDICTS[verdict] for verdict in verdicts]).reshape(-1, 2)
     except KeyError as error:
         raise unknown_name("verdict", str(error.args[0]), ["a", "b", "tie"]) from error
-    return _count(benchmark, items, scores, protocol=protocol, how=how, judged=True)
+    return count(benchmark, items, scores, protocol=protocol, how=how, judged=True)
 
 
 def align(items: Sequence[Item], by_id: Mapping[str, float | Sequence[float]]) -> Floats:
@@ -75,7 +75,22 @@ def resolve(target: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def _count(
+def count(
+    benchmark: Benchmark,
+    items: Sequence[Item],
+    scores: ArrayLike,
+    *,
+    protocol: str = "official",
+    how: Resampling = DEFAULT,
+    judged: bool = False,
+) -> Figures:
+    """The figures; with `judged` the scores are verdicts as numbers, on which no tie threshold is put."""
+    sheet = make_sheet(benchmark, items, scores, protocol=protocol, how=how, judged=judged)
+    figures: Figures = resolve(benchmark.figures)(sheet)
+    return figures
+
+
+def make_sheet(
     benchmark: Benchmark,
     items: Sequence[Item],
     scores: ArrayLike,
@@ -83,7 +98,8 @@ def _count(
     protocol: str,
     how: Resampling,
     judged: bool,
-) -> Figures:
+) -> Sheet[Any]:
+    """Items and scores checked against each other and the protocol."""
     if protocol not in benchmark.protocols:
         raise unknown_name(f"protocol of {benchmark.name}", protocol, benchmark.protocols)
     matrix = np.asarray(scores, dtype=np.float64)
@@ -95,5 +111,4 @@ def _count(
     if matrix.shape != (len(items), width):
         expected = (len(items), width)
         raise InputError(f"{benchmark.name}: expected scores of shape {expected}, got {matrix.shape}")
-    figures: Figures = resolve(benchmark.figures)(Sheet(tuple(items), matrix, protocol, how, judged))
-    return figures
+    return Sheet(tuple(items), matrix, protocol, how, judged)

@@ -7,7 +7,10 @@ import typer
 
 from msdscore.cli.bank import bank
 from msdscore.cli.encoders import encoders
+from msdscore.cli.explain import explain
+from msdscore.cli.report import report
 from msdscore.cli.score import score
+from msdscore.cli.study import study
 from msdscore.errors import MSDScoreError
 from msdscore.version import __version__
 
@@ -20,8 +23,11 @@ app = typer.Typer(
 )
 # Command modules import what they need when they are called, so that help answers at once.
 app.command()(score)
+app.command()(explain)
+app.command()(report)
 app.command()(encoders)
 app.command()(bank)
+app.add_typer(study, name="study")
 
 
 def _version(wanted: bool) -> None:

@@ -13,8 +13,10 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import pad
 
-# Bytes one block may take while it is worked on.
-BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
+# Bytes one block may take while it is worked on: on a CPU some cache-friendly items for every core.
+BLOCK_BYTES = 64 << 20
+# On a GPU a share of its memory: few large launches, and room for the encoder.
+GPU_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,18 @@ def widths(mask: Bool[Tensor, "batch points"]) -> Int[Tensor, " batch"]:
 def blocks(mask: Bool[Tensor, "batch points"], bytes_per_item: Callable[[int], int]) -> Iterator[Block]:
     """Blocks over all items, each within the memory that one block may take."""
     classes = widths(mask).cpu()
-    room = BLOCK_BYTES.get(mask.device.type, BLOCK_BYTES["cpu"])
+    room = block_bytes(mask.device)
     for width in classes.unique().tolist():
         items = (classes == width).nonzero().squeeze(1).to(mask.device)
         for part in items.split(max(1, room // bytes_per_item(width))):
             yield Block(part, width, whole=len(part) == len(mask))
+
+
+def block_bytes(device: torch.device) -> int:
+    """How much memory one block may take on a device; it bounds the memory of a run, and changes no number."""
+    if device.type != "cuda":
+        return BLOCK_BYTES
+    return int(torch.cuda.get_device_properties(device).total_memory) // GPU_SHARE
 
 
 def cut(values: Shaped[Tensor, "batch points *rest"], block: Block) -> Shaped[Tensor, "items width *rest"]:
@@ -71,6 +80,10 @@ def for_each(work: Callable[[Block], None], parts: Iterator[Block], device: torc
         for part in parts:
             work(part)
         return
-    with ThreadPoolExecutor(workers) as pool:
-        for _ in pool.map(work, parts):
-            pass
+    try:
+        # Each worker keeps to one core: the number is the thread's own, but new threads copy the last one set.
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for _ in pool.map(work, parts):
+                pass
+    finally:
+        torch.set_num_threads(workers)

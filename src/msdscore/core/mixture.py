@@ -74,21 +74,23 @@ def _maximise(
 ) -> Mixture:
     """Algorithm 1 of the paper; rows are components, columns are points."""
     first, reserve = seeds.chunk(2, dim=1)
-    cosines, spare = form.similarities(first), form.similarities(reserve)
-    real = mask.unsqueeze(1).to(cosines.dtype)
-    size = counts(mask).clamp_min(1).unsqueeze(1).to(cosines.dtype)
-    log_weights = torch.full_like(cosines[:, :, 0], -math.log(settings.components))
-    shares, length = _one_hot(first, cosines), torch.ones_like(log_weights)
+    pull, spare = form.similarities(first), form.similarities(reserve)
+    real = mask.unsqueeze(1).to(pull.dtype)
+    size = counts(mask).clamp_min(1).unsqueeze(1).to(pull.dtype)
+    log_weights = torch.full_like(pull[:, :, 0], -math.log(settings.components))
+    shares, length = _one_hot(first, pull), torch.ones_like(log_weights)
     dead = torch.zeros_like(log_weights, dtype=torch.bool)
     for _ in range(settings.iterations):
-        shares = (settings.kappa * cosines + log_weights.unsqueeze(-1)).softmax(dim=1) * real
+        # pull / length are the cosines of points and means: kappa times them and the weights are the logits.
+        sharpness = (settings.kappa / length).unsqueeze(-1)
+        shares = torch.addcmul(log_weights.unsqueeze(-1), pull, sharpness).softmax(dim=1) * real
         mass = shares.sum(dim=-1)
         pull, length = form.resultant(shares)
         dead = mass < DEAD_MASS
-        cosines = _revive(dead, spare, pull / length.unsqueeze(-1))
+        pull, length = _revive(dead, spare, pull), torch.where(dead, 1.0, length)
         weights = torch.where(dead, 1.0, mass) / size
         log_weights = (weights / weights.sum(dim=1, keepdim=True)).log()
-    coefficients = _revive(dead, _one_hot(reserve, cosines), shares / length.unsqueeze(-1))
+    coefficients = _revive(dead, _one_hot(reserve, pull), shares / length.unsqueeze(-1))
     return Mixture(form.combine(coefficients), log_weights, settings.kappa)
 
 

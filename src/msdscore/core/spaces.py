@@ -14,6 +14,8 @@ from msdscore.core.sphere import TINY
 
 # A product with a handful of rows runs at a quarter of the rate of a square one (measured; see docs/performance.md).
 THIN = 4
+# Up to this many points a broadcast beats batched library calls on a CPU (measured likewise).
+FEW_POINTS = 32
 
 Points = Float[Tensor, "batch points dim"]
 PerPoint = Float[Tensor, "batch components points"]
@@ -47,12 +49,19 @@ class GramSpace:
 
     def resultant(self, shares: PerPoint) -> tuple[PerPoint, PerComponent]:
         r""":math:`\gamma G` and :math:`\sqrt{\gamma G \gamma^\top}`."""
-        pull = shares @ self._gram
+        pull = _thin_product(shares, self._gram)
         return pull, (shares * pull).sum(dim=-1).clamp_min(TINY**2).sqrt()
 
     def combine(self, coefficients: PerPoint) -> Float[Tensor, "batch components dim"]:
         r""":math:`a X`."""
         return coefficients @ self._points
+
+
+def _thin_product(shares: PerPoint, gram: Float[Tensor, "batch points points"]) -> PerPoint:
+    """`shares @ gram`; for few points a CPU spends less on one broadcast than on a library call an item."""
+    if gram.device.type == "cpu" and gram.shape[1] <= FEW_POINTS:
+        return (gram.unsqueeze(1) * shares.unsqueeze(2)).sum(dim=-1)
+    return shares @ gram
 
 
 class DirectSpace:

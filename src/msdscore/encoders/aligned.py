@@ -59,7 +59,7 @@ class AlignedEncoder:
 
     @property
     def signature(self) -> str:
-        """Everything that can change a vector; the mark covers heads and backbones, whose SHA-256 are in config.json."""
+        """Everything that can change a vector; the mark covers config.json, and so the SHA-256 of both backbones."""
         pool = self._parts.heads.spec.pool
         return f"{self._signed},pool:{pool},long:{self._long_text},dtype:{self._placement.dtype_name}"
 

@@ -53,7 +53,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Local vectors of any length, before the last step; `pooled` holds unit vectors, or None where a model has none."""
+    """Local vectors before the last step, of any length; `pooled` are unit vectors, or None where there are none."""
 
     points: Float[Tensor, "batch points dim"]
     mask: Bool[Tensor, "batch points"]

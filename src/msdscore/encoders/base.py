@@ -77,4 +77,4 @@ class Encoder(Protocol):
         """Patches and pooled vectors; `layout` holds a `PatchLayout` an item."""
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        """Tokens and pooled vectors; `layout` holds a `TokenLayout` an item. A text without tokens has an empty mask."""
+        """Tokens and pooled vectors; `layout` holds a `TokenLayout` an item. No tokens give an empty mask."""

@@ -7,20 +7,19 @@ from collections.abc import Sequence
 from msdscore.encoders.windows import Span
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-_FUNCTION_WORDS = frozenset(
-    """
-    a an the this that these those some any each every all both no not
-    i me my we us our you your he him his she her hers it its they them their who whom whose which what one ones
-    and or but nor so yet if then than as while when where because though
-    in on at by of to for from with without into onto off up down out over under through about around along across
-    between among against near next toward towards behind beside beneath below above inside outside after before
-    during within upon per via like
-    is are was were be been being am do does did done has have had having can could will would shall should may
-    might must get gets getting got
-    there here very too also just only more most much many other another such same own several few
-    it's he's she's there's that's isn't aren't wasn't don't doesn't can't
-    """.split()
-)
+_LIST = """
+a an the this that these those some any each every all both no not
+i me my we us our you your he him his she her hers it its they them their who whom whose which what one ones
+and or but nor so yet if then than as while when where because though
+in on at by of to for from with without into onto off up down out over under through about around along across
+between among against near next toward towards behind beside beneath below above inside outside after before
+during within upon per via like
+is are was were be been being am do does did done has have had having can could will would shall should may
+might must get gets getting got
+there here very too also just only more most much many other another such same own several few
+it's he's she's there's that's isn't aren't wasn't don't doesn't can't
+"""
+_FUNCTION_WORDS = frozenset(_LIST.split())
 
 
 def words_at(text: str, spans: Sequence[Span]) -> tuple[str, ...]:

@@ -163,9 +163,7 @@ def patch_layout(where: View, grid: tuple[int, int], patch: tuple[float, float])
     return cell_layout(where, columns=_edges(columns, patch[0]), rows=_edges(rows, patch[1]))
 
 
-def cell_layout(
-    where: View, *, columns: Float[Tensor, "columns 2"], rows: Float[Tensor, "rows 2"]
-) -> PatchLayout:
+def cell_layout(where: View, *, columns: Float[Tensor, "columns 2"], rows: Float[Tensor, "rows 2"]) -> PatchLayout:
     """The layout of cells whose columns and rows (start, end) are given in pixels of the canvas."""
     xs = _original(columns, where.offset[0], where.size[0], where.resized[0])
     ys = _original(rows, where.offset[1], where.size[1], where.resized[1])

@@ -1,6 +1,6 @@
 """Load what transformers knows from files that are already found: whole, quietly, and without the network."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -15,7 +15,7 @@ from msdscore.errors import ConfigError, WeightsError, require
 def load_model(kind: str, checkpoint: Checkpoint, *, dtype: torch.dtype | None = None, **keywords: Any) -> Any:
     """A model of the transformers class `kind`; `dtype` None leaves it as the files or the library have it.
 
-    Further keywords go to `from_pretrained`; without them the model lies on the CPU.
+    Further keywords go to `from_pretrained`; a `state_dict` among them stands in for the files.
 
     Raises:
         ConfigError: the installed transformers does not know the class.
@@ -29,7 +29,10 @@ def load_model(kind: str, checkpoint: Checkpoint, *, dtype: torch.dtype | None =
         try:
             # Every supported version reads .bin files with weights_only=True; not all let one say so.
             model, report = model_class.from_pretrained(
-                checkpoint.folder, output_loading_info=True, local_files_only=True, **keywords
+                None if "state_dict" in keywords else checkpoint.folder,
+                output_loading_info=True,
+                local_files_only=True,
+                **keywords,
             )
         except Exception as error:  # damaged files raise anything
             raise _damaged("weights", checkpoint, error) from error

@@ -35,17 +35,19 @@ class LargeOptions(SharedOptions):
 
 
 def load_placed(
-    kind: str, checkpoint: Checkpoint, placement: Placement, options: LargeOptions
+    kind: str, checkpoint: Checkpoint, placement: Placement, options: LargeOptions, **given: Any
 ) -> tuple[Any, Placement]:
     """A model of the transformers class `kind`, ready to run, and where its inputs belong.
+
+    What is `given` goes to `from_pretrained` as it is.
 
     Raises:
         MissingExtraError: a spread or quantised model needs accelerate, and quantised ones bitsandbytes.
         WeightsError: the files are damaged, of another model, or do not hold every tensor.
     """
-    keywords = _keywords(placement, options)
-    model = load_model(kind, checkpoint, dtype=placement.dtype, **keywords)
-    if not keywords:
+    spread = _keywords(placement, options)
+    model = load_model(kind, checkpoint, dtype=placement.dtype, **spread, **given)
+    if not spread:
         return model.to(device=placement.device, dtype=placement.dtype).eval(), placement
     return model.eval(), replace(placement, device=torch.device(model.device))
 

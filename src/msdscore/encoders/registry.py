@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msdscore.encoders.table import FAMILIES, ROWS, EncoderRow
+from msdscore.encoders.table import FAMILIES, ROWS, SCHEMES, EncoderRow
 from msdscore.encoders.weights import looks_like_hub_name, model_type
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError, unknown_name
 
@@ -56,6 +56,8 @@ def register(row: EncoderRow) -> None:
 def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
     """The row of a short name, or one made for a folder or hub name from what its config.json says.
 
+    A name such as `open_clip:ViT-B-32/laion2b_s34b_b79k` is handed to that library as it stands.
+
     Raises:
         UnknownNameError: no such encoder, or a family that is not known.
         WeightsError: a folder or hub name whose config.json is missing.
@@ -66,6 +68,9 @@ def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
     known = {row.name: row for row in list_encoders()}
     if name in known:
         return known[name]
+    scheme, _, rest = name.partition(":")
+    if rest and scheme in SCHEMES:
+        return EncoderRow(name=name, loader=SCHEMES[scheme], family=scheme, source=rest)
     if Path(name).expanduser().is_dir() or looks_like_hub_name(name):
         return _row_of_checkpoint(name, revision)
     if name.startswith((".", "/", "~")):

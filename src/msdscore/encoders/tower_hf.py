@@ -157,7 +157,7 @@ def _as_map(states: Tensor, config: Any, size: Sequence[int]) -> Tensor:
 
 
 def _reading(model: Any, tokenizer: Any, *, context: int, long_text: str) -> Reading:
-    prefix, suffix = _around(tokenizer)
+    prefix, suffix = special_tokens_around(tokenizer)
     pad = tokenizer.pad_token_id
     return Reading(
         context=context or _context(model, tokenizer),
@@ -168,7 +168,7 @@ def _reading(model: Any, tokenizer: Any, *, context: int, long_text: str) -> Rea
     )
 
 
-def _around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def special_tokens_around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The special tokens that this tokenizer puts before and behind a text."""
     backend = tokenizer.backend_tokenizer
     bare, full = backend.encode("a", add_special_tokens=False).ids, backend.encode("a", add_special_tokens=True).ids

@@ -111,7 +111,9 @@ def _read_tensors(files: Sequence[Path]) -> dict[str, Tensor]:
             else:
                 tensors.update(torch.load(path, map_location="cpu", weights_only=True))
         except Exception as error:  # damaged files raise anything
-            raise WeightsError(f"weights {path.name!r} cannot be read ({type(error).__name__}); fetch them again") from error
+            raise WeightsError(
+                f"weights {path.name!r} cannot be read ({type(error).__name__}); fetch them again"
+            ) from error
     return tensors
 
 
@@ -157,7 +159,11 @@ def _final_map(final: Tensor, model: Any, side: int) -> Tensor:
         edge = round(patches.shape[1] ** 0.5)
         return patches.transpose(1, 2).unflatten(2, (edge, edge))
     # Some models put channels last; their feature width tells.
-    return final.permute(0, 3, 1, 2) if final.shape[1] != model.num_features and final.shape[-1] == model.num_features else final
+    return (
+        final.permute(0, 3, 1, 2)
+        if final.shape[1] != model.num_features and final.shape[-1] == model.num_features
+        else final
+    )
 
 
 def _frame(config: Mapping[str, Any], spec: ImageTowerSpec, side: int) -> Frame:

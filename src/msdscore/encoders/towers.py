@@ -34,7 +34,7 @@ class Features:
     local: Points
     whole: Points | None
     pooled: Float[Tensor, "batch pooled_dim"] | None
-    layout: tuple[PatchLayout, ...] | tuple[TokenLayout, ...]
+    layout: tuple[PatchLayout | TokenLayout, ...]
 
     def __len__(self) -> int:
         return self.local.vectors.shape[0]

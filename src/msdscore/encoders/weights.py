@@ -104,22 +104,28 @@ def find_checkpoint(
     cached = _cached(source, revision, form)
     if cached is not None and not _missing(cached, needs):
         return cached
-    fetched = _fetch(source, revision, form, lambda files: _wanted(files, form))
+    fetched = _fetch(source, revision, lambda files: _wanted(files, form), form)
     return _checked(fetched, needs)
 
 
-def find_file(source: str, file: str, *, revision: str | None = None) -> Checkpoint:
-    """A checkpoint that is one file of weights in a local folder or a repository of the hub.
+def find_file(source: str, *files: str, revision: str | None = None) -> Checkpoint:
+    """A checkpoint that is one file of weights, the first of `files` that a folder or hub repository has.
 
     Raises:
-        WeightsError: the file is missing and cannot be fetched.
+        WeightsError: there is none of them, and none can be fetched.
     """
-    form = Format(file, (file,))
+    forms = [Format(file, (file,)) for file in files]
     folder = Path(source).expanduser()
     if folder.is_dir():
-        return _local(Checkpoint(source, folder, "", form), ())
+        here = [form for form in forms if (folder / form.config).is_file()]
+        return _local(Checkpoint(source, folder, "", (here or forms)[0]), ())
     _require_hub_name(source)
-    return _cached(source, revision, form) or _fetch(source, revision, form, lambda _: [file])
+    cached = [found for form in forms if (found := _cached(source, revision, form)) is not None]
+    return cached[0] if cached else _fetch(source, revision, lambda listed: _first(files, listed), *forms)
+
+
+def _first(files: Iterable[str], listed: Sequence[str]) -> list[str]:
+    return [file for file in files if file in listed][:1] or list(files)
 
 
 def find_settings(source: str, *, revision: str | None = None) -> Checkpoint:
@@ -132,7 +138,7 @@ def find_settings(source: str, *, revision: str | None = None) -> Checkpoint:
     if folder.is_dir():
         return Checkpoint(source, folder, "")
     _require_hub_name(source)
-    return _cached(source, revision, TRANSFORMERS) or _fetch(source, revision, TRANSFORMERS, _small)
+    return _cached(source, revision, TRANSFORMERS) or _fetch(source, revision, _small, TRANSFORMERS)
 
 
 def model_type(source: str, *, revision: str | None = None) -> str:
@@ -156,7 +162,8 @@ def _configuration(source: str, revision: str | None) -> Checkpoint:
     if folder.is_dir():
         return Checkpoint(source, folder, "")
     cached = _cached(source, revision, TRANSFORMERS) or _cached(source, revision, OPEN_CLIP)
-    return cached or _fetch(source, revision, TRANSFORMERS, lambda _: [CONFIG, OPEN_CLIP.config])
+    both = [CONFIG, OPEN_CLIP.config]
+    return cached or _fetch(source, revision, lambda _: both, TRANSFORMERS, OPEN_CLIP)
 
 
 def _has(checkpoint: Checkpoint, name: str) -> bool:
@@ -220,8 +227,8 @@ def _cached(source: str, revision: str | None, form: Format) -> Checkpoint | Non
     return Checkpoint(source, folder, folder.name[:8], form)  # the cache names its folders by commit
 
 
-def _fetch(source: str, revision: str | None, form: Format, choose: Callable[[list[str]], list[str]]) -> Checkpoint:
-    """Download the files of a repository that `choose` picks from its list."""
+def _fetch(source: str, revision: str | None, choose: Callable[[list[str]], list[str]], *forms: Format) -> Checkpoint:
+    """Download the files of a repository that `choose` picks from its list; it must have one of the forms."""
     hub = require("huggingface_hub", extra="hf")
     if hub.constants.HF_HUB_OFFLINE:
         raise _unreachable(source, revision, "offline mode is on (HF_HUB_OFFLINE)")
@@ -231,10 +238,11 @@ def _fetch(source: str, revision: str | None, form: Format, choose: Callable[[li
         hub.snapshot_download(source, revision=revision, allow_patterns=choose(files))
     except Exception as error:  # noqa: BLE001 - the hub's library raises requests, httpx or own errors by version
         raise _fetch_error(source, revision, error) from None
-    fetched = _cached(source, revision, form) or _cached(source, revision, OPEN_CLIP)
-    if fetched is None:
-        raise WeightsError(f"{source!r} has no {form.config}: it is not a model that msdscore can read")
-    return fetched
+    for form in forms:
+        fetched = _cached(source, revision, form)
+        if fetched is not None:
+            return fetched
+    raise WeightsError(f"{source!r} has no {forms[0].config}: it is not a model that msdscore can read")
 
 
 def _small(files: Iterable[str]) -> list[str]:

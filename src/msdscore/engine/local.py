@@ -61,6 +61,8 @@ def _manifest(scorer: Scorer, source: RowSource, images: Path | None, chunk_rows
         "images": None if images is None else str(images.resolve()),
         "limits": asdict(scorer.limits),
         "chunk_rows": chunk_rows,
+        # Last, so that a difference is named by its own setting first; readers of the sidecar find it here.
+        "signature": scorer.signature,
     }
 
 

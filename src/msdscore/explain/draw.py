@@ -20,7 +20,7 @@ from msdscore.explain.overlay import (
     word_colour,
     word_scale,
 )
-from msdscore.explain.terms import Explanation, Explanations, Unit
+from msdscore.explain.terms import Explanation, Explanations
 from msdscore.explain.typeset import Line, set_lines
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 COLUMN = 3.4  # inches, one column of a two-column paper
 MARGIN = 0.06
+INDENT = 0.02  # room for the box of a line's first word
 GAP = 0.08
 CAPTION_POINTS, LABEL_POINTS, SMALL_POINTS = 9.0, 7.0, 6.0
 LINE = 0.2  # inches, a line of the caption
@@ -61,18 +62,19 @@ def figure(explanations: Explanations) -> "Figure":
     """One column a caption: coloured words, three maps with their legends, and the score as a sum."""
     items = explanations.items
     scale = word_scale(items)
-    lines = [set_lines(item, COLUMN - 2 * MARGIN, CAPTION_POINTS) for item in items]
+    lowest = min((unit.gap for item in items for unit in item.ranked if unit.gap is not None), default=0.0)
+    lines = [set_lines(item, COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
     caption_height = LINE * max(map(len, lines))
     panel = (COLUMN - 2 * MARGIN - 2 * GAP) / len(MAP_ROLES)
     panel_height = panel * float(np.clip(items[0].picture.height / items[0].picture.width, 0.4, 1.6))
-    height = MARGIN + caption_height + 0.24 + 0.15 + panel_height + 0.24 + 0.62
+    height = MARGIN + caption_height + 0.39 + panel_height + 0.20 + 0.46
     page = _page(len(items) * COLUMN, height)
     pictures = {role: overlays(items, role, longest=PICTURE_PIXELS) for role in MAP_ROLES}
     for number, item in enumerate(items):
         left = number * COLUMN + MARGIN
         _draw_caption(page, left, MARGIN, lines[number], scale)
         top = MARGIN + caption_height + 0.02
-        _draw_word_key(page, left, top, scale)
+        _draw_word_key(page, left, top, scale, lowest)
         for place, role in enumerate(MAP_ROLES):
             start = left + place * (panel + GAP)
             page.text(start, top + 0.22, TITLES[role], color=css(role, 1.0), weight="bold")
@@ -96,7 +98,7 @@ def word_figure(item: Explanation, columns: int = 4) -> "Figure":
         left = MARGIN + (number % columns) * (panel + GAP)
         top = MARGIN + (number // columns) * step
         role, strength = word_colour(unit, scale)
-        page.text(left, top, f"{_short(unit.text)}  {unit.gap:+.1f}", weight="bold", color=css(role, max(strength, 0.7)))
+        page.text(left, top, f"{_short(unit.text)}  {signed(unit.gap or 0.0, 1)}", weight="bold", color=css(role, max(strength, 0.7)))
         leaning = item.leaning(unit)
         tinted = overlay(picture, leaning, item.patches, "leaning", Scale(0.0, float(leaning.max())))
         _draw_picture(page.axes(left, top + 0.15, panel, panel_height), tinted)
@@ -117,26 +119,27 @@ def _draw_caption(page: Page, left: float, top: float, lines: Sequence[Line], sc
             role, strength = ("penalty", 0.0) if placed.unit is None else word_colour(placed.unit, scale)
             box = {"boxstyle": "round,pad=0.12,rounding_size=0.15", "facecolor": css(role, strength), "linewidth": 0}
             page.text(
-                left + placed.left,
+                left + INDENT + placed.left,
                 top + (number + 0.5) * LINE,
                 placed.text,
                 CAPTION_POINTS,
                 va="center",
                 color=ink(role, strength) if strength else "#111",
-                weight="bold" if _stands_out(placed.unit, role, strength) else "normal",
                 bbox=box if strength > 0.05 else None,
             )
 
 
-def _stands_out(unit: Unit | None, role: Role, strength: float) -> bool:
-    return False and unit is not None and role == "penalty" and strength > 0.5
-
-
-def _draw_word_key(page: Page, left: float, top: float, scale: Scale) -> None:
-    axes = page.axes(left, top + 0.055, 0.5, 0.07)
-    axes.imshow(ramp("penalty", np.linspace(0, 1, 64))[None], aspect="auto")
-    text = f"words the picture does not support ({scale.low:.1f} to {scale.high:.1f} nats)"
-    page.text(left + 0.56, top + 0.045, text, SMALL_POINTS, color=GREY)
+def _draw_word_key(page: Page, left: float, top: float, scale: Scale, lowest: float) -> None:
+    """The colours of words: a ramp to each side that occurs, with its ends in nats."""
+    below = scale.low - lowest
+    shades = [ramp("penalty", np.linspace(0, 1, 64))]
+    if below > 0:
+        share = below / (scale.high - scale.low)
+        shades.insert(0, ramp("support", np.linspace(share, 0, max(1, round(64 * share)))))
+    page.axes(left + 0.3, top + 0.05, 0.6, 0.07).imshow(np.concatenate(shades)[None], aspect="auto")
+    page.text(left + 0.27, top + 0.085, signed(min(scale.low, lowest), 1), SMALL_POINTS, color=GREY, ha="right", va="center")
+    text = f"{signed(scale.high, 1)} nats: less supported by the picture"
+    page.text(left + 0.93, top + 0.085, text, SMALL_POINTS, color=GREY, va="center")
 
 
 def _draw_picture(axes: Any, picture: Any) -> None:
@@ -169,23 +172,41 @@ def _parts(item: Explanation) -> tuple[float, float]:
 
 
 def _draw_sum(page: Page, left: float, top: float, item: Explanation, span: tuple[float, float]) -> None:
-    score, (omitted, invented) = item.score, _parts(item)
+    score, width = item.score, COLUMN - 2 * MARGIN
     name = "MSD" if score.candidates == 1 else "Soft-MSD"
-    page.text(left, top, f"{name} {score.soft_msd:+.3f}", LABEL_POINTS + 1, weight="bold")
-    equation = f"= g {score.similarity:.3f} − {item.alpha:g} · {score.uncertainty:.2f} · {score.divergence:.2f}"
-    page.text(left + COLUMN - 2 * MARGIN, top + 0.02, equation, LABEL_POINTS, ha="right")
-    axes = page.axes(left, top + 0.17, COLUMN - 2 * MARGIN, 0.13)
+    page.text(left, top, f"{name} {signed(score.soft_msd, 3)}", LABEL_POINTS + 1, weight="bold")
+    equation = f"g {score.similarity:.3f} − {item.alpha:g} · {score.uncertainty:.2f} · {score.divergence:.2f}"
+    page.text(left + width, top + 0.015, f"g − α·u·d = {equation}", SMALL_POINTS, ha="right", color=GREY)
+    axes = page.axes(left, top + 0.16, width, 0.14)
     axes.set_xlim(*span)
     axes.set_ylim(0, 1)
     place = score.similarity
     axes.barh(0.75, place, height=0.5, color="#999", linewidth=0)
-    for size, role in ((omitted, "omission"), (invented, "penalty")):
+    for size, role in zip(_parts(item), ("omission", "penalty"), strict=True):
         axes.barh(0.25, -size, left=place, height=0.5, color=css(role, 0.85), linewidth=0)
         place -= size
     axes.axvline(0, color="#111", linewidth=0.6)
-    axes.plot([place, place], [0, 1], color="#111", linewidth=1.4)
-    parts = f"similarity g (grey) less omissions {omitted:.3f} (purple) less inventions {invented:.3f} (orange)"
-    page.text(left, top + 0.32, parts, SMALL_POINTS - 0.3, color=GREY)
+    axes.plot([place, place], [0, 1], color="#111", linewidth=1.6, solid_capstyle="butt")
+    _draw_sum_key(page, left, top + 0.33, item)
+
+
+def _draw_sum_key(page: Page, left: float, top: float, item: Explanation) -> None:
+    omitted, invented = _parts(item)
+    width = COLUMN - 2 * MARGIN
+    page.text(left, top, f"similarity {signed(item.score.similarity, 3)}", SMALL_POINTS, color="#666", weight="bold")
+    middle = {"ha": "center", "color": css("omission", 1.0), "weight": "bold"}
+    page.text(left + width / 2, top, f"omissions {signed(-omitted, 3)}", SMALL_POINTS, **middle)
+    end = {"ha": "right", "color": css("penalty", 1.0), "weight": "bold"}
+    page.text(left + width, top, f"inventions {signed(-invented, 3)}", SMALL_POINTS, **end)
+
+
+def signed(value: float, digits: int) -> str:
+    """A number with its sign, typeset.
+
+    >>> signed(-0.5, 2), signed(1, 1)
+    ('−0.50', '+1.0')
+    """
+    return f"{value:+.{digits}f}".replace("-", "−")
 
 
 def _short(text: str, most: int = 12) -> str:

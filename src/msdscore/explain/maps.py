@@ -1,6 +1,7 @@
 """Terms laid out over the picture: what backs the caption, what speaks against it, what it leaves out."""
 
-from typing import Literal, get_args
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +10,6 @@ from msdscore.encoders.base import PatchLayout
 from msdscore.errors import unknown_name
 
 Floats = npt.NDArray[np.float64]
-Projection = Literal["influence", "signed", "centred"]
-PROJECTIONS: tuple[Projection, ...] = get_args(Projection)
 
 
 def affinities(patches: Floats, tokens: Floats, kappa: float) -> Floats:
@@ -26,39 +25,70 @@ def affinities(patches: Floats, tokens: Floats, kappa: float) -> Floats:
     return spread
 
 
-def influence(coverage_terms: Floats, affinity: Floats, beta: float) -> Floats:
-    r"""How far the local divergence rises, to first order, when a patch is taken away; a rise means it backs the caption.
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a projection works from: terms of both divergences, how tokens spread over patches, the gate."""
+
+    coverage: Floats  # one a patch, adding up to the coverage divergence
+    support: Floats  # one a token, adding up to the support divergence
+    affinity: Floats  # tokens by patches, rows adding up to 1
+    beta: float
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """One number a patch: `support` is high where it backs the caption, `penalty` where it speaks against it."""
+
+    support: Floats
+    penalty: Floats
+
+
+def influence(terms: Terms) -> Regions:
+    r"""How far the local divergence rises, to first order, when a patch is taken away.
 
     .. math:: \beta\,\frac{\bar c - c_i}{N - 1} + \frac{1-\beta}{M}\sum_j \Bigl(a_{ji} - \tfrac1N\Bigr)
 
     with :math:`c_i` the patch's log ratio. Coverage is a mean over patches, so losing one moves it by its distance from
-    the mean; the picture's density at a token is a mean over patches too, to which patch i adds the share a_ji.
+    the mean; the picture's density at a token is a mean over patches too, to which patch i adds the share a_ji. A rise
+    backs the caption, a fall speaks against it.
     """
-    count = len(coverage_terms)
-    ratios = count * coverage_terms
+    count = len(terms.coverage)
+    ratios = count * terms.coverage
     along_patches = (ratios.mean() - ratios) / max(count - 1, 1)
-    along_tokens = affinity.mean(axis=0) - 1 / count
-    result: Floats = beta * along_patches + (1 - beta) * along_tokens
-    return result
+    along_tokens = terms.affinity.mean(axis=0) - 1 / count
+    rise = terms.beta * along_patches + (1 - terms.beta) * along_tokens
+    return Regions(rise, -rise)
 
 
-def signed(support_terms: Floats, affinity: Floats) -> Floats:
-    r"""Token terms carried to the patches they lean on, :math:`-\sum_j s_j a_{ji}`; supported words count up."""
-    carried: Floats = -support_terms @ affinity
-    return carried
+def carried(terms: Terms) -> Regions:
+    r"""Token terms on the patches they lean on, :math:`\sum_j s_j a_{ji}`: negative ones support, positive ones penalise."""
+    return Regions(np.maximum(-terms.support, 0) @ terms.affinity, np.maximum(terms.support, 0) @ terms.affinity)
 
 
-def backing(
-    projection: Projection, coverage_terms: Floats, support_terms: Floats, affinity: Floats, beta: float
-) -> Floats:
-    """One number a patch: above zero it backs the caption, below it speaks against it."""
-    if projection == "influence":
-        return influence(coverage_terms, affinity, beta)
-    if projection == "signed":
-        return signed(support_terms, affinity)
-    if projection == "centred":
-        return signed(support_terms - support_terms.mean(), affinity)
-    raise unknown_name("projection", projection, PROJECTIONS)
+def centred(terms: Terms) -> Regions:
+    """The same for token terms less their mean over the caption."""
+    return carried(replace(terms, support=terms.support - terms.support.mean()))
+
+
+def contrasted(terms: Terms) -> Regions:
+    """Token terms less their mean on the patches they lean on, both signs in one map."""
+    lean = (terms.support - terms.support.mean()) @ terms.affinity
+    return Regions(-lean, lean)
+
+
+PROJECTIONS: dict[str, Callable[[Terms], Regions]] = {
+    "influence": influence,
+    "carried": carried,
+    "centred": centred,
+    "contrasted": contrasted,
+}
+
+
+def project(terms: Terms, projection: str) -> Regions:
+    """Terms as regions, by the named projection."""
+    if projection not in PROJECTIONS:
+        raise unknown_name("projection", projection, PROJECTIONS)
+    return PROJECTIONS[projection](terms)
 
 
 def grid(values: Floats, layout: PatchLayout) -> Floats:

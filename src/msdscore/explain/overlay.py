@@ -83,7 +83,7 @@ def overlay(picture: Image.Image, values: Floats, layout: PatchLayout, role: Rol
     strength = scale.strength(np.nan_to_num(heat, nan=scale.low))
     grey = np.asarray(picture.convert("L"), dtype=np.float64)[..., None] / 255
     # Where the colour is strong the grey goes back, so that dark parts of the photograph do not look like heat.
-    light = 0.30 + 0.70 * grey + 0.25 * strength[..., None] * (1 - grey)
+    light = 0.45 + 0.55 * grey + 0.30 * strength[..., None] * (1 - grey)
     tinted = np.where(np.isnan(heat)[..., None], 90 * grey + 40, light * ramp(role, strength))
     return Image.fromarray(np.clip(tinted, 0, 255).astype(np.uint8))
 

@@ -7,9 +7,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msdscore.errors import ConfigError
-from msdscore.explain.terms import Explanations
-from msdscore.io.atomic import replacing
+from msdscore.errors import ConfigError, RunError
+from msdscore.explain.terms import Explanation, Explanations
+from msdscore.io.atomic import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,9 +20,7 @@ DPI = 300
 def save(explanations: Explanations, path: Path) -> None:
     """Write a figure (.png, .svg, .pdf), a page (.html) or the numbers (.json), in one step."""
     check_name(path)
-    content = _WRITERS[path.suffix.lower()](explanations)
-    with replacing(path) as file:
-        file.write(content)
+    _put(_WRITERS[path.suffix.lower()](explanations), path)
 
 
 def check_name(path: Path) -> None:
@@ -77,3 +75,28 @@ _WRITERS: dict[str, Callable[[Explanations], bytes]] = {
     ".html": _page,
     ".json": to_json,
 }
+
+
+def save_words(explanation: Explanation, path: Path) -> None:
+    """Write the figure of where each word looks."""
+    from msdscore.explain.draw import word_figure
+
+    check_words_name(path)
+    content = rendered(word_figure(explanation), path.suffix.lower().removeprefix("."))
+    _put(content, path)
+
+
+def check_words_name(path: Path) -> None:
+    """Refuse a name that is not a figure's."""
+    if path.suffix.lower() not in _FIGURES:
+        raise ConfigError(f"{path}: unknown kind of figure; expected a name ending in {', '.join(_FIGURES)}")
+
+
+_FIGURES = (".png", ".svg", ".pdf")
+
+
+def _put(content: bytes, path: Path) -> None:
+    try:
+        write_bytes(path, content, folder=path.parent)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror or error}); choose another name") from error

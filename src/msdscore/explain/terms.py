@@ -16,6 +16,8 @@ from msdscore.errors import ConfigError
 from msdscore.explain import maps
 from msdscore.explain.words import Kind, group, owners, segment
 from msdscore.io.images import ImageSource
+from msdscore.scoring.comparison import Encoded
+from msdscore.scoring.measurement import Measurement, gate
 from msdscore.scoring.results import Score
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 # Chosen on the faithfulness study; docs/explain-evidence.md has what was tried.
-PROJECTION: maps.Projection = "influence"
+PROJECTION = "influence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +94,20 @@ class Explanation:
         )
 
     @cached_property
-    def backing(self) -> Floats:
-        """One number a patch: above zero it backs the caption, below zero it speaks against it."""
-        return maps.backing(PROJECTION, self.coverage_terms, self.support_terms, self.affinity, self.score.beta)
+    def regions(self) -> maps.Regions:
+        """One number a patch for and one against the caption; the maps show where they are above zero."""
+        terms = maps.Terms(self.coverage_terms, self.support_terms, self.affinity, self.score.beta)
+        return maps.project(terms, PROJECTION)
 
     @property
     def support_map(self) -> Floats:
         """How much each patch backs the caption, rows by columns; zero where it does not."""
-        return maps.grid(np.maximum(self.backing, 0), self.patches)
+        return maps.grid(np.maximum(self.regions.support, 0), self.patches)
 
     @property
     def penalty_map(self) -> Floats:
         """How much each patch speaks against the caption, rows by columns; zero where it does not."""
-        return maps.grid(np.maximum(-self.backing, 0), self.patches)
+        return maps.grid(np.maximum(self.regions.penalty, 0), self.patches)
 
     @property
     def omission_map(self) -> Floats:
@@ -189,7 +192,7 @@ def explain(scorer: "Scorer", image: ImageSource, captions: Sequence[str]) -> Ex
     encoded = scorer.encode([image], captions)
     measured = scorer.compare(encoded, [0] * len(captions))
     scores = scorer.fuse(captions, measured)
-    patches = _points(encoded.images.points[0], encoded.images.mask[0])
+    terms = terms_of(scorer, encoded, measured)
     return Explanations(
         tuple(
             Explanation(
@@ -197,16 +200,31 @@ def explain(scorer: "Scorer", image: ImageSource, captions: Sequence[str]) -> Ex
                 encoded.pictures[0],
                 measured.patches[0],
                 measured.tokens[number],
-                _real(measured.divergence.coverage_terms[number], encoded.images.mask[0]),
-                _real(measured.divergence.support_terms[number], encoded.texts.mask[number]),
-                maps.affinities(
-                    patches, _points(encoded.texts.points[number], encoded.texts.mask[number]), scorer.config.kappa
-                ),
+                terms[number].coverage,
+                terms[number].support,
+                terms[number].affinity,
                 scorer.config.alpha,
             )
             for number, score in enumerate(scores)
         )
     )
+
+
+def terms_of(scorer: "Scorer", encoded: Encoded, measured: Measurement) -> list[maps.Terms]:
+    """The terms of every caption that was measured, and how its tokens spread over its picture's patches."""
+    betas = gate(measured.lengths.cpu(), scorer.config).tolist()
+    found = []
+    for number, picture in enumerate(measured.owner.tolist()):
+        patches, tokens = encoded.images.mask[picture], encoded.texts.mask[number]
+        spread = maps.affinities(
+            _points(encoded.images.points[picture], patches),
+            _points(encoded.texts.points[number], tokens),
+            scorer.config.kappa,
+        )
+        coverage = _real(measured.divergence.coverage_terms[number], patches)
+        support = _real(measured.divergence.support_terms[number], tokens)
+        found.append(maps.Terms(coverage, support, spread, betas[number]))
+    return found
 
 
 def _ranked(units: Any) -> tuple[Unit, ...]:

@@ -27,7 +27,7 @@ _FUNCTION_WORDS = frozenset(
     toward towards via per as like than
     and or but nor so yet if because while although though since until unless when where whether
     it's there's that's isn't aren't wasn't weren't don't doesn't didn't
-    also just very too only then
+    also just very too only then next
     """.split()
 )
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from msdscore.errors import ConfigError, require
-from msdscore.metrics.base import Batch, Floats, Loaded, Scored, Vectors
+from msdscore.metrics.base import Floats, Loaded, Scored, Vectors
 from msdscore.metrics.msd import vectors_of
 
 SINKHORN_REG = 0.05  # of cosine distances, which lie between 0 and 2
@@ -27,31 +27,26 @@ def load_sinkhorn(reg: str = f"{SINKHORN_REG}") -> Loaded:
         raise ConfigError(f"reg must be positive, got {reg}")
     ot: Any = require("ot", extra="ot")
 
-    def cost(cosines: Tensor) -> list[float]:
+    def cost(cosines: Tensor) -> float:
         distance = (1 - cosines).double().cpu().numpy()
-        patches = np.full(len(distance), 1 / len(distance))
-        tokens = np.full(distance.shape[1], 1 / distance.shape[1])
+        sides = (np.full(size, 1 / size) for size in distance.shape)
         plan = ot.sinkhorn(
-            patches, tokens, distance, strength, method="sinkhorn_log",
-            numItermax=_STEPS, stopThr=_PRECISION, warn=False,
-        )  # fmt: skip
-        return [float((plan * distance).sum())]
+            *sides, distance, strength, method="sinkhorn_log", numItermax=_STEPS, stopThr=_PRECISION, warn=False
+        )
+        return float((plan * distance).sum())
 
-    def score(batch: Batch) -> Scored:
-        return Scored(_over_pairs(vectors_of(batch), lambda several: [c for one in several for c in cost(one)]))
-
-    return Loaded(score, f"reg:{strength:g}|it:{_STEPS}")
+    return Loaded(lambda batch: Scored(_over_pairs(vectors_of(batch), cost)), f"reg:{strength:g}|it:{_STEPS}")
 
 
-def _max_sim(several: list[Tensor]) -> list[float]:
-    return [float(cosines.max(dim=0).values.double().mean()) for cosines in several]
+def _max_sim(cosines: Tensor) -> float:
+    return float(cosines.max(dim=0).values.double().mean())
 
 
-def _over_pairs(vectors: Vectors, measure: Callable[[list[Tensor]], list[float]]) -> Floats:
+def _over_pairs(vectors: Vectors, measure: Callable[[Tensor], float]) -> Floats:
     """A measure of the patch-by-token cosines of every pair, one product a picture."""
     values = np.full(len(vectors.pair_images), np.nan)
     for pairs, cosines in _cosines(vectors):
-        values[pairs] = measure(cosines)
+        values[pairs] = [measure(one) for one in cosines]
     return vectors.spread(values)
 
 

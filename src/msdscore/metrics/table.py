@@ -1,12 +1,12 @@
 """The metrics that msdscore knows by name: data, no code."""
 
-from msdscore.metrics.base import MetricRow
+from msdscore.metrics.base import MetricRow, Need
 
 _HERE = "msdscore.metrics"
 _KAN = "Kan et al., MSD-Score, 2026, arXiv:2605.06080"
 _HESSEL = "Hessel et al., CLIPScore, EMNLP 2021, arXiv:2104.08718"
 _PACS = "Sarto et al., PAC-S, CVPR 2023, arXiv:2303.12112"
-_MIXTURES = ("encoder", "mixtures")
+_MIXTURES: tuple[Need, ...] = ("encoder", "mixtures")
 _TOKENIZER = ("tokenizer",)
 
 ROWS: tuple[MetricRow, ...] = (

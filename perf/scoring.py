@@ -1,0 +1,147 @@
+"""Speed of scoring, as ratios against the textbook loop on the same embeddings in the same run.
+
+python perf/scoring.py                       on the CPU
+python perf/scoring.py --device cuda         on a GPU, with the share of a CLIP ViT-L/14 encoder's time
+"""
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+from textbook import divergences
+
+from msdscore.core.divergence import PointSet, diverge
+from msdscore.core.mixture import FitSettings
+
+# patches, tokens, captions an image, dimension, components
+SHAPES = [
+    (49, 12, 1, 768, (3, 2)),
+    (256, 12, 1, 768, (3, 2)),
+    (49, 12, 10, 768, (3, 2)),
+    (256, 12, 10, 768, (3, 2)),
+    (256, 180, 1, 768, (5, 3)),
+]
+PAIRS = {"cpu": 320, "cuda": 8192}
+
+
+def side(count, points, dim, device):
+    vectors = torch.nn.functional.normalize(torch.randn(count, points, dim, device=device), dim=-1)
+    mask = torch.ones(count, points, dtype=torch.bool, device=device)
+    return PointSet(vectors, mask, torch.arange(count, device=device))
+
+
+def seconds(work, device, repeats):
+    """The best of several runs: what the machine can do when it is not disturbed."""
+    taken = []
+    for _ in range(repeats):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - start)
+    return min(taken), statistics.median(taken)
+
+
+def compare(shape, device):
+    patches, tokens, captions, dim, (image_k, text_k) = shape
+    count = max(1, PAIRS[device] // captions)
+    images, texts = side(count, patches, dim, device), side(count * captions, tokens, dim, device)
+    owner = torch.arange(count, device=device).repeat_interleave(captions)
+    options = {"image_fit": FitSettings(components=image_k), "text_fit": FitSettings(components=text_k)}
+
+    def batched():
+        return diverge(images, texts, owner, **options)
+
+    def one_by_one():
+        for pair in range(min(10, count)):
+            divergences(images.points[pair], texts.points[pair * captions], (image_k, text_k))
+
+    result = batched()
+    agreed = divergences(images.points[0], texts.points[0], (image_k, text_k))
+    assert abs(result.coverage[0].item() - agreed[0]) < 1e-3 and abs(result.support[0].item() - agreed[1]) < 1e-3
+    one_by_one()
+    ours = seconds(batched, device, 5)[0] / (count * captions)
+    loop = seconds(one_by_one, device, 5)[0] / min(10, count)
+    return {
+        "patches": patches,
+        "tokens": tokens,
+        "captions": captions,
+        "textbook_ms": loop * 1e3,
+        "ours_us": ours * 1e6,
+        "ratio": loop / ours,
+    }
+
+
+def encoder_share(batch=512):
+    """The scoring step's share of the time of a CLIP ViT-L/14 in bfloat16 with random weights, on one batch."""
+    from transformers import CLIPConfig, CLIPModel
+
+    config = CLIPConfig(
+        vision_config={"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16, "patch_size": 14, "image_size": 224},
+        text_config={"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12},
+        projection_dim=768,
+    )  # fmt: skip
+    model = CLIPModel(config).to("cuda", torch.bfloat16).eval()
+    pixels = torch.randn(batch, 3, 224, 224, device="cuda", dtype=torch.bfloat16)
+    ids = torch.randint(1000, 40000, (batch, 14), device="cuda")
+    ids[:, -1] = 49407
+
+    def encode():
+        with torch.no_grad():
+            vision = model.vision_model(pixel_values=pixels).last_hidden_state[:, 1:]
+            text = model.text_model(input_ids=ids).last_hidden_state[:, 1:-1]
+            return model.visual_projection(vision).float(), model.text_projection(text).float()
+
+    vision, text = (torch.nn.functional.normalize(points, dim=-1) for points in encode())
+    images, texts = (
+        PointSet(
+            points, torch.ones(points.shape[:2], dtype=torch.bool, device="cuda"), torch.arange(batch, device="cuda")
+        )
+        for points in (vision, text)
+    )
+    owner = torch.arange(batch, device="cuda")
+
+    def score():
+        return diverge(images, texts, owner, image_fit=FitSettings(components=3), text_fit=FitSettings(components=2))
+
+    encode(), score()
+    encoding, scoring = seconds(encode, "cuda", 10)[1], seconds(score, "cuda", 10)[1]
+    return {
+        "batch": batch,
+        "encoder_us": encoding / batch * 1e6,
+        "scoring_us": scoring / batch * 1e6,
+        "share_percent": 100 * scoring / encoding,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    rows = [compare(shape, arguments.device) for shape in SHAPES]
+    shares = [encoder_share(batch) for batch in (512, 2048)] if arguments.device == "cuda" else []
+    if arguments.json:
+        print(json.dumps({"scoring": rows, "encoder": shares}))
+        return
+    print(f"{'patches':>8} {'tokens':>7} {'captions':>9} {'textbook':>12} {'batched':>12} {'ratio':>8}")
+    for row in rows:
+        print(
+            f"{row['patches']:>8} {row['tokens']:>7} {row['captions']:>9} {row['textbook_ms']:>9.2f} ms "
+            f"{row['ours_us']:>9.1f} µs {row['ratio']:>7.0f}x"
+        )
+    for share in shares:
+        print(
+            "CLIP ViT-L/14, batch {batch}: {encoder_us:.0f} µs a pair, scoring {scoring_us:.2f} µs: {share_percent:.2f} %".format(
+                **share
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Checkpoints of a run: weights, averages and the optimiser in safetensors, the rest in JSON, never a pickle."""
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from msdscore.align.optimise import MovingAverage
+from msdscore.errors import RunError
+
+FOLDER = "checkpoints"
+BEST = "best"
+_STATE = "state.json"
+_WEIGHTS, _AVERAGE, _OPTIMISER = "weights.safetensors", "average.safetensors", "optimizer.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is: finished steps, and what early stopping remembers."""
+
+    step: int = 0
+    best: float = -1.0  # of the retrieval that is watched
+    best_step: int = 0
+    stale: int = 0  # evaluations since the best one
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The parts of a run that a checkpoint holds."""
+
+    module: nn.Module
+    average: MovingAverage
+    optimiser: torch.optim.Optimizer
+
+
+def save_checkpoint(run: Path, parts: Trained, progress: Progress, *, keep: int) -> Path:
+    """Write a checkpoint that is there whole or not at all, and drop old ones."""
+    folder = run / FOLDER / f"step-{progress.step:08d}"
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    save_file(_plain(parts.module.state_dict()), temporary / _WEIGHTS)
+    save_file(_plain(parts.average.weights), temporary / _AVERAGE)
+    save_file(_plain(_moments(parts)), temporary / _OPTIMISER)
+    (temporary / _STATE).write_text(json.dumps(asdict(progress)), encoding="utf-8")
+    for path in temporary.iterdir():
+        _sync(path)
+    shutil.rmtree(folder, ignore_errors=True)
+    temporary.rename(folder)
+    _sync(folder.parent)
+    for old in checkpoints(run)[:-keep]:
+        shutil.rmtree(old)
+    return folder
+
+
+def save_best(run: Path, average: MovingAverage, progress: Progress) -> None:
+    """Keep the averaged weights of the best evaluation."""
+    folder, temporary = run / FOLDER / BEST, run / FOLDER / f".{BEST}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    save_file(_plain(average.weights), temporary / _AVERAGE)
+    (temporary / _STATE).write_text(json.dumps(asdict(progress)), encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    temporary.rename(folder)
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """All whole checkpoints of a run, oldest first."""
+    return sorted(path for path in (run / FOLDER).glob("step-*") if (path / _STATE).is_file())
+
+
+def restore(folder: Path, parts: Trained) -> Progress:
+    """Put everything back as it was after the checkpoint's last step.
+
+    Raises:
+        RunError: the checkpoint is damaged or of another model.
+    """
+    try:
+        parts.module.load_state_dict(load_file(folder / _WEIGHTS))
+        parts.average.restore(load_file(folder / _AVERAGE))
+        _restore_moments(parts, load_file(folder / _OPTIMISER))
+        return Progress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
+    except Exception as error:  # damaged files raise anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RunError(
+            f"{folder}: cannot be resumed ({reason}); delete this checkpoint to go on from the one before"
+        ) from error
+
+
+def averaged_weights(run: Path) -> tuple[dict[str, torch.Tensor], Progress]:
+    """The weights that a run is judged and exported by: of its best evaluation, else of its newest checkpoint.
+
+    Raises:
+        RunError: there are none.
+    """
+    best = run / FOLDER / BEST
+    folder = best if (best / _STATE).is_file() else next(iter(reversed(checkpoints(run))), None)
+    if folder is None:
+        raise RunError(f"{run}: no checkpoint here; train first, or give the folder of a run")
+    state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+    return load_file(folder / _AVERAGE), Progress(**state)
+
+
+def _moments(parts: Trained) -> dict[str, torch.Tensor]:
+    """What the optimiser remembers of every parameter, by the parameter's name."""
+    found = {}
+    for name, parameter in parts.module.named_parameters():
+        for key, value in parts.optimiser.state.get(parameter, {}).items():
+            found[f"{name}:{key}"] = torch.as_tensor(value)
+    return found
+
+
+def _restore_moments(parts: Trained, moments: dict[str, torch.Tensor]) -> None:
+    for name, parameter in parts.module.named_parameters():
+        known: dict[str, Any] = {
+            full.rpartition(":")[2]: value for full, value in moments.items() if full.rpartition(":")[0] == name
+        }
+        if known:
+            # The count of steps stays on the CPU, where the optimiser keeps it.
+            parts.optimiser.state[parameter] = {
+                key: value if key == "step" else value.to(parameter.device) for key, value in known.items()
+            }
+
+
+def _plain(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

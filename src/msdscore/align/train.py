@@ -1,0 +1,227 @@
+"""The training loop: from a recipe and captioned pictures to a folder with a trained aligner."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+
+from msdscore.align.checkpoint import save_best, save_checkpoint
+from msdscore.align.data import DataSource, open_pairs
+from msdscore.align.draws import draw
+from msdscore.align.folder import Curves, open_run, write_card, write_report
+from msdscore.align.loggers import Logger, open_loggers
+from msdscore.align.objective import make_batch, objective
+from msdscore.align.optimise import learning_rate, set_learning_rate
+from msdscore.align.pairs import Pairs
+from msdscore.align.recipe import Recipe
+from msdscore.align.retrieval import embed_pairs, retrieval_by_cosine, retrieval_by_local
+from msdscore.align.samples import Sample, read_batches
+from msdscore.align.session import Event, Session, TrainOptions, start_session
+from msdscore.align.world import World, average_gradients, joined, own_device, tell_all, wait
+from msdscore.encoders.heads import count_parameters
+from msdscore.encoders.placement import place
+from msdscore.errors import ConfigError, RunError
+
+_DEFAULTS = TrainOptions()
+_BAD_NAMED = 20  # unreadable pictures that the report names
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """How a run ended; `best` is the mean R@1 that early stopping watches, None where nothing was measured."""
+
+    run: str
+    step: int
+    steps: int
+    stopped_early: bool
+    best: float | None
+    best_step: int
+    pairs: int
+    skipped_rows: int
+    bad_pictures: int
+    bad_reasons: tuple[str, ...]
+    parameters: int
+    seconds: float
+
+
+def train(
+    recipe: Recipe,
+    data: DataSource,
+    out: str | Path,
+    *,
+    val: DataSource | None = None,
+    options: TrainOptions = _DEFAULTS,
+) -> RunReport:
+    """Train an aligner into the folder `out`; a killed run goes on with `options.resume` as if nothing had happened.
+
+    Raises:
+        RunError: the folder holds another run, or the loss is no number any more.
+        ConfigError, InputError, WeightsError: the recipe, the data or a backbone cannot be used.
+    """
+    if recipe.train.patience and val is None:
+        raise ConfigError("train.patience stops on retrieval and needs validation data; give some, or set it to 0")
+    device = own_device(place(options.device, "auto").device)
+    with joined(device) as world:
+        pairs, val_pairs = open_pairs(data), None if val is None else open_pairs(val)
+        if world.is_first:
+            open_run(Path(out), recipe, data=pairs.fingerprint, resume=options.resume)
+        wait(world)
+        session = start_session(recipe, pairs, Path(out), options, world=world, device=device)
+        return _Run(session, Path(out), val_pairs, options).go()
+
+
+class _Run:
+    """The state of one training loop."""
+
+    def __init__(self, session: Session, out: Path, val: Pairs | None, options: TrainOptions) -> None:
+        self._s, self._out, self._val, self._options = session, out, val, options
+        self._progress = session.progress
+        self._started = time.monotonic()
+        self._world: World = session.setting.world
+        first = self._world.is_first
+        self._curves = Curves(out, step=self._progress.step) if first else None
+        self._loggers: list[Logger] = open_loggers(options.loggers, out, session.recipe) if first else []
+
+    def go(self) -> RunReport:
+        """All steps that are left, then the report."""
+        spec, start = self._s.recipe.train, self._progress.step
+        batches = read_batches(
+            self._s.reader,
+            self._s.plan,
+            start=start * spec.accumulate,
+            stop=self._s.steps * spec.accumulate,
+            workers=self._options.workers,
+        )
+        try:
+            for step in range(start, self._s.steps):
+                if self._progress.stopped:
+                    break
+                values = self._step(step, [next(batches) for _ in range(spec.accumulate)])
+                self._progress = replace(self._progress, step=step + 1)
+                self._after(values)
+        finally:
+            batches.close()
+            for logger in self._loggers:
+                logger.close()
+        return self._report()
+
+    def _step(self, step: int, batches: Sequence[list[Sample]]) -> dict[str, float]:
+        """One step of the optimiser over all batches that it accumulates."""
+        s, spec = self._s, self._s.recipe.train
+        rate = learning_rate(step, steps=s.steps, spec=spec)
+        set_learning_rate(s.trained.optimiser, rate)
+        s.aligner.train()
+        sums: dict[str, float] = {}
+        for number, samples in enumerate(batches):
+            batch = make_batch(samples, s.source, device=s.device)
+            with _seeded(draw(s.recipe.seed, "step", step, number, self._world.rank), s.device):
+                loss, terms = objective(s.aligner, batch, s.setting)
+                (loss / spec.accumulate).backward()
+            for name, value in {"loss": float(loss.detach()), **terms}.items():
+                sums[name] = sums.get(name, 0.0) + value / spec.accumulate
+        if not math.isfinite(sums["loss"]):
+            raise RunError(f"the loss is {sums['loss']} at step {step}; lower train.lr, or train in float32")
+        self._move(step)
+        return {**sums, "lr": rate}
+
+    def _move(self, step: int) -> None:
+        s, spec = self._s, self._s.recipe.train
+        average_gradients(s.aligner.parameters(), self._world)
+        if spec.clip:
+            torch.nn.utils.clip_grad_norm_(s.aligner.parameters(), spec.clip)
+        s.trained.optimiser.step()
+        s.trained.optimiser.zero_grad(set_to_none=True)
+        s.trained.average.update(s.aligner, step)
+
+    def _after(self, values: dict[str, float]) -> None:
+        """Tell, evaluate and save after a step, in this order, so that a checkpoint knows its evaluation."""
+        s, spec, done = self._s, self._s.recipe.train, self._progress.step
+        last = done == s.steps
+        if done % spec.log_every == 0 or last:
+            self._tell("step", values)
+        elif self._options.on_event is not None and self._world.is_first:
+            self._options.on_event(Event("step", done, s.steps, values))
+        if self._val is not None and (last or done % (spec.eval_every or s.steps_per_epoch) == 0):
+            self._evaluate(self._val)
+        if last or self._progress.stopped or done % (spec.save_every or s.steps_per_epoch) == 0:
+            if self._world.is_first:
+                save_checkpoint(self._out, s.trained, self._progress, keep=spec.keep)
+            wait(self._world)
+
+    def _evaluate(self, val: Pairs) -> None:
+        """Retrieval with the averaged weights; all processes learn the outcome."""
+        s, spec = self._s, self._s.recipe.train
+        found = 0.0
+        if self._world.is_first:
+            with _averaged(s):
+                judged = embed_pairs(val, s.towers, s.aligner.heads, chunk=spec.tower_batch)
+            cosine = retrieval_by_cosine(judged)
+            watched = retrieval_by_local(judged) if spec.stop_on == "local" else cosine
+            found = watched.mean
+            values = {"i2t_r1": cosine.image_to_text[0], "t2i_r1": cosine.text_to_image[0], "watched": found}
+            self._tell("evaluation", values)
+        found = tell_all(found, self._world, s.device)
+        done, before = self._progress.step, self._progress
+        if found > before.best:
+            self._progress = replace(before, best=found, best_step=done, stale=0)
+            if self._world.is_first:
+                save_best(self._out, s.trained.average, self._progress)
+        else:
+            stale = before.stale + 1
+            self._progress = replace(before, stale=stale, stopped=bool(spec.patience) and stale >= spec.patience)
+
+    def _tell(self, kind: str, values: dict[str, float]) -> None:
+        done, steps = self._progress.step, self._s.steps
+        if self._curves is None:
+            return
+        self._curves.add({"step": done, "kind": kind, **values})
+        for logger in self._loggers:
+            logger.add(done, {f"{kind}/{name}": value for name, value in values.items()})
+        if self._options.on_event is not None:
+            self._options.on_event(Event(kind, done, steps, values))
+
+    def _report(self) -> RunReport:
+        s, progress, bad = self._s, self._progress, self._s.reader.bad.reasons
+        report = RunReport(
+            run=str(self._out),
+            step=progress.step,
+            steps=s.steps,
+            stopped_early=progress.stopped,
+            best=progress.best if progress.best >= 0 else None,
+            best_step=progress.best_step,
+            pairs=len(s.reader.pairs),
+            skipped_rows=s.reader.pairs.skipped,
+            bad_pictures=len(bad),
+            bad_reasons=tuple(bad[item] for item in sorted(bad)[:_BAD_NAMED]),
+            parameters=count_parameters(s.aligner.heads),
+            seconds=time.monotonic() - self._started,
+        )
+        if self._world.is_first:
+            write_report(self._out, asdict(report))
+            write_card(self._out, s.recipe, asdict(report))
+        return report
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Dropout that depends on the seed alone, and leaves the generators of everyone else as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def _averaged(session: Session) -> Iterator[None]:
+    """The aligner with its averaged weights, without dropout."""
+    own = {name: value.detach().clone() for name, value in session.aligner.state_dict().items()}
+    session.aligner.load_state_dict(session.trained.average.weights)
+    session.aligner.eval()
+    try:
+        yield
+    finally:
+        session.aligner.load_state_dict(own)
+        session.aligner.train()

@@ -1,0 +1,69 @@
+"""`msdscore explain`: which words a picture does not support, and which regions a caption leaves out."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from msdscore.cli import options
+
+if TYPE_CHECKING:
+    from msdscore.explain.terms import Explanations
+
+Why = Annotated[
+    Path | None, typer.Option("--output", "-o", help="File to write: .png, .svg, .pdf, .html or .json.")
+]
+
+
+def explain(
+    image: Annotated[str, typer.Argument(help="A picture.")],
+    caption: Annotated[str, typer.Argument(help="Its caption.")],
+    output: Why = None,
+    against: Annotated[
+        list[str], typer.Option("--against", help="Another caption of the picture, shown beside the first. Repeatable.")
+    ] = [],  # noqa: B006, typer copies it
+    words: Annotated[
+        Path | None, typer.Option("--words", help="A second figure: where each word looks (.png, .svg, .pdf).")
+    ] = None,
+    encoder: options.Encoder = "mini",
+    preset: options.Preset = None,
+    change: options.Change = [],  # noqa: B006
+    encoder_option: options.EncoderOption = [],  # noqa: B006
+    bank: options.BankFile = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    revision: options.Revision = None,
+    max_pixels: options.MaxPixels = None,
+    json: options.Json = False,
+) -> None:
+    """Show why a caption scores as it does: the score's own terms for every word and region."""
+    from msdscore.explain.save import check_name, check_words_name, save_words
+
+    if output is not None:
+        check_name(output)
+    if words is not None:
+        check_words_name(words)
+    scorer = options.make_scorer(
+        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=32, max_pixels=max_pixels,
+        device=device, dtype=dtype, revision=revision,
+    )  # fmt: skip
+    explained = scorer.contrast(image, [caption, *against])
+    if output is not None:
+        explained.save(output)
+    if words is not None:
+        save_words(explained[0], words)
+    show(explained, as_json=json)
+
+
+def show(explained: "Explanations", *, as_json: bool) -> None:
+    """The numbers on standard output, for people or machines."""
+    from msdscore.explain.save import to_json
+
+    if as_json:
+        typer.echo(to_json(explained).decode(), nl=False)
+        return
+    for item in explained:
+        typer.echo(f"{item.score.caption}\n  {item.score}")
+        for unit in item.ranked[:5]:
+            typer.echo(f"  {unit.gap:+7.2f} nats  {unit.text}")
+    typer.echo(explained[0].score.signature)

@@ -1,0 +1,41 @@
+"""`msdscore report`: one page about a scored file, to open from disk."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from msdscore.cli import options
+
+if TYPE_CHECKING:
+    from msdscore.scoring.scorer import Scorer
+
+
+def report(
+    results: Annotated[Path, typer.Argument(help="A scored file: .parquet, .jsonl, .csv or .json.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page, an .html file.")] = Path("report.html"),
+    images: options.Images = None,
+    show: Annotated[int, typer.Option(min=0, help="Worst captions, and forgotten regions, to show with pictures.")] = 24,
+    title: Annotated[str | None, typer.Option(help="Title of the page; the file's name unless told.")] = None,
+    encoder: Annotated[
+        str | None, typer.Option("--encoder", "-e", help="Encoder that scored the file: colours words and regions.")
+    ] = None,
+    preset: options.Preset = None,
+    change: options.Change = [],  # noqa: B006, typer copies it
+    encoder_option: options.EncoderOption = [],  # noqa: B006
+    bank: options.BankFile = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    revision: options.Revision = None,
+) -> None:
+    """Make one self-contained page about a scored file: plots, worst captions, captioners, every row."""
+    from msdscore.report.build import Wishes, build
+
+    scorer: Scorer | None = None
+    if encoder is not None:
+        scorer = options.make_scorer(
+            encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=32, max_pixels=None,
+            device=device, dtype=dtype, revision=revision,
+        )  # fmt: skip
+    made = build(results, output, Wishes(images=images, show=show, title=title), scorer=scorer)
+    typer.echo(f"{made.rows} rows, {made.failed} failed, {made.explained} explained -> {output}", err=True)

@@ -1,0 +1,112 @@
+"""`msdscore study`: do the maps show what moves the score, and do the terms find the wrong word?"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from msdscore.cli import options
+
+if TYPE_CHECKING:
+    from msdscore.benchmarks.base import Pair
+    from msdscore.scoring.scorer import Scorer
+
+study = typer.Typer(no_args_is_help=True, help="Studies of the score's explanations on a benchmark of pairs.")
+
+Root = Annotated[Path, typer.Option("--root", help="Folder of SugarCrepe: its JSON files, or its rows form.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="How many pairs at most, drawn by the seed.")]
+Seed = Annotated[int, typer.Option(help="Of the draw and of random regions.")]
+To = Annotated[Path | None, typer.Option("--output", "-o", help="JSON file; a .md of the same name goes beside it.")]
+
+
+@study.command()
+def faithfulness(
+    root: Root,
+    output: To = None,
+    limit: Limit = None,
+    seed: Seed = 0,
+    share: Annotated[float, typer.Option(help="Share of the regions that is masked.")] = 0.1,
+    every_projection: Annotated[bool, typer.Option("--every-projection", help="Try all projections.")] = False,
+    encoder: options.Encoder = "mini",
+    preset: options.Preset = None,
+    change: options.Change = [],  # noqa: B006, typer copies it
+    bank: options.BankFile = None,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = 32,
+) -> None:
+    """Mask top, random and bottom regions, and delete and insert them in the order of the maps."""
+    from msdscore.studies import curves as curve_study
+    from msdscore.studies import faithfulness as masking_study
+
+    scorer, pairs = _prepare(root, encoder, preset, change, bank, device, batch_size)
+    settings = masking_study.MaskingSettings(share=share, limit=limit, seed=seed)
+    with _bar("masking") as show:
+        if every_projection:
+            tables = masking_study.compare_projections(scorer, pairs, settings, progress=show)
+        else:
+            tables = [masking_study.faithfulness(scorer, pairs, settings, progress=show)]
+    with _bar("curves") as show:
+        lines = curve_study.curves(scorer, pairs, settings, progress=show)
+    text = f"{masking_study.section(tables)}\n{curve_study.section(lines)}"
+    _write({"masking": [table.to_dict() for table in tables], "curves": lines.to_dict()}, text, output)
+
+
+@study.command()
+def localisation(
+    root: Root,
+    output: To = None,
+    limit: Limit = None,
+    seed: Seed = 0,
+    encoder: options.Encoder = "mini",
+    preset: options.Preset = None,
+    change: options.Change = [],  # noqa: B006
+    bank: options.BankFile = None,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = 32,
+) -> None:
+    """How often the changed word of a wrong caption is the least supported one."""
+    from msdscore.studies import localisation as word_study
+
+    scorer, pairs = _prepare(root, encoder, preset, change, bank, device, batch_size)
+    with _bar("localising") as show:
+        result = word_study.localisation(scorer, pairs, limit=limit, seed=seed, progress=show)
+    _write(result.to_dict(), word_study.section(result), output)
+
+
+def _prepare(
+    root: Path,
+    encoder: str,
+    preset: str | None,
+    change: list[str],
+    bank: Path | None,
+    device: str,
+    batch_size: int,
+) -> "tuple[Scorer, list[Pair]]":
+    from msdscore.benchmarks.sugarcrepe import read
+
+    pairs = list(read(root).items)
+    scorer = options.make_scorer(
+        encoder, preset, change, encoder_options=[], bank=bank, batch_size=batch_size, max_pixels=None, device=device
+    )
+    return scorer, pairs
+
+
+def _bar(what: str) -> AbstractContextManager[Callable[[int, int], None]]:
+    from msdscore.cli.progress import bar
+
+    return bar(what)
+
+
+def _write(numbers: dict[str, Any], text: str, output: Path | None) -> None:
+    """Tables to standard output; numbers and tables to files where asked."""
+    import json
+
+    from msdscore.io.atomic import write_bytes
+
+    if output is not None:
+        plain = json.dumps(numbers, ensure_ascii=False, indent=1) + "\n"
+        write_bytes(output, plain.encode(), folder=output.parent)
+        write_bytes(output.with_suffix(".md"), text.encode(), folder=output.parent)
+    typer.echo(text)

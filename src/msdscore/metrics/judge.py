@@ -1,0 +1,172 @@
+"""A vision-language model as a judge: which of two captions is better, asked in both orders."""
+
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from PIL.Image import Image
+
+from msdscore.errors import ConfigError
+from msdscore.io.keys import pixel_key, text_key
+from msdscore.metrics.answers import default_folder, keep, question_key, recall
+from msdscore.metrics.base import Batch, Loaded, Scored
+from msdscore.metrics.endpoint import Endpoint
+from msdscore.metrics.registry import choice, number
+from msdscore.metrics.vlm import Answer, Sampling, load_local
+
+# CapArena's criteria in our own words.
+SYSTEM = """You compare two captions of one picture and say which describes it better. Look closely at it first.
+
+Weigh, in this order of importance:
+- Truth: what a caption says must be there. Wrong colours, counts, positions, actions or poses count against it.
+- Nothing invented: naming things that the picture does not show is the gravest fault.
+- What matters is told: the striking parts of the picture should be named, as specifically as the picture allows; a
+  vague word is worse than the right one.
+- Detail that can be checked in the picture is worth more than general phrases.
+- Use: which caption would serve someone who cannot see the picture better, and from which could the picture be
+  imagined more faithfully?
+If, after weighing all this, neither is better, call it a tie; do not call a tie to avoid a decision.
+
+Answer in two lines:
+Because: your reasons in one or two sentences
+Verdict: 1, 2 or tie"""
+QUESTION = "Caption 1: {first}\n\nCaption 2: {second}\n\nWhich caption is better?"
+TEMPERATURE, TOP_P, MOST_TOKENS = 0.5, 0.9, 600  # the first two as in CapArena
+OPENAI = "https://api.openai.com/v1"
+_VERDICT = re.compile(r"verdict\W*(?:caption\W*)?(1|2|tie)\b", re.IGNORECASE)
+_CREDIT = {"1": 1.0, "2": 0.0, "tie": 0.5}
+_FORM_TRIES = 3
+
+Ask = Callable[[Image, str, int], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Who judges, where answers are kept, what a million tokens cost, and how many questions run side by side."""
+
+    ask: Ask
+    identity: str
+    sampling: Sampling
+    folder: Path
+    prices: tuple[float, float]
+    workers: int
+
+
+def load_judge(model: str, backend: str = "endpoint", **options: str) -> Loaded:
+    """The metric with a model at an endpoint, or a local one."""
+    sampling = Sampling(
+        number("temperature", options.pop("temperature", TEMPERATURE), least=0.0),
+        number("top_p", options.pop("top_p", TOP_P), least=0.0),
+        MOST_TOKENS,
+    )
+    prices = tuple(number(name, options.pop(name, 0.0), least=0.0) for name in ("price_in", "price_out"))
+    folder = Path(options.pop("cache", "") or default_folder())
+    workers = int(number("workers", options.pop("workers", 4), least=1))
+    make = {"endpoint": _endpoint, "local": _local}[choice("backend", backend, ("endpoint", "local"))]
+    ask, identity = make(model, sampling, options)
+    if backend == "local":
+        workers = 1  # one model on one device: threads would only interleave its draws
+    bench = Bench(ask, identity, sampling, folder, (prices[0], prices[1]), workers)
+    mark = f"{text_key(SYSTEM + QUESTION) % 16**8:08x}"
+    choices = f"model:{identity}|t:{sampling.temperature:g}|p:{sampling.top_p:g}|orders:2|prompt:own@{mark}"
+    return Loaded(partial(judge, bench=bench), choices)
+
+
+def judge(batch: Batch, *, bench: Bench) -> Scored:
+    """Shares of the two orders that go to each caption, and what the answers cost; NaN without a verdict."""
+    asked = [case for case in range(len(batch)) if batch.picture(case) is not None]
+    jobs = [(case, swapped) for case in asked for swapped in (False, True)]
+    values = np.full((len(batch), 2), np.nan)
+    facts = {name: np.zeros(len(batch)) for name in ("calls", "tokens_in", "tokens_out", "cost")}
+    with ThreadPoolExecutor(bench.workers) as pool:
+        verdicts = list(pool.map(lambda job: _one_order(batch, job[0], job[1], bench), jobs))
+    for first, (case, _) in zip(range(0, len(jobs), 2), jobs[::2], strict=True):
+        orders = verdicts[first : first + 2]
+        share = float(np.mean([order.credit for order in orders]))
+        values[case] = share, 1 - share
+        for name in facts:
+            facts[name][case] = sum(getattr(order, name) for order in orders)
+    return Scored(values, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """One order's outcome: the first candidate's credit (NaN: no verdict) and what was used."""
+
+    credit: float
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    cost: float
+
+
+def _one_order(batch: Batch, case: int, swapped: bool, bench: Bench) -> _Order:
+    picture = batch.picture(case)
+    assert picture is not None, "cases without a picture are not asked"
+    first, second = batch.candidates(case)[:: -1 if swapped else 1]
+    question = QUESTION.format(first=first, second=second)
+    answers = list(_answers(picture, question, bench))
+    said = read_verdict(answers[-1].text)
+    credit = float("nan") if said is None else _CREDIT[said]
+    used = sum(one.tokens_in for one in answers), sum(one.tokens_out for one in answers)
+    cost = (used[0] * bench.prices[0] + used[1] * bench.prices[1]) / 1e6
+    return _Order(1 - credit if swapped else credit, len(answers), *used, cost)
+
+
+def _answers(picture: Image, question: str, bench: Bench) -> Iterable[Answer]:
+    """Answers until one holds a verdict, from the disk where they are known."""
+    pixels = pixel_key(picture)
+    for attempt in range(_FORM_TRIES):
+        key = question_key({
+            "model": bench.identity, "system": SYSTEM, "question": question, "picture": str(pixels),
+            "sampling": str(bench.sampling), "attempt": str(attempt),
+        })  # fmt: skip
+        answer = recall(bench.folder, key)
+        if answer is None:
+            answer = bench.ask(picture, question, text_key(key))
+            keep(bench.folder, key, answer)
+        yield answer
+        if read_verdict(answer.text) is not None:
+            return
+
+
+def read_verdict(text: str) -> str | None:
+    """The last verdict of an answer.
+
+    >>> read_verdict("Because: the dog is brown.\\nVerdict: Caption 2")
+    '2'
+    """
+    found = _VERDICT.findall(text)
+    return str(found[-1]).lower() if found else None
+
+
+def _endpoint(model: str, sampling: Sampling, options: dict[str, str]) -> tuple[Ask, str]:
+    _refuse(options, ("device", "dtype"), "backend=local")
+    retries = int(number("retries", options.get("retries", 5), least=1))
+    key_env = options.get("key_env", "OPENAI_API_KEY")
+    endpoint = Endpoint(url=options.get("url", OPENAI), model=model, key_env=key_env, retries=retries)
+
+    def ask(image: Image, question: str, seed: int) -> Answer:
+        return endpoint.ask(image, SYSTEM, question, sampling)
+
+    return ask, f"{model}@{endpoint.url}"
+
+
+def _local(model: str, sampling: Sampling, options: dict[str, str]) -> tuple[Ask, str]:
+    _refuse(options, ("url", "key_env", "retries"), "backend=endpoint")
+    loaded = load_local(model, device=options.get("device", "auto"), dtype=options.get("dtype", "auto"))
+
+    def ask(image: Image, question: str, seed: int) -> Answer:
+        return loaded.answer(image, f"{SYSTEM}\n\n{question}", sampling, seed=seed % 2**32)
+
+    return ask, loaded.signature
+
+
+def _refuse(options: dict[str, str], names: Iterable[str], only: str) -> None:
+    for name in names:
+        if name in options:
+            raise ConfigError(f"option {name} goes with {only} alone")

@@ -1,0 +1,133 @@
+"""PAC-S and RefPAC-S from the checkpoint files that their authors released, through open_clip."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL.Image import Image
+from torch import Tensor
+
+from msdscore.encoders.placement import place
+from msdscore.errors import WeightsError, require
+from msdscore.io.keys import file_key
+from msdscore.metrics.base import Batch, Floats, Loaded, Scored
+from msdscore.metrics.clipscore import PREFIX, harmonic, nearest_reference
+from msdscore.metrics.registry import choice
+
+WEIGHT = 2.0  # w of the released script
+FAMILIES = ("openai", "open_clip")  # of the backbone: clip_ViT-B-32.pth, openClip_ViT-L-14.pth
+_BATCH = 32
+_MEAN = {"openai": (0.48145466, 0.4578275, 0.40821073), "open_clip": (0.5, 0.5, 0.5)}
+_STD = {"openai": (0.26862954, 0.26130258, 0.27577711), "open_clip": (0.5, 0.5, 0.5)}
+
+
+def load_pac(path: str, device: str = "auto", family: str = "openai") -> Loaded:
+    """2·max(cos, 0) of the picture and the prefixed caption."""
+    towers = Towers(path, device, choice("family", family, FAMILIES))
+
+    def score(batch: Batch) -> Scored:
+        return Scored(_alone(batch, towers, _captions(batch, towers)))
+
+    return Loaded(score, towers.choices)
+
+
+def load_refpac(path: str, device: str = "auto", family: str = "openai") -> Loaded:
+    """Harmonic mean of PAC-S and max(cos, 0) with the nearest reference; NaN where there is none."""
+    towers = Towers(path, device, choice("family", family, FAMILIES))
+
+    def score(batch: Batch) -> Scored:
+        captions = _captions(batch, towers)
+        known = sorted({text for case in batch.references for text in case})
+        rows = dict(zip(known, towers.texts(known), strict=True))
+        nearest = nearest_reference(captions, batch.references, rows)
+        return Scored(harmonic(_alone(batch, towers, captions), nearest))
+
+    return Loaded(score, towers.choices)
+
+
+class Towers:
+    """The two towers of a PAC-S checkpoint; unit vectors out."""
+
+    def __init__(self, path: str, device: str, family: str) -> None:
+        open_clip: Any = require("open_clip", extra="openclip")
+        state = _state(path)
+        where = place(device, "float32").device
+        self._model = _build(state, quick_gelu=family == "openai", path=path).to(where)
+        self._device = where
+        self._tokenize = open_clip.SimpleTokenizer(context_length=int(state["positional_embedding"].shape[0]))
+        self._prepare = open_clip.image_transform(
+            self._model.visual.image_size, is_train=False, mean=_MEAN[family], std=_STD[family]
+        )
+        self.choices = f"ckpt:{Path(path).name}@{file_key(Path(path))[:8]}|family:{family}|w:{WEIGHT:g}"
+
+    @torch.no_grad()
+    def pictures(self, pictures: Sequence[Image]) -> Floats:
+        """Unit vectors of pictures."""
+
+        def encode(some: Sequence[Image]) -> Tensor:
+            pixels = torch.stack([self._prepare(picture) for picture in some])
+            return self._model.encode_image(pixels.to(self._device))
+
+        return _unit([encode(pictures[start : start + _BATCH]) for start in range(0, len(pictures), _BATCH)])
+
+    @torch.no_grad()
+    def texts(self, texts: Sequence[str]) -> Floats:
+        """Unit vectors of prefixed texts, cut at the context length as the released script does."""
+
+        def encode(some: Sequence[str]) -> Tensor:
+            return self._model.encode_text(self._tokenize([PREFIX + text for text in some]).to(self._device))
+
+        return _unit([encode(texts[start : start + _BATCH]) for start in range(0, len(texts), _BATCH)])
+
+
+def _unit(parts: list[Tensor]) -> Floats:
+    if not parts:
+        return np.zeros((0, 1))
+    rows = torch.cat(parts).double()
+    unit: Floats = (rows / rows.norm(dim=1, keepdim=True)).cpu().numpy()
+    return unit
+
+
+def _state(path: str) -> dict[str, Tensor]:
+    """The tensors of a released file; nothing else in it is ever run."""
+    if not Path(path).is_file():
+        raise WeightsError(f"there is no file {path}; get the checkpoint from https://github.com/aimagelab/pacscore")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged files raise anything
+        raise WeightsError(
+            f"{path} cannot be read as tensors alone ({type(error).__name__}); fetch it again"
+        ) from error
+    state: dict[str, Tensor] = content.get("state_dict", content)
+    if "visual.proj" not in state or "positional_embedding" not in state:
+        raise WeightsError(f"{path} does not hold a CLIP model with a ViT; expected a PAC-S checkpoint")
+    return state
+
+
+def _build(state: dict[str, Tensor], *, quick_gelu: bool, path: str) -> Any:
+    model_module: Any = require("open_clip.model", extra="openclip")
+    try:
+        model = model_module.build_model_from_openai_state_dict(dict(state), quick_gelu=quick_gelu).float()
+        # The builder rounds to half precision; the second load brings the file's own numbers back.
+        model.load_state_dict({key: value.float() for key, value in state.items() if value.ndim or "scale" in key})
+    except (KeyError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise WeightsError(f"{path} does not fit a CLIP model ({reason}); expected a PAC-S checkpoint") from error
+    return model.eval()
+
+
+def _captions(batch: Batch, towers: Towers) -> Floats:
+    captions: Floats = towers.texts(batch.texts)[batch.captions]
+    return captions
+
+
+def _alone(batch: Batch, towers: Towers, captions: Floats) -> Floats:
+    readable = [number for number, picture in enumerate(batch.pictures) if picture is not None]
+    rows = towers.pictures([picture for picture in batch.pictures if picture is not None])
+    images = np.full((len(batch.pictures), captions.shape[2]), np.nan)
+    if readable:
+        images[readable] = rows
+    cosine = (images[batch.owner][:, None, :] * captions).sum(axis=2)
+    return WEIGHT * np.maximum(cosine, 0.0)

@@ -1,0 +1,115 @@
+"""A local vision-language model that answers a question about one picture."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from PIL.Image import Image
+from torch import Tensor
+
+from msdscore.encoders.hf import load_model
+from msdscore.encoders.placement import Placement, place
+from msdscore.encoders.weights import Checkpoint, find_checkpoint
+from msdscore.errors import WeightsError, require
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How an answer is drawn; temperature 0 takes the likeliest token."""
+
+    temperature: float
+    top_p: float
+    most_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A model's words, and the tokens that the question and the words took."""
+
+    text: str
+    tokens_in: int
+    tokens_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A greedy answer token by token, with the probabilities of the whole vocabulary at every step."""
+
+    pieces: tuple[str, ...]
+    probabilities: Float[Tensor, "steps vocabulary"]
+
+
+class LocalModel:
+    """A checkpoint of the image-text-to-text kind (LLaVA, Qwen-VL …) on this machine."""
+
+    def __init__(self, model: Any, processor: Any, checkpoint: Checkpoint, placement: Placement) -> None:
+        self._model = model
+        self._processor = processor
+        self._placement = placement
+        self.signature = f"{checkpoint.signed(checkpoint.source)},dtype:{placement.dtype_name}"
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Every token with its number."""
+        found: dict[str, int] = self._processor.tokenizer.get_vocab()
+        return found
+
+    def answer(self, image: Image, question: str, sampling: Sampling, *, seed: int) -> Answer:
+        """A drawn answer; the same seed draws the same words on one machine."""
+        inputs = self._inputs(image, question)
+        drawn: dict[str, Any] = {"do_sample": False}
+        if sampling.temperature > 0:
+            drawn = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            ids = self._generate(inputs, max_new_tokens=sampling.most_tokens, **drawn).sequences[0]
+        asked = int(inputs["input_ids"].shape[1])
+        text = self._processor.tokenizer.decode(ids[asked:], skip_special_tokens=True)
+        return Answer(str(text).strip(), asked, len(ids) - asked)
+
+    def speak(self, image: Image, question: str, *, most_tokens: int) -> Spoken:
+        """The likeliest answer with its probabilities."""
+        inputs = self._inputs(image, question)
+        found = self._generate(inputs, max_new_tokens=most_tokens, do_sample=False, output_scores=True)
+        ids = found.sequences[0, inputs["input_ids"].shape[1] :]
+        pieces = self._processor.tokenizer.convert_ids_to_tokens(ids.tolist())
+        return Spoken(tuple(map(str, pieces)), torch.stack([step[0] for step in found.scores]).double().softmax(dim=-1))
+
+    @torch.no_grad()
+    def _generate(self, inputs: Any, **how: Any) -> Any:
+        tokenizer = self._processor.tokenizer
+        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        return self._model.generate(**inputs, return_dict_in_generate=True, pad_token_id=pad, **how)
+
+    def _inputs(self, image: Image, question: str) -> Any:
+        prepared = self._processor(images=image, text=self._prompt(question), return_tensors="pt")
+        prepared = prepared.to(self._placement.device)
+        prepared["pixel_values"] = prepared["pixel_values"].to(self._placement.dtype)
+        return prepared
+
+    def _prompt(self, question: str) -> str:
+        turn = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}
+        template: Sequence[Any] = [turn]
+        prompt: str = self._processor.apply_chat_template(template, add_generation_prompt=True)
+        return prompt
+
+
+def load_local(source: str, *, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> LocalModel:
+    """Load a model with its processor from a folder or a hub name.
+
+    Raises:
+        WeightsError: files are missing or damaged, or the checkpoint has no chat template.
+    """
+    transformers: Any = require("transformers", extra="hf")
+    placement = place(device, dtype, half=torch.bfloat16)
+    checkpoint = find_checkpoint(source, revision=revision)
+    model = load_model("AutoModelForImageTextToText", checkpoint).to(device=placement.device, dtype=placement.dtype)
+    try:
+        processor = transformers.AutoProcessor.from_pretrained(checkpoint.folder, local_files_only=True)
+    except Exception as error:  # damaged files raise anything
+        raise WeightsError(f"the processor of {source!r} cannot be loaded ({type(error).__name__})") from error
+    if not getattr(processor, "chat_template", None):
+        raise WeightsError(f"{source!r} has no chat template; expected a checkpoint that can be talked to")
+    return LocalModel(model.eval(), processor, checkpoint, placement)

@@ -1,0 +1,54 @@
+"""The report of a scored file: read, pick, explain, and write one page."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msdscore.errors import ConfigError, RunError
+from msdscore.io.atomic import write_bytes
+from msdscore.report.cards import card, find_rows, most_forgotten, require_same, worst
+from msdscore.report.html import Gallery, page
+from msdscore.report.reading import read_results
+
+if TYPE_CHECKING:
+    from msdscore.scoring.scorer import Scorer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the page should show: pictures from `images`, `show` cards a gallery, a title."""
+
+    images: Path | None = None
+    show: int = 24
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What went into the page."""
+
+    rows: int
+    failed: int
+    explained: int
+
+
+def build(source: Path, output: Path, wishes: Wishes, *, scorer: "Scorer | None" = None) -> Made:
+    """Write the page of a scored file; with the scorer that made it, words and regions are coloured."""
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"{output}: expected a name ending in .html")
+    results = read_results(source)
+    if scorer is not None:
+        require_same(scorer, results)
+    low, forgotten = worst(results, "msd", wishes.show), most_forgotten(results, wishes.show)
+    rows = find_rows(source, wishes.images, [*low, *forgotten])
+    galleries = (
+        Gallery("Worst captions", tuple(card(results, n, rows.get(n), "penalty", scorer) for n in low)),
+        Gallery("Most forgotten", tuple(card(results, n, rows.get(n), "omission", scorer) for n in forgotten)),
+    )
+    text = page(results, galleries, wishes.title or source.name)
+    try:
+        write_bytes(output, text.encode(), folder=output.parent)
+    except OSError as error:
+        raise RunError(f"{output}: cannot be written ({error.strerror or error}); choose another name") from error
+    explained = sum(one.explained for gallery in galleries for one in gallery.cards)
+    return Made(len(results), sum(map(bool, results.errors)), explained)

@@ -1,0 +1,108 @@
+"""Worst captions and most forgotten regions, each with its picture, coloured words where an encoder is at hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from PIL.Image import Image
+
+from msdscore.encoders.base import PatchLayout
+from msdscore.errors import ConfigError, InputError, RowError
+from msdscore.explain.overlay import fit, map_of, map_scale, overlay, word_scale
+from msdscore.explain.snippet import data_uri, words_html
+from msdscore.explain.terms import Explanation
+from msdscore.io.images import open_image
+from msdscore.io.rows import Row, open_rows
+from msdscore.report.reading import Results
+
+if TYPE_CHECKING:
+    from msdscore.scoring.scorer import Scorer
+
+View = Literal["penalty", "omission"]
+THUMB_PIXELS = 220
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One row to look at: `words` and `picture` are HTML and a data URI, made safe here."""
+
+    row: int
+    words: str
+    picture: str
+    region: str  # the most forgotten part, cut out; empty where it is not known
+    explained: bool
+    note: str
+
+
+def worst(results: Results, name: str, count: int) -> list[int]:
+    """Rows with the lowest score, or the highest coverage divergence, worst first."""
+    values = results.numbers[name] if name == "coverage" else -results.numbers[name]
+    order = np.argsort(-np.nan_to_num(values, nan=-np.inf), kind="stable")
+    return [int(row) for row in order[:count] if not np.isnan(values[row])]
+
+
+def most_forgotten(results: Results, count: int) -> list[int]:
+    """Rows whose pictures are described least, one a picture."""
+    seen: set[str] = set()
+    chosen = []
+    for row in worst(results, "coverage", len(results)):
+        if results.pictures[row] not in seen:
+            chosen.append(row)
+            seen.add(results.pictures[row] or f"\0{row}")
+        if len(chosen) == count:
+            break
+    return chosen
+
+
+def find_rows(path: Path, images: Path | None, wanted: Sequence[int]) -> dict[int, Row]:
+    """The rows with their pictures; empty where the file names none that can be reached."""
+    needed = set(wanted)
+    try:
+        with open_rows(path, images=images) as source:
+            return {row.index: row for row in source.read() if row.index in needed} if needed else {}
+    except InputError:
+        return {}
+
+
+def require_same(scorer: "Scorer", results: Results) -> None:
+    """Refuse to explain scores with another encoder or other settings than made them."""
+    if results.signature and scorer.signature != results.signature:
+        raise ConfigError(
+            f"the file was scored with {results.signature}, but the encoder and settings given are {scorer.signature}; "
+            "give the same ones, or none"
+        )
+
+
+def card(results: Results, number: int, row: Row | None, view: View, scorer: "Scorer | None") -> Card:
+    """The card of one row; what cannot be shown is left out with a note, never the row."""
+    plain = escape(results.captions[number])
+    if row is None or row.image is None:
+        return Card(number, plain, "", "", False, "no picture is at hand")
+    try:
+        if scorer is not None and row.caption:
+            return _explained(scorer.explain(row.image, row.caption), number, view)
+        return Card(number, plain, data_uri(fit(open_image(row.image), THUMB_PIXELS)), "", False, "")
+    except RowError as error:
+        return Card(number, plain, "", "", False, str(error))
+
+
+def _explained(item: Explanation, number: int, view: View) -> Card:
+    small = fit(item.picture, THUMB_PIXELS)
+    tinted = overlay(small, map_of(item, view), item.patches, view, map_scale([item], view))
+    region = data_uri(fit(_forgotten(item), THUMB_PIXELS)) if view == "omission" else ""
+    return Card(number, words_html(item, word_scale([item])), data_uri(tinted), region, True, "")
+
+
+def _forgotten(item: Explanation) -> Image:
+    """The patch with the highest coverage term and its neighbours, cut from the picture in colour."""
+    layout: PatchLayout = item.patches
+    left, top, right, bottom = layout.boxes[int(np.argmax(item.coverage_terms))].tolist()
+    wide, high = max(right - left, 1.0), max(bottom - top, 1.0)
+    box = (left - wide, top - high, right + wide, bottom + high)
+    width, height = item.picture.size
+    cut = (max(0, int(box[0])), max(0, int(box[1])), min(width, round(box[2])), min(height, round(box[3])))
+    return item.picture.crop(cut)

@@ -1,0 +1,98 @@
+"""The report's page: data, style and script in one document that fetches nothing."""
+
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from msdscore.explain.colours import css
+from msdscore.explain.page import head, script_json
+from msdscore.report.cards import Card
+from msdscore.report.reading import Floats, Results
+from msdscore.report.systems import LOWER_IS_BETTER, METRICS, Standing, standings
+from msdscore.stats.resample import Interval, bootstrap_mean
+
+_COLOURS = {"support": css("support", 1.0), "penalty": css("penalty", 1.0), "omission": css("omission", 1.0)}
+_MOST_OTHERS = 8  # columns of the file's own that the table shows
+
+
+@dataclass(frozen=True, slots=True)
+class Gallery:
+    """Cards under one heading."""
+
+    title: str
+    cards: tuple[Card, ...]
+
+
+def page(results: Results, galleries: tuple[Gallery, ...], title: str) -> str:
+    """The whole document; every text of the file is data or escaped."""
+    assets = files("msdscore.report").joinpath("assets")
+    style, script, body = (
+        assets.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js", "report.html")
+    )
+    filled = body.replace("<!--title-->", escape(title)).replace("<!--signature-->", escape(_signature(results)))
+    return (
+        f"{head(title, style, script)}<body>{filled}"
+        f'<script type="application/json" id="data">{script_json(_data(results, galleries))}</script>'
+        f"<script>{script}</script></body></html>\n"
+    )
+
+
+def _signature(results: Results) -> str:
+    return results.signature or "unknown: the file carries no signature"
+
+
+def _data(results: Results, galleries: tuple[Gallery, ...]) -> dict[str, Any]:
+    others = dict(list(results.others.items())[:_MOST_OTHERS])
+    return {
+        "rows": len(results),
+        "numbers": {name: rounded(values) for name, values in results.numbers.items()},
+        "texts": {"id": results.ids, "caption": results.captions, "error": results.errors}
+        | ({} if results.systems is None else {"system": results.systems}),
+        "others": others,
+        "means": {name: _interval(_mean(results, name)) for name in METRICS if name in results.numbers},
+        "systems": {
+            name: [_standing(one) for one in standings(results, name)] for name in METRICS if name in results.numbers
+        },
+        "lower": sorted(LOWER_IS_BETTER),
+        "galleries": [{"title": one.title, "cards": [_card(card) for card in one.cards]} for one in galleries],
+        "colours": _COLOURS,
+    }
+
+
+def rounded(values: Floats) -> list[float | None]:
+    """Five digits are more than a screen shows; a missing number is null.
+
+    >>> rounded(np.array([0.123456789, np.nan]))
+    [0.12346, None]
+    """
+    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values.tolist()]
+
+
+def _mean(results: Results, name: str) -> Interval | None:
+    values = results.numbers[name]
+    good = ~np.isnan(values)
+    if not good.any():
+        return None
+    labels = [picture or f"\0{number}" for number, picture in enumerate(results.pictures)]
+    return bootstrap_mean(values[good], clusters=np.array(labels)[good])
+
+
+def _interval(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.value, interval.low, interval.high]
+
+
+def _standing(one: Standing) -> dict[str, Any]:
+    return {
+        "system": one.system,
+        "captions": one.captions,
+        "mean": _interval(one.mean),
+        "behind": _interval(one.behind),
+        "shared": one.shared,
+    }
+
+
+def _card(card: Card) -> dict[str, Any]:
+    return {"row": card.row, "words": card.words, "picture": card.picture, "region": card.region, "note": card.note}

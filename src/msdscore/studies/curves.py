@@ -1,0 +1,134 @@
+"""Deletion and insertion: how the local divergence moves as regions go, or come, in the order of a map."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from msdscore.benchmarks.base import Pair, clusters
+from msdscore.stats.resample import Interval, bootstrap_mean
+from msdscore.studies.faithfulness import KINDS, Kind, MaskingSettings, Progress, ranking
+from msdscore.studies.masking import Chunk, Floats, Places, chunks, sample, without_patches
+
+if TYPE_CHECKING:
+    from msdscore.scoring.scorer import Scorer
+
+Order = Literal["map", "random", "reverse"]
+Way = Literal["deletion", "insertion"]
+ORDERS: tuple[Order, ...] = ("map", "random", "reverse")
+WAYS: tuple[Way, ...] = ("deletion", "insertion")
+# Shares of the patches that are gone; a picture without patches has no density.
+DELETED = tuple(round(0.1 * step, 1) for step in range(10))
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """d over the share of patches deleted or inserted, and the area under it: mean d along the way."""
+
+    kind: Kind
+    way: Way
+    order: Order
+    shares: tuple[float, ...]
+    divergence: tuple[float, ...]
+    area: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """All curves, with what they were made with, and how far the map's area lies from a random order's."""
+
+    curves: tuple[Curve, ...]
+    gains: tuple[tuple[Kind, Way, Interval], ...]
+    pairs: int
+    projection: str
+    signature: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def curves(
+    scorer: "Scorer",
+    pairs: Sequence[Pair],
+    settings: MaskingSettings,
+    *,
+    progress: Progress = lambda done, total: None,
+) -> Curves:
+    """Delete and insert patches in the order of the map, at random, and in reverse.
+
+    Right captions follow the support map: deletion should raise d early (a large area), insertion should lower it
+    early (a small one). Wrong captions follow the penalty map, with the opposite signs.
+    """
+    chosen = sample(pairs, settings.limit, settings.seed)
+    rng = np.random.default_rng(settings.seed)
+    found: dict[tuple[Kind, Way, Order], list[Floats]] = {}
+    order: list[Pair] = []
+    for chunk in chunks(scorer, chosen, settings.projection):
+        _measure(scorer, chunk, rng, found)
+        order += chunk.pairs
+        progress(len(order), len(chosen))
+    made = {key: np.concatenate(parts) for key, parts in found.items()}
+    names = clusters(order)
+    lines = tuple(_curve(key, values, names) for key, values in made.items())
+    gains = tuple(
+        (kind, way, bootstrap_mean(_areas(made[kind, way, "map"]) - _areas(made[kind, way, "random"]), clusters=names))
+        for kind in KINDS
+        for way in WAYS
+    )
+    return Curves(lines, gains, len(chosen), settings.projection, scorer.signature)
+
+
+def _measure(
+    scorer: "Scorer", chunk: Chunk, rng: np.random.Generator, found: dict[tuple[Kind, Way, Order], list[Floats]]
+) -> None:
+    ranked = [ranking(chunk, caption) for caption in range(len(chunk.regions))]
+    shuffled = [rng.permutation(len(one)) for one in ranked]
+    orders: dict[Order, list[Places]] = {"map": ranked, "random": shuffled, "reverse": [one[::-1] for one in ranked]}
+    for name, given in orders.items():
+        gone = np.stack([without_patches(scorer, chunk, [_first(one, share) for one in given]) for share in DELETED], 1)
+        # Inserting the first share of an order is deleting the rest, which comes first in its reverse.
+        left = [without_patches(scorer, chunk, [_first(one[::-1], share) for one in given]) for share in DELETED[::-1]]
+        for way, values in (("deletion", gone), ("insertion", np.stack(left, 1))):
+            found.setdefault(("correct", way, name), []).append(values[0::2])
+            found.setdefault(("incorrect", way, name), []).append(values[1::2])
+
+
+def _first(order: Places, share: float) -> Places:
+    return order[: int(share * len(order))].copy()
+
+
+def _areas(values: Floats) -> Floats:
+    """The mean height of each curve, by the trapezoidal rule."""
+    areas: Floats = np.trapezoid(values, dx=1 / (values.shape[1] - 1), axis=1)
+    return areas
+
+
+def _curve(key: tuple[Kind, Way, Order], values: Floats, names: Any) -> Curve:
+    kind, way, order = key
+    shares = DELETED if way == "deletion" else tuple(round(1 - share, 1) for share in DELETED[::-1])
+    return Curve(kind, way, order, shares, tuple(values.mean(axis=0).tolist()), _mean(_areas(values), names))
+
+
+def _mean(values: Floats, names: Any) -> Interval:
+    return bootstrap_mean(values, clusters=names)
+
+
+def section(result: Curves) -> str:
+    """The table in Markdown."""
+    lines = [
+        f"Areas under deletion and insertion curves of d (patches dropped), {result.pairs} pairs, projection "
+        f"`{result.projection}`, mean with 95 % cluster-bootstrap interval over pictures.",
+        "",
+        f"`{result.signature}`",
+        "",
+        "| caption | curve | map | random | reverse | map − random | should be |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    areas = {(curve.kind, curve.way, curve.order): curve.area for curve in result.curves}
+    for kind, way, gain in result.gains:
+        cells = " | ".join(str(areas[kind, way, order]) for order in ORDERS)
+        wanted = "above 0" if (kind == "correct") == (way == "deletion") else "below 0"
+        lines.append(f"| {kind} | {way} | {cells} | {gain} | {wanted} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,171 @@
+"""Do the maps show what moves the score? Regions are masked, and the local divergence is measured again.
+
+For right captions regions are ranked by the support map, and the number is d(masked) − d(original); for wrong captions
+by the penalty map, and the number is d(original) − d(masked). A faithful map gives top > random > bottom for both.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from msdscore.benchmarks.base import Pair, clusters
+from msdscore.errors import ConfigError
+from msdscore.explain.maps import PROJECTIONS
+from msdscore.explain.terms import PROJECTION
+from msdscore.stats.resample import Interval, bootstrap_mean
+from msdscore.studies.masking import Chunk, Floats, Places, chunks, sample, without_patches, without_pixels
+
+if TYPE_CHECKING:
+    from msdscore.scoring.scorer import Scorer
+
+Kind = Literal["correct", "incorrect"]
+Region = Literal["top", "random", "bottom"]
+Masking = Literal["patches", "pixels"]
+KINDS: tuple[Kind, ...] = ("correct", "incorrect")
+REGIONS: tuple[Region, ...] = ("top", "random", "bottom")
+MASKINGS: dict[Masking, Callable[["Scorer", Chunk, Sequence[Places]], Floats]] = {
+    "patches": without_patches,
+    "pixels": without_pixels,
+}
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskingSettings:
+    """How much is masked, by which map, on how many pairs."""
+
+    share: float = 0.1  # paper, table of faithfulness
+    projection: str = PROJECTION
+    limit: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 0.5:
+            raise ConfigError(f"share must lie between 0 and 0.5, got {self.share}")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: mean effect of masking each region, and the two differences that make the order."""
+
+    kind: Kind
+    masking: Masking
+    top: Interval
+    random: Interval
+    bottom: Interval
+    top_over_random: Interval
+    random_over_bottom: Interval
+
+    @property
+    def ordered(self) -> bool:
+        """Whether top > random > bottom."""
+        return self.top.value > self.random.value > self.bottom.value
+
+
+@dataclass(frozen=True, slots=True)
+class Faithfulness:
+    """The whole table, with what it was made with."""
+
+    rows: tuple[Row, ...]
+    pairs: int
+    share: float
+    projection: str
+    signature: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self) | {"ordered": all(row.ordered for row in self.rows)}
+
+
+def faithfulness(
+    scorer: "Scorer",
+    pairs: Sequence[Pair],
+    settings: MaskingSettings,
+    *,
+    maskings: Sequence[Masking] = ("patches", "pixels"),
+    progress: Progress = lambda done, total: None,
+) -> Faithfulness:
+    """Mask top, random and bottom regions of every pair's picture for both captions."""
+    chosen = sample(pairs, settings.limit, settings.seed)
+    rng = np.random.default_rng(settings.seed)
+    effects: dict[tuple[Kind, Masking, Region], list[float]] = {}
+    order: list[Pair] = []
+    for chunk in chunks(scorer, chosen, settings.projection):
+        _measure(scorer, chunk, settings.share, rng, maskings, effects)
+        order += chunk.pairs
+        progress(len(order), len(chosen))
+    rows = [_row(kind, masking, effects, order) for kind in KINDS for masking in maskings]
+    return Faithfulness(tuple(rows), len(chosen), settings.share, settings.projection, scorer.signature)
+
+
+def compare_projections(
+    scorer: "Scorer", pairs: Sequence[Pair], settings: MaskingSettings, **options: Any
+) -> list[Faithfulness]:
+    """The same for every projection: which of them make faithful maps."""
+    tried = [
+        MaskingSettings(share=settings.share, projection=name, limit=settings.limit, seed=settings.seed)
+        for name in PROJECTIONS
+    ]
+    return [faithfulness(scorer, pairs, one, **options) for one in tried]
+
+
+def ranking(chunk: Chunk, caption: int) -> Places:
+    """Numbers of the patches of a caption's picture, the most important for its kind of map first."""
+    regions = chunk.regions[caption]
+    return np.argsort(-(regions.support if caption % 2 == 0 else regions.penalty), kind="stable")
+
+
+def _measure(
+    scorer: "Scorer",
+    chunk: Chunk,
+    share: float,
+    rng: np.random.Generator,
+    maskings: Sequence[Masking],
+    effects: dict[tuple[Kind, Masking, Region], list[float]],
+) -> None:
+    chosen = [_choose(ranking(chunk, caption), share, rng) for caption in range(len(chunk.regions))]
+    for masking in maskings:
+        for region in REGIONS:
+            after = MASKINGS[masking](scorer, chunk, [places[region] for places in chosen])
+            rise = after - chunk.divergence
+            effects.setdefault(("correct", masking, region), []).extend(rise[0::2].tolist())
+            effects.setdefault(("incorrect", masking, region), []).extend((-rise[1::2]).tolist())
+
+
+def _choose(order: Places, share: float, rng: np.random.Generator) -> dict[Region, Places]:
+    count = max(1, round(share * len(order)))
+    return {"top": order[:count], "random": rng.permutation(len(order))[:count], "bottom": order[-count:]}
+
+
+def _row(
+    kind: Kind, masking: Masking, effects: dict[tuple[Kind, Masking, Region], list[float]], pairs: list[Pair]
+) -> Row:
+    top, middle, bottom = (np.array(effects[kind, masking, region]) for region in REGIONS)
+    columns = (top, middle, bottom, top - middle, middle - bottom)
+    return Row(kind, masking, *(bootstrap_mean(values, clusters=clusters(pairs)) for values in columns))
+
+
+def section(results: Sequence[Faithfulness]) -> str:
+    """The tables in Markdown."""
+    first = results[0]
+    lines = [
+        f"Effect on the local divergence of masking {100 * first.share:g} % of the regions, {first.pairs} pairs, mean with "
+        "95 % cluster-bootstrap interval over pictures. Right captions: support map, d(masked) − d(original). Wrong "
+        "captions: penalty map, d(original) − d(masked).",
+        "",
+        f"`{first.signature}`",
+        "",
+        "| projection | caption | masked | top | random | bottom | top − random | random − bottom | order |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        lines += [_line(result.projection, row) for row in result.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _line(projection: str, row: Row) -> str:
+    cells = (row.top, row.random, row.bottom, row.top_over_random, row.random_over_bottom)
+    order = "held" if row.ordered else "**not held**"
+    return f"| {projection} | {row.kind} | {row.masking} | {' | '.join(map(str, cells))} | {order} |"

@@ -1,0 +1,176 @@
+"""Is the changed word of a wrong caption the one that the terms call least supported?"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from difflib import SequenceMatcher
+from math import comb
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from msdscore.benchmarks.base import Image, Pair, clusters, picture, wrong_images
+from msdscore.errors import CaptionError, InputError
+from msdscore.explain.words import Piece, segment
+from msdscore.stats.resample import Interval, bootstrap_mean
+from msdscore.studies.faithfulness import Progress
+from msdscore.studies.masking import sample
+
+if TYPE_CHECKING:
+    from msdscore.scoring.scorer import Scorer
+
+SUBSETS = ("replace_obj", "replace_att")
+DEPTHS = (1, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How often the changed word is among the first `depth` of a ranking, and by how much terms beat the others."""
+
+    subset: str
+    depth: int
+    items: int
+    terms: Interval
+    occlusion: Interval
+    wrong_picture: Interval
+    chance: Interval
+    over_occlusion: Interval
+    over_chance: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Localisation:
+    """The table, what it was made with, and how many pairs could not be asked."""
+
+    rows: tuple[Row, ...]
+    left_out: int
+    signature: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A wrong caption: its content words, and which of them were changed (numbers of the content words)."""
+
+    pair: Pair
+    words: tuple[Piece, ...]
+    changed: frozenset[int]
+
+
+def questions(pairs: Sequence[Pair], subsets: Sequence[str] = SUBSETS) -> list[Question]:
+    """The wrong captions whose change shows in a content word, and that have other content words."""
+    asked = [_question(pair) for pair in pairs if pair.subset in subsets]
+    return [one for one in asked if 0 < len(one.changed) < len(one.words)]
+
+
+def changed_words(right: str, wrong: str) -> frozenset[int]:
+    """Numbers of the content words of `wrong` that `right` does not have in the same place.
+
+    >>> sorted(changed_words("a red car on a road", "a blue car on a road"))
+    [0]
+    """
+    words = [piece for piece in segment(wrong) if piece.content]
+    before = [piece.text.casefold() for piece in segment(right) if piece.kind == "word"]
+    pieces = [piece for piece in segment(wrong) if piece.kind == "word"]
+    after = [piece.text.casefold() for piece in pieces]
+    steps = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    new = {pieces[place].start for step, _, _, low, high in steps if step != "equal" for place in range(low, high)}
+    return frozenset(number for number, word in enumerate(words) if word.start in new)
+
+
+def localisation(
+    scorer: "Scorer",
+    pairs: Sequence[Pair],
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    progress: Progress = lambda done, total: None,
+) -> Localisation:
+    """Rank the content words of every wrong caption by terms, by occlusion, and by terms with a wrong picture."""
+    wanted = [pair for pair in pairs if pair.subset in SUBSETS]
+    if not wanted:
+        raise InputError(f"expected pairs of the subsets {', '.join(SUBSETS)}, got none")
+    chosen = sample(wanted, limit, seed)
+    asked = questions(chosen)
+    strangers = wrong_images([one.pair for one in asked], seed)
+    rankings: list[tuple[list[int], list[int], list[int]]] = []
+    for number, (one, stranger) in enumerate(zip(asked, strangers, strict=True), start=1):
+        rankings.append((by_terms(scorer, one, one.pair.image), by_occlusion(scorer, one), by_terms(scorer, one, stranger)))
+        progress(number, len(asked))
+    rows = [
+        _row(subset, depth, [(one, rank) for one, rank in zip(asked, rankings, strict=True) if one.pair.subset == subset])
+        for subset in SUBSETS
+        if any(one.pair.subset == subset for one in asked)
+        for depth in DEPTHS
+    ]
+    return Localisation(tuple(rows), len(chosen) - len(asked), scorer.signature)
+
+
+def by_terms(scorer: "Scorer", question: Question, image: Image) -> list[int]:
+    """Content words by their gap in the explanation, the least supported first; unread words last."""
+    explained = scorer.explain(picture(image), question.pair.negative)
+    gaps = {unit.start: unit.gap for unit in explained.ranked if unit.gap is not None}
+    return _falling([gaps.get(word.start, -np.inf) for word in question.words])
+
+
+def by_occlusion(scorer: "Scorer", question: Question) -> list[int]:
+    """Content words by how much the similarity rises when each is left out."""
+    caption = question.pair.negative
+    shorter = [" ".join((caption[: word.start] + caption[word.end :]).split()) for word in question.words]
+    try:
+        measured = scorer.measure([picture(question.pair.image)], shorter, [0] * len(shorter))
+    except CaptionError:  # nothing is left of a caption of one readable word
+        return list(range(len(shorter)))
+    return _falling(measured.similarity.double().tolist())
+
+
+def _question(pair: Pair) -> Question:
+    words = tuple(piece for piece in segment(pair.negative) if piece.content)
+    return Question(pair, words, changed_words(pair.positive, pair.negative))
+
+
+def _falling(values: Sequence[float]) -> list[int]:
+    return np.argsort(-np.asarray(values), kind="stable").tolist()
+
+
+def _chance(question: Question, depth: int) -> float:
+    """How often a random order has a changed word among the first `depth`."""
+    words, changed = len(question.words), len(question.changed)
+    depth = min(depth, words)
+    return 1 - comb(words - changed, depth) / comb(words, depth)
+
+
+def _row(subset: str, depth: int, answers: Sequence[tuple[Question, tuple[list[int], ...]]]) -> Row:
+    asked = [one for one, _ in answers]
+    hits = [
+        np.array([float(bool(one.changed & set(ranks[way][:depth]))) for one, ranks in answers]) for way in range(3)
+    ]
+    terms, occlusion, stranger = hits
+    chance = np.array([_chance(one, depth) for one in asked])
+    columns = (terms, occlusion, stranger, chance, terms - occlusion, terms - chance)
+    names = clusters([one.pair for one in asked])
+    return Row(subset, depth, len(asked), *(bootstrap_mean(values, clusters=names) for values in columns))
+
+
+def section(result: Localisation) -> str:
+    """The table in Markdown, in per cent."""
+    lines = [
+        "How often the changed word of a wrong SugarCrepe caption is among the first of its content words, in per cent "
+        f"with 95 % cluster-bootstrap interval over pictures; {result.left_out} pairs change no single content word and "
+        "are left out. Occlusion leaves out one word at a time and looks at the cosine.",
+        "",
+        f"`{result.signature}`",
+        "",
+        "| subset | captions | top | terms | occlusion | wrong picture | chance | terms − occlusion | terms − chance |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in result.rows:
+        cells = (row.terms, row.occlusion, row.wrong_picture, row.chance, row.over_occlusion, row.over_chance)
+        lines.append(f"| {row.subset} | {row.items} | {row.depth} | {' | '.join(map(_per_cent, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _per_cent(value: Interval) -> str:
+    return f"{100 * value.value:.1f} [{100 * value.low:.1f}, {100 * value.high:.1f}]"

@@ -1,0 +1,64 @@
+"""Eight pictures of coloured shapes with captions, and recipes small enough for a test."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageDraw
+
+from msdscore.align.data import DataSource
+from msdscore.align.recipe import Recipe
+from msdscore.align.recipe_file import recipe_from
+
+COLOURS = ("red", "green", "blue", "yellow")
+SHAPES = ("square", "circle")
+
+
+def captions_of(colour: str, shape: str) -> list[str]:
+    """Two captions of one picture."""
+    return [f"a {colour} {shape}", f"the {shape} is {colour}"]
+
+
+def draw(colour: str, shape: str) -> Image.Image:
+    """A shape on grey ground."""
+    picture = Image.new("RGB", (40, 32), "grey")
+    pen = ImageDraw.Draw(picture)
+    if shape == "square":
+        pen.rectangle((8, 6, 24, 22), fill=colour)
+    else:
+        pen.ellipse((16, 10, 36, 30), fill=colour)
+    return picture
+
+
+def things() -> list[tuple[str, str, str]]:
+    """File name, colour and shape of all eight pictures."""
+    return [(f"{colour}-{shape}.png", colour, shape) for colour in COLOURS for shape in SHAPES]
+
+
+def make_rows(folder: Path) -> Path:
+    """Pictures and `rows.jsonl` with lists of captions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for name, colour, shape in things():
+        draw(colour, shape).save(folder / name)
+        lines.append(json.dumps({"image": name, "captions": captions_of(colour, shape)}))
+    (folder / "rows.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder / "rows.jsonl"
+
+
+def source(rows: Path, **more: Any) -> DataSource:
+    return DataSource((str(rows),), **more)
+
+
+def recipe(**tables: Any) -> Recipe:
+    """A recipe over the toy encoder, which needs no weights; `tables` are laid over it."""
+    values: dict[str, Any] = {
+        "name": "tiny",
+        "image": {"source": "toy"},
+        "text": {"source": "toy"},
+        "heads": {"dim": 16},
+        "train": {"steps": 6, "batch": 4, "lr": 0.02, "log_every": 1},
+    }
+    for name, table in tables.items():
+        values[name] = {**values.get(name, {}), **table} if isinstance(table, dict) else table
+    return recipe_from(values)

@@ -1,0 +1,229 @@
+"""Every data format gives the same pairs; bad rows are counted; any order can be made again."""
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from align_data import captions_of, draw, make_rows, recipe, source, things
+
+from msdscore.align.data import DataSource, open_pairs
+from msdscore.align.draws import epoch_order, stream
+from msdscore.align.negatives import make_negatives
+from msdscore.align.pictures import PictureReader
+from msdscore.align.samples import Plan, SampleReader, read_batches
+from msdscore.errors import ConfigError, InputError, UnknownNameError
+from msdscore.io.images import open_image
+
+
+def png(colour, shape):
+    buffer = io.BytesIO()
+    draw(colour, shape).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def llava(folder):
+    chats = [
+        {
+            "id": name,
+            "image": name,
+            "conversations": [
+                {"from": "human", "value": "Describe it.\n<image>"},
+                {"from": "gpt", "value": captions_of(colour, shape)[0]},
+            ],
+        }
+        for name, colour, shape in things()
+    ]
+    (folder / "chat.json").write_text(json.dumps(chats), encoding="utf-8")
+    return source(folder / "chat.json", images=(str(folder),))
+
+
+def coco(folder):
+    images = [{"id": number, "file_name": name} for number, (name, _, _) in enumerate(things())]
+    notes = [
+        {"image_id": number, "id": 10 * number + place, "caption": caption}
+        for number, (_, colour, shape) in enumerate(things())
+        for place, caption in enumerate(captions_of(colour, shape))
+    ]
+    document = {"info": {}, "images": images, "annotations": notes}
+    (folder / "captions.json").write_text(json.dumps(document), encoding="utf-8")
+    return source(folder / "captions.json", images=(str(folder),))
+
+
+def single_captions(folder):
+    lines = [
+        json.dumps({"file_name": name, "caption": caption})
+        for name, colour, shape in things()
+        for caption in captions_of(colour, shape)
+    ]
+    (folder / "single.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return source(folder / "single.jsonl")
+
+
+def picture_table(folder):
+    """Rows apart from a Parquet file of pictures, as Hugging Face stores an Image feature."""
+    (folder / "apart").mkdir()
+    rows = make_rows(folder / "apart")
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    pictures = [{"bytes": png(colour, shape), "path": name} for name, colour, shape in things()]
+    table = pa.table({"file_name": [name for name, _, _ in things()], "image": pa.array(pictures, kind)})
+    pq.write_table(table, folder / "pictures.parquet", row_group_size=3)
+    for name, _, _ in things():
+        (folder / "apart" / name).unlink()
+    return source(rows, images=(str(folder / "pictures.parquet"),))
+
+
+def table_with_pictures(folder):
+    table = pa.table(
+        {
+            "image": pa.array([png(colour, shape) for _, colour, shape in things()], pa.binary()),
+            "captions": [captions_of(colour, shape) for _, colour, shape in things()],
+        }
+    )
+    pq.write_table(table, folder / "all.parquet", row_group_size=3)
+    return source(folder / "all.parquet")
+
+
+def shards(folder):
+    for number in range(2):
+        with tarfile.open(folder / f"shard-{number:03d}.tar", "w") as shard:
+            for name, colour, shape in things()[4 * number : 4 * number + 4]:
+                stem = name.removesuffix(".png")
+                put(shard, f"{stem}.png", png(colour, shape))
+                put(shard, f"{stem}.json", json.dumps({"captions": captions_of(colour, shape)}).encode())
+    return DataSource((str(folder / "shard-{000..001}.tar"),))
+
+
+def put(shard, name, content):
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    shard.addfile(member, io.BytesIO(content))
+
+
+FORMATS = [llava, coco, single_captions, picture_table, table_with_pictures, shards]
+
+
+@pytest.mark.parametrize("make", FORMATS, ids=lambda make: make.__name__)
+def test_every_format_gives_the_same_pictures_and_captions(make, tmp_path):
+    make_rows(tmp_path)
+    pairs = open_pairs(make(tmp_path))
+    reader = PictureReader()
+    assert len(pairs) == 8
+    for pair, (_, colour, shape) in zip(pairs.items, things(), strict=True):
+        wanted = captions_of(colour, shape)[: 1 if make is llava else 2]
+        assert list(pair.captions) == wanted
+        assert open_image(reader.read(pair.picture)).tobytes() == draw(colour, shape).tobytes()
+
+
+def test_shards_may_be_a_pattern_a_folder_or_texts(tmp_path):
+    shards(tmp_path)
+    with tarfile.open(tmp_path / "shard-002.tar", "w") as shard:
+        put(shard, "a.b/x.jpg", png("red", "square"))
+        put(shard, "a.b/x.txt", b" a red square \n")
+        put(shard, "a.b/y.txt", b"a caption without a picture")
+    for pattern in (str(tmp_path / "*.tar"), str(tmp_path)):
+        pairs = open_pairs(DataSource((pattern,), format="shards"))
+        assert len(pairs) == 9
+        assert pairs.items[-1].captions == ("a red square",)
+        assert pairs.skipped == 1
+        assert "a.b/y has no picture" in pairs.reasons[0]
+    assert len(set(pairs.blocks.tolist())) == 3
+
+
+def test_rows_without_picture_or_caption_are_counted_and_supplied_negatives_are_kept(tmp_path):
+    rows = [
+        {"image": "a.png", "captions": ["a dog", " "], "negatives": ["a cat"]},
+        {"captions": ["nothing"]},
+        {"image": "b.png", "captions": []},
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join([*map(json.dumps, rows), "{broken"]), encoding="utf-8")
+    pairs = open_pairs(source(path))
+    assert [pair.captions for pair in pairs.items] == [("a dog",)]
+    assert pairs.items[0].negatives == ("a cat",)
+    assert pairs.skipped == 3
+    assert any("a row without a picture" in reason for reason in pairs.reasons)
+
+
+def test_useless_inputs_are_refused_in_one_line(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        open_pairs(DataSource((str(tmp_path / "none.jsonl"),)))
+    (tmp_path / "empty.jsonl").write_text('{"image": "a.png"}', encoding="utf-8")
+    with pytest.raises(InputError, match="no picture with a caption among 1 rows; first reason: a.png: no caption"):
+        open_pairs(source(tmp_path / "empty.jsonl"))
+    with pytest.raises(InputError, match="no such folder or Parquet file of pictures"):
+        open_pairs(source(tmp_path / "empty.jsonl", images=(str(tmp_path / "none"),)))
+    (tmp_path / "text.tar").write_text("not a tar", encoding="utf-8")
+    with pytest.raises(InputError, match="not an uncompressed tar shard"):
+        open_pairs(DataSource((str(tmp_path / "text.tar"),)))
+    with pytest.raises(UnknownNameError, match="unknown data format 'xml'"):
+        source(tmp_path / "empty.jsonl", format="xml")
+
+
+def test_an_epoch_shows_everything_once_and_neighbouring_blocks_together():
+    blocks = np.repeat(np.arange(10), 5)
+    first = epoch_order(blocks, seed=1, epoch=0, window=2)
+    assert sorted(first.tolist()) == list(range(50))
+    assert np.array_equal(first, epoch_order(blocks, seed=1, epoch=0, window=2))
+    assert not np.array_equal(first, epoch_order(blocks, seed=1, epoch=1, window=2))
+    assert all(len(set(blocks[part].tolist())) == 2 for part in np.split(first, 5))
+
+
+def test_batches_are_the_same_wherever_reading_starts(tmp_path):
+    pairs = open_pairs(source(make_rows(tmp_path)))
+    reader = SampleReader(pairs, recipe(sample={"views": 3}))
+    plan = Plan(len(pairs), 4)
+
+    def seen(start):
+        batches = read_batches(reader, plan, start=start, stop=6, workers=3)
+        return [[(s.item, s.view, s.caption, s.picture.tobytes()) for s in batch] for batch in batches]
+
+    whole = seen(0)
+    assert len(whole) == 6
+    assert whole[4:] == seen(4)
+    assert len({caption for batch in whole for _, _, caption, _ in batch}) > 8
+    assert {view for batch in whole for _, view, _, _ in batch} == {0, 1, 2}
+
+
+def test_processes_share_a_batch_without_overlap(tmp_path):
+    pairs = open_pairs(source(make_rows(tmp_path)))
+    reader = SampleReader(pairs, recipe())
+
+    def items(rank, world):
+        plan = Plan(len(pairs), 4, rank, world)
+        return [[s.item for s in batch] for batch in read_batches(reader, plan, start=0, stop=4, workers=1)]
+
+    both = [left + right for left, right in zip(items(0, 2), items(1, 2), strict=True)]
+    assert both == items(0, 1)
+    with pytest.raises(ConfigError, match="train.batch is 9 but there are only 8 pairs"):
+        Plan(8, 9)
+    with pytest.raises(ConfigError, match="cannot be shared by 3 processes"):
+        Plan(8, 4, 0, 3)
+
+
+def test_hard_negatives_say_something_else_and_repeat_for_a_seed():
+    caption, lenders = "A red car next to two dogs", ["a boat on a lake"]
+    found = make_negatives(caption, lenders, 3, stream(0, "x"))
+    assert len(set(found)) == 3
+    assert caption not in found
+    assert found == make_negatives(caption, lenders, 3, stream(0, "x"))
+    assert make_negatives("it", [], 2, stream(0, "x")) == ()
+
+
+def test_supplied_negatives_come_first(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    draw("red", "square").save(tmp_path / "a.png")
+    row = {"image": "a.png", "captions": ["a red square"], "negatives": ["a green square"]}
+    path.write_text(json.dumps(row), encoding="utf-8")
+
+    def negatives(**sample):
+        changed = recipe(loss={"negatives": 1.0}, sample=sample)
+        return SampleReader(open_pairs(source(path)), changed).sample(0, 0).negatives
+
+    assert negatives(negatives=2, negative_source="supplied") == ("a green square",)
+    assert negatives(negatives=2, negative_source="both")[0] == "a green square"
+    assert len(negatives(negatives=2, negative_source="both")) == 2
+    assert len(negatives(negatives=1, negative_source="rules")) == 1

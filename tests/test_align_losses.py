@@ -1,0 +1,133 @@
+"""The terms of the loss against plain loops, closed forms and their gradients."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from msdscore.align.losses import (
+    KlSettings,
+    absent_words,
+    caption_table,
+    info_nce,
+    kl_table,
+    negatives_loss,
+    same_pictures,
+    token_table,
+    word_loss,
+)
+from msdscore.core.divergence import terms
+from msdscore.core.mixture import FitSettings, fit
+from msdscore.core.sphere import masked_mean
+from msdscore.encoders.heads import Projected
+
+
+def projected(batch, points, dim=5, seed=0, dtype=torch.float64, requires_grad=False):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, points + 1, (batch,), generator=generator)
+    mask = torch.arange(points) < lengths.unsqueeze(1)
+    vectors = normalize(torch.randn(batch, points, dim, generator=generator, dtype=dtype), dim=-1)
+    vectors = vectors.masked_fill(~mask.unsqueeze(-1), 0.0).requires_grad_(requires_grad)
+    return Projected(vectors, mask, masked_mean(vectors, mask))
+
+
+def test_info_nce_is_the_papers_formula():
+    logits = torch.randn(4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    none = torch.zeros(4, 4, dtype=torch.bool)
+    wanted = 0.0
+    for i in range(4):
+        row = sum(math.exp(logits[i, j]) for j in range(4))
+        column = sum(math.exp(logits[j, i]) for j in range(4))
+        wanted -= math.log(math.exp(logits[i, i]) / row) + math.log(math.exp(logits[i, i]) / column)
+    assert float(info_nce(logits, none)) == pytest.approx(wanted / 8, abs=1e-12)
+
+
+def test_a_picture_twice_in_a_batch_is_not_its_own_negative():
+    logits = torch.randn(3, 3, dtype=torch.float64)
+    excluded = same_pictures(torch.tensor([4, 7, 4]))
+    changed = logits.clone()
+    changed[0, 2] = changed[2, 0] = 50.0
+    assert torch.equal(info_nce(logits, excluded), info_nce(changed, excluded))
+
+
+def test_token_table_is_the_best_patch_of_each_picture(monkeypatch):
+    images, texts = projected(3, 4, seed=1), projected(3, 5, seed=2)
+    tokens = texts.points[texts.mask]
+    wanted = torch.stack(
+        [torch.stack([max(x @ y for x in images.points[b][images.mask[b]]) for b in range(3)]) for y in tokens]
+    )
+    assert torch.allclose(token_table(images, tokens), wanted)
+    monkeypatch.setattr("msdscore.align.losses._ROOM", 1)
+    assert torch.allclose(token_table(images, tokens), wanted)
+
+
+def test_caption_table_is_the_mean_over_tokens():
+    images, texts = projected(2, 4, seed=1), projected(3, 5, seed=2)
+    table = token_table(images, texts.points[texts.mask])
+    found = caption_table(table, texts.mask)
+    assert found.shape == (2, 3)
+    for image in range(2):
+        for text in range(3):
+            own = [max(x @ y for x in images.points[image][images.mask[image]]) for y in texts.points[text][texts.mask[text]]]
+            assert float(found[image, text]) == pytest.approx(float(sum(own)) / len(own), abs=1e-12)
+
+
+def test_word_loss_is_the_plain_loop():
+    table = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    owner = torch.tensor([0, 0, 1, 2, 2])
+    words = torch.tensor([1, 2, 2, 3, 4])
+    pictures = torch.tensor([[1, 2, 9], [2, 4, -1], [3, 4, -1]])
+    absent = absent_words(words, pictures)
+    assert absent.tolist() == [[False, True, True], [False, False, True], [False, False, True], [True, True, False], [True, False, False]]
+    scale, total = 2.0, 0.0
+    for t in range(5):
+        own = math.exp(scale * table[t, owner[t]])
+        others = sum(math.exp(scale * table[t, b]) for b in range(3) if absent[t, b])
+        rest = sum(math.exp(scale * table[u, owner[t]]) for u in range(5) if absent[u, owner[t]])
+        total += math.log((own + others) / own) + math.log((own + rest) / own)
+    found = word_loss(table, owner, absent, torch.tensor(scale, dtype=torch.float64))
+    assert float(found) == pytest.approx(total / 10, abs=1e-12)
+
+
+def test_word_loss_of_words_that_are_everywhere_is_zero_with_a_zero_gradient():
+    table = torch.randn(2, 2, requires_grad=True)
+    loss = word_loss(table, torch.tensor([0, 1]), torch.zeros(2, 2, dtype=torch.bool), torch.tensor(1.0))
+    loss.backward()
+    assert loss.item() == pytest.approx(0.0, abs=1e-6)
+    assert torch.allclose(table.grad, torch.zeros(2, 2), atol=1e-6)
+
+
+def test_missing_hard_negatives_cost_nothing():
+    loss = negatives_loss(
+        torch.tensor([0.3, 0.3]), torch.tensor([[0.3, 9.0], [9.0, 9.0]]), torch.tensor([[True, False], [False, False]]), torch.tensor(1.0)
+    )
+    assert float(loss) == pytest.approx(math.log(2) / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize("direction", ["support", "coverage"])
+def test_kl_table_is_the_scores_own_divergence(direction):
+    images, texts = projected(3, 6, seed=1), projected(3, 5, seed=2)
+    settings = KlSettings(FitSettings(components=3, iterations=4), FitSettings(components=2, iterations=4), direction)
+    found = kl_table(images, texts, settings=settings)
+    keys = torch.zeros(1, dtype=torch.int64)
+    for i in range(3):
+        for j in range(3):
+            x, y = images.points[i : i + 1], texts.points[j : j + 1]
+            image = fit(x, images.mask[i : i + 1], keys, settings.image)
+            text = fit(y, texts.mask[j : j + 1], keys, settings.text)
+            if direction == "support":
+                wanted = terms(y, texts.mask[j : j + 1], own=text, other=image).sum()
+            else:
+                wanted = terms(x, images.mask[i : i + 1], own=image, other=text).sum()
+            assert float(found[i, j]) == pytest.approx(-float(wanted), abs=1e-9)
+
+
+def test_kl_gradients_pass_through_every_step_of_em():
+    settings = KlSettings(FitSettings(components=2, iterations=3), FitSettings(components=2, iterations=3), "both")
+    images, texts = projected(2, 4, seed=1, requires_grad=True), projected(2, 3, seed=2)
+
+    def value(points):
+        return kl_table(Projected(points, images.mask, images.pooled), texts, settings=settings).diagonal().sum()
+
+    assert torch.autograd.gradcheck(value, (images.points,), atol=1e-5)

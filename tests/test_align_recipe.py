@@ -1,0 +1,83 @@
+"""Recipes: shipped ones load, settings are checked, changes apply, TOML comes back the same."""
+
+import tomllib
+
+import pytest
+from align_data import recipe
+
+from msdscore.align.recipe_file import dump_recipe, list_recipes, load_recipe, recipe_from
+from msdscore.errors import ConfigError, InputError, UnknownNameError
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_shipped_recipes_survive_a_round_trip(name):
+    loaded = load_recipe(name)
+    assert loaded.name == name
+    assert recipe_from(tomllib.loads(dump_recipe(loaded))) == loaded
+
+
+def test_paper_recipe_is_the_papers_setting():
+    paper = load_recipe("paper")
+    assert (paper.image.source, paper.text.source) == ("clip-l14", "clip-l14")
+    assert (paper.heads.image.kind, paper.heads.text.kind, paper.heads.pool) == ("linear", "linear", "mean")
+    assert paper.loss.contrastive == paper.loss.reconstruction == 1.0
+    assert "llama-7b" in paper.lm.source
+
+
+def test_no_reconstruction_is_one_switch():
+    ablated = load_recipe("paper", no_reconstruction=True)
+    assert ablated.loss.reconstruction == 0.0
+    assert ablated == load_recipe("paper").without_reconstruction()
+
+
+def test_changes_are_parsed_as_toml_values_or_texts():
+    changed = load_recipe(
+        "mini", changes=["train.steps=100", "heads.image.kind=attention", "image.levels=[0, 'final']", "train.lr=1"]
+    )
+    assert changed.train.steps == 100
+    assert changed.heads.image.kind == "attention"
+    assert changed.image.levels == (0, "final")
+    assert changed.train.lr == 1.0
+
+
+def test_texts_with_quotes_and_unicode_survive(tmp_path):
+    odd = recipe(description='says "ü\\\n" \x7f')
+    path = tmp_path / "odd.toml"
+    path.write_text(dump_recipe(odd), encoding="utf-8")
+    assert load_recipe(path) == odd
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ("train.step=5", UnknownNameError, r"unknown setting 'train.step'. Did you mean 'train.steps'"),
+        ("train.steps=many", ConfigError, r"train.steps should be int, got 'many'"),
+        ("train.lr=-1", ConfigError, r"train: epochs and lr must be positive"),
+        ("loss.reconstruction=1", ConfigError, r"loss.reconstruction needs a language model: set lm.source"),
+        ("loss.negatives=1", ConfigError, r"loss.negatives needs hard negatives"),
+        ("heads.image.kind=cubic", UnknownNameError, r"heads.image: unknown head 'cubic'. Known: attention, linear, mlp"),
+        ("image.kind=jpeg", UnknownNameError, r"image: unknown tower 'jpeg'"),
+        ("heads.pool=model", ConfigError, r"heads.pool 'model' needs two towers of kind 'encoder'"),
+        ("loss.kl_direction=up", UnknownNameError, r"unknown kl_direction 'up'"),
+        ("steps", ConfigError, r"should look like train.steps=100, got 'steps'"),
+        ("name.x=1", ConfigError, r"'name.x' is no setting: 'name' is a value"),
+        ("heads.image=3", ConfigError, r"heads.image should be a table of settings, got 3"),
+    ],
+)
+def test_mistakes_answer_in_one_line(change, kind, message):
+    with pytest.raises(kind, match=message) as caught:
+        load_recipe("mini", changes=[change])
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_recipes_and_broken_files(tmp_path):
+    with pytest.raises(UnknownNameError, match="unknown recipe 'papr'. Did you mean 'paper'"):
+        load_recipe("papr")
+    with pytest.raises(InputError, match="there is no recipe file 'none.toml'; shipped recipes are mini, paper"):
+        load_recipe("none.toml")
+    (tmp_path / "bad.toml").write_text("name = ", encoding="utf-8")
+    with pytest.raises(InputError, match="not valid TOML"):
+        load_recipe(tmp_path / "bad.toml")
+    (tmp_path / "short.toml").write_text('name = "x"\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match="Recipe lacks a setting: 'image' and 'text'"):
+        load_recipe(tmp_path / "short.toml")

@@ -1,0 +1,257 @@
+"""Frozen towers of all kinds, and the heads on them: shapes, places, padding, and what cannot work."""
+
+import pytest
+import torch
+from align_data import draw
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from tiny_clip import make_tiny_clip
+from tiny_lm import make_tiny_bert
+
+from msdscore.encoders.content import content_tokens, words_at
+from msdscore.encoders.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims, make_head
+from msdscore.encoders.tower_files import files_sha256, locate
+from msdscore.encoders.tower_load import load_towers, tower_dims
+from msdscore.encoders.towers import ImageTowerSpec, Points, TextTowerSpec, TowerPlace
+from msdscore.errors import ConfigError, UnknownNameError, WeightsError
+
+MODEL = "test_efficientnet"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("towers")
+
+
+@pytest.fixture(scope="module")
+def clip(folder):
+    return str(make_tiny_clip(folder / "clip"))
+
+
+@pytest.fixture(scope="module")
+def bert(folder):
+    return str(make_tiny_bert(folder / "bert"))
+
+
+@pytest.fixture(scope="module")
+def timm_weights(folder):
+    import timm
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        save_file(timm.create_model(MODEL).state_dict(), folder / "timm.safetensors")
+    return str(folder / "timm.safetensors")
+
+
+def timm_spec(weights, **more):
+    return ImageTowerSpec(kind="timm", source=MODEL, weights=weights, size=64, **more)
+
+
+def towers(image, text, **where):
+    return load_towers(image, text, TowerPlace(**where))
+
+
+TOY_TEXT = TextTowerSpec(source="toy")
+TOY_IMAGE = ImageTowerSpec(source="toy")
+PICTURES = [draw("red", "square"), draw("blue", "circle").resize((90, 30))]
+
+
+def test_timm_levels_are_resized_to_one_grid_with_boxes_that_tile_the_picture(timm_weights):
+    spec = timm_spec(timm_weights, levels=("stride16", "stride32", "final"), grid=3)
+    image, _ = towers(spec, TOY_TEXT)
+    found = image.features(PICTURES)
+    assert found.local.vectors.shape == (2, 9, 48 + 64 + 256)
+    assert found.whole is None
+    layout = found.layout[1]
+    assert (layout.size, layout.grid) == ((90, 30), (3, 3))
+    assert layout.boxes[0].tolist() == [0, 0, 30, 10]
+    assert layout.boxes[-1].tolist() == [60, 20, 90, 30]
+
+
+def test_timm_global_path_has_levels_and_grid_of_its_own(timm_weights):
+    spec = timm_spec(timm_weights, levels=("stride8",), global_levels=("final", "stride16"))
+    image, text = towers(spec, TOY_TEXT, whole=True)
+    found = image.features(PICTURES[:1])
+    assert found.local.vectors.shape == (1, 64, 32)
+    assert found.whole.vectors.shape == (1, 4, 256 + 48)
+    assert tower_dims(image, text)[0] == SideDims(32, 304)
+
+
+def test_timm_transformers_work_too(folder):
+    import timm
+
+    path = folder / "vit.safetensors"
+    save_file(timm.create_model("test_vit", img_size=32).state_dict(), path)
+    spec = ImageTowerSpec(kind="timm", source="test_vit", weights=str(path), size=32, levels=(2, "final"))
+    found = towers(spec, TOY_TEXT)[0].features(PICTURES)
+    assert found.local.vectors.shape == (2, 4, 128)
+
+
+def test_timm_weights_of_other_names_fit_by_order(folder, timm_weights):
+    from safetensors.torch import load_file
+
+    import timm
+
+    own = load_file(timm_weights)
+    wanted = timm.create_model(MODEL).state_dict()
+    renamed = {f"other.{number:04d}": own[name] for number, name in enumerate(wanted)}
+    torch.save(renamed, folder / "renamed.pth")
+    first = towers(timm_spec(timm_weights), TOY_TEXT)[0].features(PICTURES)
+    second = towers(timm_spec(str(folder / "renamed.pth")), TOY_TEXT)[0].features(PICTURES)
+    assert torch.equal(first.local.vectors, second.local.vectors)
+
+
+def test_transformers_images_are_hidden_states_without_special_tokens(clip):
+    from transformers import CLIPModel
+
+    spec = ImageTowerSpec(kind="transformers", source=clip, levels=(-1, 0))
+    found = towers(spec, TOY_TEXT)[0].features(PICTURES)
+    assert found.local.vectors.shape == (2, 16, 64)
+    from msdscore.encoders.frames import frame_batch
+    from msdscore.encoders.hf import load_frame
+    from msdscore.encoders.weights import find_checkpoint
+
+    pixels, _ = frame_batch(PICTURES, load_frame(find_checkpoint(clip)), torch.device("cpu"))
+    with torch.no_grad():
+        states = CLIPModel.from_pretrained(clip).vision_model(pixel_values=pixels, output_hidden_states=True)
+    wanted = torch.cat([states.hidden_states[-1][:, 1:], states.hidden_states[0][:, 1:]], dim=-1)
+    assert torch.allclose(found.local.vectors, wanted, atol=1e-6)
+
+
+def test_text_levels_are_concatenated_and_special_tokens_dropped(bert):
+    from transformers import AutoTokenizer, BertModel
+
+    spec = TextTowerSpec(kind="transformers", source=bert, levels=(0, 3), global_levels=(-1,))
+    _, text = towers(TOY_IMAGE, spec, whole=True)
+    captions = ["a red square", "the circle"]
+    found = text.features(captions)
+    assert found.local.vectors.shape == (2, 3, 64)
+    assert found.local.mask.sum(dim=1).tolist() == [3, 2]
+    assert found.whole.vectors.shape == (2, 3, 32)
+    assert found.layout[0].spans == ((0, 1), (2, 5), (6, 12))
+    with torch.no_grad():
+        ids = AutoTokenizer.from_pretrained(bert)(captions[0], return_tensors="pt")
+        states = BertModel.from_pretrained(bert)(**ids, output_hidden_states=True).hidden_states
+    wanted = torch.cat([states[0], states[3]], dim=-1)[0, 1:-1]
+    assert torch.allclose(found.local.vectors[0], wanted, atol=1e-5)
+
+
+def test_long_captions_are_read_in_windows(bert):
+    _, text = towers(TOY_IMAGE, TextTowerSpec(kind="transformers", source=bert))
+    caption = "a red square on the left. " * 6
+    found = text.features([caption, "a circle"])
+    assert found.local.mask[0].sum() == 42
+    assert found.layout[0].windows > 1
+    alone = text.features(["a circle"])
+    assert torch.allclose(alone.local.vectors[0], found.local.vectors[1, :2], atol=1e-5)
+
+
+def test_content_words_alone_stay_on_the_local_path(bert):
+    spec = TextTowerSpec(kind="transformers", source=bert, words="content")
+    every = TextTowerSpec(kind="transformers", source=bert)
+    captions = ["the red square is on a circle", "of the"]
+    found = towers(TOY_IMAGE, spec, whole=True)[1].features(captions)
+    full = towers(TOY_IMAGE, every)[1].features(captions)
+    assert found.layout[0].spans == ((4, 7), (8, 14), (23, 29))
+    assert found.local.mask.sum(dim=1).tolist() == [3, 2]
+    places = [full.layout[0].spans.index(span) for span in found.layout[0].spans]
+    assert torch.equal(found.local.vectors[0, :3], full.local.vectors[0, places])
+    assert found.whole.mask.sum(dim=1).tolist() == full.local.mask.sum(dim=1).tolist()
+
+
+def test_words_of_subword_tokens_are_whole_words():
+    assert words_at(" Snow-boarders' hats", [(0, 5), (5, 6), (6, 11), (11, 14), (14, 15), (15, 20)]) == (
+        "snow",
+        "",
+        "boarders",
+        "boarders",
+        "",
+        "hats",
+    )
+    assert content_tokens("", []) == ()
+
+
+def test_any_registered_encoder_is_a_tower(clip):
+    image, text = towers(ImageTowerSpec(source=clip), TextTowerSpec(source=clip), whole=True)
+    assert tower_dims(image, text) == (SideDims(24, 24), SideDims(24, 24))
+    assert image._encoder is text._encoder
+    assert files_sha256(image.files) == files_sha256(text.files) != ""
+    toy = towers(TOY_IMAGE, TOY_TEXT)[0]
+    assert toy.files == ()
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda w: timm_spec(w, levels=("stride7",)), ConfigError, "level 'stride7' does not exist; expected final"),
+        (lambda w: timm_spec(w, sha256="00"), WeightsError, r"should have SHA-256 00…, got \w{12}…; use the backbone"),
+        (lambda w: timm_spec(w + ".none"), WeightsError, "there is no weight file"),
+        (lambda w: ImageTowerSpec(kind="timm", source="tset_vit", weights=w), UnknownNameError, "unknown timm model"),
+        (
+            lambda w: ImageTowerSpec(kind="timm", source="test_vit", weights=w, size=32),
+            WeightsError,
+            "do not fit the model, neither by name nor by order and shape",
+        ),
+        (lambda w: timm_spec("package:no_such_weights/x.pth"), WeightsError, "is not installed; install it with: pip"),
+        (lambda w: timm_spec("package:PIL/x.pth"), WeightsError, "'PIL' has no 'x.pth'"),
+        (lambda w: ImageTowerSpec(source="toy", grid=3), ConfigError, "has no levels and no grid"),
+        (lambda w: ImageTowerSpec(source=""), ConfigError, "a tower needs a source"),
+    ],
+)
+def test_towers_that_cannot_work_say_why(timm_weights, make, kind, message):
+    with pytest.raises(kind, match=message):
+        towers(make(timm_weights), TOY_TEXT)
+
+
+def test_levels_beyond_the_layers_are_refused(bert):
+    with pytest.raises(ConfigError, match="level 9 does not exist; expected a number under 4"):
+        towers(TOY_IMAGE, TextTowerSpec(kind="transformers", source=bert, levels=(9,)))[1].features(["a"])
+    with pytest.raises(ConfigError, match="levels of a text tower must be numbers"):
+        TextTowerSpec(kind="transformers", source=bert, levels=("final",))
+
+
+def test_packages_are_found_without_running_them():
+    assert locate("package:PIL/Image.py").endswith("PIL/Image.py")
+    assert locate("clip-l14") == "clip-l14"
+
+
+@pytest.mark.parametrize("kind", ["linear", "mlp", "attention"])
+@given(extra=st.integers(0, 4), garbage=st.floats(-1e3, 1e3))
+def test_padding_never_changes_a_head(kind, extra, garbage):
+    torch.manual_seed(0)
+    head = make_head(HeadSpec(kind=kind, hidden=8, heads=2, norm=True), 6, 5).eval()
+    points = torch.randn(2, 3, 6)
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    points = points.masked_fill(~mask.unsqueeze(-1), 0.0)
+    wide = torch.cat([points, torch.full((2, extra, 6), garbage)], dim=1).masked_scatter(
+        torch.tensor([[False] * (3 + extra), [False, True, True, *[False] * extra]]).unsqueeze(-1).expand(2, 3 + extra, 6),
+        torch.full((12,), garbage),
+    )
+    wide_mask = torch.cat([mask, torch.zeros(2, extra, dtype=torch.bool)], dim=1)
+    with torch.no_grad():
+        plain, padded = head(points, mask), head(wide, wide_mask)
+    assert torch.allclose(plain[mask], padded[:, :3][mask], atol=1e-5)
+
+
+def test_an_item_without_points_is_zero_and_never_nan():
+    spec = HeadsSpec(dim=4, text=HeadSpec(kind="attention", hidden=8, heads=2))
+    heads = AlignedHeads(spec, SideDims(6), SideDims(6)).eval()
+    from msdscore.encoders.towers import Features
+
+    empty = Features(Points(torch.randn(1, 2, 6), torch.zeros(1, 2, dtype=torch.bool)), None, None, ())
+    found = heads.project_texts(empty)
+    assert torch.equal(found.points, torch.zeros(1, 2, 4))
+    assert torch.equal(found.pooled, torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dropout": 1.0}, "dropout must be at least 0 and under 1, got 1.0"),
+        ({"hidden": 10, "heads": 4}, "hidden a multiple of heads, got 10, 1 and 4"),
+    ],
+)
+def test_heads_that_cannot_work_say_why(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        HeadSpec(kind="attention", **settings)

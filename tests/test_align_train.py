@@ -1,0 +1,377 @@
+"""Training: overfits eight pairs, moves nothing frozen, reports what it met, and writes a whole run folder."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from align_data import make_rows, recipe, source, things
+from safetensors.torch import load_file
+from tiny_clip import make_tiny_clip
+from tiny_lm import make_tiny_bert, make_tiny_llama
+
+from msdscore.align import prefix
+from msdscore.align.checkpoint import averaged_weights, checkpoints
+from msdscore.align.export import evaluate, export
+from msdscore.align.folder import read_curves
+from msdscore.align.optimise import MovingAverage, learning_rate
+from msdscore.align.recipe import TrainSpec
+from msdscore.align.recipe_file import load_recipe
+from msdscore.align.session import TrainOptions, start_session
+from msdscore.align.train import train
+from msdscore.align.world import World
+from msdscore.align.data import open_pairs
+from msdscore.align.objective import make_batch, objective
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import ConfigError, InputError, MissingExtraError, RunError, UnknownNameError, WeightsError
+from msdscore.scoring.scorer import Scorer
+
+CPU = TrainOptions(device="cpu", workers=2)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    make_tiny_clip(folder / "clip")
+    make_tiny_llama(folder / "llama")
+    make_tiny_bert(folder / "bert")
+    return folder
+
+
+@pytest.fixture
+def rows(tmp_path):
+    return source(make_rows(tmp_path / "data"))
+
+
+def paper(models, **train_settings):
+    """The paper's recipe with tiny checkpoints in the place of CLIP ViT-L/14 and LLaMA-7B."""
+    clip, llama = models / "clip", models / "llama"
+    changes = [f"image.source={clip}", f"text.source={clip}", f"lm.source={llama}", "heads.dim=24", "lm.batch=3"]
+    settings = {"steps": 4, "batch": 8, "lr": 0.01, "log_every": 1, "save_every": 100, **train_settings}
+    return load_recipe("paper", changes=[*changes, *(f"train.{key}={value}" for key, value in settings.items())])
+
+
+def steps_of(run, kind="step"):
+    return [row for row in read_curves(run) if row["kind"] == kind]
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [
+        {"image": {"kind": "linear"}, "text": {"kind": "linear"}},
+        {"image": {"kind": "mlp", "hidden": 32}, "text": {"kind": "attention", "hidden": 32, "heads": 4, "norm": True}},
+        {"pool": "own", "global_image": {"kind": "mlp", "hidden": 32}, "global_dim": 8},
+    ],
+    ids=["linear", "mlp-attention", "own-global-path"],
+)
+def test_eight_pairs_are_learned_by_heart(heads, rows, tmp_path):
+    small = recipe(heads=heads, train={"steps": 60, "batch": 8, "lr": 0.02, "eval_every": 60})
+    report = train(small, rows, tmp_path / "run", val=rows, options=CPU)
+    losses = [row["loss"] for row in steps_of(tmp_path / "run")]
+    assert losses[0] > 1.0
+    assert losses[-1] < 0.1
+    assert report.best == 100.0
+    assert (report.step, report.pairs, report.bad_pictures) == (60, 8, 0)
+
+
+@pytest.mark.parametrize("term", ["local", "word", "kl", "negatives"])
+def test_every_other_term_is_learned_too(term, rows, tmp_path):
+    settings = {"contrastive": 0.0, term: 1.0, "kl_iterations": 2}
+    small = recipe(
+        loss=settings,
+        sample={"negatives": 2},
+        heads={"dim": 32},
+        text={"words": "content"},
+        train={"steps": 40, "batch": 8, "lr": 0.03},
+    )
+    train(small, rows, tmp_path / "run", options=CPU)
+    losses = [row[term] for row in steps_of(tmp_path / "run")]
+    assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
+
+
+def test_paper_recipe_end_to_end_then_without_reconstruction(models, rows, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    recipe_ = paper(models, steps=12)
+    report = train(recipe_, rows, run, val=rows, options=CPU)
+    curve = steps_of(run)
+    assert set(curve[0]) == {"step", "kind", "loss", "contrastive", "reconstruction", "lr"}
+    assert curve[0]["loss"] == pytest.approx(curve[0]["contrastive"] + curve[0]["reconstruction"], rel=1e-5)
+    # A tiny random model starts near the uniform guess over its 258 pieces, and the prefix makes it better.
+    assert curve[0]["reconstruction"] == pytest.approx(math.log(258), abs=1.0)
+    assert curve[-1]["reconstruction"] < curve[0]["reconstruction"] - 0.005
+    assert report.parameters == 2 * (24 * 24 + 24)
+
+    def refuse(*_, **__):
+        raise AssertionError("the language model was loaded")
+
+    monkeypatch.setattr("msdscore.align.session.load_language_model", refuse)
+    monkeypatch.setattr(prefix, "load_language_model", refuse)
+    train(recipe_.without_reconstruction(), rows, tmp_path / "ablation", options=CPU)
+    assert "reconstruction" not in steps_of(tmp_path / "ablation")[0]
+    # Scoring works from the export alone: the language model is never touched.
+    folder = export(run, tmp_path / "encoder")
+    scorer = Scorer(str(folder), device="cpu")
+    colours = {name: scorer.rank(rows_image(tmp_path, name), ["a red square", "a blue circle"]) for name in ("red-square.png",)}
+    assert math.isfinite(colours["red-square.png"][0].msd)
+
+
+def rows_image(tmp_path, name):
+    return tmp_path / "data" / name
+
+
+def test_frozen_parts_do_not_move_and_get_no_gradient_memory(models, rows, tmp_path):
+    recipe_ = paper(models)
+    run = tmp_path / "run"
+    run.mkdir()
+    session = start_session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
+    clip = session.towers[0]._encoder._parts.model
+    language = session.setting.language.model
+    frozen = {**dict(clip.named_parameters(prefix="clip")), **dict(language.named_parameters(prefix="lm"))}
+    before = {name: value.detach().clone() for name, value in frozen.items()}
+    batch = make_batch([session.reader.sample(item, 0) for item in range(8)], session.source, device=session.device)
+    features = (batch.images.local.vectors, batch.texts.local.vectors)
+    assert all(not value.requires_grad and value.grad_fn is None for value in features)
+    loss, _ = objective(session.aligner, batch, session.setting)
+    loss.backward()
+    session.trained.optimiser.step()
+    assert all(value.grad is None for value in frozen.values())
+    assert all(torch.equal(value, before[name]) for name, value in frozen.items())
+    assert not any(parameter.requires_grad for parameter in language.parameters())
+    held = {id(parameter) for group in session.trained.optimiser.param_groups for parameter in group["params"]}
+    assert held.isdisjoint(id(value) for value in frozen.values())
+    assert all(parameter.grad is not None for parameter in session.aligner.parameters())
+
+
+def test_turns_through_the_language_model_change_nothing(models, rows, tmp_path):
+    """Eight captions in turns of three, read again on the way back, against all at once."""
+    gradients = []
+    for batch_size in (3, 8):
+        recipe_ = paper(models)
+        recipe_ = replace(recipe_, lm=replace(recipe_.lm, batch=batch_size))
+        run = tmp_path / str(batch_size)
+        run.mkdir()
+        session = start_session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
+        batch = make_batch([session.reader.sample(item, 0) for item in range(8)], session.source, device=session.device)
+        loss, _ = objective(session.aligner, batch, session.setting)
+        loss.backward()
+        gradients.append([parameter.grad for parameter in session.aligner.parameters()])
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients, strict=True))
+
+
+def test_the_language_model_reads_prefix_then_caption_as_transformers_does(models):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from msdscore.align.recipe import LanguageSpec
+
+    language = prefix.load_language_model(LanguageSpec(source=str(models / "llama")), device=torch.device("cpu"))
+    torch.manual_seed(0)
+    patches, mask = torch.randn(2, 3, 32), torch.tensor([[True, True, True], [True, True, False]])
+    found, count = language.nll(patches, mask, ["a cat", "dogs"])
+    model = AutoModelForCausalLM.from_pretrained(models / "llama").eval()
+    tokenizer = AutoTokenizer.from_pretrained(models / "llama")
+    wanted = 0.0
+    for row, caption in enumerate(["a cat", "dogs"]):
+        ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(caption, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]])
+        embedded = model.get_input_embeddings()(ids)
+        inputs = torch.cat([embedded[:, :1], patches[row][mask[row]].unsqueeze(0), embedded[:, 1:]], dim=1)
+        labels = torch.cat([torch.full((1, 1 + int(mask[row].sum())), -100), ids[:, 1:]], dim=1)
+        wanted += model(inputs_embeds=inputs, labels=labels).loss.item() * (ids.shape[1] - 1)
+    assert count == len("a cat") + len("dogs") + 2
+    assert found.item() == pytest.approx(wanted, rel=1e-5)
+
+
+def test_bad_pictures_are_counted_and_the_rest_is_trained(rows, tmp_path):
+    (tmp_path / "data" / "red-square.png").write_bytes(b"no picture at all")
+    (tmp_path / "data" / "blue-circle.png").unlink()
+    report = train(recipe(train={"steps": 4, "batch": 8}), rows, tmp_path / "run", val=rows, options=CPU)
+    assert report.bad_pictures == 2
+    assert any("red-square.png" in reason for reason in report.bad_reasons)
+    saved = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert saved["bad_pictures"] == 2
+    for name, _, _ in things():
+        (tmp_path / "data" / name).write_bytes(b"")
+    with pytest.raises(InputError, match="100 pictures in a row cannot be read, the last one: .*is empty"):
+        train(recipe(), rows, tmp_path / "none", options=CPU)
+
+
+@pytest.mark.parametrize("pool", ["mean", "own", "model"])
+def test_cached_features_train_the_same_weights(pool, rows, tmp_path):
+    small = recipe(heads={"pool": pool}, loss={"local": 0.5, "word": 0.5}, sample={"views": 2})
+    seen = []
+    cached = replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32", on_event=seen.append)
+    train(small, rows, tmp_path / "live", options=CPU)
+    train(small, rows, tmp_path / "cached", options=cached)
+    assert [(event.done, event.of) for event in seen if event.kind == "cache"] == [(8, 8)]
+    same_weights(tmp_path / "live", tmp_path / "cached", exact=False)
+    seen.clear()
+    train(small, rows, tmp_path / "again", options=cached)
+    assert not [event for event in seen if event.kind == "cache"]
+    same_weights(tmp_path / "cached", tmp_path / "again")
+
+
+def test_a_cache_knows_bad_pictures(rows, tmp_path):
+    (tmp_path / "data" / "red-square.png").write_bytes(b"broken")
+    cached = replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32")
+    report = train(recipe(train={"batch": 8}), rows, tmp_path / "cached", options=cached)
+    assert report.bad_pictures == 1
+    train(recipe(train={"batch": 8}), rows, tmp_path / "live", options=CPU)
+    same_weights(tmp_path / "live", tmp_path / "cached", exact=False)
+
+
+def same_weights(first, second, *, exact=True):
+    one, two = averaged_weights(first)[0], averaged_weights(second)[0]
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        assert torch.equal(value, two[name]) if exact else torch.allclose(value, two[name], atol=1e-5), name
+
+
+def test_a_seed_reproduces_and_another_one_differs(rows, tmp_path):
+    small = recipe(heads={"image": {"kind": "mlp", "hidden": 8, "heads": 2, "dropout": 0.3}}, train={"average": 0.9})
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        torch.manual_seed(hash(name) % 1000)
+        train(replace(small, seed=seed), rows, tmp_path / name, options=CPU)
+    same_weights(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(AssertionError):
+        same_weights(tmp_path / "a", tmp_path / "c")
+
+
+def test_early_stopping_keeps_the_best(rows, tmp_path):
+    small = recipe(train={"steps": 200, "batch": 8, "eval_every": 2, "patience": 3, "lr": 0.02})
+    report = train(small, rows, tmp_path / "run", val=rows, options=CPU)
+    assert report.stopped_early
+    assert report.step == report.best_step + 6 < 200
+    assert averaged_weights(tmp_path / "run")[1].step == report.best_step
+    with pytest.raises(ConfigError, match="train.patience stops on retrieval and needs validation data"):
+        train(small, rows, tmp_path / "other", options=CPU)
+
+
+def test_the_run_folder_is_complete(rows, tmp_path):
+    run = tmp_path / "run"
+    small = recipe(train={"steps": 6, "save_every": 2, "keep": 2, "eval_every": 3})
+    events = []
+    train(small, rows, run, val=rows, options=replace(CPU, on_event=events.append))
+    assert load_recipe(run / "config.toml") == small
+    assert json.loads((run / "environment.json").read_text())["libraries"]["torch"] == torch.__version__.split("+")[0]
+    assert [path.name for path in checkpoints(run)] == ["step-00000004", "step-00000006"]
+    assert not list(run.rglob("*.pt")) + list(run.rglob("*.pkl")) + list(run.rglob("*.bin"))
+    assert "exp_avg_sq" in " ".join(load_file(checkpoints(run)[-1] / "optimizer.safetensors"))
+    assert [row["step"] for row in steps_of(run, "evaluation")] == [3, 6]
+    assert "## To be written by a person" in (run / "README.md").read_text()
+    assert [event.done for event in events if event.kind == "step"] == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(RunError, match="holds a run already; go on with it by --resume"):
+        train(small, rows, run, options=CPU)
+    with pytest.raises(RunError, match="was started with another recipe"):
+        train(replace(small, seed=5), rows, run, options=replace(CPU, resume=True))
+
+
+def test_accumulated_batches_are_one_step(rows, tmp_path):
+    report = train(recipe(train={"steps": 0, "epochs": 2.0, "batch": 2, "accumulate": 2}), rows, tmp_path / "run", options=CPU)
+    assert report.steps == 4
+
+
+def test_tensorboard_and_wandb_are_options(rows, tmp_path):
+    with pytest.raises(UnknownNameError, match="unknown logger 'tensorbord'. Did you mean 'tensorboard'"):
+        train(recipe(), rows, tmp_path / "a", options=replace(CPU, loggers=("tensorbord",)))
+    try:
+        import wandb  # noqa: F401
+    except ModuleNotFoundError:
+        with pytest.raises(MissingExtraError, match=r"wandb is needed here; install it with: pip install 'msdscore\[train\]'"):
+            train(recipe(), rows, tmp_path / "b", options=replace(CPU, loggers=("wandb",)))
+
+
+def test_tensorboard_writes_events(rows, tmp_path):
+    pytest.importorskip("tensorboard")
+    train(recipe(), rows, tmp_path / "run", options=replace(CPU, loggers=("tensorboard",)))
+    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
+
+
+def test_export_scores_as_the_run_and_names_its_backbones(models, rows, tmp_path):
+    run, bert = tmp_path / "run", models / "bert"
+    small = recipe(
+        image={"kind": "transformers", "source": str(models / "clip"), "levels": [-1, 0]},
+        text={"kind": "transformers", "source": str(bert), "levels": [0, 3], "words": "content"},
+        heads={"pool": "own", "image": {"kind": "mlp", "hidden": 16, "norm": True}},
+        loss={"local": 1.0},
+        train={"steps": 80, "batch": 8, "lr": 0.01, "eval_every": 80},
+    )
+    train(small, rows, run, val=rows, options=CPU)
+    judged = evaluate(run, rows, device="cpu")
+    assert judged.cosine.mean == 100.0
+    folder = export(run, tmp_path / "encoder")
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    encoder = load_encoder(str(folder), device="cpu")
+    assert encoder.signature.startswith("encoder@")
+    scorer = Scorer(encoder)
+    picture = tmp_path / "data" / "red-square.png"
+    assert scorer.rank(picture, [f"a {colour} {shape}" for _, colour, shape in things()]).best == "a red square"
+    images = encoder.encode_images([scorer_image(picture)])
+    assert images.points.shape == (1, 16, 16)
+    assert images.layout[0].size == (40, 32)
+    texts = encoder.encode_texts(["the square is red", "a circle on the left, " * 5])
+    assert [("the square is red"[a:b]) for a, b in texts.layout[0].spans] == ["square", "red"]
+    assert texts.layout[1].windows > 1
+    assert torch.allclose(texts.points[0, :2].norm(dim=-1), torch.ones(2), atol=1e-5)
+    other = make_tiny_bert(tmp_path / "other", seed=1)
+    with pytest.raises(WeightsError, match="should have SHA-256 .* use the backbone that the heads were trained on"):
+        load_encoder(str(folder), device="cpu", text_backbone=str(other))
+    same = load_encoder(str(folder), device="cpu", text_backbone=str(bert))
+    assert torch.equal(same.encode_texts(["a circle"]).points, encoder.encode_texts(["a circle"]).points)
+
+
+def scorer_image(path):
+    from msdscore.io.images import open_image
+
+    return open_image(path)
+
+
+def test_exports_that_cannot_work_say_why(rows, tmp_path):
+    with pytest.raises(RunError, match="has no config.toml; give the folder of a run"):
+        export(tmp_path, tmp_path / "x")
+    train(recipe(), rows, tmp_path / "run", options=CPU)
+    with pytest.raises(ConfigError, match="dtype must be one of float16, float32, got 'int8'"):
+        export(tmp_path / "run", tmp_path / "x", dtype="int8")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine.txt").write_text("x")
+    with pytest.raises(RunError, match="holds other files"):
+        export(tmp_path / "run", tmp_path / "taken")
+    folder = export(tmp_path / "run", tmp_path / "encoder", dtype="float32")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "format": 9}))
+    with pytest.raises(WeightsError, match="has format 9 of msdscore-aligned, expected 1; update msdscore"):
+        load_encoder(str(folder))
+    (folder / "config.json").write_text(json.dumps({**config, "heads": {"dimm": 3}}))
+    with pytest.raises(WeightsError, match="unknown setting 'heads.dimm'"):
+        load_encoder(str(folder))
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(b"broken")
+    with pytest.raises(WeightsError, match="heads of .* cannot be loaded"):
+        load_encoder(str(folder))
+
+
+def test_the_learning_rate_warms_up_and_falls_to_zero():
+    spec = TrainSpec(lr=2.0, warmup=0.1)
+    rates = [learning_rate(step, steps=100, spec=spec) for step in range(101)]
+    assert rates[0] == pytest.approx(0.2)
+    assert max(rates) == rates[9] == rates[10] == 2.0
+    assert rates[55] == pytest.approx(1.0)
+    assert rates[100] == pytest.approx(0.0)
+
+
+def test_the_moving_average_forgets_its_start():
+    module = torch.nn.Linear(1, 1)
+    average = MovingAverage(module, 0.99)
+    with torch.no_grad():
+        module.weight.fill_(3.0)
+    for step in range(2000):
+        average.update(module, step)
+    assert average.weights["weight"].item() == pytest.approx(3.0, abs=1e-4)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(rows, tmp_path, monkeypatch):
+    def broken(aligner, batch, setting):
+        return next(aligner.parameters()).sum() * float("nan"), {}
+
+    monkeypatch.setattr("msdscore.align.train.objective", broken)
+    with pytest.raises(RunError, match="the loss is nan at step 0; lower train.lr"):
+        train(recipe(), rows, tmp_path / "run", options=CPU)
