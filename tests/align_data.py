@@ -57,7 +57,7 @@ def recipe(**tables: Any) -> Recipe:
         "image": {"source": "toy"},
         "text": {"source": "toy"},
         "heads": {"dim": 16},
-        "train": {"steps": 6, "batch": 4, "lr": 0.02, "log_every": 1},
+        "train": {"steps": 6, "batch": 4, "lr": 0.02, "log_every": 1, "save_every": 1000},
     }
     for name, table in tables.items():
         values[name] = {**values.get(name, {}), **table} if isinstance(table, dict) else table

@@ -137,6 +137,21 @@ def test_text_levels_are_concatenated_and_special_tokens_dropped(bert):
     assert torch.allclose(found.local.vectors[0], wanted, atol=1e-5)
 
 
+def test_padding_that_a_checkpoint_asks_for_is_left_out(tmp_path, bert):
+    from shutil import copytree
+
+    from tokenizers import Tokenizer
+
+    copy = copytree(bert, tmp_path / "padded")
+    tokenizer = Tokenizer.from_file(str(copy / "tokenizer.json"))
+    tokenizer.enable_padding(length=12)
+    tokenizer.enable_truncation(max_length=12)
+    tokenizer.save(str(copy / "tokenizer.json"))
+    plain = towers(TOY_IMAGE, TextTowerSpec(kind="transformers", source=bert))[1].features(["a red square"])
+    padded = towers(TOY_IMAGE, TextTowerSpec(kind="transformers", source=str(copy)))[1].features(["a red square"])
+    assert torch.equal(plain.local.vectors, padded.local.vectors)
+
+
 def test_long_captions_are_read_in_windows(bert):
     _, text = towers(TOY_IMAGE, TextTowerSpec(kind="transformers", source=bert))
     caption = "a red square on the left. " * 6

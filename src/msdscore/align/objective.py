@@ -109,7 +109,9 @@ def objective(aligner: Aligner, batch: Batch, setting: Setting) -> tuple[Float[T
     if not terms:  # no hard negative could be made, and no other term is wanted
         terms["negatives"] = 0.0 * own_images.pooled.sum()
     value = torch.stack([getattr(loss, name) * term for name, term in terms.items()]).sum()
-    return value, {name: float(term.detach()) for name, term in terms.items()}
+    # Some terms see only the pairs of one process: what is shown is the mean of all.
+    shown = total(torch.stack([term.detach() for term in terms.values()]), world) / world.size
+    return value, dict(zip(terms, shown.tolist(), strict=True))
 
 
 def _autocast(batch: Batch, setting: Setting) -> torch.autocast:

@@ -62,6 +62,9 @@ class FrozenLanguageModel:
     ) -> Float[Tensor, ""]:
         embed = self.model.get_input_embeddings()
         batch, count = len(prefix), prefix.shape[1]
+        # Padding goes to the front: the caption's first token is predicted at the patch just before it.
+        order = mask.to(torch.uint8).argsort(dim=1, stable=True)
+        prefix, mask = prefix.gather(1, order.unsqueeze(-1).expand_as(prefix)), mask.gather(1, order)
         before = torch.tensor(self._before, dtype=torch.long, device=prefix.device).expand(batch, -1)
         # The last token is only predicted, never read.
         read = targets[:, :-1].clamp_min(0)
@@ -70,7 +73,6 @@ class FrozenLanguageModel:
         places = (seen.long().cumsum(dim=1) - 1).clamp_min(0)
         # No cache of keys: it would only be kept for words that are never generated.
         found = self.model(inputs_embeds=inputs, attention_mask=seen.long(), position_ids=places, use_cache=False)
-        # A caption's first token is predicted at the last place before it.
         logits = found.logits[:, before.shape[1] + count - 1 :]
         return cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=_IGNORED, reduction="sum")
 

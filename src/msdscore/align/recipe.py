@@ -98,7 +98,7 @@ class TrainSpec:
     average: float = 0.0  # decay of the moving average of the weights; 0: none
     precision: str = "auto"  # bfloat16 autocast on CUDA, float32 elsewhere
     eval_every: int = 0  # steps; 0: after every epoch
-    save_every: int = 0  # steps; 0: after every epoch
+    save_every: int = 0  # steps; 0: after every epoch, and not within 100 steps
     keep: int = 2  # newest checkpoints that are kept, besides the best
     patience: int = 0  # evaluations without a better retrieval before the run stops; 0: never
     stop_on: str = "cosine"  # retrieval by pooled vectors, or by local max-similarity

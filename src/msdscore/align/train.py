@@ -27,6 +27,7 @@ from msdscore.encoders.placement import place
 from msdscore.errors import ConfigError, RunError
 
 _DEFAULTS = TrainOptions()
+_RARELY = 100  # steps between checkpoints at least, where the recipe does not say
 _BAD_NAMED = 20  # unreadable pictures that the report names
 
 
@@ -121,7 +122,8 @@ class _Run:
             with _seeded(draw(s.recipe.seed, "step", step, number, self._world.rank), s.device):
                 loss, terms = objective(s.aligner, batch, s.setting)
                 (loss / spec.accumulate).backward()
-            for name, value in {"loss": float(loss.detach()), **terms}.items():
+            weighted = sum(getattr(s.recipe.loss, name) * value for name, value in terms.items())
+            for name, value in {"loss": weighted, **terms}.items():
                 sums[name] = sums.get(name, 0.0) + value / spec.accumulate
         if not math.isfinite(sums["loss"]):
             raise RunError(f"the loss is {sums['loss']} at step {step}; lower train.lr, or train in float32")
@@ -147,7 +149,7 @@ class _Run:
             self._options.on_event(Event("step", done, s.steps, values))
         if self._val is not None and (last or done % (spec.eval_every or s.steps_per_epoch) == 0):
             self._evaluate(self._val)
-        if last or self._progress.stopped or done % (spec.save_every or s.steps_per_epoch) == 0:
+        if last or self._progress.stopped or done % (spec.save_every or max(_RARELY, s.steps_per_epoch)) == 0:
             if self._world.is_first:
                 save_checkpoint(self._out, s.trained, self._progress, keep=spec.keep)
             wait(self._world)

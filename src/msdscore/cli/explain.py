@@ -10,9 +10,7 @@ from msdscore.cli import options
 if TYPE_CHECKING:
     from msdscore.explain.terms import Explanations
 
-Why = Annotated[
-    Path | None, typer.Option("--output", "-o", help="File to write: .png, .svg, .pdf, .html or .json.")
-]
+Why = Annotated[Path | None, typer.Option("--output", "-o", help="File to write: .png, .svg, .pdf, .html or .json.")]
 
 
 def explain(

@@ -15,7 +15,9 @@ def report(
     results: Annotated[Path, typer.Argument(help="A scored file: .parquet, .jsonl, .csv or .json.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page, an .html file.")] = Path("report.html"),
     images: options.Images = None,
-    show: Annotated[int, typer.Option(min=0, help="Worst captions, and forgotten regions, to show with pictures.")] = 24,
+    show: Annotated[
+        int, typer.Option(min=0, help="Worst captions, and forgotten regions, to show with pictures.")
+    ] = 24,
     title: Annotated[str | None, typer.Option(help="Title of the page; the file's name unless told.")] = None,
     encoder: Annotated[
         str | None, typer.Option("--encoder", "-e", help="Encoder that scored the file: colours words and regions.")

@@ -171,6 +171,9 @@ def _reading(model: Any, tokenizer: Any, *, context: int, long_text: str) -> Rea
 def special_tokens_around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The special tokens that this tokenizer puts before and behind a text."""
     backend = tokenizer.backend_tokenizer
+    # Some checkpoints ask for padding to a fixed length in their own file.
+    backend.no_padding()
+    backend.no_truncation()
     bare, full = backend.encode("a", add_special_tokens=False).ids, backend.encode("a", add_special_tokens=True).ids
     for lead in range(len(full) - len(bare) + 1):
         if full[lead : lead + len(bare)] == bare:

@@ -25,7 +25,12 @@ def document(item: Explanation) -> dict[str, Any]:
             {"start": start, "end": end, "term": float(term)}
             for (start, end), term in zip(item.tokens.spans, item.support_terms, strict=True)
         ],
-        "picture": {"width": layout.size[0], "height": layout.size[1], "rows": layout.grid[0], "columns": layout.grid[1]},
+        "picture": {
+            "width": layout.size[0],
+            "height": layout.size[1],
+            "rows": layout.grid[0],
+            "columns": layout.grid[1],
+        },
         "boxes": layout.boxes.tolist(),
         "coverage_terms": item.coverage_terms.tolist(),
         "support_map": item.support_map.tolist(),

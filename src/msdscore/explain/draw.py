@@ -34,6 +34,8 @@ CAPTION_POINTS, LABEL_POINTS, SMALL_POINTS = 9.0, 7.0, 6.0
 LINE = 0.2  # inches, a line of the caption
 PICTURE_PIXELS = 480  # longest side of a panel's picture: 400 dpi at a third of a column
 GREY = "#555"
+PLAIN: tuple[Role, float] = ("penalty", 0.0)
+TAKEN: tuple[Role, Role] = ("omission", "penalty")  # what lowers the score, in the order it is drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +100,21 @@ def word_figure(item: Explanation, columns: int = 4) -> "Figure":
         left = MARGIN + (number % columns) * (panel + GAP)
         top = MARGIN + (number // columns) * step
         role, strength = word_colour(unit, scale)
-        page.text(left, top, f"{_short(unit.text)}  {signed(unit.gap or 0.0, 1)}", weight="bold", color=css(role, max(strength, 0.7)))
+        page.text(
+            left,
+            top,
+            f"{_short(unit.text)}  {signed(unit.gap or 0.0, 1)}",
+            weight="bold",
+            color=css(role, max(strength, 0.7)),
+        )
         leaning = item.leaning(unit)
         tinted = overlay(picture, leaning, item.patches, "leaning", Scale(0.0, float(leaning.max())))
         _draw_picture(page.axes(left, top + 0.15, panel, panel_height), tinted)
     foot = "number: nats, log P(word | caption) − log P(word | picture), higher is less supported"
     page.text(MARGIN, rows * step + 0.1, foot, SMALL_POINTS - 0.5, color=GREY)
-    page.text(MARGIN, rows * step + 0.21, "green: where the word looks, each picture to its own maximum", 5.5, color=GREY)
+    page.text(
+        MARGIN, rows * step + 0.21, "green: where the word looks, each picture to its own maximum", 5.5, color=GREY
+    )
     return page.figure
 
 
@@ -116,7 +126,7 @@ def _page(width: float, height: float) -> Page:
 def _draw_caption(page: Page, left: float, top: float, lines: Sequence[Line], scale: Scale) -> None:
     for number, line in enumerate(lines):
         for placed in line:
-            role, strength = ("penalty", 0.0) if placed.unit is None else word_colour(placed.unit, scale)
+            role, strength = PLAIN if placed.unit is None else word_colour(placed.unit, scale)
             box = {"boxstyle": "round,pad=0.12,rounding_size=0.15", "facecolor": css(role, strength), "linewidth": 0}
             page.text(
                 left + INDENT + placed.left,
@@ -137,7 +147,9 @@ def _draw_word_key(page: Page, left: float, top: float, scale: Scale, lowest: fl
         share = below / (scale.high - scale.low)
         shades.insert(0, ramp("support", np.linspace(share, 0, max(1, round(64 * share)))))
     page.axes(left + 0.3, top + 0.05, 0.6, 0.07).imshow(np.concatenate(shades)[None], aspect="auto")
-    page.text(left + 0.27, top + 0.085, signed(min(scale.low, lowest), 1), SMALL_POINTS, color=GREY, ha="right", va="center")
+    page.text(
+        left + 0.27, top + 0.085, signed(min(scale.low, lowest), 1), SMALL_POINTS, color=GREY, ha="right", va="center"
+    )
     text = f"{signed(scale.high, 1)} nats: less supported by the picture"
     page.text(left + 0.93, top + 0.085, text, SMALL_POINTS, color=GREY, va="center")
 
@@ -182,7 +194,7 @@ def _draw_sum(page: Page, left: float, top: float, item: Explanation, span: tupl
     axes.set_ylim(0, 1)
     place = score.similarity
     axes.barh(0.75, place, height=0.5, color="#999", linewidth=0)
-    for size, role in zip(_parts(item), ("omission", "penalty"), strict=True):
+    for size, role in zip(_parts(item), TAKEN, strict=True):
         axes.barh(0.25, -size, left=place, height=0.5, color=css(role, 0.85), linewidth=0)
         place -= size
     axes.axvline(0, color="#111", linewidth=0.6)

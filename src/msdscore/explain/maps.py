@@ -61,7 +61,7 @@ def influence(terms: Terms) -> Regions:
 
 
 def carried(terms: Terms) -> Regions:
-    r"""Token terms on the patches they lean on, :math:`\sum_j s_j a_{ji}`: negative ones support, positive ones penalise."""
+    r"""Token terms on the patches they lean on, :math:`\sum_j s_j a_{ji}`: negative terms support, positive penalise."""
     return Regions(np.maximum(-terms.support, 0) @ terms.affinity, np.maximum(terms.support, 0) @ terms.affinity)
 
 

@@ -28,7 +28,8 @@ def page(explanations: Explanations) -> str:
     assets = files("msdscore.explain").joinpath("assets")
     style, script = (assets.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     return (
-        f"{head(title, style, script)}<body><main>{body}</main><p>Point at a word to see where it looks in the picture.</p><p><code>{signature}</code></p>"
+        f"{head(title, style, script)}<body><main>{body}</main>"
+        f"<p>Point at a word to see where it looks in the picture.</p><p><code>{signature}</code></p>"
         f"<script>{script}</script></body></html>\n"
     )
 
@@ -68,7 +69,7 @@ def _section(item: Explanation, items: tuple[Explanation, ...]) -> str:
 def _pictures(item: Explanation, items: tuple[Explanation, ...]) -> dict[str, Any]:
     """Every picture that the page can show, by name."""
     small = fit(item.picture, PICTURE_PIXELS)
-    found = {}
+    found: dict[str, Any] = {}
     for role in MAP_ROLES:
         scale = map_scale(items, role)
         tinted = overlay(small, map_of(item, role), item.patches, role, scale)

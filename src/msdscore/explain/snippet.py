@@ -68,6 +68,6 @@ def _word_html(unit: Unit, number: int, scale: Scale) -> str:
     if unit.gap is None:
         return text
     look = f"background:{css(role, strength)};color:{ink(role, strength)};" if strength > 0.05 else ""
-    style = f"{look}border-radius:3px;padding:1px 3px"
+    style = f"{look}border-radius:3px;padding:1px 3px" if look else ""
     # Words without content stay plain, but can be asked for their number like all others.
-    return f"<span class='w' data-word='{number}' title='{unit.gap:+.2f} nats' style='{style if look else ''}'>{text}</span>"
+    return f"<span class='w' data-word='{number}' title='{unit.gap:+.2f} nats' style='{style}'>{text}</span>"

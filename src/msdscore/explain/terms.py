@@ -89,7 +89,9 @@ class Explanation:
         units = self.units
         found = [[units[number] for number in numbers] for numbers in group(segment(self.score.caption))]
         return _ranked(
-            self._unit(some[0].start, some[-1].end, "word", True, tuple(token for unit in some for token in unit.tokens))
+            self._unit(
+                some[0].start, some[-1].end, "word", True, tuple(token for unit in some for token in unit.tokens)
+            )
             for some in found
         )
 

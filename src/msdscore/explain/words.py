@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from msdscore.encoders.content import is_content
+
 Kind = Literal["word", "mark"]
 Span = tuple[int, int]
 
@@ -14,22 +16,6 @@ _DIGIT_JOINERS = frozenset(".,:")
 # Scripts written without spaces; each of their characters stands as a word.
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 _BRIDGE = "of"
-
-_FUNCTION_WORDS = frozenset(
-    """
-    a an the this that these those some any no each every either neither another such both all
-    i you he she it we they me him her us them my your his its our their mine yours hers ours theirs
-    myself yourself himself herself itself ourselves themselves who whom whose which what there here
-    am is are was were be been being do does did doing done has have had having will would shall should
-    can could may might must not
-    of in on at by for with about against between into through during before after above below to from up down
-    out off over under near onto upon within without along across behind beside besides beneath around among
-    toward towards via per as like than
-    and or but nor so yet if because while although though since until unless when where whether
-    it's there's that's isn't aren't wasn't weren't don't doesn't didn't
-    also just very too only then next
-    """.split()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +36,6 @@ def segment(caption: str) -> tuple[Piece, ...]:
     ['A', "dog's", '3.5-year-old', 'toy', ',', "isn't", 'it', '?']
     """
     return tuple(_piece(caption, start, end, kind) for start, end, kind in _spans(caption))
-
-
-def is_content(word: str) -> bool:
-    """Whether a word names something rather than holding the sentence together; English function words do not.
-
-    >>> is_content("dog"), is_content("The")
-    (True, False)
-    """
-    return word.casefold().replace("’", "'") not in _FUNCTION_WORDS
 
 
 def group(pieces: Sequence[Piece]) -> tuple[tuple[int, ...], ...]:
@@ -108,7 +85,7 @@ def _bridges(pieces: Sequence[Piece], number: int) -> bool:
 
 def _piece(caption: str, start: int, end: int, kind: Kind) -> Piece:
     text = caption[start:end]
-    return Piece(text, start, end, kind, kind == "word" and is_content(text))
+    return Piece(text, start, end, kind, kind == "word" and is_content(text.casefold().replace("’", "'")))
 
 
 def _spans(text: str) -> Iterator[tuple[int, int, Kind]]:

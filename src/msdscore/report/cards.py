@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-
 from PIL.Image import Image
 
 from msdscore.encoders.base import PatchLayout
@@ -28,12 +27,11 @@ THUMB_PIXELS = 220
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One row to look at: `words` and `picture` are HTML and a data URI, made safe here."""
+    """One row to look at: `words` is HTML, made safe here; `pictures` are data URIs, as seen and as explained."""
 
     row: int
     words: str
-    picture: str
-    region: str  # the most forgotten part, cut out; empty where it is not known
+    pictures: tuple[str, ...]
     explained: bool
     note: str
 
@@ -81,20 +79,21 @@ def card(results: Results, number: int, row: Row | None, view: View, scorer: "Sc
     """The card of one row; what cannot be shown is left out with a note, never the row."""
     plain = escape(results.captions[number])
     if row is None or row.image is None:
-        return Card(number, plain, "", "", False, "no picture is at hand")
+        return Card(number, plain, (), False, "no picture is at hand")
     try:
         if scorer is not None and row.caption:
             return _explained(scorer.explain(row.image, row.caption), number, view)
-        return Card(number, plain, data_uri(fit(open_image(row.image), THUMB_PIXELS)), "", False, "")
+        return Card(number, plain, (data_uri(fit(open_image(row.image), THUMB_PIXELS)),), False, "")
     except RowError as error:
-        return Card(number, plain, "", "", False, str(error))
+        return Card(number, plain, (), False, str(error))
 
 
 def _explained(item: Explanation, number: int, view: View) -> Card:
     small = fit(item.picture, THUMB_PIXELS)
     tinted = overlay(small, map_of(item, view), item.patches, view, map_scale([item], view))
-    region = data_uri(fit(_forgotten(item), THUMB_PIXELS)) if view == "omission" else ""
-    return Card(number, words_html(item, word_scale([item])), data_uri(tinted), region, True, "")
+    # Beside the map the picture itself, or the part of it that the caption forgot most.
+    beside = [small, tinted] if view == "penalty" else [tinted, fit(_forgotten(item), THUMB_PIXELS)]
+    return Card(number, words_html(item, word_scale([item])), tuple(map(data_uri, beside)), True, "")
 
 
 def _forgotten(item: Explanation) -> Image:

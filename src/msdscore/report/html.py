@@ -95,4 +95,4 @@ def _standing(one: Standing) -> dict[str, Any]:
 
 
 def _card(card: Card) -> dict[str, Any]:
-    return {"row": card.row, "words": card.words, "picture": card.picture, "region": card.region, "note": card.note}
+    return {"row": card.row, "words": card.words, "pictures": card.pictures, "note": card.note}

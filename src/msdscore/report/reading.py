@@ -48,7 +48,9 @@ def read_results(path: Path) -> Results:
     lacking = [name for name in ("msd", "coverage", "support") if name not in names]
     if lacking:
         found = ", ".join(names) or "none"
-        raise InputError(f"{path}: expected a scored file with {', '.join(lacking)}; found: {found}; run msdscore score")
+        raise InputError(
+            f"{path}: expected a scored file with {', '.join(lacking)}; found: {found}; run msdscore score"
+        )
     caption, picture, system = (_first(names, known) for known in (CAPTION_NAMES, _PICTURE_KEYS, SYSTEM_NAMES))
     used = {"id", caption, system, *COLUMNS}
     return Results(

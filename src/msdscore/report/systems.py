@@ -51,13 +51,13 @@ def _standing(
     return Standing(name, captions, mean, bootstrap_mean(gap), len(shared))
 
 
-def _by_picture(values: Floats, chosen: np.ndarray, pictures: np.ndarray) -> dict[str, float]:  # type: ignore[type-arg]
+def _by_picture(values: Floats, chosen: np.ndarray, pictures: np.ndarray) -> dict[str, float]:
     """The mean of a captioner's captions of every picture."""
     names, codes = np.unique(pictures[chosen], return_inverse=True)
     sums, sizes = np.bincount(codes, weights=values[chosen]), np.bincount(codes)
     return dict(zip(names.tolist(), (sums / sizes).tolist(), strict=True))
 
 
-def _labels(pictures: np.ndarray) -> list[str]:  # type: ignore[type-arg]
+def _labels(pictures: np.ndarray) -> list[str]:
     """Cluster labels; rows whose picture has no name stand alone."""
     return [name or f"\0{number}" for number, name in enumerate(pictures.tolist())]

@@ -48,6 +48,12 @@ class NamedBank:
                 )
 
 
+def own_bank(encoder: Encoder) -> NamedBank | None:
+    """The bank that comes with an encoder, if it brings one."""
+    bank: Bank | None = getattr(encoder, "bank", None)
+    return None if bank is None else NamedBank(_mark(bank), encoder.signature, bank)
+
+
 def build_bank(
     encoder: Encoder,
     config: MSDConfig,

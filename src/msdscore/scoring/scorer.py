@@ -11,7 +11,7 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.errors import CaptionError, ConfigError
 from msdscore.io.images import ImageLimits, ImageSource, open_image
 from msdscore.io.keys import pixel_key, text_key
-from msdscore.scoring.bank import NamedBank, load_bank, moved
+from msdscore.scoring.bank import NamedBank, load_bank, moved, own_bank
 from msdscore.scoring.batches import encode_by_length, encode_in_batches
 from msdscore.scoring.comparison import Encoded, compare
 from msdscore.scoring.config import MSDConfig
@@ -133,8 +133,7 @@ class Scorer:
 
     def _bank(self, given: NamedBank | str | Path | None) -> NamedBank:
         """The bank asked for, else the one that comes with the encoder."""
-        own: NamedBank | None = getattr(self.encoder, "bank", None)
-        named = load_bank(Path(given)) if isinstance(given, str | Path) else given or own
+        named = load_bank(Path(given)) if isinstance(given, str | Path) else given or own_bank(self.encoder)
         if named is None:
             raise ConfigError(
                 f"calibration needs a bank, and encoder {self.encoder.name!r} brings none; build one with: "

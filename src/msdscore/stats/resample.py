@@ -102,12 +102,21 @@ def bootstrap_test(
     statistic: WeightedStatistic, n: int, *, clusters: Clusters = None, how: Resampling = DEFAULT
 ) -> Test:
     """Two-sided bootstrap test that a statistic of item weights (usually a difference) is zero."""
+    return bootstrap_both(statistic, n, clusters=clusters, how=how)[1]
+
+
+def bootstrap_both(
+    statistic: WeightedStatistic, n: int, *, clusters: Clusters = None, how: Resampling = DEFAULT
+) -> tuple[Interval, Test]:
+    """Interval and test of a statistic from the same resamples."""
     codes, units = _units(n, clusters)
+    value = statistic(np.ones(n))
     draws = np.array([statistic(w[codes]) for block in _draws(units, how) for w in block])
-    draws = draws[~np.isnan(draws)]
-    tail = min(int((draws <= 0).sum()), int((draws >= 0).sum()))
-    p_value = min(1.0, 2 * (tail + 1) / (len(draws) + 1))
-    return Test(statistic(np.ones(n)), p_value, _name("bootstrap", clusters), units)
+    known = draws[~np.isnan(draws)]
+    tail = min(int((known <= 0).sum()), int((known >= 0).sum()))
+    p_value = min(1.0, 2 * (tail + 1) / (len(known) + 1))
+    name = _name("bootstrap", clusters)
+    return _interval(value, draws, name, units, how), Test(value, p_value, name, units)
 
 
 def permutation_test(

@@ -90,7 +90,8 @@ def _measure(
         gone = np.stack([without_patches(scorer, chunk, [_first(one, share) for one in given]) for share in DELETED], 1)
         # Inserting the first share of an order is deleting the rest, which comes first in its reverse.
         left = [without_patches(scorer, chunk, [_first(one[::-1], share) for one in given]) for share in DELETED[::-1]]
-        for way, values in (("deletion", gone), ("insertion", np.stack(left, 1))):
+        both: dict[Way, Floats] = {"deletion": gone, "insertion": np.stack(left, 1)}
+        for way, values in both.items():
             found.setdefault(("correct", way, name), []).append(values[0::2])
             found.setdefault(("incorrect", way, name), []).append(values[1::2])
 

@@ -97,10 +97,14 @@ def localisation(
     strangers = wrong_images([one.pair for one in asked], seed)
     rankings: list[tuple[list[int], list[int], list[int]]] = []
     for number, (one, stranger) in enumerate(zip(asked, strangers, strict=True), start=1):
-        rankings.append((by_terms(scorer, one, one.pair.image), by_occlusion(scorer, one), by_terms(scorer, one, stranger)))
+        rankings.append(
+            (by_terms(scorer, one, one.pair.image), by_occlusion(scorer, one), by_terms(scorer, one, stranger))
+        )
         progress(number, len(asked))
     rows = [
-        _row(subset, depth, [(one, rank) for one, rank in zip(asked, rankings, strict=True) if one.pair.subset == subset])
+        _row(
+            subset, depth, [(one, rank) for one, rank in zip(asked, rankings, strict=True) if one.pair.subset == subset]
+        )
         for subset in SUBSETS
         if any(one.pair.subset == subset for one in asked)
         for depth in DEPTHS
@@ -158,8 +162,8 @@ def section(result: Localisation) -> str:
     """The table in Markdown, in per cent."""
     lines = [
         "How often the changed word of a wrong SugarCrepe caption is among the first of its content words, in per cent "
-        f"with 95 % cluster-bootstrap interval over pictures; {result.left_out} pairs change no single content word and "
-        "are left out. Occlusion leaves out one word at a time and looks at the cosine.",
+        f"with 95 % cluster-bootstrap interval over pictures; {result.left_out} pairs change no single content word "
+        "and are left out. Occlusion leaves out one word at a time and looks at the cosine.",
         "",
         f"`{result.signature}`",
         "",

@@ -29,7 +29,7 @@ CHUNK = 16  # pairs that are worked on together
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some pairs encoded, each with its own picture: captions 2i and 2i + 1 are the right and the wrong one of pair i."""
+    """Some pairs encoded; captions 2i and 2i + 1 are the right and the wrong one of pair i, of picture `owner`."""
 
     pairs: tuple[Pair, ...]
     encoded: Encoded

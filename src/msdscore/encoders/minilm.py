@@ -1,0 +1,89 @@
+"""MiniLM-L6 as a plain BERT: token ids in, the hidden states of every layer out.
+
+Written out for the reason that `lite2` is: it loads without a model library, and its numbers stay put. A test holds it
+against transformers' BertModel on the same weights.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from msdscore.errors import WeightsError
+
+VOCABULARY, WIDTH, INNER, HEADS, LAYERS, CONTEXT = 30522, 384, 1536, 12, 6, 512
+States = list[Float[Tensor, "batch positions 384"]]
+
+_LAYER = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "mix": "attention.output.dense",
+    "norm_mix": "attention.output.LayerNorm",
+    "widen": "intermediate.dense",
+    "narrow": "output.dense",
+    "norm_out": "output.LayerNorm",
+}
+
+
+class Layer(nn.Module):
+    """Self-attention and a feed-forward step, each added and normalised after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.mix = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.widen, self.narrow = nn.Linear(WIDTH, INNER), nn.Linear(INNER, WIDTH)
+        self.norm_mix, self.norm_out = (nn.LayerNorm(WIDTH, eps=1e-12) for _ in range(2))
+
+    def forward(self, x: Float[Tensor, "batch positions 384"], mask: Bool[Tensor, "batch positions"]) -> Tensor:
+        """The next hidden state."""
+        query, key, value = (_split(part(x)) for part in (self.query, self.key, self.value))
+        seen = functional.scaled_dot_product_attention(query, key, value, mask[:, None, None])
+        x = self.norm_mix(x + self.mix(seen.transpose(1, 2).flatten(2)))
+        return self.norm_out(x + self.narrow(functional.gelu(self.widen(x))))
+
+
+class MiniLM(nn.Module):
+    """Token ids to seven hidden states: the embeddings, then each layer, as transformers numbers them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.kinds = nn.Embedding(2, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH, eps=1e-12)
+        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+
+    def forward(self, ids: Int[Tensor, "batch positions"], mask: Bool[Tensor, "batch positions"]) -> States:
+        """Hidden states; True in the mask is a real token."""
+        states = [self.norm(self.words(ids) + self.places.weight[: ids.shape[1]] + self.kinds.weight[0])]
+        for layer in self.layers:
+            states.append(layer(states[-1], mask))
+        return states
+
+
+def load_minilm(state: Mapping[str, Tensor]) -> MiniLM:
+    """The network from a BERT checkpoint; its pooler is not used."""
+    names = {
+        "words.weight": "embeddings.word_embeddings.weight",
+        "places.weight": "embeddings.position_embeddings.weight",
+        "kinds.weight": "embeddings.token_type_embeddings.weight",
+        "norm.weight": "embeddings.LayerNorm.weight",
+        "norm.bias": "embeddings.LayerNorm.bias",
+    }
+    for number in range(LAYERS):
+        for ours, theirs in _LAYER.items():
+            for kind in ("weight", "bias"):
+                names[f"layers.{number}.{ours}.{kind}"] = f"encoder.layer.{number}.{theirs}.{kind}"
+    with torch.device("meta"):
+        network = MiniLM()
+    try:
+        network.load_state_dict({ours: state[theirs].float() for ours, theirs in names.items()}, assign=True)
+    except (KeyError, RuntimeError) as error:
+        raise WeightsError(f"the MiniLM weights do not fit ({error}); install them again") from None
+    return network
+
+
+def _split(x: Float[Tensor, "batch positions 384"]) -> Float[Tensor, "batch heads positions width"]:
+    return x.unflatten(2, (HEADS, -1)).transpose(1, 2)

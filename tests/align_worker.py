@@ -1,0 +1,25 @@
+"""A training run in a process of its own, to be killed or to be one of several."""
+
+import sys
+import time
+from pathlib import Path
+
+from align_data import source
+
+from msdscore.align.recipe_file import load_recipe
+from msdscore.align.session import TrainOptions
+from msdscore.align.train import train
+
+
+def main(recipe: str, rows: str, run: str, pause: str) -> None:
+    """Train by a recipe file, with a pause after every step."""
+
+    def wait(_: object) -> None:
+        time.sleep(float(pause))
+
+    options = TrainOptions(device="cpu", workers=2, on_event=wait)
+    train(load_recipe(recipe), source(Path(rows)), run, val=source(Path(rows)), options=options)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,45 @@
+"""Pictures of two colours with a caption that names both and one that names a wrong one, as a benchmark in rows form."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+COLOURS = {
+    "red": (220, 30, 30),
+    "green": (40, 150, 50),
+    "blue": (40, 80, 210),
+    "yellow": (250, 220, 40),
+    "purple": (130, 40, 150),
+    "white": (255, 255, 255),
+}
+
+
+def two_coloured(left: str, right: str, size: tuple[int, int] = (96, 64)) -> Image.Image:
+    """A picture whose left and right half have one colour each."""
+    picture = Image.new("RGB", size, COLOURS[left])
+    ImageDraw.Draw(picture).rectangle((size[0] // 2, 0, *size), fill=COLOURS[right])
+    return picture
+
+
+def write_pairs(folder: Path, count: int, seed: int = 0) -> Path:
+    """`sugarcrepe.jsonl` with its pictures in `images/`; the wrong captions change one colour."""
+    rng = np.random.default_rng(seed)
+    (folder / "images").mkdir(parents=True)
+    rows = []
+    for number in range(count):
+        left, right, wrong = (str(name) for name in rng.permutation(list(COLOURS))[:3])
+        two_coloured(left, right).save(folder / "images" / f"{number}.png")
+        rows.append(
+            {
+                "image": f"{number}.png",
+                "caption": f"{left} on the left and {right} on the right",
+                "negative_caption": f"{left} on the left and {wrong} on the right",
+                "subset": "replace_att" if number % 2 else "replace_obj",
+                "key": number,
+            }
+        )
+    path = folder / "sugarcrepe.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,100 @@
+"""Runs across processes: killed and resumed bit for bit, and two processes that learn what one learns."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from align_data import make_rows, recipe, source
+from safetensors.torch import load_file
+from tiny_clip import make_tiny_clip
+from tiny_lm import make_tiny_llama
+
+from msdscore.align.checkpoint import checkpoints
+from msdscore.align.folder import read_curves
+from msdscore.align.recipe_file import dump_recipe
+from msdscore.align.session import TrainOptions
+from msdscore.align.train import train
+
+TESTS = Path(__file__).parent
+CPU = TrainOptions(device="cpu", workers=2)
+
+
+def start(recipe_, rows, run, *, pause=0.0, **environment):
+    file = run.with_suffix(".toml")
+    file.write_text(dump_recipe(recipe_), encoding="utf-8")
+    command = [sys.executable, str(TESTS / "align_worker.py"), str(file), str(rows), str(run), str(pause)]
+    threads = str(torch.get_num_threads())
+    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": threads, **environment}, cwd=TESTS)
+
+
+def wait_for(path, process, seconds=60):
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < end, f"{path} never came"
+        time.sleep(0.02)
+
+
+def test_a_killed_run_resumed_gives_the_same_bits(tmp_path):
+    rows = make_rows(tmp_path / "data")
+    small = recipe(
+        heads={"image": {"kind": "mlp", "hidden": 16, "dropout": 0.3}, "text": {"kind": "linear", "dropout": 0.2}},
+        loss={"local": 0.5, "negatives": 0.5},
+        sample={"views": 3, "flip": True, "negatives": 2},
+        train={"steps": 14, "accumulate": 2, "average": 0.9, "save_every": 3, "eval_every": 4, "weight_decay": 0.1},
+    )
+    train(small, source(rows), tmp_path / "whole", val=source(rows), options=CPU)
+    run = tmp_path / "killed"
+    process = start(small, rows, run, pause=0.3)
+    try:
+        wait_for(run / "checkpoints" / "step-00000006", process)
+        time.sleep(0.1)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert checkpoints(run)[-1].name < "step-00000014"
+    train(small, source(rows), run, val=source(rows), options=replace(CPU, resume=True))
+    one, two = checkpoints(tmp_path / "whole")[-1], checkpoints(run)[-1]
+    for name in ("weights.safetensors", "average.safetensors", "optimizer.safetensors"):
+        first, second = load_file(one / name), load_file(two / name)
+        assert first.keys() == second.keys()
+        assert all(torch.equal(value, second[key]) for key, value in first.items()), name
+    assert (one / "state.json").read_text() == (two / "state.json").read_text()
+    assert read_curves(tmp_path / "whole") == read_curves(run)
+
+
+def test_two_processes_learn_what_one_learns(tmp_path):
+    rows = make_rows(tmp_path / "data")
+    clip, llama = make_tiny_clip(tmp_path / "clip"), make_tiny_llama(tmp_path / "llama")
+    small = recipe(
+        image={"source": str(clip)},
+        text={"source": str(clip)},
+        lm={"source": str(llama)},
+        loss={"reconstruction": 1.0, "local": 1.0, "word": 1.0, "kl": 0.1, "negatives": 0.5},
+        sample={"negatives": 1},
+        train={"steps": 3, "batch": 8},
+    )
+    train(small, source(rows), tmp_path / "alone", val=source(rows), options=CPU)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    together = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    processes = [
+        start(small, rows, tmp_path / "both", RANK=str(rank), LOCAL_RANK=str(rank), **together) for rank in range(2)
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    alone, both = read_curves(tmp_path / "alone"), read_curves(tmp_path / "both")
+    for one, two in zip(alone, both, strict=True):
+        assert one.keys() == two.keys()
+        for key in one:
+            assert two[key] == (one[key] if isinstance(one[key], str) else pytest.approx(one[key], rel=1e-3)), key
+    first, second = (load_file(checkpoints(tmp_path / name)[-1] / "weights.safetensors") for name in ("alone", "both"))
+    for key, value in first.items():
+        assert torch.allclose(value, second[key], atol=1e-4), key

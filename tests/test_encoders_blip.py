@@ -1,0 +1,72 @@
+"""BLIP for image-text matching against the library's own contrastive score."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import WeightsError
+from tiny_models import make_blip
+
+TEXTS = ["the cat", "a red dog on a mat.", "x"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_blip(tmp_path_factory.mktemp("blip") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def library(folder):
+    return transformers.BlipForImageTextRetrieval.from_pretrained(folder).eval()
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    rng = np.random.default_rng(2)
+    return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in [(64, 64), (97, 41)]]
+
+
+@pytest.fixture(scope="module")
+def pixels(folder, pictures):
+    kind = getattr(transformers, "BlipImageProcessorPil", None) or transformers.BlipImageProcessor
+    return kind.from_pretrained(folder)(pictures, return_tensors="pt")["pixel_values"]
+
+
+@torch.inference_mode()
+def test_pooled_vectors_give_the_librarys_contrastive_score(folder, library, pictures, pixels):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    theirs = library(
+        input_ids=inputs["input_ids"],
+        attention_mask=inputs["attention_mask"],
+        pixel_values=pixels,
+        use_itm_head=False,
+    ).itm_score
+    encoder = load_encoder(str(folder), device="cpu")
+    ours = encoder.encode_images(pictures).pooled @ encoder.encode_texts(TEXTS).pooled.T
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_points_are_projected_states_without_the_first_and_last(folder, library, pictures, pixels):
+    encoder = load_encoder(str(folder), device="cpu")
+    normal = torch.nn.functional.normalize
+    patches = library.vision_proj(library.vision_model(pixels).last_hidden_state[:, 1:])
+    torch.testing.assert_close(encoder.encode_images(pictures).points, normal(patches, dim=-1), rtol=0, atol=1e-5)
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)(["the cat"], return_tensors="pt")
+    states = library.text_encoder(inputs["input_ids"], attention_mask=inputs["attention_mask"]).last_hidden_state
+    tokens = library.text_proj(states[:, 1:-1])
+    torch.testing.assert_close(encoder.encode_texts(["the cat"]).points, normal(tokens, dim=-1), rtol=0, atol=1e-5)
+
+
+def test_a_blip_for_captions_is_refused_in_words(folder, tmp_path):
+    config = transformers.BlipConfig.from_pretrained(folder)
+    other = tmp_path / "captioner"
+    transformers.BlipForConditionalGeneration(config).save_pretrained(other)
+    for name in ("preprocessor_config.json", "tokenizer.json"):
+        (other / name).write_bytes((folder / name).read_bytes())
+    with pytest.raises(WeightsError, match=r"weights of '.*captioner' lack \d+ tensors of BlipForImageTextRetrieval"):
+        load_encoder(str(other), device="cpu")

@@ -1,0 +1,197 @@
+"""What every family promises, on a tiny checkpoint of each in the real format."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import tiny_models
+import tiny_openclip
+from msdscore.encoders.base import Encoder, PatchLayout, TokenLayout
+from msdscore.encoders.registry import find_row, load_encoder
+from msdscore.errors import ConfigError, MissingExtraError
+
+MAKERS = {
+    "siglip": tiny_models.make_siglip,
+    "siglip2": tiny_models.make_siglip2,
+    "blip": tiny_models.make_blip,
+    "llava": tiny_models.make_llava,
+    "llava_onevision": tiny_models.make_onevision,
+    "qwen2_5_vl": tiny_models.make_qwen,
+    "open_clip": tiny_openclip.make_folder,
+    "open_clip bert": tiny_openclip.make_biomed,
+    "open_clip map": tiny_openclip.make_convolutions,
+}
+TRANSFORMERS = [name for name in MAKERS if not name.startswith("open_clip")]
+LONG = "a dog sat on the mat. The cat sat on a red ball and the dog. A red cat on the mat, a dog on the red ball."
+TEXTS = ["the cat", "a red dog on a mat", "x", LONG, "", "été 日本 👩‍👩‍👧"]
+SIZES = [(64, 64), (97, 41), (41, 97), (20, 31)]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("families")
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(root, family):
+    made = root / family
+    return made if made.is_dir() else MAKERS[family](made)
+
+
+@pytest.fixture(scope="module")
+def encoder(folder):
+    return load_encoder(str(folder), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    rng = np.random.default_rng(0)
+    return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in SIZES]
+
+
+@pytest.fixture(scope="module")
+def seen(encoder, pictures):
+    return encoder.encode_images(pictures)
+
+
+@pytest.fixture(scope="module")
+def read(encoder):
+    return encoder.encode_texts(TEXTS)
+
+
+def assert_unit(vectors):
+    torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(vectors.shape[:-1]), rtol=0, atol=1e-5)
+
+
+def test_the_folder_is_known_by_its_files(folder, family, encoder):
+    assert find_row(str(folder)).family == family.split()[0]
+    assert isinstance(encoder, Encoder)
+    assert encoder.signature.startswith(f"{folder.name}@")
+    assert encoder.signature.endswith("dtype:float32")
+
+
+def test_patches_are_unit_vectors_each_with_a_box_on_the_picture(seen):
+    assert seen.points.dtype == seen.pooled.dtype == torch.float32
+    assert_unit(seen.points[seen.mask])
+    assert_unit(seen.pooled)
+    assert (seen.points[~seen.mask] == 0).all()
+    for layout, size, mask in zip(seen.layout, SIZES, seen.mask, strict=True):
+        assert isinstance(layout, PatchLayout)
+        assert layout.size == size
+        assert len(layout.boxes) == layout.grid[0] * layout.grid[1] >= mask.sum()
+        left, top, right, bottom = layout.boxes[mask[: len(layout.boxes)]].unbind(-1)
+        assert (left >= 0).all()
+        assert (top >= 0).all()
+        assert (left < right).all()
+        assert (top < bottom).all()
+        assert (right <= size[0]).all()
+        assert (bottom <= size[1]).all()
+
+
+def test_patches_of_one_picture_do_not_overlap(seen):
+    for layout in seen.layout:
+        left, top, right, bottom = layout.boxes.double().unbind(-1)
+        width = torch.minimum(right[:, None], right) - torch.maximum(left[:, None], left)
+        height = torch.minimum(bottom[:, None], bottom) - torch.maximum(top[:, None], top)
+        shared = width.clamp(min=0) * height.clamp(min=0)
+        assert shared.fill_diagonal_(0).max() < 1e-2
+
+
+def test_tokens_are_unit_vectors_each_with_its_characters(read):
+    assert_unit(read.points[read.mask])
+    assert (read.points[~read.mask] == 0).all()
+    assert read.mask.sum(1).tolist() == [len(item.spans) for item in read.layout]
+    assert not read.mask[4].any()
+    for text, layout in zip(TEXTS, read.layout, strict=True):
+        assert isinstance(layout, TokenLayout)
+        assert all(0 <= start < end <= len(text) for start, end in layout.spans)
+        assert list(layout.spans) == sorted(layout.spans)
+    assert TEXTS[0][slice(*read.layout[0].spans[-1])] == "cat"
+
+
+def test_every_character_of_a_unicode_text_belongs_to_a_token(read):
+    covered = {index for span in read.layout[5].spans for index in range(*span)}
+    missing = [character for index, character in enumerate(TEXTS[5]) if index not in covered]
+    assert all(character.isspace() for character in missing)
+
+
+def test_a_long_caption_is_read_in_windows_and_loses_no_word(read):
+    layout = read.layout[3]
+    assert layout.windows > 1
+    assert layout.cut == 0
+    covered = {index for span in layout.spans for index in range(*span)}
+    assert all(index in covered for index, character in enumerate(LONG) if character.isalnum())
+
+
+def test_cutting_must_be_asked_for_and_is_reported(folder, read):
+    (layout,) = load_encoder(str(folder), device="cpu", long_text="cut").encode_texts([LONG]).layout
+    assert layout.windows == 1
+    assert layout.cut == len(read.layout[3].spans) - len(layout.spans) > 0
+
+
+@pytest.mark.parametrize("index", range(len(TEXTS)))
+def test_a_caption_does_not_depend_on_its_neighbours(encoder, read, index):
+    alone = encoder.encode_texts([TEXTS[index]])
+    count = alone.points.shape[1]
+    torch.testing.assert_close(read.points[index, :count], alone.points[0], rtol=0, atol=2e-5)
+    torch.testing.assert_close(read.pooled[index], alone.pooled[0], rtol=0, atol=2e-5)
+    assert read.layout[index] == alone.layout[0]
+
+
+@pytest.mark.parametrize("index", range(len(SIZES)))
+def test_a_picture_does_not_depend_on_its_neighbours(encoder, pictures, seen, index):
+    alone = encoder.encode_images([pictures[index]])
+    count = alone.points.shape[1]
+    torch.testing.assert_close(seen.points[index, :count], alone.points[0], rtol=0, atol=2e-5)
+    torch.testing.assert_close(seen.pooled[index], alone.pooled[0], rtol=0, atol=2e-5)
+
+
+def test_points_tell_tokens_and_patches_apart(seen, read):
+    """Tiny weights that made all vectors alike would let every test above pass."""
+    for points in (seen.points[0][seen.mask[0]], read.points[1][read.mask[1]]):
+        alike = points @ points.T - 2 * torch.eye(len(points))
+        assert alike.max() < 0.9999
+
+
+def test_half_precision_stays_close_and_gives_float32(folder, pictures, seen, read):
+    half = load_encoder(str(folder), device="cpu", dtype="bfloat16")
+    for ours, exact in ((half.encode_images(pictures[:2]), seen), (half.encode_texts(TEXTS[:2]), read)):
+        assert ours.points.dtype == ours.pooled.dtype == torch.float32
+        near = (ours.pooled * exact.pooled[:2]).sum(-1)
+        # Eight bits of mantissa through a few layers.
+        assert near.min() > 0.995
+    assert half.signature.endswith("dtype:bfloat16")
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler warns about its own parts
+@pytest.mark.parametrize("family", ["siglip", "open_clip"], indirect=True)
+def test_compiling_changes_nothing_but_the_signature(folder, pictures, read, seen):
+    compiled = load_encoder(str(folder), device="cpu", compile="eager")
+    torch.testing.assert_close(compiled.encode_texts(TEXTS).points, read.points, rtol=0, atol=1e-5)
+    torch.testing.assert_close(compiled.encode_images(pictures).points, seen.points, rtol=0, atol=1e-5)
+    assert ",compile:eager," in compiled.signature
+
+
+@pytest.mark.parametrize("family", ["siglip"], indirect=True)
+def test_an_unknown_compiler_says_which_are_known(folder):
+    with pytest.raises(ConfigError, match=r"compile must be empty or one of .*inductor.*, got 'gcc'"):
+        load_encoder(str(folder), device="cpu", compile="gcc")
+
+
+@pytest.mark.parametrize("family", TRANSFORMERS, indirect=True)
+def test_spread_and_quantised_loading_name_the_missing_library(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    with pytest.raises(MissingExtraError, match=r"accelerate is needed here; .*'msdscore\[large\]'"):
+        load_encoder(str(folder), device="cpu", device_map="auto")
+    with pytest.raises(MissingExtraError, match=r"accelerate is needed here"):
+        load_encoder(str(folder), device="cpu", bits=4)
+    with pytest.raises(ConfigError, match="bits must be 0, 4 or 8, got 5"):
+        load_encoder(str(folder), device="cpu", bits=5)

@@ -1,0 +1,58 @@
+"""The stretch of position embeddings, and LongCLIP in the transformers format."""
+
+import pytest
+import torch
+
+from msdscore.encoders.longclip import merge_positions, stretch_positions
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import ConfigError
+from tiny_clip import make_tiny_clip
+
+
+def test_77_positions_become_248_by_the_published_loop():
+    old = torch.randn(77, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    new = torch.zeros(248, 5, dtype=torch.float64)
+    new[:20] = old[:20]
+    for i in range(56):
+        for part in range(4):
+            new[20 + 4 * i + part] = ((4 - part) * old[20 + i] + part * old[21 + i]) / 4
+    for part in range(4):
+        new[244 + part] = old[76] + part * (old[76] - old[75]) / 4
+    torch.testing.assert_close(stretch_positions(old), new, rtol=0, atol=1e-12)
+
+
+def test_a_straight_line_stays_straight():
+    line = torch.arange(30.0).unsqueeze(1)
+    expected = torch.cat([torch.arange(20.0), 20 + torch.arange(40.0) / 4])
+    torch.testing.assert_close(stretch_positions(line).flatten(), expected)
+
+
+def test_two_tables_become_one_and_others_stay():
+    table = torch.arange(248.0).unsqueeze(1)
+    merged = merge_positions({"positional_embedding": table, "positional_embedding_res": -table, "x": table})
+    assert merged.keys() == {"positional_embedding", "x"}
+    assert merged["positional_embedding"][[0, 19, 20, 247], 0].tolist() == [0, 19, -20, -247]
+    assert merge_positions({"positional_embedding": table})["positional_embedding"] is table
+
+
+def test_a_checkpoint_with_248_positions_reads_them_at_once(tmp_path):
+    encoder = load_encoder(str(make_tiny_clip(tmp_path / "long", context=248)), device="cpu")
+    (layout,) = encoder.encode_texts(["the cat " * 123]).layout
+    assert (layout.windows, len(layout.spans)) == (1, 246)
+
+
+@torch.inference_mode()
+def test_a_clip_can_be_stretched_while_it_is_loaded(tmp_path):
+    folder = make_tiny_clip(tmp_path / "short", context=30)
+    plain = load_encoder(str(folder), device="cpu")
+    long = load_encoder(str(folder), device="cpu", stretch=True)
+    text = "the cat " * 25
+    assert plain.encode_texts([text]).layout[0].windows > 1
+    assert long.encode_texts([text]).layout[0].windows == 1
+    assert ",positions:248," in long.signature
+    torch.testing.assert_close(long.encode_texts(["the cat"]).points, plain.encode_texts(["the cat"]).points)
+
+
+def test_what_is_long_already_is_not_stretched(tmp_path):
+    with pytest.raises(ConfigError, match="stretch needs a text tower of 22 to 247 positions, got 248"):
+        load_encoder(str(make_tiny_clip(tmp_path / "long", context=248)), device="cpu", stretch=True)

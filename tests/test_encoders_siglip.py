@@ -1,0 +1,149 @@
+"""SigLIP and SigLIP 2 against the library's own numbers: padding, ends, punctuation, native resolution."""
+
+import json
+import string
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import ConfigError
+from tiny_models import CONTEXT, make_siglip, make_siglip2
+
+TEXTS = ["the cat", "A red dog, on a mat!", "x"]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    return make_siglip(tmp_path_factory.mktemp("siglip") / "first")
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory):
+    return make_siglip2(tmp_path_factory.mktemp("siglip") / "second")
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    rng = np.random.default_rng(1)
+    sizes = [(64, 64), (97, 41), (41, 97), (9, 300)]
+    return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes]
+
+
+def features(output):
+    """Version 5 gives an output object where version 4 gave the tensor."""
+    return getattr(output, "pooler_output", output)
+
+
+def processor(name):
+    return getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
+
+
+def library_ids(folder, texts, *, punctuation):
+    """Ids made the documented way: cleaned by hand, the end added, padded to the whole context."""
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    clean = [text.lower() if punctuation else text.lower().translate(str.maketrans("", "", string.punctuation)) for text in texts]
+    return tokenizer(clean, padding="max_length", max_length=CONTEXT, return_tensors="pt")["input_ids"]
+
+
+@torch.inference_mode()
+def test_pooled_vectors_give_the_librarys_similarity(first, pictures):
+    library = transformers.SiglipModel.from_pretrained(first).eval()
+    pixels = processor("SiglipImageProcessor").from_pretrained(first)(pictures, return_tensors="pt")["pixel_values"]
+    theirs = library(input_ids=library_ids(first, TEXTS, punctuation=False), pixel_values=pixels).logits_per_image
+    encoder = load_encoder(str(first), device="cpu")
+    ours = encoder.encode_images(pictures).pooled @ encoder.encode_texts(TEXTS).pooled.T
+    expected = (theirs - library.logit_bias) / library.logit_scale.exp()
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_native_resolution_gives_the_librarys_similarity(second, pictures):
+    library = transformers.Siglip2Model.from_pretrained(second).eval()
+    inputs = processor("Siglip2ImageProcessor").from_pretrained(second)(pictures, return_tensors="pt")
+    theirs = library(input_ids=library_ids(second, TEXTS, punctuation=True), **inputs).logits_per_image
+    encoder = load_encoder(str(second), device="cpu")
+    seen = encoder.encode_images(pictures)
+    expected = (theirs - library.logit_bias) / library.logit_scale.exp()
+    torch.testing.assert_close(seen.pooled @ encoder.encode_texts(TEXTS).pooled.T, expected, rtol=0, atol=1e-4)
+    assert [list(layout.grid) for layout in seen.layout] == inputs["spatial_shapes"].tolist()
+
+
+@torch.inference_mode()
+def test_points_are_normed_states_without_padding_and_end(first, pictures):
+    library = transformers.SiglipModel.from_pretrained(first).eval()
+    ids = library_ids(first, ["the cat"], punctuation=False)
+    states = library.text_model(input_ids=ids).last_hidden_state[:, :2]
+    encoder = load_encoder(str(first), device="cpu")
+    expected = torch.nn.functional.normalize(states, dim=-1)
+    torch.testing.assert_close(encoder.encode_texts(["the cat"]).points, expected, rtol=0, atol=1e-5)
+    pixels = processor("SiglipImageProcessor").from_pretrained(first)(pictures, return_tensors="pt")["pixel_values"]
+    patches = torch.nn.functional.normalize(library.vision_model(pixels).last_hidden_state, dim=-1)
+    torch.testing.assert_close(encoder.encode_images(pictures).points, patches, rtol=0, atol=1e-5)
+
+
+def test_the_published_scripts_keep_the_end(first):
+    text = "the cat"
+    plain = load_encoder(str(first), device="cpu").encode_texts([text])
+    encoder = load_encoder(str(first), device="cpu", keep_end=True)
+    kept = encoder.encode_texts([text])
+    assert kept.layout[0].spans == (*plain.layout[0].spans, (7, 7))
+    torch.testing.assert_close(kept.points[:, :2], plain.points, rtol=0, atol=1e-6)
+    torch.testing.assert_close(kept.pooled, plain.pooled, rtol=0, atol=1e-6)
+    assert ",end:kept," in encoder.signature
+
+
+def test_case_and_punctuation_do_not_count_and_spans_stay_true(first):
+    encoder = load_encoder(str(first), device="cpu")
+    out = encoder.encode_texts(["the cat", "The, CAT!"])
+    torch.testing.assert_close(out.points[0], out.points[1], rtol=0, atol=1e-6)
+    assert ["The, CAT!"[slice(*span)] for span in out.layout[1].spans] == ["The", "CAT"]
+
+
+def test_the_second_siglip_reads_punctuation_but_no_case(second):
+    out = load_encoder(str(second), device="cpu").encode_texts(["a cat.", "A CAT.", "a cat"])
+    torch.testing.assert_close(out.points[0], out.points[1], rtol=0, atol=1e-6)
+    assert out.mask.sum(1).tolist() == [3, 3, 2]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_heads_bring_patches_and_tokens_into_the_pooled_space(name, request, pictures):
+    folder = request.getfixturevalue(name)
+    encoder = load_encoder(str(folder), device="cpu", local="heads")
+    model = encoder._parts.model
+    plain = load_encoder(str(folder), device="cpu")
+    seen, states = encoder.encode_images(pictures[:1]), []
+    handle = model.vision_model.post_layernorm.register_forward_hook(lambda _m, _i, output: states.append(output))
+    encoder.encode_images(pictures[:1])
+    handle.remove()
+    alone = model.vision_model.head(states[0][0, 3:4].unsqueeze(0))
+    torch.testing.assert_close(seen.points[0, 3], torch.nn.functional.normalize(alone[0], dim=-1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(seen.pooled, plain.encode_images(pictures[:1]).pooled, rtol=0, atol=1e-6)
+    assert ",local:heads," in encoder.signature
+
+
+def test_towers_of_different_widths_need_the_heads(tmp_path):
+    folder = make_siglip(tmp_path / "giant", text_width=16)
+    with pytest.raises(ConfigError, match="patches have 32 numbers and tokens 16; load it with local='heads'"):
+        load_encoder(str(folder), device="cpu")
+    encoder = load_encoder(str(folder), device="cpu", local="heads")
+    assert encoder.encode_texts(["a cat"]).points.shape[-1] == encoder.encode_images([Image.new("RGB", (9, 9))]).points.shape[-1]
+
+
+def test_the_number_of_native_patches_can_be_chosen_and_is_signed(second):
+    encoder = load_encoder(str(second), device="cpu", max_patches=6)
+    (layout,) = encoder.encode_images([Image.new("RGB", (60, 40))]).layout
+    assert layout.grid == (2, 3)
+    assert layout.boxes[-1].tolist() == [40, 20, 60, 40]
+    assert ",patches:6," in encoder.signature
+
+
+def test_a_tokenizer_of_the_slow_class_is_read_from_its_file(first):
+    """The class itself needs a library that is not asked for."""
+    config = json.loads((first / "tokenizer_config.json").read_text())
+    assert config["tokenizer_class"] == "SiglipTokenizer"
+    assert load_encoder(str(first), device="cpu").encode_texts(["the cat"]).mask.sum() == 2

@@ -1,0 +1,191 @@
+"""Explanations are the score's own terms: they add up, name the wrong word, and lie where the patches lie."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from coloured_pairs import two_coloured
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_clip import make_tiny_clip
+
+from msdscore import Scorer
+from msdscore.encoders.base import PatchLayout
+from msdscore.errors import ConfigError, UnknownNameError
+from msdscore.explain import maps
+from msdscore.explain.terms import Explanation
+
+# Terms are float32 and their sum is taken in float32 by the score, in float64 here.
+ROUNDING = 1e-5
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    return Scorer("toy")
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    pytest.importorskip("transformers")
+    return Scorer(str(make_tiny_clip(tmp_path_factory.mktemp("clip") / "tiny")), device="cpu")
+
+
+def assert_adds_up(item: Explanation) -> None:
+    assert item.coverage_terms.sum() == pytest.approx(item.score.coverage, abs=ROUNDING)
+    assert item.support_terms.sum() == pytest.approx(item.score.support, abs=ROUNDING)
+    assert sum(unit.term or 0.0 for unit in item.units) == pytest.approx(item.score.support, abs=ROUNDING)
+    np.testing.assert_allclose(item.affinity.sum(axis=1), 1.0, atol=1e-12)
+    score = item.score
+    local = score.beta * item.coverage_terms.sum() + (1 - score.beta) * item.support_terms.sum()
+    assert score.similarity - item.alpha * score.uncertainty * local == pytest.approx(score.soft_msd, abs=ROUNDING)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.sampled_from(["red", "blue", "dog", "the", "left,", "a", "日本", "…"]), min_size=1, max_size=25))
+def test_terms_add_up_to_the_score(words):
+    caption = "green " + " ".join(words)
+    assert_adds_up(Scorer("toy").explain(two_coloured("green", "red"), caption))
+
+
+@pytest.mark.parametrize(
+    "caption", ["a cat and the dog", "a cat, isn't it? " * 8, "the big-dog at the cat; 3.5 thé"], ids=["short", "windows", "marks"]
+)
+def test_subwords_merge_into_words_and_still_add_up(clip, caption):
+    item = clip.explain(two_coloured("green", "red"), caption)
+    assert_adds_up(item)
+    assert len(item.support_terms) > len(item.words)
+    assert all(unit.tokens for unit in item.units)
+    assert sorted(token for unit in item.units for token in unit.tokens) == list(range(len(item.support_terms)))
+
+
+def test_several_captions_share_one_candidate_set(scorer):
+    picture, captions = two_coloured("green", "red"), ["green and red", "blue and red", "purple"]
+    contrast = scorer.contrast(picture, captions)
+    assert [item.score for item in contrast] == list(scorer.rank(picture, captions))
+    for item in contrast:
+        assert_adds_up(item)
+
+
+def test_the_wrong_colour_is_the_least_supported_colour(scorer):
+    item = scorer.explain(two_coloured("green", "red"), "green on the left and blue on the right")
+    colours = [unit.text for unit in item.ranked if unit.text in ("green", "blue")]
+    assert colours == ["blue", "green"]
+    assert item.ranked == tuple(sorted(item.ranked, key=lambda unit: -(unit.gap or 0)))
+    assert "least supported, nats: " in str(item)
+
+
+def test_words_lean_on_the_regions_that_show_them(scorer):
+    item = scorer.explain(two_coloured("green", "red"), "green and red")
+    green, red = (item.leaning(unit) for unit in item.ranked[::-1] if unit.text in ("green", "red"))
+    if item.ranked[-1].text == "red":
+        green, red = red, green
+    assert green[:, :3].sum() > 0.95
+    assert red[:, 3:].sum() > 0.95
+
+
+def test_the_omitted_half_is_in_the_omission_map(scorer):
+    item = scorer.explain(two_coloured("green", "red"), "green green")
+    assert item.omission_map[:, 3:].min() > item.omission_map[:, :3].max()
+    assert item.support_map[:, :3].min() > 0 == item.support_map[:, 3:].max()
+    assert item.penalty_map[:, 3:].min() > 0 == item.penalty_map[:, :3].max()
+
+
+def test_unread_units_have_no_number_and_lean_nowhere(scorer):
+    item = scorer.explain(two_coloured("green", "red"), "green, red")
+    comma = item.units[1]
+    assert (comma.text, comma.term, comma.gap, comma.kind) == (",", None, None, "mark")
+    with pytest.raises(ConfigError, match="the encoder reads no token at ','"):
+        item.leaning(comma)
+
+
+def test_a_single_text_is_not_a_list_of_captions(scorer):
+    with pytest.raises(ConfigError, match="needs a list of at least one caption"):
+        scorer.contrast(two_coloured("green", "red"), "green")
+
+
+def test_calibrated_terms_add_up_too(scorer):
+    from msdscore.scoring.bank import build_bank
+
+    pictures = [two_coloured(left, right) for left in ("blue", "white") for right in ("purple", "yellow", "red")]
+    config = scorer.config.changed(calibration="background", gate="support")
+    bank = build_bank(scorer.encoder, config, pictures, ["green", "blue and white", "a dog"])
+    item = Scorer(scorer.encoder, config, bank=bank).explain(two_coloured("green", "red"), "the green on a red dog")
+    assert_adds_up(item)
+    silent = {unit.text: unit.gap for unit in item.words}
+    assert abs(silent["the"]) < 0.5 < -silent["green"]  # every picture treats function words alike
+
+
+def layout(grid, boxes, size):
+    return PatchLayout(size, grid, torch.tensor(boxes, dtype=torch.float32))
+
+
+def test_pixels_follow_the_boxes_of_a_cropped_view():
+    # Two cells over the middle of a 8 x 4 picture: the outer columns were cropped away.
+    cropped = layout((1, 2), [[2, 0, 4, 4], [4, 0, 6, 4]], (8, 4))
+    seen = maps.pixels(np.array([0.0, 1.0]), cropped)
+    assert seen.shape == (4, 8)
+    assert np.isnan(seen[:, [0, 1, 6, 7]]).all()
+    np.testing.assert_allclose(seen[0, 2:6], [0.0, 0.25, 0.75, 1.0])
+    assert maps.extent(cropped) == (2, 0, 6, 4)
+
+
+def test_cells_of_padding_do_not_show():
+    padded = layout((2, 1), [[0, 0, 4, 0], [0, 0, 4, 4]], (4, 4))
+    np.testing.assert_allclose(maps.pixels(np.array([9.0, 1.0]), padded), np.ones((4, 4)))
+
+
+def test_pixels_at_another_size_are_the_same_map():
+    cells = layout((2, 2), [[0, 0, 4, 4], [4, 0, 8, 4], [0, 4, 4, 8], [4, 4, 8, 8]], (8, 8))
+    values = np.array([0.0, 1.0, 2.0, 3.0])
+    small, large = maps.pixels(values, cells, (4, 4)), maps.pixels(values, cells)
+    np.testing.assert_allclose(small.mean(), large.mean())
+    np.testing.assert_allclose(large[0, 0], 0.0)
+    np.testing.assert_allclose(large[-1, -1], 3.0)
+
+
+def test_influence_is_the_slope_of_dropping_a_patch():
+    # With one component a patch and huge kappa the mixture is a kernel density, for which the formula is exact.
+    rng = np.random.default_rng(0)
+    points, tokens = (rng.normal(size=(n, 3)) for n in (9, 4))
+    kernel = np.exp(2.0 * tokens @ points.T)
+    terms = maps.Terms(np.zeros(9), np.zeros(4), kernel / kernel.sum(axis=1, keepdims=True), beta=0.0)
+
+    def divergence(weights):
+        return -np.log(kernel @ weights / weights.sum()).mean()
+
+    step = 1e-6
+    slopes = [(divergence(np.ones(9) - step * np.eye(9)[i]) - divergence(np.ones(9))) / step for i in range(9)]
+    np.testing.assert_allclose(maps.influence(terms).support, slopes, atol=1e-5)
+
+
+def test_influence_on_coverage_is_leaving_one_out_of_a_mean():
+    ratios = np.array([1.0, 2.0, 6.0])
+    terms = maps.Terms(ratios / 3, np.zeros(1), np.full((1, 3), 1 / 3), beta=1.0)
+    left_out = [np.delete(ratios, place).mean() - ratios.mean() for place in range(3)]
+    np.testing.assert_allclose(maps.influence(terms).support, left_out, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", maps.PROJECTIONS)
+def test_projections_give_one_number_a_patch(name):
+    terms = maps.Terms(np.array([0.1, 0.3, -0.2]), np.array([0.5, -0.4]), np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]]), 0.5)
+    regions = maps.project(terms, name)
+    assert regions.support.shape == regions.penalty.shape == (3,)
+    assert np.argmax(regions.support) == 2
+
+
+def test_an_unknown_projection_lists_the_known_ones():
+    terms = maps.Terms(np.zeros(2), np.zeros(1), np.full((1, 2), 0.5), 0.5)
+    with pytest.raises(UnknownNameError, match="unknown projection 'influense'. Did you mean 'influence'"):
+        maps.project(terms, "influense")
+
+
+def test_the_document_holds_every_number(scorer):
+    item = scorer.explain(two_coloured("green", "red"), "green, blue")
+    plain = json.loads(json.dumps(item.to_dict()))
+    assert sum(plain["coverage_terms"]) == pytest.approx(plain["score"]["coverage"], abs=ROUNDING)
+    assert sum(token["term"] for token in plain["tokens"]) == pytest.approx(plain["score"]["support"], abs=ROUNDING)
+    assert [word["text"] for word in plain["words"]] == ["green", ",", "blue"]
+    assert plain["words"][0]["leans_on"][0]["right"] <= 48
+    assert plain["signature"] == scorer.signature
+    assert np.array(plain["support_map"]).shape == (plain["picture"]["rows"], plain["picture"]["columns"])
