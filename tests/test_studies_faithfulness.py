@@ -21,7 +21,7 @@ from msdscore.studies.faithfulness import MaskingSettings, faithfulness, section
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pairs")
-    write_pairs(folder, 20)
+    write_pairs(folder, 12)
     return folder
 
 
@@ -82,7 +82,7 @@ def test_no_pairs_is_an_error():
 
 
 def test_curves_bend_the_right_way(scorer, pairs):
-    result = curves.curves(scorer, pairs[:8], MaskingSettings())
+    result = curves.curves(scorer, pairs[:4], MaskingSettings())
     gains = {(kind, way): gain.value for kind, way, gain in result.gains}
     assert gains["correct", "deletion"] > 0 > gains["correct", "insertion"]
     assert gains["incorrect", "insertion"] > 0 > gains["incorrect", "deletion"]
@@ -137,7 +137,7 @@ def test_terms_find_the_changed_colour_and_a_wrong_picture_does_not(scorer, pair
     for row in result.rows:
         assert row.terms.value > row.chance.value
         assert row.terms.value > row.wrong_picture.value
-    assert "| replace_att | 10 | 1 |" in localisation.section(result)
+    assert "| replace_att | 6 | 1 |" in localisation.section(result)
 
 
 def test_other_subsets_are_no_question(scorer, pairs):
@@ -148,11 +148,11 @@ def test_other_subsets_are_no_question(scorer, pairs):
 
 
 def test_the_commands_write_numbers_and_tables(root, tmp_path):
-    common = ["--root", str(root), "--limit", "4", "--encoder", "toy"]
+    common = ["--root", str(root), "--limit", "3", "--encoder", "toy"]
     answer = CliRunner().invoke(app, ["study", "faithfulness", *common, "-o", str(tmp_path / "f.json")])
     assert answer.exit_code == 0, answer.output
     assert "| influence | correct | patches |" in answer.output
-    assert json.loads((tmp_path / "f.json").read_text())["masking"][0]["pairs"] == 4
+    assert json.loads((tmp_path / "f.json").read_text())["masking"][0]["pairs"] == 3
     assert "deletion" in (tmp_path / "f.md").read_text(encoding="utf-8")
     answer = CliRunner().invoke(app, ["study", "localisation", *common])
     assert answer.exit_code == 0, answer.output
@@ -161,7 +161,7 @@ def test_the_commands_write_numbers_and_tables(root, tmp_path):
 
 def test_every_projection_can_be_tried(root):
     answer = CliRunner().invoke(
-        app, ["study", "faithfulness", "--root", str(root), "--limit", "2", "-e", "toy", "--every-projection"]
+        app, ["study", "faithfulness", "--root", str(root), "--limit", "1", "-e", "toy", "--every-projection"]
     )
     assert answer.exit_code == 0, answer.output
     assert "| carried | correct | pixels |" in answer.output

@@ -10,12 +10,12 @@ TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "nu
 
 
 def randomise(model: torch.nn.Module, seed: int = 0) -> None:
-    """Weights large enough that no two tokens look alike, as a library's own start has them."""
+    """Weights large enough to tell tokens apart, which a library's own start is not; the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             spread = 0.2 if parameter.ndim > 1 else 0.1
-            centre = 0.0 if parameter.ndim > 1 else parameter.mean()
+            centre = parameter.mean().round() if parameter.ndim < 2 else 0.0  # norms stay near one
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread + centre)
 
 

@@ -65,10 +65,14 @@ class Result:
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write in one step; NaN becomes null."""
+    """Write in one step."""
+    write_bytes(path, to_json(result).encode() + b"\n", folder=path.parent)
+
+
+def to_json(result: Result) -> str:
+    """The result as it is written; NaN becomes null."""
     content = {"format": FORMAT, **_plain(asdict(result))}
-    text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
-    write_bytes(path, text.encode() + b"\n", folder=path.parent)
+    return json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
 
 
 def read_result(path: Path) -> Result:

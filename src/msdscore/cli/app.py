@@ -6,11 +6,16 @@ from typing import Annotated
 import typer
 
 from msdscore.cli.bank import bank
+from msdscore.cli.bench import bench
+from msdscore.cli.benchmarks import benchmarks
+from msdscore.cli.compare import compare
 from msdscore.cli.encoders import encoders
 from msdscore.cli.explain import explain
+from msdscore.cli.metrics import metrics
 from msdscore.cli.report import report
 from msdscore.cli.score import score
 from msdscore.cli.study import study
+from msdscore.cli.table import table
 from msdscore.errors import MSDScoreError
 from msdscore.version import __version__
 
@@ -27,6 +32,11 @@ app.command()(explain)
 app.command()(report)
 app.command()(encoders)
 app.command()(bank)
+app.command()(bench)
+app.command()(compare)
+app.command()(table)
+app.command()(metrics)
+app.add_typer(benchmarks, name="benchmarks")
 app.add_typer(study, name="study")
 
 

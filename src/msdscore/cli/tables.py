@@ -1,10 +1,13 @@
 """Tables on standard output."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from msdscore.benchmarks.grid import Grid
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -24,6 +27,21 @@ def fields_table(row: Mapping[str, Any]) -> None:
         if value not in (None, "", {}, ()):
             table.add_row(name.replace("_", " "), _text(value))
     Console().print(table)
+
+
+def grid_table(grid: "Grid") -> None:
+    """A grid of results with its title above and its notes below; a pipe gets lines that are never cut."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=10_000)
+    table = Table(box=None, header_style="bold", pad_edge=False, title=grid.title, title_justify="left")
+    for place, column in enumerate(grid.columns):
+        table.add_column(column.replace("/", " "), justify="right" if place else "left", no_wrap=place == 0)
+    for row in grid.rows:
+        table.add_row(*row)
+    console.print(table)
+    for note in grid.notes:
+        console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _text(value: Any) -> str:

@@ -19,7 +19,7 @@ from msdscore.core.mixture import Mixture
 from msdscore.encoders import minilm
 from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, States
 from msdscore.encoders.base import TokenLayout
-from msdscore.encoders.content_words import content_tokens, pick
+from msdscore.encoders.mini_words import content_tokens, pick
 from msdscore.encoders.frames import Frame, frame_batch, mask_of, patch_layout
 from msdscore.encoders.lite2 import Lite2, load_lite2
 from msdscore.encoders.mini_heads import HeadSizes, MiniHeads

@@ -1,14 +1,14 @@
 """Explanations written to a file, in the form that its name asks for."""
 
 import json
-import warnings
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from msdscore.errors import ConfigError, RunError
+from msdscore.errors import ConfigError, RunError, require
 from msdscore.explain.terms import Explanation, Explanations
+from msdscore.explain.typeset import any_letters
 from msdscore.io.atomic import write_bytes
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def rendered(figure: "Figure", kind: str) -> bytes:
     """A Matplotlib figure as bytes of a kind of file; no date goes in, so equal inputs give equal bytes."""
     place = BytesIO()
     quiet = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    with warnings.catch_warnings():
-        # Captions may hold letters that the font lacks; boxes stand for them, and the page form shows them.
-        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from", category=UserWarning)
+    rc_context: Any = require("matplotlib", extra="figures").rc_context
+    # Names inside an SVG are drawn at random unless salted.
+    with any_letters(), rc_context({"svg.hashsalt": "msdscore"}):
         figure.savefig(place, format=kind, dpi=DPI, metadata=quiet[kind])
     return place.getvalue()
 

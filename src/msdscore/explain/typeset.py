@@ -1,5 +1,8 @@
 """A caption broken into lines of placed words, measured with the figure's own font."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +44,14 @@ def set_lines(item: Explanation, width: float, points: float) -> list[Line]:
     return [tuple(line) for line in lines]
 
 
+@contextmanager
+def any_letters() -> Iterator[None]:
+    """Let captions hold letters that the figure's font lacks: boxes stand for them, and the page form shows them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from", category=UserWarning)
+        yield
+
+
 class _Ruler:
     """Widths of text in inches, in the font that the figure uses."""
 
@@ -51,5 +62,6 @@ class _Ruler:
         self._points = points
 
     def __call__(self, text: str) -> float:
-        width, _, _ = self._path.get_text_width_height_descent(text, self._font, ismath=False)
+        with any_letters():
+            width, _, _ = self._path.get_text_width_height_descent(text, self._font, ismath=False)
         return float(width) / INCH

@@ -1,4 +1,4 @@
-"""Which tokens of a caption stand for something that a picture can show."""
+"""Which tokens of a caption `mini` compares with the picture: those of words that it was trained to find there."""
 
 from collections.abc import Sequence
 

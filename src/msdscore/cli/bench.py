@@ -1,0 +1,92 @@
+"""`msdscore bench`: metrics on benchmarks of human judgements, with intervals and the wrong-image control."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from msdscore.cli import options
+
+if TYPE_CHECKING:
+    from msdscore.benchmarks.result import Result
+
+DEFAULT_METRICS = ["cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "length"]
+STOPPED = 130
+
+
+def bench(
+    names: Annotated[list[str], typer.Argument(help="Benchmarks; see `msdscore benchmarks`.")],
+    root: Annotated[Path, typer.Option("--root", help="Folder of the released files, or one that holds NAME/.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for NAME.json and NAME.parquet.")] = Path(
+        "results"
+    ),
+    metric: Annotated[
+        list[str], typer.Option("--metric", "-m", help="NAME or NAME:ARGUMENT; see `msdscore metrics`. Repeatable.")
+    ] = DEFAULT_METRICS,
+    protocol: Annotated[str, typer.Option(help="How to count; see `msdscore benchmarks show NAME`.")] = "official",
+    option: Annotated[list[str], typer.Option("--option", help="Of the reader, e.g. split=valid.")] = [],  # noqa: B006
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first items.")] = None,
+    seed: Annotated[int, typer.Option(help="Of wrong pictures and resampling.")] = 0,
+    samples: Annotated[int, typer.Option(min=1, help="Resamples behind an interval.")] = 1000,
+    control: Annotated[bool, typer.Option("--control/--no-control", help="Score with wrong pictures too.")] = True,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Throw away scores that are there.")] = False,
+    encoder: options.Encoder = "mini",
+    preset: options.Preset = None,
+    change: options.Change = [],  # noqa: B006
+    encoder_option: options.EncoderOption = [],  # noqa: B006
+    bank: options.BankFile = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    revision: options.Revision = None,
+    batch_size: options.BatchSize = 32,
+    json: options.Json = False,
+) -> None:
+    """Run metrics on benchmarks of human judgements.
+
+    Writes NAME.json (figures, intervals, controls, signatures) and NAME.parquet (scores of every item), and prints
+    tables. The same command goes on where it stopped; another --protocol counts finished scores again.
+    """
+    from functools import cache
+
+    from msdscore.benchmarks.runner import Plan
+
+    @cache
+    def scorer() -> Any:
+        return options.make_scorer(
+            encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size,
+            max_pixels=None, device=device, dtype=dtype, revision=revision,
+        )  # fmt: skip
+
+    plans = [
+        Plan(
+            name=name, root=root / name if (root / name).is_dir() else root, metrics=tuple(metric), protocol=protocol,
+            limit=limit, seed=seed, samples=samples, control=control, options=dict(map(options.setting, option)),
+        )
+        for name in names
+    ]  # fmt: skip
+    show_results([_run(plan, output, scorer, overwrite) for plan in plans], as_json=json)
+
+
+def _run(plan: Any, output: Path, scorer: Any, overwrite: bool) -> "Result":
+    from msdscore.benchmarks.runner import run_benchmark
+    from msdscore.cli.progress import bar
+
+    try:
+        with bar(plan.name) as show:
+            return run_benchmark(plan, output / f"{plan.name}.json", scorer, overwrite=overwrite, progress=show)
+    except KeyboardInterrupt:
+        typer.echo("stopped; finished parts are kept, and the same command goes on from there", err=True)
+        raise typer.Exit(STOPPED) from None
+
+
+def show_results(results: "list[Result]", *, as_json: bool) -> None:
+    """Tables of results on standard output, or the results themselves."""
+    from msdscore.benchmarks.grid import result_grids
+    from msdscore.benchmarks.result import to_json
+    from msdscore.cli.tables import grid_table
+
+    if as_json:
+        typer.echo("[" + ",\n".join(to_json(result) for result in results) + "]")
+        return
+    for grid in result_grids(results):
+        grid_table(grid)

@@ -1,0 +1,18 @@
+"""`msdscore table`: results side by side, for a page, a paper or a spreadsheet."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def table(
+    results: Annotated[list[Path], typer.Argument(help="Results of `msdscore bench` (.json).")],
+    style: Annotated[str, typer.Option("--format", "-f", help="markdown, latex or csv.")] = "markdown",
+) -> None:
+    """Print a table a benchmark and protocol, with intervals, controls and signatures."""
+    from msdscore.benchmarks.grid import result_grids
+    from msdscore.benchmarks.result import read_result
+    from msdscore.report.tables import render
+
+    typer.echo(render(result_grids([read_result(path) for path in results]), style), nl=False)
