@@ -12,6 +12,7 @@ import tiny_openclip
 from msdscore.encoders.base import Encoder, PatchLayout, TokenLayout
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, MissingExtraError
+from msdscore.scoring.scorer import Scorer
 
 MAKERS = {
     "siglip": tiny_models.make_siglip,
@@ -159,6 +160,15 @@ def test_points_tell_tokens_and_patches_apart(seen, read):
     for points in (seen.points[0][seen.mask[0]], read.points[1][read.mask[1]]):
         alike = points @ points.T - 2 * torch.eye(len(points))
         assert alike.max() < 0.9999
+
+
+def test_scores_ranks_and_explanations_need_to_know_nothing(encoder, pictures):
+    scorer = Scorer(encoder)
+    ranked = scorer.rank(pictures[1], TEXTS[:2])
+    whys = scorer.contrast(pictures[1], TEXTS[:2])
+    assert [why.score.msd for why in whys] == [score.msd for score in ranked]
+    assert all(np.isfinite(score.msd) for score in ranked)
+    assert encoder.signature in scorer.signature
 
 
 def test_half_precision_stays_close_and_gives_float32(folder, pictures, seen, read):

@@ -222,7 +222,13 @@ def test_a_tag_decides_the_activation_and_the_preprocessing(monkeypatch, root, p
     (folder / "refs" / "main").write_text("1" * 40)
     torch.save(build({**OWN, "quick_gelu": True}).state_dict(), snapshot / "open_clip_pytorch_model.bin")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(root / "cache"))
-    tag = {"hf_hub": "org/tagged/", "mean": (0.0,) * 3, "std": (1.0,) * 3, "interpolation": "bilinear", "quick_gelu": True}
+    tag = {
+        "hf_hub": "org/tagged/",
+        "mean": (0.0,) * 3,
+        "std": (1.0,) * 3,
+        "interpolation": "bilinear",
+        "quick_gelu": True,
+    }
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, name, {"mine": tag})
     encoder = load_encoder(f"open_clip:{name}/mine", device="cpu")
     assert encoder.signature.startswith(f"open_clip:{name}/mine@11111111,")
@@ -240,7 +246,9 @@ def test_names_that_lack_something_say_what():
     assert find_row("open_clip:ViT-B-32/openai").family == "open_clip"
 
 
-@pytest.mark.parametrize("config", [{**OWN, "multimodal_cfg": {}}, {**OWN, "vision_cfg": {**VIT, "layers": [1, 1, 1, 1]}}])
+@pytest.mark.parametrize(
+    "config", [{**OWN, "multimodal_cfg": {}}, {**OWN, "vision_cfg": {**VIT, "layers": [1, 1, 1, 1]}}]
+)
 def test_models_without_patches_are_refused_in_words(own, tmp_path, config):
     bad = tmp_path / "bad"
     shutil.copytree(own, bad)

@@ -45,7 +45,10 @@ def processor(name):
 def library_ids(folder, texts, *, punctuation):
     """Ids made the documented way: cleaned by hand, the end added, padded to the whole context."""
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
-    clean = [text.lower() if punctuation else text.lower().translate(str.maketrans("", "", string.punctuation)) for text in texts]
+    clean = [
+        text.lower() if punctuation else text.lower().translate(str.maketrans("", "", string.punctuation))
+        for text in texts
+    ]
     return tokenizer(clean, padding="max_length", max_length=CONTEXT, return_tensors="pt")["input_ids"]
 
 
@@ -131,7 +134,10 @@ def test_towers_of_different_widths_need_the_heads(tmp_path):
     with pytest.raises(ConfigError, match="patches have 32 numbers and tokens 16; load it with local='heads'"):
         load_encoder(str(folder), device="cpu")
     encoder = load_encoder(str(folder), device="cpu", local="heads")
-    assert encoder.encode_texts(["a cat"]).points.shape[-1] == encoder.encode_images([Image.new("RGB", (9, 9))]).points.shape[-1]
+    assert (
+        encoder.encode_texts(["a cat"]).points.shape[-1]
+        == encoder.encode_images([Image.new("RGB", (9, 9))]).points.shape[-1]
+    )
 
 
 def test_the_number_of_native_patches_can_be_chosen_and_is_signed(second):

@@ -206,7 +206,9 @@ def test_the_original_format_gives_the_same_vectors(critic, onevision, pictures)
     ours, same = load_encoder(str(critic), device="cpu"), load_encoder(str(onevision), device="cpu")
     assert ours.signature.startswith("critic@")
     torch.testing.assert_close(ours.encode_texts([TEXT]).points, same.encode_texts([TEXT]).points, rtol=0, atol=1e-6)
-    torch.testing.assert_close(ours.encode_images(pictures).points, same.encode_images(pictures).points, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        ours.encode_images(pictures).points, same.encode_images(pictures).points, rtol=0, atol=1e-6
+    )
 
 
 def test_an_original_with_gaps_says_so(critic, root):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+
 from tiny_tokenizers import save_bert, save_gemma, save_llama, save_qwen, save_unigram
 
 CONTEXT = 16  # so small that a short caption already needs windows

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import torch
+
 from tiny_models import TOWER, randomise
 from tiny_tokenizers import save_bert
 
@@ -50,7 +51,10 @@ def make_folder(folder: Path, config: dict = OWN) -> Path:
     folder.mkdir(parents=True)
     here = config
     if "hf_model_name" in config["text_cfg"]:
-        here = {**config, "text_cfg": {**config["text_cfg"], "hf_model_name": str(_bert(folder)), "hf_model_pretrained": False}}
+        here = {
+            **config,
+            "text_cfg": {**config["text_cfg"], "hf_model_name": str(_bert(folder)), "hf_model_pretrained": False},
+        }
     state = {key: tensor.contiguous() for key, tensor in build(here).state_dict().items()}
     save_file(state, folder / "open_clip_model.safetensors")
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": PREPROCESS}))

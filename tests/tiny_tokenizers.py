@@ -18,14 +18,23 @@ def save_unigram(folder: Path, context: int) -> int:
     """SigLIP's: unigram pieces, padded with the token of the end; its slow class cannot be loaded everywhere."""
     letters = sorted({*string.ascii_letters, *string.digits, *"éàß日本語.,!-"})
     words = [(f"▁{word}", -2.0) for word in WORDS]
-    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -4.0), *words, *((letter, -6.0) for letter in letters)]
+    pieces = [
+        ("<pad>", 0.0),
+        ("</s>", 0.0),
+        ("<unk>", 0.0),
+        ("▁", -4.0),
+        *words,
+        *((letter, -6.0) for letter in letters),
+    ]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=2))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 1)])
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"eos_token": "</s>", "pad_token": "</s>", "unk_token": "<unk>", "model_input_names": ["input_ids"]}
-    _write(folder, "tokenizer_config.json", {"tokenizer_class": "SiglipTokenizer", "model_max_length": context, **names})
+    _write(
+        folder, "tokenizer_config.json", {"tokenizer_class": "SiglipTokenizer", "model_max_length": context, **names}
+    )
     return len(pieces)
 
 

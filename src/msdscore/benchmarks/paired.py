@@ -243,7 +243,7 @@ def _statistic_difference(
 
 def _adjusted(differences: list[Difference]) -> tuple[Difference, ...]:
     """Holm's correction over the subsets; figures over all items keep their p-value."""
-    family = [place for place, found in enumerate(differences) if _is_subset(found.name)]
+    family = [place for place, found in enumerate(differences) if is_subset(found.name)]
     p_values = holm([differences[place].tests[0].p_value for place in family])
     changed = dict(zip(family, p_values.tolist(), strict=True))
     return tuple(
@@ -252,6 +252,11 @@ def _adjusted(differences: list[Difference]) -> tuple[Difference, ...]:
     )
 
 
-def _is_subset(name: str) -> bool:
+def is_subset(name: str) -> bool:
+    """Whether a figure is of some items only: those are one family of tests.
+
+    >>> is_subset("accuracy/add_obj"), is_subset("accuracy/all"), is_subset("tau_c")
+    (True, False, False)
+    """
     _, slash, part = name.partition("/")
     return bool(slash) and part not in _WHOLE

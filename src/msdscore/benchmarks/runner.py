@@ -153,11 +153,12 @@ class _Work:
 
 
 def _limited(reading: Reading[Any], limit: int | None) -> Reading[Any]:
-    """The first items; a note says how many were left out."""
-    if limit is None or limit >= len(reading.items):
+    """Some items, spread evenly so that every subset has its share; a note says how many were left out."""
+    total = len(reading.items)
+    if limit is None or limit >= total:
         return reading
-    left = Note("items left out by --limit", len(reading.items) - limit)
-    return Reading(reading.items[:limit], (*reading.notes, left))
+    left = Note("items left out by --limit", total - limit)
+    return Reading(tuple(reading.items[number * total // limit] for number in range(limit)), (*reading.notes, left))
 
 
 def _check_needs(row: Benchmark, items: Sequence[Item], metrics: Sequence[Metric]) -> None:

@@ -9,6 +9,7 @@ from msdscore.cli.bank import bank
 from msdscore.cli.bench import bench
 from msdscore.cli.benchmarks import benchmarks
 from msdscore.cli.compare import compare
+from msdscore.cli.demo import demo
 from msdscore.cli.encoders import encoders
 from msdscore.cli.explain import explain
 from msdscore.cli.metrics import metrics
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command()(score)
 app.command()(explain)
 app.command()(report)
+app.command()(demo)
 app.command()(encoders)
 app.command()(bank)
 app.command()(bench)

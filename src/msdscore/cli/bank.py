@@ -14,9 +14,7 @@ PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", "
 def bank(
     folder: Annotated[Path, typer.Argument(help="Folder of background pictures, any that are not to be judged.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The bank, a .safetensors file.")],
-    captions: Annotated[
-        Path | None, typer.Option(help="Background captions, one a line, for coverage.")
-    ] = None,
+    captions: Annotated[Path | None, typer.Option(help="Background captions, one a line, for coverage.")] = None,
     limit: Annotated[int, typer.Option(min=2, help="How many pictures at most, spread over the folder.")] = 128,
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,

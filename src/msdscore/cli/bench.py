@@ -25,7 +25,7 @@ def bench(
     ] = DEFAULT_METRICS,
     protocol: Annotated[str, typer.Option(help="How to count; see `msdscore benchmarks show NAME`.")] = "official",
     option: Annotated[list[str], typer.Option("--option", help="Of the reader, e.g. split=valid.")] = [],  # noqa: B006
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first items.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many items, spread evenly.")] = None,
     seed: Annotated[int, typer.Option(help="Of wrong pictures and resampling.")] = 0,
     samples: Annotated[int, typer.Option(min=1, help="Resamples behind an interval.")] = 1000,
     control: Annotated[bool, typer.Option("--control/--no-control", help="Score with wrong pictures too.")] = True,

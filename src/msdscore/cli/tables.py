@@ -5,9 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from msdscore.benchmarks.grid import Grid
+    from msdscore.explain.terms import Explanation
+    from msdscore.report.demo import Shown
+
+MARKED_NATS = 0.5  # words within this of what a background picture would give stay uncoloured
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -50,3 +55,25 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)
+
+
+def demo_table(shown: "Sequence[Shown]") -> None:
+    """The demo's captions from best to worst, photograph by photograph, least supported words marked."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name, justify in (("photograph", "left"), ("Soft-MSD", "right"), ("", "left"), ("caption", "left")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for one in shown:
+        for place, (kind, item) in enumerate(one.ranked):
+            name = f"[bold]{one.photograph.name}[/]" if place == 0 else ""
+            table.add_row(name, f"{item.score.soft_msd:+.3f}", f"[dim]{kind}[/]", _marked(item))
+        table.add_row()
+    Console().print(table)
+
+
+def _marked(item: "Explanation") -> Text:
+    """The caption with its unsupported words in red and its supported ones in green."""
+    text = Text(item.score.caption)
+    for unit in item.words:
+        if unit.gap is not None and unit.content and abs(unit.gap) > MARKED_NATS:
+            text.stylize("red" if unit.gap > 0 else "green", unit.start, unit.end)
+    return text

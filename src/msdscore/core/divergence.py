@@ -8,9 +8,11 @@ r"""What a caption omits and what it invents: two directed divergences, kept as 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from msdscore.core import fused
 from msdscore.core.blocks import Block, blocks, cut, for_each, place
 from msdscore.core.calibration import Bank, expected_log_density
 from msdscore.core.candidates import CandidateSets
@@ -69,13 +71,18 @@ def _share(
 
 
 def fit_all(side: PointSet, settings: FitSettings) -> Mixture:
-    """A mixture for every item of one side, block by block."""
+    """A mixture for every item of one side, block by block, or in one go where the fused kernels serve."""
+    quick = fused.serves(side.points, settings.components)
+    if quick and side.points.shape[1] <= fused.MOST_POINTS:
+        return fused.fit(side.points, side.mask, side.keys, settings)
     like, size = _like(side.points), (len(side), settings.components)
     means = like.new_empty(*size, side.points.shape[2])
     log_weights = like.new_empty(size)
 
     def work(block: Block) -> None:
-        mixture = fit(cut(side.points, block), cut(side.mask, block), side.keys[block.items], settings)
+        # The block's width follows from its items, so an item takes the same way in every batch.
+        fitted = fused.fit if quick and block.width <= fused.MOST_POINTS else fit
+        mixture = fitted(cut(side.points, block), cut(side.mask, block), side.keys[block.items], settings)
         means[block.items], log_weights[block.items] = mixture.means, mixture.log_weights
 
     for_each(work, _blocks_of(side, settings.components), side.points.device)
@@ -94,6 +101,10 @@ def support_terms(
 
     With a `background` of pictures each term is less its mean over them.
     """
+    if background is None and fused.serves(texts.points, text_mixtures, image_mixtures):
+        return fused.terms(
+            texts.points, texts.mask, text_mixtures, image_mixtures, source=_numbers(owner), target=owner
+        )
     result = _like(texts.points).new_zeros(texts.mask.shape)
 
     def work(block: Block) -> None:
@@ -119,6 +130,10 @@ def coverage_terms(
 
     With a `background` of captions each term is less its mean over them.
     """
+    if background is None and fused.serves(images.points, image_mixtures, text_mixtures):
+        return fused.terms(
+            images.points, images.mask, image_mixtures, text_mixtures, source=owner, target=_numbers(owner)
+        )
     result = _like(images.points).new_zeros((len(owner), images.mask.shape[1]))
     sets = CandidateSets.of(owner, len(images))
 
@@ -162,6 +177,11 @@ def _expected(
 ) -> Float[Tensor, "batch points"]:
     """What the other side's log density is held against: the own mixture's, or the background's mean."""
     return log_density(own, solid) if background is None else expected_log_density(background, solid)
+
+
+def _numbers(owner: Int[Tensor, " captions"]) -> Int[Tensor, " captions"]:
+    """The number of every caption."""
+    return torch.arange(len(owner), device=owner.device)
 
 
 def _blocks_of(side: PointSet, components: int) -> Iterator[Block]:

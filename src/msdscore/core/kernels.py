@@ -36,31 +36,31 @@ def fit_kernel(
     shares += program * ROWS * BLOCK
     place = tl.arange(0, BLOCK)
     for item in range(program, batch, tl.num_programs(0)):
-        there = mask + item.to(tl.int64) * width
-        end = _end(there, width, LOWER, BLOCK)
+        there = mask + tl.cast(item, tl.int64) * width
+        end = _end(there, width, BLOCK)
         if (end > LOWER) & (end <= BLOCK):
             real = tl.load(there + place, mask=place < width, other=0) != 0
-            x = points + item.to(tl.int64) * item_stride
+            x = points + tl.cast(item, tl.int64) * item_stride
             # Writes to the scratch of the item before must not overtake its last reads, nor ours our reads.
             tl.debug_barrier()
-            _gram(x, there, gram, end, width, dim, point_stride, gram_stride, TILE, DEPTH)
+            _gram(x, there, gram, end, dim, point_stride, gram_stride, TILE, DEPTH)
             tl.debug_barrier()
             first, reserve = _start(seeds, gram, real, item, components, gram_stride, SEEDED, NEAR_TIE, BLOCK)
-            dead = _maximise(
+            _maximise(
                 gram, shares, log_weights + item * components, real, first, reserve, end, gram_stride,
                 components, iterations, kappa, log_share, DEAD_MASS, TINY, BLOCK, STEP,
             )  # fmt: skip
             tl.debug_barrier()
             _combine(
-                x, there, shares, means + item.to(tl.int64) * components * dim, end, width, dim, point_stride,
+                x, there, shares, means + tl.cast(item, tl.int64) * components * dim, end, dim, point_stride,
                 components, BLOCK, STEP, DEPTH,
             )  # fmt: skip
 
 
 @_kernel
-def _end(there, width, LOWER: tl.constexpr, BLOCK: tl.constexpr):
-    """The end of the item's last real point, or any number above BLOCK if it lies beyond."""
-    end = 0
+def _end(there, width, BLOCK: tl.constexpr):
+    """The end of the item's last real point."""
+    end = tl.full([], 0, tl.int32)
     for begin in range(0, width, BLOCK):
         place = begin + tl.arange(0, BLOCK)
         real = tl.load(there + place, mask=place < width, other=0) != 0
@@ -69,9 +69,7 @@ def _end(there, width, LOWER: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @_kernel
-def _gram(
-    x, there, gram, end, width, dim, point_stride, gram_stride, TILE: tl.constexpr, DEPTH: tl.constexpr
-):  # fmt: skip
+def _gram(x, there, gram, end, dim, point_stride, gram_stride, TILE: tl.constexpr, DEPTH: tl.constexpr):
     """Inner products of all real points, zero for padding; the upper triangle of tiles mirrors the lower one."""
     for top in range(0, end, TILE):
         row = top + tl.arange(0, TILE)
@@ -148,15 +146,22 @@ def _maximise(
     share = tl.where(first[:, None] == place[None, :], 1.0, 0.0)
     log_weight = tl.where(used, log_share, float("-inf"))
     length, dead = tl.full([ROWS], 1.0, tl.float32), component < 0
+    if BLOCK == STEP:
+        whole = tl.load(gram + place[:, None] * gram_stride + place[None, :])
     for _ in range(iterations):
         logits = log_weight[:, None] + pull * (kappa / length)[:, None]
         share = tl.exp(logits - tl.max(logits, axis=0)[None, :])
         share = tl.where(real[None, :], share / tl.sum(share, axis=0)[None, :], 0.0)
         mass = tl.sum(share, axis=1)
-        tl.store(shares + here, share)
-        tl.debug_barrier()
-        pull = tl.where(real[None, :], _product(shares, gram, end, gram_stride, BLOCK, STEP), 0.0)
-        tl.debug_barrier()
+        if BLOCK == STEP:
+            pull = tl.dot(share, whole, input_precision=EXACT)
+        else:
+            tl.store(shares + here, share)
+            tl.debug_barrier()
+            pull = _product(shares, gram, end, gram_stride, BLOCK, STEP)
+            tl.debug_barrier()
+        # Columns beyond the last tile were never written.
+        pull = tl.where(real[None, :], pull, 0.0)
         length = tl.sqrt(tl.maximum(tl.sum(share * pull, axis=1), TINY * TINY))
         dead = (mass < DEAD_MASS) & used
         # Nothing is read for the living.
@@ -169,7 +174,6 @@ def _maximise(
     lone = tl.where(reserve[:, None] == place[None, :], 1.0, 0.0)
     tl.store(shares + here, tl.where(dead[:, None], lone, share / length[:, None]))
     tl.store(log_weights + component, log_weight, mask=used)
-    return dead
 
 
 @_kernel
@@ -189,7 +193,7 @@ def _product(shares, gram, end, gram_stride, BLOCK: tl.constexpr, STEP: tl.const
 
 @_kernel
 def _combine(
-    x, there, shares, means, end, width, dim, point_stride, components,
+    x, there, shares, means, end, dim, point_stride, components,
     BLOCK: tl.constexpr, STEP: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Means as sums of points, weighted by the coefficients in the scratch."""

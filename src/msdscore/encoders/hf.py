@@ -58,23 +58,27 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             tokenizer = _tokenizer(transformers, checkpoint)
         except Exception as error:  # damaged files raise anything
             raise _damaged("tokenizer", checkpoint, error) from error
-    if not tokenizer.is_fast:
-        raise WeightsError(f"{checkpoint.source!r} has no fast tokenizer; add a tokenizer.json to its files")
     return tokenizer
 
 
 def _tokenizer(transformers: ModuleType, checkpoint: Checkpoint) -> Any:
-    """The class that the checkpoint names; the file of a fast one where that class is slow or lacks its library."""
-    file = (checkpoint.folder / "tokenizer.json").is_file()
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True)
-    except Exception:  # a missing library raises many kinds of errors
-        if not file:
-            raise
-        tokenizer = None
-    if file and not (tokenizer and tokenizer.is_fast):
-        return transformers.PreTrainedTokenizerFast.from_pretrained(checkpoint.folder, local_files_only=True)
-    return tokenizer
+    """The first fast tokenizer of: what the library picks, the class that the files name, the file of a fast one."""
+    kinds = ["AutoTokenizer"]
+    if (checkpoint.folder / "tokenizer_config.json").is_file():
+        named = str(checkpoint.read_json("tokenizer_config.json").get("tokenizer_class", "")).removesuffix("Fast")
+        kinds.append(f"{named}Fast")
+    if (checkpoint.folder / "tokenizer.json").is_file():
+        kinds.append("PreTrainedTokenizerFast")
+    failure: Exception | None = None
+    for kind in kinds:
+        try:
+            tokenizer = getattr(transformers, kind).from_pretrained(checkpoint.folder, local_files_only=True)
+        except Exception as error:  # noqa: BLE001 - missing classes and libraries raise many kinds
+            failure = failure or error
+            continue
+        if tokenizer.is_fast:
+            return tokenizer
+    raise failure or ValueError("only a slow tokenizer without character offsets exists; add a tokenizer.json")
 
 
 def load_frame(checkpoint: Checkpoint) -> Frame:

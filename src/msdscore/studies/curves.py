@@ -86,14 +86,22 @@ def _measure(
     ranked = [ranking(chunk, caption) for caption in range(len(chunk.regions))]
     shuffled = [rng.permutation(len(one)) for one in ranked]
     orders: dict[Order, list[Places]] = {"map": ranked, "random": shuffled, "reverse": [one[::-1] for one in ranked]}
-    for name, given in orders.items():
-        gone = np.stack([without_patches(scorer, chunk, [_first(one, share) for one in given]) for share in DELETED], 1)
-        # Inserting the first share of an order is deleting the rest, which comes first in its reverse.
-        left = [without_patches(scorer, chunk, [_first(one[::-1], share) for one in given]) for share in DELETED[::-1]]
-        both: dict[Way, Floats] = {"deletion": gone, "insertion": np.stack(left, 1)}
+    for name, order in orders.items():
+        # Having inserted the first of an order is having deleted the rest, which comes first in its reverse.
+        backwards = [one[::-1] for one in order]
+        both: dict[Way, Floats] = {
+            "deletion": _deletion(scorer, chunk, order),
+            "insertion": _deletion(scorer, chunk, backwards)[:, ::-1],
+        }
         for way, values in both.items():
             found.setdefault(("correct", way, name), []).append(values[0::2])
             found.setdefault(("incorrect", way, name), []).append(values[1::2])
+
+
+def _deletion(scorer: "Scorer", chunk: Chunk, order: list[Places]) -> Floats:
+    """d of every caption (rows) after each share of its order is deleted (columns)."""
+    dropped = [_first(one, share) for share in DELETED for one in order]
+    return without_patches(scorer, chunk, dropped).reshape(len(DELETED), len(order)).T
 
 
 def _first(order: Places, share: float) -> Places:

