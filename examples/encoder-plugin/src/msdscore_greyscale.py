@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import torch
+
 from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, States
 from msdscore.encoders.base import TokenLayout
 from msdscore.encoders.frames import Frame, mask_of, patch_layout, view
@@ -11,8 +12,7 @@ from msdscore.encoders.placement import place, read_options
 from msdscore.encoders.table import EncoderRow
 
 ROW = EncoderRow(name="greyscale", loader=f"{__name__}:load", family="greyscale", licence="MIT", trained_on="nothing")
-SIDE = 4  # cells
-GREYS = {"black": 0.0, "dark": 0.25, "grey": 0.5, "light": 0.75, "white": 1.0}
+SIDE, GREYS = 4, {"black": 0.0, "dark": 0.25, "grey": 0.5, "light": 0.75, "white": 1.0}
 
 
 def load(source, *, name, revision=None, device="auto", dtype="auto", **options):

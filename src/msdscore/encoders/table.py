@@ -131,6 +131,17 @@ def _vlm(name: str, source: str, parameters: int, trained_on: str, **more: Any) 
 
 ROWS: tuple[EncoderRow, ...] = (
     EncoderRow(
+        name="mini",
+        loader="msdscore.encoders.mini:load_mini",
+        family="mini",
+        licence="Apache-2.0",
+        parameters=33,
+        context=512,
+        trained_on="Flickr8k training split and 1,473 pictures of COCO val2017 with their captions; see its model card",
+        warning="small: good for a first look and for English captions of everyday photographs; prefer a larger "
+        "encoder for results that matter",
+    ),
+    EncoderRow(
         name="toy",
         loader="msdscore.encoders.toy:load_toy",
         family="toy",

@@ -1,0 +1,41 @@
+"""Batches for metrics, built as the runner builds them."""
+
+from dataclasses import replace
+
+import numpy as np
+from PIL import Image
+
+from msdscore.benchmarks.store import TextStore
+from msdscore.benchmarks.vectors import make_vectors
+from msdscore.metrics.base import Batch
+from msdscore.scoring.scorer import Scorer
+
+
+def make_batch(
+    pictures: list[Image.Image | None],
+    cases: list[tuple[int, tuple[str, ...]]],
+    *,
+    references: list[tuple[str, ...]] | None = None,
+    control: list[bool] | None = None,
+    whole: bool = True,
+) -> Batch:
+    """A batch of (picture number, candidate captions)."""
+    texts = tuple(dict.fromkeys(text for _, captions in cases for text in captions))
+    owner = np.array([picture for picture, _ in cases], dtype=np.int64)
+    return Batch(
+        ids=tuple(f"item/{number}" for number in range(len(cases))),
+        texts=texts,
+        captions=np.array([[texts.index(text) for text in captions] for _, captions in cases], dtype=np.int64),
+        pictures=tuple(pictures),
+        owner=owner,
+        group=owner,
+        control=np.array(control or [False] * len(cases)),
+        references=tuple(references or [()] * len(cases)),
+        whole=whole,
+    )
+
+
+def with_vectors(batch: Batch, scorer: Scorer, *, mixtures: bool = True) -> Batch:
+    store = TextStore(scorer.embed_captions)
+    vectors, _ = make_vectors(batch, batch.pictures, scorer, store, mixtures=mixtures)
+    return replace(batch, vectors=vectors)

@@ -1,0 +1,157 @@
+"""Metrics on an encoder's vectors, against the scorer and against plain loops."""
+
+import numpy as np
+import pytest
+import torch
+from metric_batches import make_batch, with_vectors
+from PIL import Image
+
+from msdscore.errors import ConfigError
+from msdscore.io.keys import pixel_key
+from msdscore.metrics.registry import load_metric
+from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.scorer import Scorer
+
+RED, BLUE = (Image.new("RGB", (24, 24), colour) for colour in ("red", "blue"))
+PAIR = ("a red square on the left", "a blue square")
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    return Scorer("toy", MSDConfig(components=(3, 2), init="sample", seed=7))
+
+
+@pytest.fixture(scope="module")
+def batch(scorer):
+    cases = [(0, PAIR), (1, PAIR), (0, ("a red dog", "..."))]
+    return with_vectors(make_batch([RED, BLUE], cases), scorer)
+
+
+def score(asked, batch):
+    return load_metric(asked).score(batch).values
+
+
+@pytest.mark.parametrize(
+    ("asked", "column"),
+    [("cosine", "similarity"), ("coverage", "coverage"), ("support", "support"), ("bi-kl", "divergence"),
+     ("msd", "msd"), ("soft-msd", "soft_msd")],
+)  # fmt: skip
+def test_the_scores_own_parts_equal_those_of_the_scorer(scorer, batch, asked, column):
+    values = score(asked, batch)
+    for case, picture in enumerate((RED, BLUE)):
+        expected = [row[column] for row in scorer.rank(picture, PAIR).rows()]
+        np.testing.assert_allclose(values[case], expected, rtol=0, atol=1e-6)
+
+
+def test_a_caption_without_words_has_no_score(batch):
+    for asked in ("cosine", "msd", "clipscore", "max-sim"):
+        values = score(asked, batch)[2]
+        assert np.isfinite(values[0]), asked
+        assert np.isnan(values[1]), asked
+    alone = score("soft-msd", batch)[2, 0]
+    assert alone == score("msd", batch)[2, 0]  # a set of one
+
+
+def test_without_mixtures_the_similarity_is_the_same(scorer, batch):
+    bare = with_vectors(
+        make_batch([RED, BLUE], [(0, PAIR), (1, PAIR), (0, ("a red dog", "..."))]), scorer, mixtures=False
+    )
+    np.testing.assert_array_equal(score("cosine", bare), score("cosine", batch))
+
+
+def test_soft_msd_takes_all_captions_of_a_picture_as_its_set(scorer):
+    captions = ("a red square", "a blue dog", "a green tree")
+    batch = with_vectors(make_batch([RED], [(0, (text,)) for text in captions]), scorer)
+    expected = [row["soft_msd"] for row in scorer.rank(RED, captions).rows()]
+    np.testing.assert_allclose(score("soft-msd,set=image", batch)[:, 0], expected, atol=1e-6)
+    np.testing.assert_array_equal(score("soft-msd", batch), score("msd", batch))
+    with pytest.raises(ConfigError, match="set must be 'item' or 'image', got 'all'"):
+        load_metric("soft-msd,set=all")
+
+
+def test_rank_agg_lets_the_divergence_decide_within_the_margin(batch):
+    similarity, divergence = score("cosine", batch)[:2], score("bi-kl", batch)[:2]
+    strict = score("rank-agg,margin=0", batch)[:2]
+    np.testing.assert_array_equal(np.sign(strict[:, 0]), np.sign(similarity[:, 0] - similarity[:, 1]))
+    loose = score("rank-agg,margin=2", batch)[:2]
+    np.testing.assert_array_equal(np.sign(loose[:, 0]), np.sign(divergence[:, 1] - divergence[:, 0]))
+    assert np.isnan(score("rank-agg", batch)[2]).all()
+
+
+def cosine(scorer, picture, text):
+    image, caption = scorer.embed_pictures([picture]).pooled[0], scorer.embed_captions([text]).pooled[0]
+    return float(image.double() @ caption.double())
+
+
+def test_clipscore_is_its_formula_with_its_prefix(scorer, batch):
+    expected = [2.5 * max(cosine(scorer, RED, f"A photo depicts {text}"), 0) for text in PAIR]
+    np.testing.assert_allclose(score("clipscore", batch)[0], expected, atol=1e-6)
+    plain = [2.5 * max(cosine(scorer, RED, text), 0) for text in PAIR]
+    np.testing.assert_allclose(score("clipscore,prefix=", batch)[0], plain, atol=1e-6)
+    np.testing.assert_array_equal(score("longclipscore", batch), score("clipscore", batch))
+    assert load_metric("clipscore").choices == "w:2.5|prefix:A photo depicts"
+
+
+def test_refclipscore_is_the_harmonic_mean_with_the_nearest_reference(scorer):
+    references = ("a red ball", "a dark room")
+    batch = with_vectors(make_batch([RED], [(0, PAIR), (0, PAIR)], references=[references, ()]), scorer)
+    found = score("refclipscore", batch)
+    texts = scorer.embed_captions([f"A photo depicts {text}" for text in (*PAIR, *references)]).pooled.double()
+    for place in range(2):
+        alone = 2.5 * max(cosine(scorer, RED, f"A photo depicts {PAIR[place]}"), 0)
+        nearest = max(float(max(texts[place] @ texts[2], texts[place] @ texts[3])), 0)
+        assert found[0, place] == pytest.approx(2 * alone * nearest / (alone + nearest), abs=1e-6)
+    assert np.isnan(found[1]).all()
+
+
+def test_longclipscore_refuses_windows(tmp_path):
+    from tiny_clip import make_tiny_clip
+
+    scorer = Scorer(str(make_tiny_clip(tmp_path / "clip")))
+    long = "a cat and a dog and a mat and a cat and a dog"
+    batch = with_vectors(make_batch([RED], [(0, (long, "a cat"))]), scorer)
+    with pytest.raises(ConfigError, match=r"reads a caption at once, this one took \d windows; choose a LongCLIP"):
+        load_metric("longclipscore").score(batch)
+
+
+def test_max_sim_equals_a_loop(scorer, batch):
+    image = scorer.embed_pictures([RED])
+    text = scorer.embed_captions([PAIR[0]])
+    patches, tokens = image.points[0][image.mask[0]], text.points[0][text.mask[0]]
+    expected = np.mean([max(float(patch @ token) for patch in patches) for token in tokens])
+    assert score("max-sim", batch)[0, 0] == pytest.approx(expected, abs=1e-6)
+
+
+def test_sinkhorn_is_the_mean_cost_where_tokens_are_one(scorer):
+    pytest.importorskip("ot")
+    batch = with_vectors(make_batch([RED, BLUE], [(0, ("red", "red square")), (1, ("red", "blue"))]), scorer)
+    image, text = scorer.embed_pictures([RED]), scorer.embed_captions(["red"])
+    expected = (1 - image.points[0] @ text.points[0, 0]).mean()
+    found = score("sinkhorn", batch)
+    assert found[0, 0] == pytest.approx(float(expected), abs=1e-5)  # one token takes all mass, whatever the plan
+    assert found[1, 1] < found[1, 0]  # moving blue patches to blue is cheaper
+    assert not load_metric("sinkhorn").higher_is_better
+    with pytest.raises(ConfigError, match="reg must be positive, got 0"):
+        load_metric("sinkhorn,reg=0")
+
+
+def test_an_unreadable_picture_leaves_the_others_alone(scorer):
+    cases = [(0, PAIR), (1, PAIR)]
+    holed = with_vectors(make_batch([None, BLUE], cases), scorer)
+    alone = with_vectors(make_batch([BLUE], [(0, PAIR)]), scorer)
+    for asked in ("msd", "clipscore", "max-sim", "soft-msd"):
+        values = score(asked, holed)
+        assert np.isnan(values[0]).all()
+        np.testing.assert_allclose(values[1], score(asked, alone)[0], atol=1e-6)
+    nothing = with_vectors(make_batch([None], [(0, PAIR)]), scorer)
+    for asked in ("msd", "clipscore", "max-sim", "soft-msd", "rank-agg"):
+        assert np.isnan(score(asked, nothing)).all()
+
+
+def test_pairs_are_measured_once_and_with_the_keys_of_their_own_content(scorer, batch):
+    assert len(batch.vectors.pair_images) == 5  # two pictures by two captions, and the dog
+    assert pixel_key(RED) != pixel_key(BLUE)
+    doubled = with_vectors(make_batch([BLUE, RED], [(1, PAIR), (0, PAIR), (1, PAIR)]), scorer)
+    np.testing.assert_allclose(score("msd", doubled)[0], score("msd", batch)[0], atol=1e-6)
+    assert len(doubled.vectors.pair_images) == 4
+    assert torch.is_tensor(doubled.vectors.images.points)

@@ -1,0 +1,134 @@
+"""Metrics by name, the trivial ones, and scores from files."""
+
+import json
+import sys
+from importlib.metadata import EntryPoint
+
+import numpy as np
+import pytest
+from metric_batches import make_batch
+
+from msdscore.encoders.registry import PluginWarning
+from msdscore.errors import ConfigError, InputError, UnknownNameError
+from msdscore.metrics import registry
+from msdscore.metrics.base import Loaded, MetricRow, Scored
+from msdscore.metrics.registry import find_metric, list_metrics, load_metric, load_metrics
+
+CASES = [(0, ("one two three", "one two")), (0, ("a b", "c d"))]
+
+
+def test_every_row_says_what_it_needs_and_has_a_loader():
+    names = [row.name for row in list_metrics()]
+    assert len(set(names)) == len(names)
+    for row in list_metrics():
+        module, _, name = row.loader.partition(":")
+        __import__(module)
+        assert callable(getattr(sys.modules[module], name)), row.name
+        assert row.title
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("mds", r"unknown metric 'mds'. Did you mean 'msd'"),
+        ("msd:x", r"metric 'msd' takes no argument, got 'x'"),
+        ("file", r"metric 'file' is asked for as file:ARGUMENT, where ARGUMENT is a JSON Lines file"),
+        ("msd,kappa=3", r"unknown option of metric msd 'kappa'"),
+        ("random,seed=x", r"seed must be a whole number, got 'x'"),
+        ("judge:m,workers=no", r"workers must be a number, got 'no'"),
+        ("judge:m,temperature=-1", r"temperature must be at least 0, got -1"),
+        ("judge:m,backend=cloud", r"backend must be 'endpoint' or 'local', got 'cloud'"),
+        ("judge:m,url=ftp://x", r"url must begin with http:// or https://, got 'ftp://x'"),
+        ("judge:m,device=cpu", r"option device goes with backend=local alone"),
+    ],
+)
+def test_what_cannot_be_asked_for(asked, message):
+    with pytest.raises((ConfigError, UnknownNameError), match=message):
+        load_metric(asked)
+
+
+def test_several_metrics_are_loaded_once_each():
+    assert [metric.label for metric in load_metrics(["length", "constant", "length"])] == ["length", "constant"]
+    with pytest.raises(ConfigError, match="expected at least one metric"):
+        load_metrics([])
+
+
+def test_trivial_metrics():
+    batch = make_batch([None], CASES)
+    assert load_metric("length").score(batch).values.tolist() == [[3, 2], [2, 2]]
+    assert load_metric("shorter").score(batch).values.tolist() == [[-3, -2], [-2, -2]]
+    assert not load_metric("constant").score(batch).values.any()
+
+
+def test_random_depends_on_seed_and_item_alone():
+    batch, reverse = make_batch([None], CASES), make_batch([None], CASES[::-1])
+    first, other = (load_metric(f"random,seed={seed}").score(batch).values for seed in (0, 1))
+    np.testing.assert_array_equal(first, load_metric("random").score(reverse).values)  # ids go by place
+    assert (first != other).all()
+    many = make_batch([None], CASES * 500)
+    values = load_metric("random").score(many).values
+    assert abs(values.mean() - 0.5) < 0.03
+    assert 0 <= values.min()
+    assert values.max() < 1
+
+
+def _file(tmp_path, rows):
+    path = tmp_path / "scores.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return f"file:{path}"
+
+
+def test_scores_of_a_file_are_joined_on_the_id(tmp_path):
+    rows = [{"id": "item/1", "scores": [0.5, None]}, {"id": "item/0", "verdict": "b", "wrong_verdict": "tie"}]
+    batch = make_batch([None], [*CASES, CASES[0]], control=[False, False, True])
+    from dataclasses import replace
+
+    batch = replace(batch, ids=("item/0", "item/1", "item/0"))
+    metric = load_metric(_file(tmp_path, rows))
+    np.testing.assert_array_equal(metric.score(batch).values, [[0, 1], [0.5, np.nan], [0.5, 0.5]])
+    assert metric.higher_is_better
+    assert metric.choices.startswith("file:scores.jsonl@")
+    assert not load_metric(_file(tmp_path, rows) + ",lower_is_better=true").higher_is_better
+
+
+def test_what_a_file_of_scores_may_not_hold(tmp_path):
+    batch = make_batch([None], CASES)
+    with pytest.raises(InputError, match=r"1 ids belong to no item, for example 'x'; expected ids such as 'item/0'"):
+        load_metric(_file(tmp_path, [{"id": "x", "score": 1}, {"id": "item/0", "scores": [1, 2]}])).score(batch)
+    part = make_batch([None], CASES, whole=False)
+    found = load_metric(_file(tmp_path, [{"id": "x", "score": 1}, {"id": "item/0", "scores": [1, 2]}])).score(part)
+    np.testing.assert_array_equal(found.values, [[1, 2], [np.nan, np.nan]])
+    with pytest.raises(InputError, match=r"item item/0: expected 2 scores, got 1"):
+        load_metric(_file(tmp_path, [{"id": "item/0", "score": 1}])).score(batch)
+    with pytest.raises(InputError, match=r"expected a verdict a, b or tie on two captions, got 'c'"):
+        load_metric(_file(tmp_path, [{"id": "item/0", "verdict": "c"}])).score(batch)
+    with pytest.raises(InputError, match=r"the id 'item/0' occurs twice"):
+        load_metric(_file(tmp_path, [{"id": "item/0", "score": 1}] * 2))
+    with pytest.raises(InputError, match=r"there is no file nowhere.jsonl"):
+        load_metric("file:nowhere.jsonl")
+    (tmp_path / "bad.jsonl").write_text("{")
+    with pytest.raises(InputError, match=r"bad.jsonl line 1 is not valid JSON"):
+        load_metric(f"file:{tmp_path / 'bad.jsonl'}")
+
+
+ROW = MetricRow(name="seven", loader="test_plugin_metric:load", title="always seven")
+
+
+def test_a_plugin_metric_is_listed_and_loaded(monkeypatch):
+    class Module:
+        row = ROW
+
+        @staticmethod
+        def load() -> Loaded:
+            return Loaded(lambda batch: Scored(np.full(batch.captions.shape, 7.0)))
+
+    monkeypatch.setitem(sys.modules, "test_plugin_metric", Module)
+    points = [
+        EntryPoint("seven", "test_plugin_metric:row", registry.GROUP),
+        EntryPoint("broken", "no_such_module:row", registry.GROUP),
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    with pytest.warns(PluginWarning, match="metric plugin 'broken' is ignored: No module named 'no_such_module'"):
+        assert find_metric("seven") is ROW
+    with pytest.warns(PluginWarning):
+        assert load_metric("seven").score(make_batch([None], CASES)).values.tolist() == [[7, 7], [7, 7]]
