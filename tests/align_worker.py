@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 from align_data import source
-
 from msdscore.align.recipe_file import load_recipe
 from msdscore.align.session import TrainOptions
 from msdscore.align.train import train

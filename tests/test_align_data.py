@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from align_data import captions_of, draw, make_rows, recipe, source, things
 
+from align_data import captions_of, draw, make_rows, recipe, source, things
 from msdscore.align.data import DataSource, open_pairs
 from msdscore.align.draws import epoch_order, stream
 from msdscore.align.negatives import make_negatives

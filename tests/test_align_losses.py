@@ -69,7 +69,10 @@ def test_caption_table_is_the_mean_over_tokens():
     assert found.shape == (2, 3)
     for image in range(2):
         for text in range(3):
-            own = [max(x @ y for x in images.points[image][images.mask[image]]) for y in texts.points[text][texts.mask[text]]]
+            own = [
+                max(x @ y for x in images.points[image][images.mask[image]])
+                for y in texts.points[text][texts.mask[text]]
+            ]
             assert float(found[image, text]) == pytest.approx(float(sum(own)) / len(own), abs=1e-12)
 
 
@@ -79,7 +82,13 @@ def test_word_loss_is_the_plain_loop():
     words = torch.tensor([1, 2, 2, 3, 4])
     pictures = torch.tensor([[1, 2, 9], [2, 4, -1], [3, 4, -1]])
     absent = absent_words(words, pictures)
-    assert absent.tolist() == [[False, True, True], [False, False, True], [False, False, True], [True, True, False], [True, False, False]]
+    assert absent.tolist() == [
+        [False, True, True],
+        [False, False, True],
+        [False, False, True],
+        [True, True, False],
+        [True, False, False],
+    ]
     scale, total = 2.0, 0.0
     for t in range(5):
         own = math.exp(scale * table[t, owner[t]])
@@ -100,7 +109,10 @@ def test_word_loss_of_words_that_are_everywhere_is_zero_with_a_zero_gradient():
 
 def test_missing_hard_negatives_cost_nothing():
     loss = negatives_loss(
-        torch.tensor([0.3, 0.3]), torch.tensor([[0.3, 9.0], [9.0, 9.0]]), torch.tensor([[True, False], [False, False]]), torch.tensor(1.0)
+        torch.tensor([0.3, 0.3]),
+        torch.tensor([[0.3, 9.0], [9.0, 9.0]]),
+        torch.tensor([[True, False], [False, False]]),
+        torch.tensor(1.0),
     )
     assert float(loss) == pytest.approx(math.log(2) / 2, abs=1e-6)
 

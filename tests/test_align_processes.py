@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from align_data import make_rows, recipe, source
 from safetensors.torch import load_file
-from tiny_clip import make_tiny_clip
-from tiny_lm import make_tiny_llama
 
+from align_data import make_rows, recipe, source
 from msdscore.align.checkpoint import checkpoints
 from msdscore.align.folder import read_curves
 from msdscore.align.recipe_file import dump_recipe
 from msdscore.align.session import TrainOptions
 from msdscore.align.train import train
+from tiny_clip import make_tiny_clip
+from tiny_lm import make_tiny_llama
 
 TESTS = Path(__file__).parent
 CPU = TrainOptions(device="cpu", workers=2)

@@ -3,8 +3,8 @@
 import tomllib
 
 import pytest
-from align_data import recipe
 
+from align_data import recipe
 from msdscore.align.recipe_file import dump_recipe, list_recipes, load_recipe, recipe_from
 from msdscore.errors import ConfigError, InputError, UnknownNameError
 
@@ -55,7 +55,11 @@ def test_texts_with_quotes_and_unicode_survive(tmp_path):
         ("train.lr=-1", ConfigError, r"train: epochs and lr must be positive"),
         ("loss.reconstruction=1", ConfigError, r"loss.reconstruction needs a language model: set lm.source"),
         ("loss.negatives=1", ConfigError, r"loss.negatives needs hard negatives"),
-        ("heads.image.kind=cubic", UnknownNameError, r"heads.image: unknown head 'cubic'. Known: attention, linear, mlp"),
+        (
+            "heads.image.kind=cubic",
+            UnknownNameError,
+            r"heads.image: unknown head 'cubic'. Known: attention, linear, mlp",
+        ),
         ("image.kind=jpeg", UnknownNameError, r"image: unknown tower 'jpeg'"),
         ("heads.pool=model", ConfigError, r"heads.pool 'model' needs two towers of kind 'encoder'"),
         ("loss.kl_direction=up", UnknownNameError, r"unknown kl_direction 'up'"),

@@ -2,19 +2,19 @@
 
 import pytest
 import torch
-from align_data import draw
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from tiny_clip import make_tiny_clip
-from tiny_lm import make_tiny_bert
 
+from align_data import draw
 from msdscore.encoders.content import content_tokens, words_at
 from msdscore.encoders.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims, make_head
 from msdscore.encoders.tower_files import files_sha256, locate
 from msdscore.encoders.tower_load import load_towers, tower_dims
 from msdscore.encoders.towers import ImageTowerSpec, Points, TextTowerSpec, TowerPlace
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
+from tiny_clip import make_tiny_clip
+from tiny_lm import make_tiny_bert
 
 MODEL = "test_efficientnet"
 
@@ -89,9 +89,8 @@ def test_timm_transformers_work_too(folder):
 
 
 def test_timm_weights_of_other_names_fit_by_order(folder, timm_weights):
-    from safetensors.torch import load_file
-
     import timm
+    from safetensors.torch import load_file
 
     own = load_file(timm_weights)
     wanted = timm.create_model(MODEL).state_dict()
@@ -240,7 +239,9 @@ def test_padding_never_changes_a_head(kind, extra, garbage):
     mask = torch.tensor([[True, True, True], [True, False, False]])
     points = points.masked_fill(~mask.unsqueeze(-1), 0.0)
     wide = torch.cat([points, torch.full((2, extra, 6), garbage)], dim=1).masked_scatter(
-        torch.tensor([[False] * (3 + extra), [False, True, True, *[False] * extra]]).unsqueeze(-1).expand(2, 3 + extra, 6),
+        torch.tensor([[False] * (3 + extra), [False, True, True, *[False] * extra]])
+        .unsqueeze(-1)
+        .expand(2, 3 + extra, 6),
         torch.full((12,), garbage),
     )
     wide_mask = torch.cat([mask, torch.zeros(2, extra, dtype=torch.bool)], dim=1)

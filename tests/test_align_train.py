@@ -6,27 +6,27 @@ from dataclasses import replace
 
 import pytest
 import torch
-from align_data import make_rows, recipe, source, things
 from safetensors.torch import load_file
-from tiny_clip import make_tiny_clip
-from tiny_lm import make_tiny_bert, make_tiny_llama
 
+from align_data import make_rows, recipe, source, things
 from msdscore.align import prefix
 from msdscore.align.checkpoint import averaged_weights, checkpoints
+from msdscore.align.data import open_pairs
 from msdscore.align.export import evaluate, export
 from msdscore.align.folder import read_curves
+from msdscore.align.objective import make_batch, objective
 from msdscore.align.optimise import MovingAverage, learning_rate
 from msdscore.align.recipe import TrainSpec
 from msdscore.align.recipe_file import load_recipe
 from msdscore.align.session import TrainOptions, start_session
 from msdscore.align.train import train
 from msdscore.align.world import World
-from msdscore.align.data import open_pairs
-from msdscore.align.objective import make_batch, objective
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError, MissingExtraError, RunError, UnknownNameError, WeightsError
 from msdscore.io.images import open_image
 from msdscore.scoring.scorer import Scorer
+from tiny_clip import make_tiny_clip
+from tiny_lm import make_tiny_bert, make_tiny_llama
 
 CPU = TrainOptions(device="cpu", workers=2)
 
@@ -170,7 +170,15 @@ def test_the_language_model_reads_prefix_then_caption_as_transformers_does(model
     tokenizer = AutoTokenizer.from_pretrained(models / "llama")
     wanted = 0.0
     for row, caption in enumerate(["a cat", "dogs"]):
-        ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(caption, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]])
+        ids = torch.tensor(
+            [
+                [
+                    tokenizer.bos_token_id,
+                    *tokenizer(caption, add_special_tokens=False)["input_ids"],
+                    tokenizer.eos_token_id,
+                ]
+            ]
+        )
         embedded = model.get_input_embeddings()(ids)
         inputs = torch.cat([embedded[:, :1], patches[row][mask[row]].unsqueeze(0), embedded[:, 1:]], dim=1)
         labels = torch.cat([torch.full((1, 1 + int(mask[row].sum())), -100), ids[:, 1:]], dim=1)
@@ -264,7 +272,9 @@ def test_the_run_folder_is_complete(rows, tmp_path):
 
 
 def test_accumulated_batches_are_one_step(rows, tmp_path):
-    report = train(recipe(train={"steps": 0, "epochs": 2.0, "batch": 2, "accumulate": 2}), rows, tmp_path / "run", options=CPU)
+    report = train(
+        recipe(train={"steps": 0, "epochs": 2.0, "batch": 2, "accumulate": 2}), rows, tmp_path / "run", options=CPU
+    )
     assert report.steps == 4
 
 
@@ -274,7 +284,9 @@ def test_tensorboard_and_wandb_are_options(rows, tmp_path):
     try:
         import wandb  # noqa: F401
     except ModuleNotFoundError:
-        with pytest.raises(MissingExtraError, match=r"wandb is needed here; install it with: pip install 'msdscore\[train\]'"):
+        with pytest.raises(
+            MissingExtraError, match=r"wandb is needed here; install it with: pip install 'msdscore\[train\]'"
+        ):
             train(recipe(), rows, tmp_path / "b", options=replace(CPU, loggers=("wandb",)))
 
 

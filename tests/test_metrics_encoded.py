@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from metric_batches import make_batch, with_vectors
 from PIL import Image
 
+from metric_batches import make_batch, with_vectors
 from msdscore.errors import ConfigError
 from msdscore.io.keys import pixel_key
 from msdscore.metrics.registry import load_metric

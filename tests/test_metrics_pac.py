@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from metric_batches import make_batch
 from PIL import Image
 
+from metric_batches import make_batch
 from msdscore.errors import ConfigError, WeightsError
 from msdscore.metrics.registry import load_metric
 

@@ -1,12 +1,13 @@
 """Reference-based metrics through their package; Java only where it cannot be done without."""
 
 import math
+import os
 import shutil
 
 import numpy as np
 import pytest
-from metric_batches import make_batch
 
+from metric_batches import make_batch
 from msdscore.errors import ConfigError, MissingExtraError
 from msdscore.metrics.references import words
 from msdscore.metrics.registry import load_metric
@@ -69,7 +70,10 @@ def test_without_java_one_line_says_so(monkeypatch):
         load_metric("cider,tokenizer=bpe")
 
 
-@pytest.mark.skipif(shutil.which("java") is None, reason="needs Java")
+@pytest.mark.skipif(
+    shutil.which("java") is None or not os.environ.get("MSDSCORE_TEST_METEOR"),
+    reason="needs Java and half a minute: set MSDSCORE_TEST_METEOR=1",
+)
 def test_meteor_runs_and_leaves_no_process_behind():
     values = load_metric("meteor").score(BATCH).values
     assert values[0, 0] == pytest.approx(1, abs=1e-6)

@@ -76,7 +76,23 @@ def _save_byte_tokenizer(folder: Path) -> int:
 def _save_word_tokenizer(folder: Path, context: int) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'-"
-    words = "a the red green blue yellow square circle left right on of with and picture".split()
+    words = [
+        "a",
+        "the",
+        "red",
+        "green",
+        "blue",
+        "yellow",
+        "square",
+        "circle",
+        "left",
+        "right",
+        "on",
+        "of",
+        "with",
+        "and",
+        "picture",
+    ]
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters), *words]
     unique = list(dict.fromkeys(pieces))
     (folder / "vocab.txt").write_text("\n".join(unique) + "\n", encoding="utf-8")
@@ -84,5 +100,7 @@ def _save_word_tokenizer(folder: Path, context: int) -> int:
 
     settings = {"tokenizer_class": "BertTokenizer", "model_max_length": context, "do_lower_case": True}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    BertTokenizerFast(vocab={piece: number for number, piece in enumerate(unique)}, model_max_length=context).save_pretrained(folder)
+    BertTokenizerFast(
+        vocab={piece: number for number, piece in enumerate(unique)}, model_max_length=context
+    ).save_pretrained(folder)
     return len(unique)

@@ -48,20 +48,22 @@ def most_forgotten(results: Results, count: int) -> list[int]:
     seen: set[str] = set()
     chosen = []
     for row in worst(results, "coverage", len(results)):
+        if len(chosen) == count:
+            break
         if results.pictures[row] not in seen:
             chosen.append(row)
             seen.add(results.pictures[row] or f"\0{row}")
-        if len(chosen) == count:
-            break
     return chosen
 
 
 def find_rows(path: Path, images: Path | None, wanted: Sequence[int]) -> dict[int, Row]:
     """The rows with their pictures; empty where the file names none that can be reached."""
     needed = set(wanted)
+    if not needed:
+        return {}
     try:
         with open_rows(path, images=images) as source:
-            return {row.index: row for row in source.read() if row.index in needed} if needed else {}
+            return {row.index: row for row in source.read() if row.index in needed}
     except InputError:
         return {}
 

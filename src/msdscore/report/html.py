@@ -11,7 +11,7 @@ from msdscore.explain.colours import css
 from msdscore.explain.page import head, script_json
 from msdscore.report.cards import Card
 from msdscore.report.reading import Floats, Results
-from msdscore.report.systems import LOWER_IS_BETTER, METRICS, Standing, standings
+from msdscore.report.systems import HOW, LOWER_IS_BETTER, METRICS, Standing, standings
 from msdscore.stats.resample import Interval, bootstrap_mean
 
 _COLOURS = {"support": css("support", 1.0), "penalty": css("penalty", 1.0), "omission": css("omission", 1.0)}
@@ -77,7 +77,7 @@ def _mean(results: Results, name: str) -> Interval | None:
     if not good.any():
         return None
     labels = [picture or f"\0{number}" for number, picture in enumerate(results.pictures)]
-    return bootstrap_mean(values[good], clusters=np.array(labels)[good])
+    return bootstrap_mean(values[good], clusters=np.array(labels)[good], how=HOW)
 
 
 def _interval(interval: Interval | None) -> list[float] | None:

@@ -46,15 +46,15 @@ PHOTOGRAPHS = (
         ),
     ),
     Photograph(
-        "motorcycle",
+        "astronaut",
         "skimage",
-        "data/motorcycle_left.png",
-        "Middlebury Stereo 2014, Scharstein et al.",
+        "data/astronaut.png",
+        "NASA, public domain",
         (
-            "a red motorcycle parked in a garage",
-            "a view of a garage",
-            "a man in a white shirt rides a red motorcycle on the beach",
-            "a plate of food with a sandwich and salad",
+            "a smiling woman in an orange suit stands in front of a flag",
+            "a person indoors",
+            "a smiling woman in an orange suit holds a dog and a red balloon",
+            "a train is stopped at a station",
         ),
     ),
     Photograph(

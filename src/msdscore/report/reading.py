@@ -43,8 +43,9 @@ class Results:
 def read_results(path: Path) -> Results:
     """Read a file that `msdscore score` wrote."""
     with ExitStack() as stack:
-        rows = [record.values for record in open_records(path, format=None, until=stack).read()]
-    names = list(dict.fromkeys(name for row in rows for name in row))
+        records = open_records(path, format=None, until=stack)
+        rows = [record.values for record in records.read()]
+    names = list(dict.fromkeys([*(records.columns or ()), *(name for row in rows for name in row)]))
     lacking = [name for name in ("msd", "coverage", "support") if name not in names]
     if lacking:
         found = ", ".join(names) or "none"

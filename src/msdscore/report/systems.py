@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from msdscore.report.reading import Floats, Results
-from msdscore.stats.resample import Interval, bootstrap_mean
+from msdscore.stats.resample import Interval, Resampling, bootstrap_mean
 
 METRICS = ("msd", "soft_msd", "similarity", "coverage", "support")
 LOWER_IS_BETTER = frozenset(("coverage", "support"))
+HOW = Resampling(samples=500)  # enough for ends of intervals on a screen; a page of 50,000 rows has 50 of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ def standings(results: Results, metric: str) -> list[Standing]:
     for name in sorted(set(results.systems)):
         own = good & (systems == name)
         if own.any():
-            means[name] = bootstrap_mean(values[own], clusters=_labels(pictures[own]))
+            means[name] = bootstrap_mean(values[own], clusters=_labels(pictures[own]), how=HOW)
     order = sorted(means, key=lambda name: means[name].value if metric in LOWER_IS_BETTER else -means[name].value)
     by_picture = {name: _by_picture(values, good & (systems == name), pictures) for name in order}
     return [_standing(name, order[0], means[name], by_picture, int((good & (systems == name)).sum())) for name in order]
@@ -48,7 +49,7 @@ def _standing(
     if name == best or not shared:
         return Standing(name, captions, mean, None, len(shared))
     gap = [own[picture] - first[picture] for picture in shared]
-    return Standing(name, captions, mean, bootstrap_mean(gap), len(shared))
+    return Standing(name, captions, mean, bootstrap_mean(gap, how=HOW), len(shared))
 
 
 def _by_picture(values: Floats, chosen: np.ndarray, pictures: np.ndarray) -> dict[str, float]:

@@ -1,0 +1,169 @@
+"""The judge against a real server: both orders, retries, what it costs, and answers kept on disk."""
+
+import base64
+import io
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from metric_batches import make_batch
+from msdscore.errors import RunError
+from msdscore.metrics import endpoint
+from msdscore.metrics.judge import read_verdict
+from msdscore.metrics.registry import load_metric
+
+RED = Image.new("RGB", (24, 16), "red")
+GOOD, BAD = "a red square", "a blue square"
+
+
+class Server:
+    """A chat endpoint whose replies a function of the two captions makes."""
+
+    def __init__(self):
+        self.asked, self.headers, self.replies = [], [], []
+        self.answer = lambda first, second: "Because: so.\nVerdict: " + ("1" if "red" in first else "2")
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                outer.asked.append(body)
+                outer.headers.append(dict(self.headers))
+                code, reply, extra = outer.replies.pop(0) if outer.replies else (200, outer.completion(body), {})
+                data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
+                self.send_response(code)
+                for name, value in {**extra, "Content-Length": str(len(data))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_):
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
+        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def completion(self, body):
+        text = body["messages"][1]["content"][1]["text"]
+        first, second = (part.split("\n")[0] for part in text.split("Caption ")[1:3])
+        content = self.answer(first, second)
+        return {"choices": [{"message": {"content": content}}], "usage": {"prompt_tokens": 100, "completion_tokens": 7}}
+
+    def close(self):
+        self.http.shutdown()
+        self.thread.join()
+        self.http.server_close()
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(endpoint.time, "sleep", lambda seconds: waits.append(seconds))
+    waits.clear()
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    running = Server()
+    yield running
+    running.close()
+
+
+waits: list[float] = []
+BATCH = make_batch([RED, None], [(0, (GOOD, BAD)), (0, (BAD, GOOD)), (1, (GOOD, BAD))])
+
+
+def judge(server, tmp_path, **options):
+    given = "".join(f",{name}={value}" for name, value in options.items())
+    return load_metric(f"judge:some-model,url={server.url},cache={tmp_path / 'cache'}{given}")
+
+
+def test_both_orders_are_asked_with_picture_and_settings(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "secret")
+    scored = judge(server, tmp_path, key_env="MY_KEY", price_in=2, price_out=10).score(BATCH)
+    assert scored.values[:2].tolist() == [[1, 0], [0, 1]]
+    assert np.isnan(scored.values[2]).all()
+    assert scored.facts["calls"].tolist() == [2, 2, 0]
+    assert scored.facts["tokens_in"].tolist() == [200, 200, 0]
+    assert scored.facts["cost"][0] == pytest.approx((200 * 2 + 14 * 10) / 1e6)
+    body = server.asked[0]
+    assert (body["model"], body["temperature"], body["top_p"]) == ("some-model", 0.5, 0.9)
+    data = body["messages"][1]["content"][0]["image_url"]["url"].split(",")[1]
+    with Image.open(io.BytesIO(base64.b64decode(data))) as sent:
+        assert sent.size == RED.size
+    assert server.headers[0]["Authorization"] == "Bearer secret"
+
+
+def test_a_judge_that_always_takes_the_first_calls_ties(server, tmp_path):
+    server.answer = lambda first, second: "Verdict: 1"
+    assert judge(server, tmp_path).score(BATCH).values[:2].tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    server.answer = lambda first, second: "Verdict: tie" if "red" in first else "Verdict: 2"
+    assert judge(server, tmp_path, temperature=0).score(BATCH).values[:2].tolist() == [[0.75, 0.25], [0.25, 0.75]]
+
+
+def test_answers_are_kept_and_never_paid_for_twice(server, tmp_path):
+    first = judge(server, tmp_path).score(BATCH)
+    count = len(server.asked)
+    assert count == 2  # the second case asks the same two questions in the other order
+    again = judge(server, tmp_path).score(BATCH)
+    assert len(server.asked) == count
+    np.testing.assert_array_equal(first.values, again.values)
+    assert again.facts["tokens_in"].tolist() == first.facts["tokens_in"].tolist()
+    judge(server, tmp_path, temperature=0.1).score(BATCH)
+    assert len(server.asked) == 2 * count  # other settings are other questions
+    for path in (tmp_path / "cache").rglob("*.json"):
+        path.write_text("{")  # damaged
+    judge(server, tmp_path).score(BATCH)
+    assert len(server.asked) == 3 * count
+
+
+def test_passing_trouble_is_waited_out(server, tmp_path):
+    server.replies = [
+        (503, b"busy", {}), (429, b"slow down", {"Retry-After": "7"}), (200, {"no": "choices"}, {}), (500, b"", {}),
+    ]  # fmt: skip
+    values = judge(server, tmp_path, workers=1).score(BATCH).values
+    assert values[0].tolist() == [1, 0]
+    assert waits == [1.0, 7.0, 4.0, 8.0]
+
+
+def test_lasting_trouble_stops_with_one_line(server, tmp_path):
+    server.replies = [(401, b'{"error": "bad key"}', {})]
+    with pytest.raises(RunError, match=r'answered 401: \{"error": "bad key"\}; set OPENAI_API_KEY'):
+        judge(server, tmp_path, workers=1).score(BATCH)
+    assert len(server.asked) == 1
+    server.replies = [(503, b"busy", {})] * 2
+    with pytest.raises(RunError, match=r"gave no answer in 2 tries \(503 busy\); answers so far are kept"):
+        judge(server, tmp_path, workers=1, retries=2).score(BATCH)
+
+
+def test_a_server_that_is_not_there(server, tmp_path):
+    metric = load_metric(f"judge:m,url=http://127.0.0.1:9/v1,retries=2,cache={tmp_path}")
+    with pytest.raises(RunError, match=r"http://127.0.0.1:9/v1 gave no answer in 2 tries \(.*refused"):
+        metric.score(BATCH)
+
+
+def test_an_answer_without_a_verdict_is_asked_again_and_then_missing(server, tmp_path):
+    server.answer = lambda first, second: "I cannot decide."
+    scored = judge(server, tmp_path).score(make_batch([RED], [(0, (GOOD, BAD))]))
+    assert np.isnan(scored.values).all()
+    assert scored.facts["calls"].tolist() == [6]  # three tries in each order
+    texts = iter(["hm", "Verdict: **2**"] * 2)
+    server.answer = lambda first, second: next(texts)
+    scored = judge(server, tmp_path, workers=1, top_p=1).score(make_batch([RED], [(0, (GOOD, BAD))]))
+    assert scored.values.tolist() == [[0.5, 0.5]]
+    assert scored.facts["calls"].tolist() == [4]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [("Verdict: 1", "1"), ("verdict - Tie.", "tie"), ("Verdict: 1? No.\nVerdict: 2", "2"), ("1", None), ("Verdict: 12", None)],
+)  # fmt: skip
+def test_reading_a_verdict(text, verdict):
+    assert read_verdict(text) == verdict
+
+
+def test_the_signature_names_model_settings_and_prompt(server, tmp_path):
+    choices = judge(server, tmp_path).choices
+    assert choices.startswith(f"model:some-model@{server.url}|t:0.5|p:0.9|orders:2|prompt:own@")

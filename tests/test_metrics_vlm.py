@@ -1,0 +1,102 @@
+"""FLEUR and a local judge on a tiny LLaVA that has learnt its answers."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from metric_batches import make_batch
+from msdscore.errors import ConfigError, WeightsError
+from msdscore.metrics.fleur import digit_tokens, smooth
+from msdscore.metrics.registry import load_metric
+from tiny_models import make_llava
+from tiny_talker import make_talker
+
+pytest.importorskip("transformers")
+GREY = Image.new("RGB", (20, 16), "grey")
+SHORT = "Grade {caption}:"
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("talker")
+    (folder / "prompt.txt").write_text(SHORT)
+    make_talker(folder / "model", {"Grade good:": "0.8", "Grade bad:": "0.2", "Grade odd:": "no"})
+    return folder
+
+
+def test_fleur_reads_the_digits_probabilities(talker):
+    metric = load_metric(f"fleur:{talker / 'model'},device=cpu,prompt={talker / 'prompt.txt'}")
+    batch = make_batch([GREY, None], [(0, ("good", "bad")), (1, ("good", "bad")), (0, ("odd", "good"))])
+    values = metric.score(batch).values
+    assert values[0, 0] == pytest.approx(0.8, abs=0.1)
+    assert values[0, 1] == pytest.approx(0.2, abs=0.1)
+    assert values[0, 0] != 0.8  # smoothed, not read off
+    assert np.isnan(values[1]).all()
+    assert np.isnan(values[2, 0])
+    assert values[2, 1] == values[0, 0]
+    assert "|prompt:prompt.txt@" in metric.choices
+    assert "dtype:float32" in metric.choices
+
+
+def sure(*digits):
+    return np.stack([np.eye(10)[digit] for digit in digits])
+
+
+@pytest.mark.parametrize(
+    ("pieces", "digits", "score"),
+    [
+        (["▁", "0", ".", "4", "5", "</s>"], sure(0, 0, 0, 4, 5, 0), 0.45),
+        (["▁0", ".", "0"], sure(0, 0, 0), 0.0),
+        (["1", ".", "0"], sure(1, 0, 0), 1.0),
+        (["1"], 0.7 * sure(1) + 0.3 * sure(0), 0.7 + 0.9 * 0.3),
+        (["0", "."], 0.6 * sure(0, 0) + 0.4 * sure(1, 1), 0.4),
+        (["0", ".", "3"], np.stack([sure(0)[0], sure(0)[0], 0.5 * sure(3)[0] + 0.25 * sure(9)[0]]), 0.15 + 0.225),
+    ],
+)
+def test_smoothing_by_hand(pieces, digits, score):
+    assert smooth(pieces, digits) == pytest.approx(score)
+
+
+@pytest.mark.parametrize("pieces", [["no", "idea"], ["8", "5"], ["1", ".", "5"], ["0.", "75"], []])
+def test_an_answer_outside_the_scale_has_no_grade(pieces):
+    assert np.isnan(smooth(pieces, np.full((len(pieces), 10), 0.1)))
+
+
+def test_digit_tokens_with_and_without_a_space_add_up():
+    vocabulary = {str(digit): digit for digit in range(10)} | {"▁7": 10, "77": 11, "Ġ7": 12, "٧": 13}
+    matrix = digit_tokens(vocabulary)
+    assert matrix[:, 7].nonzero().flatten().tolist() == [7, 10, 12]
+    with pytest.raises(ConfigError, match="a token for every digit"):
+        digit_tokens({"1": 0})
+    assert matrix.dtype == torch.float64
+
+
+def test_prompts_and_checkpoints_that_cannot_be_used(tmp_path, talker):
+    with pytest.raises(ConfigError, match="there is no prompt file nowhere.txt"):
+        load_metric("fleur:x,prompt=nowhere.txt")
+    (tmp_path / "bare.txt").write_text("Grade it.")
+    with pytest.raises(ConfigError, match=r"must hold \{caption\} where the caption goes"):
+        load_metric(f"fleur:x,prompt={tmp_path / 'bare.txt'}")
+    silent = make_llava(tmp_path / "silent")
+    with pytest.raises(WeightsError, match=r"(has no chat template|processor of .* cannot be loaded)"):
+        load_metric(f"fleur:{silent},device=cpu")
+
+
+def test_a_local_judge_is_asked_in_both_orders(tmp_path, tmp_path_factory):
+    from msdscore.metrics import judge as module
+
+    questions = {
+        f"{module.SYSTEM}\n\n{module.QUESTION.format(first=first, second=second)}": answer
+        for first, second, answer in (("up", "down", "Verdict: 1"), ("down", "up", "Verdict: 2"))
+    }
+    folder = make_talker(tmp_path_factory.mktemp("judge") / "model", questions, steps=60)
+    asked = f"judge:{folder},backend=local,device=cpu,cache={tmp_path / 'cache'}"
+    batch = make_batch([GREY], [(0, ("up", "down"))])
+    first = load_metric(asked).score(batch)
+    assert first.values.tolist() == [[1.0, 0.0]]
+    assert first.facts["calls"].tolist() == [2]
+    assert first.facts["tokens_out"][0] >= 2 * len("Verdict: 1")
+    again = load_metric(asked).score(batch)  # from the disk
+    assert again.facts["tokens_in"].tolist() == first.facts["tokens_in"].tolist()
+    assert len(list((tmp_path / "cache").rglob("*.json"))) == 2
