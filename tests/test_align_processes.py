@@ -91,6 +91,8 @@ def test_two_processes_learn_what_one_learns(tmp_path):
     ]
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
     alone, both = read_curves(tmp_path / "alone"), read_curves(tmp_path / "both")
+    # Before any step the two losses are the same sum in another order.
+    assert both[0]["loss"] == pytest.approx(alone[0]["loss"], rel=1e-5)
     for one, two in zip(alone, both, strict=True):
         assert one.keys() == two.keys()
         for key in one:

@@ -67,14 +67,14 @@ def steps_of(run, kind="step"):
     ids=["linear", "mlp-attention", "own-global-path"],
 )
 def test_eight_pairs_are_learned_by_heart(heads, rows, tmp_path):
-    small = recipe(heads={"dim": 32, **heads}, train={"steps": 120, "batch": 8, "lr": 0.05, "eval_every": 120})
+    small = recipe(heads={"dim": 32, **heads}, train={"steps": 80, "batch": 8, "lr": 0.05, "eval_every": 80})
     cached = replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32")
     report = train(small, rows, tmp_path / "run", val=rows, options=cached)
     losses = [row["loss"] for row in steps_of(tmp_path / "run")]
     assert losses[0] > 1.0
     assert losses[-1] < 0.1
     assert report.best == 100.0
-    assert (report.step, report.pairs, report.bad_pictures) == (120, 8, 0)
+    assert (report.step, report.pairs, report.bad_pictures) == (80, 8, 0)
 
 
 @pytest.mark.parametrize("term", ["local", "word", "kl", "negatives"])
@@ -185,6 +185,33 @@ def test_the_language_model_reads_prefix_then_caption_as_transformers_does(model
         wanted += model(inputs_embeds=inputs, labels=labels).loss.item() * (ids.shape[1] - 1)
     assert count == len("a cat") + len("dogs") + 2
     assert found.item() == pytest.approx(wanted, rel=1e-5)
+
+
+def test_the_word_loss_looks_at_content_words_alone(rows, tmp_path):
+    """Function words are in no picture's set of words; they are left out, not pushed away."""
+    values = []
+    for words in ("all", "content"):
+        small = recipe(loss={"contrastive": 0.0, "word": 1.0}, text={"words": words})
+        (run := tmp_path / words).mkdir()
+        session = start_session(small, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
+        batch = make_batch([session.reader.sample(item, 0) for item in range(8)], session.source, device=session.device)
+        values.append(objective(session.aligner, batch, session.setting)[1]["word"])
+    assert values[0] == pytest.approx(values[1], rel=1e-5)
+
+
+def test_a_folder_serves_one_run_at_a_time(rows, tmp_path):
+    def second(_):
+        with pytest.raises(RunError, match="is at work on it"):
+            train(recipe(), rows, tmp_path / "run", options=replace(CPU, resume=True))
+
+    train(recipe(train={"steps": 1}), rows, tmp_path / "run", options=replace(CPU, on_event=second))
+
+
+def test_temperatures_stay_within_their_limit(rows, tmp_path):
+    small = recipe(loss={"temperature": 0.2, "max_scale": 5.5}, train={"steps": 8, "lr": 0.1})
+    train(small, rows, tmp_path / "run", options=CPU)
+    scale = averaged_weights(tmp_path / "run")[0]["log_scales.contrastive"].exp().item()
+    assert scale <= 5.5 + 1e-5
 
 
 def test_bad_pictures_are_counted_and_the_rest_is_trained(rows, tmp_path):

@@ -51,6 +51,32 @@ def test_rows_of_the_table_can_be_resolved_and_are_complete():
         assert callable(registry._resolve(row))
         assert row.licence != "unknown"
         assert row.trained_on != "unknown"
+        assert row.family in ("toy", "mini") or (row.source and row.parameters and row.context)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("blip-itm-base", "COCO"), ("remoteclip-l14", "RSICD"), ("biomedclip", "ROCOv2"), ("llava-1.5-7b", "COCO")],
+)
+def test_rows_warn_where_a_benchmarks_pictures_were_trained_on(name, words):
+    assert words in find_row(name).warning
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("clip-l14", "clip-h14", "clip-bigg14", "longclip-l", "tinyclip-40m", "mobileclip-s1"),
+        *("siglip-so400m", "siglip2-so400m", "siglip2-so400m-naflex", "blip-itm-base", "biomedclip", "remoteclip-l14"),
+        *("llava-1.5-7b", "llava-onevision-7b", "llava-critic-7b", "qwen2.5-vl-7b"),
+    ],
+)
+def test_every_backbone_of_the_paper_loads_by_a_short_name_or_says_how_to_get_it(name, tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(WeightsError, match=r"not in the Hugging Face cache and offline mode is on .*: hf download "):
+        load_encoder(name, device="cpu")
 
 
 def test_the_registry_itself_needs_no_heavy_library():

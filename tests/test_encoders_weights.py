@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from msdscore.encoders.weights import _fetch_error, _wanted, find_checkpoint, model_type
+from msdscore.encoders.weights import _fetch_error, _wanted, find_checkpoint, find_file, model_type
 from msdscore.errors import WeightsError
 
 NAME = "some-org/tiny"
@@ -35,7 +35,7 @@ def in_fresh_process(code, **environment):
     lines = [
         "from msdscore.errors import MSDScoreError",
         "from msdscore.encoders.registry import load_encoder",
-        "from msdscore.encoders.weights import find_checkpoint, model_type",
+        "from msdscore.encoders.weights import find_checkpoint, find_file, find_settings, model_type",
         "try:",
         f"    {code}",
         "except MSDScoreError as error:",
@@ -224,6 +224,45 @@ def test_weights_are_fetched_once_and_without_pickles(hub):
 def test_the_family_is_known_before_anything_large_is_fetched(hub):
     assert in_fresh_process(f"print(model_type('{NAME}'))", **hub) == "clip"
     assert set(Hub.asked) == {"config.json"}
+
+
+def test_a_configuration_of_open_clip_is_a_family_of_its_own(hub, monkeypatch):
+    monkeypatch.setattr(Hub, "files", {"open_clip_config.json": b"{}", "open_clip_model.safetensors": b"weights"})
+    assert in_fresh_process(f"print(model_type('{NAME}'))", **hub) == "open_clip"
+    assert set(Hub.asked) == {"open_clip_config.json"}
+    line = in_fresh_process(f"find_checkpoint('{NAME}')", **hub)
+    assert line == f"WeightsError '{NAME}' has no config.json: it is not a model that msdscore can read"
+
+
+def test_one_file_of_weights_is_fetched_the_safest_first(hub, monkeypatch):
+    monkeypatch.setattr(Hub, "files", {"b.bin": b"weights", "c.pt": b"weights", "notes.txt": b"large"})
+    code = f"c = find_file('{NAME}', 'a.safetensors', 'b.bin', 'c.pt'); print(c.mark, c.weight_files()[0].name)"
+    assert in_fresh_process(code, **hub) == "01234567 b.bin"
+    assert set(Hub.asked) == {"b.bin"}
+    assert in_fresh_process(code, **{**hub, "HF_HUB_OFFLINE": "1"}) == "01234567 b.bin"
+    line = in_fresh_process(f"find_file('{NAME}', 'x.pt')", **hub)
+    assert line == f"WeightsError '{NAME}' has no x.pt: it is not a model that msdscore can read"
+
+
+def test_settings_are_fetched_without_weights(hub):
+    code = f"print(*sorted(p.name for p in find_settings('{NAME}').folder.iterdir()))"
+    assert in_fresh_process(code, **hub) == "config.json tokenizer.json"
+
+
+def test_what_lies_beside_a_single_file_does_not_mark_it(folder):
+    first = find_file(str(folder), "none.pt", "model.safetensors").mark
+    (folder / "tokenizer.json").write_text("{ }")
+    assert find_file(str(folder), "model.safetensors").mark == first
+    with pytest.raises(WeightsError, match=r"has no none.pt; expected a complete checkpoint folder"):
+        find_file(str(folder), "none.pt")
+
+
+def test_a_config_of_another_library_beside_open_clips_is_no_obstacle(folder):
+    (folder / "config.json").write_text('{"architecture": "vit_base"}')
+    (folder / "open_clip_config.json").write_text("{}")
+    assert model_type(str(folder)) == "open_clip"
+    (folder / "config.json").write_text('{"model_type": "clip"}')
+    assert model_type(str(folder)) == "clip"
 
 
 def test_a_model_that_is_not_on_the_hub_says_so(hub):

@@ -7,6 +7,7 @@ from PIL import Image
 
 from metric_batches import make_batch
 from msdscore.errors import ConfigError, WeightsError
+from msdscore.metrics import judge
 from msdscore.metrics.fleur import digit_tokens, smooth
 from msdscore.metrics.registry import load_metric
 from tiny_models import make_llava
@@ -83,20 +84,28 @@ def test_prompts_and_checkpoints_that_cannot_be_used(tmp_path, talker):
         load_metric(f"fleur:{silent},device=cpu")
 
 
-def test_a_local_judge_is_asked_in_both_orders(tmp_path, tmp_path_factory):
-    from msdscore.metrics import judge as module
-
-    questions = {
-        f"{module.SYSTEM}\n\n{module.QUESTION.format(first=first, second=second)}": answer
-        for first, second, answer in (("up", "down", "Verdict: 1"), ("down", "up", "Verdict: 2"))
-    }
-    folder = make_talker(tmp_path_factory.mktemp("judge") / "model", questions, steps=60)
-    asked = f"judge:{folder},backend=local,device=cpu,cache={tmp_path / 'cache'}"
+def test_a_local_judge_is_asked_in_both_orders(tmp_path, tmp_path_factory, monkeypatch):
+    # Short words, so that a tiny model can learn them in a second.
+    monkeypatch.setattr(judge, "SYSTEM", "Judge.")
+    monkeypatch.setattr(judge, "QUESTION", "{first} or {second}")
+    lessons = {"Judge.\n\nup or down": "Verdict: 1", "Judge.\n\ndown or up": "Verdict: 2"}
+    folder = make_talker(tmp_path_factory.mktemp("judge") / "model", lessons)
+    asked = f"judge:{folder},backend=local,device=cpu,temperature=0,cache={tmp_path / 'cache'}"
     batch = make_batch([GREY], [(0, ("up", "down"))])
     first = load_metric(asked).score(batch)
     assert first.values.tolist() == [[1.0, 0.0]]
     assert first.facts["calls"].tolist() == [2]
-    assert first.facts["tokens_out"][0] >= 2 * len("Verdict: 1")
+    assert first.facts["tokens_out"].tolist() == [2 * len("Verdict: 1") + 2]
     again = load_metric(asked).score(batch)  # from the disk
     assert again.facts["tokens_in"].tolist() == first.facts["tokens_in"].tolist()
     assert len(list((tmp_path / "cache").rglob("*.json"))) == 2
+
+
+def test_a_drawn_answer_is_the_same_for_the_same_seed(talker):
+    from msdscore.metrics.vlm import Sampling, load_local
+
+    model = load_local(str(talker / "model"), device="cpu")
+    hot = Sampling(temperature=50.0, top_p=1.0, most_tokens=8)
+    answers = [model.answer(GREY, "Grade good:", hot, seed=seed).text for seed in (1, 1, 2)]
+    assert answers[0] == answers[1] != answers[2]
+    assert torch.initial_seed() != 1

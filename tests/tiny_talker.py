@@ -16,7 +16,7 @@ _TEMPLATE = (
 )
 
 
-def make_talker(folder: Path, answers: dict[str, str], steps: int = 120) -> Path:
+def make_talker(folder: Path, answers: dict[str, str], steps: int = 60) -> Path:
     """A checkpoint that gives each question its answer, whatever the picture; tokens are single characters."""
     from transformers import CLIPImageProcessor, LlavaProcessor
 
@@ -41,7 +41,7 @@ def _tokenizer(folder: Path):
     letters = sorted({*string.printable, *"▁é"})
     vocabulary = {piece: number for number, piece in enumerate([*_SPECIAL, *letters])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(?s)."), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
@@ -57,34 +57,33 @@ def _tokenizer(folder: Path):
 def _model(size: int, image_token: int):
     from transformers import LlavaConfig, LlavaForConditionalGeneration
 
-    text = {**TOWER, "model_type": "llama", "vocab_size": size, "max_position_embeddings": 4096, "bos_token_id": 1}
+    tower = {**TOWER, "num_hidden_layers": 1}
+    text = {**tower, "model_type": "llama", "vocab_size": size, "max_position_embeddings": 4096, "bos_token_id": 1}
     text |= {"eos_token_id": 2, "pad_token_id": 0}
-    vision = {**TOWER, "model_type": "clip_vision_model", "image_size": 16, "patch_size": 8, "projection_dim": 32}
-    model = LlavaForConditionalGeneration(
-        LlavaConfig(text_config=text, vision_config=vision, image_token_index=image_token)
-    )
+    vision = {**tower, "model_type": "clip_vision_model", "image_size": 16, "patch_size": 8, "projection_dim": 32}
+    config = LlavaConfig(text_config=text, vision_config=vision, image_token_index=image_token, vision_feature_layer=-1)
+    model = LlavaForConditionalGeneration(config)
     randomise(model)
     return model
 
 
 def _teach(model, processor, answers: dict[str, str], steps: int) -> None:
-    picture = Image.new("RGB", (16, 16), "grey")
-    lessons = [_lesson(processor, picture, question, answer) for question, answer in answers.items()]
-    optimiser = torch.optim.Adam(
-        model.language_model.parameters() if hasattr(model, "language_model") else model.parameters(), lr=3e-3
-    )
+    """All lessons in one batch, padded on the left; only the answers count."""
+    prompts = [_prompt(processor, question) + answer + "</s>" for question, answer in answers.items()]
+    pictures = [Image.new("RGB", (16, 16), "grey")] * len(prompts)
+    processor.tokenizer.padding_side = "left"
+    inputs = processor(images=pictures, text=prompts, return_tensors="pt", padding=True)
+    labels = inputs["input_ids"].clone()
+    for row, answer in enumerate(answers.values()):
+        labels[row, : -len(answer) - 1] = -100
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(steps):
-        for lesson in lessons:
-            optimiser.zero_grad()
-            model(**lesson).loss.backward()
-            optimiser.step()
+        optimiser.zero_grad()
+        model(**inputs, labels=labels).loss.backward()
+        optimiser.step()
     model.eval()
 
 
-def _lesson(processor, picture, question: str, answer: str):
+def _prompt(processor, question: str) -> str:
     turn = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}
-    prompt = processor.apply_chat_template([turn], add_generation_prompt=True)
-    inputs = processor(images=picture, text=prompt + answer + "</s>", return_tensors="pt")
-    labels = inputs["input_ids"].clone()
-    labels[:, : -len(answer) - 1] = -100
-    return {**inputs, "labels": labels}
+    return processor.apply_chat_template([turn], add_generation_prompt=True)

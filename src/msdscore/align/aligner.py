@@ -26,8 +26,14 @@ class Aligner(nn.Module):
         self.prefix = nn.Linear(recipe.heads.dim, language_width) if language_width else None
 
     def scale(self, name: str) -> Float[Tensor, ""]:
-        """One over the learned temperature of a term, kept under the recipe's limit."""
-        return self.log_scales[name].clamp(max=math.log(self._loss.max_scale)).exp()
+        """One over the learned temperature of a term."""
+        return self.log_scales[name].exp()
+
+    @torch.no_grad()
+    def limit_scales(self) -> None:
+        """Keep temperatures within the recipe's limit; the value moves, so that its gradient never dies."""
+        for parameter in self.log_scales.values():
+            parameter.clamp_(max=math.log(self._loss.max_scale))
 
     def _has(self, name: str) -> bool:
         # Hard negatives are judged with the temperature of the contrast.

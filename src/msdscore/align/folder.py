@@ -24,6 +24,7 @@ CONFIG, ENVIRONMENT, CURVES, REPORT, CARD = (
     "report.json",
     "README.md",
 )
+LOCK = ".lock"
 _LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "transformers", "tokenizers", "timm", "pyarrow")
 
 
@@ -35,7 +36,8 @@ def open_run(run: Path, recipe: Recipe, *, data: str, resume: bool) -> None:
     """
     config = run / CONFIG
     if not config.is_file():
-        if run.is_dir() and any(run.iterdir()):
+        # A run that was killed at its very start leaves no more than these.
+        if run.is_dir() and any(path.name not in (LOCK, ENVIRONMENT) for path in run.iterdir()):
             raise RunError(f"{run}: holds other files; choose an empty or new folder for a run")
         run.mkdir(parents=True, exist_ok=True)
         _write(run / ENVIRONMENT, json.dumps(environment(data), indent=2) + "\n")

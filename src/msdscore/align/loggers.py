@@ -1,6 +1,7 @@
 """TensorBoard and Weights & Biases, where a run asks for them."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,12 +40,17 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of the user's project on W&B; a resumed run goes on under the same name."""
+    """A run of the user's project on W&B; a resumed run goes on where it stopped."""
 
     def __init__(self, run: Path, recipe: Recipe) -> None:
         wandb = require("wandb", extra="train")
         self._run: Any = wandb.init(
-            project="msdscore-align", id=run.resolve().name, resume="allow", dir=str(run), config=plain(recipe)
+            project="msdscore-align",
+            name=run.resolve().name,
+            id=blake2b(str(run.resolve()).encode(), digest_size=8).hexdigest(),
+            resume="allow",
+            dir=str(run),
+            config=plain(recipe),
         )
 
     def add(self, step: int, values: Mapping[str, float]) -> None:

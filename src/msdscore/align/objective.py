@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.align.aligner import Aligner
@@ -133,10 +133,21 @@ def _local_terms(
         tokens = gather(_filled(batch.token_words, width), world)[texts.mask]
         wide = most(batch.picture_words.shape[1], world, tokens.device)
         pictures = gather(_filled(batch.picture_words, wide), world)
-        terms["word"] = word_loss(
-            table, texts.mask.nonzero()[:, 0], absent_words(tokens, pictures), aligner.scale("word")
-        )
+        terms["word"] = _word_term(aligner, table, texts.mask.nonzero()[:, 0], absent_words(tokens, pictures))
     return terms
+
+
+def _word_term(
+    aligner: Aligner,
+    table: Float[Tensor, "tokens batch"],
+    owner: Int[Tensor, " tokens"],
+    absent: Bool[Tensor, "tokens batch"],
+) -> Float[Tensor, ""]:
+    """The word loss over content words: signs and function words are no words of any picture, not even their own."""
+    real = ~absent.gather(1, owner.unsqueeze(1)).squeeze(1)
+    if not bool(real.any()):
+        return 0.0 * table.sum()
+    return word_loss(table[real], owner[real], absent[real], aligner.scale("word"))
 
 
 def _filled(words: Int[Tensor, "batch some"], width: int) -> Int[Tensor, "batch width"]:

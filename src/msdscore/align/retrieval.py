@@ -49,9 +49,17 @@ class Judged:
 
 @torch.no_grad()
 def embed_pairs(
-    pairs: Pairs, towers: tuple[ImageTower, TextTower], heads: AlignedHeads, *, chunk: int, tell: Tell | None = None
+    pairs: Pairs,
+    towers: tuple[ImageTower, TextTower],
+    heads: AlignedHeads,
+    *,
+    chunk: int,
+    local: bool = True,
+    tell: Tell | None = None,
 ) -> Judged:
     """Align all pictures and captions of some pairs; unreadable pictures are left out.
+
+    Without `local` only the pooled vectors are kept, which is all that retrieval by cosine needs.
 
     Raises:
         InputError: no picture can be read.
@@ -71,8 +79,9 @@ def embed_pairs(
             owner += [shown] * len(pair.captions)
             shown += 1
         if pictures:
-            images.append(heads.project_images(towers[0].features(pictures)))
-            texts += [heads.project_texts(towers[1].features(part)) for part in _parts(captions, chunk)]
+            images.append(_kept(heads.project_images(towers[0].features(pictures)), local))
+            parts = _parts(captions, chunk)
+            texts += [_kept(heads.project_texts(towers[1].features(part)), local) for part in parts]
         if tell is not None:
             tell(min(len(pairs), start + chunk), len(pairs))
     if not images:
@@ -117,6 +126,10 @@ def _percent(hits: Tensor) -> float:
 def _join(parts: Sequence[Projected]) -> Projected:
     points = join_points([Points(part.points, part.mask) for part in parts])
     return Projected(points.vectors, points.mask, torch.cat([part.pooled for part in parts]))
+
+
+def _kept(side: Projected, local: bool) -> Projected:
+    return side if local else Projected(side.points[:, :0], side.mask[:, :0], side.pooled)
 
 
 def _parts(texts: Sequence[str], size: int) -> list[Sequence[str]]:

@@ -1,6 +1,7 @@
 """The training loop: from a recipe and captioned pictures to a folder with a trained aligner."""
 
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import torch
 from msdscore.align.checkpoint import save_best, save_checkpoint
 from msdscore.align.data import DataSource, open_pairs
 from msdscore.align.draws import draw
-from msdscore.align.folder import Curves, open_run, write_card, write_report
+from msdscore.align.folder import LOCK, Curves, open_run, write_card, write_report
 from msdscore.align.loggers import Logger, open_loggers
 from msdscore.align.objective import make_batch, objective
 from msdscore.align.optimise import learning_rate, set_learning_rate
@@ -25,6 +26,7 @@ from msdscore.align.world import World, average_gradients, joined, own_device, t
 from msdscore.encoders.heads import count_parameters
 from msdscore.encoders.placement import place
 from msdscore.errors import ConfigError, RunError
+from msdscore.io.atomic import take_lock
 
 _DEFAULTS = TrainOptions()
 _RARELY = 100  # steps between checkpoints at least, where the recipe does not say
@@ -68,11 +70,12 @@ def train(
     device = own_device(place(options.device, "auto").device)
     with joined(device) as world:
         pairs, val_pairs = open_pairs(data), None if val is None else open_pairs(val)
-        if world.is_first:
-            open_run(Path(out), recipe, data=pairs.fingerprint, resume=options.resume)
-        wait(world)
-        session = start_session(recipe, pairs, Path(out), options, world=world, device=device)
-        return _Run(session, Path(out), val_pairs, options).go()
+        with _owned(Path(out), world):
+            if world.is_first:
+                open_run(Path(out), recipe, data=pairs.fingerprint, resume=options.resume)
+            wait(world)
+            session = start_session(recipe, pairs, Path(out), options, world=world, device=device)
+            return _Run(session, Path(out), val_pairs, options).go()
 
 
 class _Run:
@@ -136,6 +139,7 @@ class _Run:
         if spec.clip:
             torch.nn.utils.clip_grad_norm_(s.aligner.parameters(), spec.clip)
         s.trained.optimiser.step()
+        s.aligner.limit_scales()
         s.trained.optimiser.zero_grad(set_to_none=True)
         s.trained.average.update(s.aligner, step)
 
@@ -160,9 +164,10 @@ class _Run:
         found = 0.0
         if self._world.is_first:
             with _averaged(s):
-                judged = embed_pairs(val, s.towers, s.aligner.heads, chunk=spec.tower_batch)
+                local = spec.stop_on == "local"
+                judged = embed_pairs(val, s.towers, s.aligner.heads, chunk=spec.tower_batch, local=local)
             cosine = retrieval_by_cosine(judged)
-            watched = retrieval_by_local(judged) if spec.stop_on == "local" else cosine
+            watched = retrieval_by_local(judged) if local else cosine
             found = watched.mean
             values = {"i2t_r1": cosine.image_to_text[0], "t2i_r1": cosine.text_to_image[0], "watched": found}
             self._tell("evaluation", values)
@@ -206,6 +211,17 @@ class _Run:
             write_report(self._out, asdict(report))
             write_card(self._out, s.recipe, asdict(report))
         return report
+
+
+@contextmanager
+def _owned(run: Path, world: World) -> Iterator[None]:
+    """Keep other runs out of the folder; the system lets go of it however this one ends."""
+    lock = take_lock(run / LOCK) if world.is_first else None
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 @contextmanager

@@ -42,8 +42,8 @@ class Shape:
 SHAPES = (
     Shape(16, tile=16, strip=16, depth=64, warps=1, stages=3, programs=16),
     Shape(64, tile=64, strip=64, depth=32, warps=4, stages=3, programs=4),
-    Shape(256, tile=128, strip=32, depth=32, warps=8, stages=3, programs=2),
-    Shape(MOST_POINTS, tile=128, strip=16, depth=32, warps=8, stages=3, programs=1),
+    Shape(256, tile=64, strip=32, depth=32, warps=4, stages=3, programs=2),
+    Shape(MOST_POINTS, tile=64, strip=16, depth=32, warps=4, stages=3, programs=2),
 )
 TERMS_TILE, TERMS_DEPTH = 64, 64
 
@@ -98,10 +98,10 @@ def fit(
         with _on(points.device):
             fit_kernel[(programs,)](
                 points, there, seeds, means, log_weights, gram, shares,
-                batch, width, dim, points.stride(1), points.stride(0), gram.shape[1],
+                batch, width, dim, points.stride(1), points.stride(0), gram.shape[2],
                 settings.components, settings.iterations, settings.kappa, -math.log(settings.components),
                 SEEDED=settings.init == "sample", NEAR_TIE=NEAR_TIE, DEAD_MASS=DEAD_MASS, TINY=TINY,
-                LOWER=lower, BLOCK=shape.most_points, TILE=shape.tile, STEP=shape.strip, DEPTH=shape.depth,
+                LOWER=lower, BLOCK=shape.most_points, TILE=shape.tile, STRIP=shape.strip, DEPTH=shape.depth,
                 num_warps=shape.warps, num_stages=shape.stages,
             )  # fmt: skip
     return Mixture(means, log_weights, settings.kappa)
@@ -149,13 +149,14 @@ def _rows(points: Float[Tensor, "batch points dim"]) -> Float[Tensor, "batch poi
 
 def _scratch(
     shape: Shape, batch: int, width: int, device: torch.device
-) -> tuple[int, Float[Tensor, "programs edge edge"], Float[Tensor, "programs rows points"]]:
+) -> tuple[int, Float[Tensor, "programs halves edge edge"], Float[Tensor, "programs rows points"]]:
     """Programs to launch, and for each the room for one Gram matrix and one set of shares."""
     processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
     programs = max(1, min(batch, shape.programs * processors))
     edge = min(shape.most_points, -(-width // shape.tile) * shape.tile)
-    options: dict[str, Any] = {"dtype": torch.float32, "device": device}
-    return programs, torch.empty(programs, edge, edge, **options), torch.empty(programs, 16, shape.most_points, **options)
+    options: dict[str, Any] = {"dtype": torch.float16, "device": device}
+    gram = torch.empty(programs, 2, edge, edge, **options)
+    return programs, gram, torch.empty(programs, 2 * MOST_COMPONENTS, shape.most_points, **options)
 
 
 def _on(device: torch.device) -> torch.cuda.device:

@@ -1,7 +1,8 @@
 """Triton kernels: a whole fit an item, and terms against two mixtures, each without a wait for the host.
 
 One program works on one item at a time, with tiles whose shape follows from that item's own size, so no number depends
-on the batch. Products are made in three passes of the matrix units, which keeps the accuracy of float32.
+on the batch. The matrix units take half precision: a float32 goes in as a large and a small half, which together hold
+22 of its 24 bits, and products are summed in float32.
 """
 
 import inspect
@@ -11,11 +12,13 @@ from typing import Any
 import triton
 import triton.language as tl
 
-# Rows of a component-by-point tile: the smallest that the matrix units take, and the most components there are.
-ROWS = tl.constexpr(16)
-# The same for a start, which holds a reserve point for every component.
-STARTS = tl.constexpr(32)
-EXACT = tl.constexpr("tf32x3")
+# The most components there are; their large and small halves fill the sixteen rows that the matrix units ask for.
+MOST = tl.constexpr(8)
+# A start holds a reserve point for every component.
+STARTS = tl.constexpr(16)
+# Powers of two that keep the small halves of unit vectors and of shares clear of half precision's smallest numbers.
+POINT_SCALE = tl.constexpr(64.0)
+SHARE_SCALE = tl.constexpr(1024.0)
 
 
 def _kernel(function: Callable[..., Any]) -> Any:
@@ -26,14 +29,14 @@ def _kernel(function: Callable[..., Any]) -> Any:
 @_kernel
 def fit_kernel(
     points, mask, seeds, means, log_weights, gram, shares,
-    batch, width, dim, point_stride, item_stride, gram_stride, components, iterations, kappa, log_share,
+    batch, width, dim, point_stride, item_stride, edge, components, iterations, kappa, log_share,
     SEEDED: tl.constexpr, NEAR_TIE: tl.constexpr, DEAD_MASS: tl.constexpr, TINY: tl.constexpr,
-    LOWER: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr, DEPTH: tl.constexpr,
+    LOWER: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, STRIP: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Fit every item whose last real point lies in (LOWER, BLOCK]; each program has a Gram matrix of its own."""
     program = tl.program_id(0)
-    gram += program.to(tl.int64) * gram_stride * gram_stride
-    shares += program * ROWS * BLOCK
+    gram += program.to(tl.int64) * 2 * edge * edge
+    shares += program * 2 * MOST * BLOCK
     place = tl.arange(0, BLOCK)
     for item in range(program, batch, tl.num_programs(0)):
         there = mask + tl.cast(item, tl.int64) * width
@@ -41,19 +44,19 @@ def fit_kernel(
         if (end > LOWER) & (end <= BLOCK):
             real = tl.load(there + place, mask=place < width, other=0) != 0
             x = points + tl.cast(item, tl.int64) * item_stride
-            # Writes to the scratch of the item before must not overtake its last reads, nor ours our reads.
+            # Scratch is written and read by different threads: nobody may run ahead into the next use of it.
             tl.debug_barrier()
-            _gram(x, there, gram, end, dim, point_stride, gram_stride, TILE, DEPTH)
+            _gram(x, there, gram, end, dim, point_stride, edge, TILE, DEPTH)
             tl.debug_barrier()
-            first, reserve = _start(seeds, gram, real, item, components, gram_stride, SEEDED, NEAR_TIE, BLOCK)
-            _maximise(
-                gram, shares, log_weights + item * components, real, first, reserve, end, gram_stride,
-                components, iterations, kappa, log_share, DEAD_MASS, TINY, BLOCK, STEP,
+            first, reserve = _start(seeds, gram, real, item, components, edge, SEEDED, NEAR_TIE, BLOCK)
+            length = _maximise(
+                gram, shares, log_weights + item * components, real, first, reserve, end, edge,
+                components, iterations, kappa, log_share, DEAD_MASS, TINY, BLOCK, STRIP,
             )  # fmt: skip
             tl.debug_barrier()
             _combine(
-                x, there, shares, means + tl.cast(item, tl.int64) * components * dim, end, dim, point_stride,
-                components, BLOCK, STEP, DEPTH,
+                x, there, shares, length, means + tl.cast(item, tl.int64) * components * dim,
+                end, dim, point_stride, components, BLOCK, STRIP, DEPTH,
             )  # fmt: skip
 
 
@@ -69,7 +72,14 @@ def _end(there, width, BLOCK: tl.constexpr):
 
 
 @_kernel
-def _gram(x, there, gram, end, dim, point_stride, gram_stride, TILE: tl.constexpr, DEPTH: tl.constexpr):
+def _halves(number):
+    """The large and the small half of a float32."""
+    large = number.to(tl.float16)
+    return large, (number - large.to(tl.float32)).to(tl.float16)
+
+
+@_kernel
+def _gram(x, there, gram, end, dim, point_stride, edge, TILE: tl.constexpr, DEPTH: tl.constexpr):
     """Inner products of all real points, zero for padding; the upper triangle of tiles mirrors the lower one."""
     for top in range(0, end, TILE):
         row = top + tl.arange(0, TILE)
@@ -88,20 +98,41 @@ def _gram(x, there, gram, end, dim, point_stride, gram_stride, TILE: tl.constexp
                     x + column[None, :] * point_stride + axis[:, None],
                     mask=(column < end)[None, :] & (axis < dim)[:, None], other=0.0,
                 )  # fmt: skip
-                tile = tl.dot(one.to(tl.float32), two.to(tl.float32), tile, input_precision=EXACT)
-            tile = tl.where(row_real[:, None] & column_real[None, :], tile, 0.0)
-            tl.store(gram + row[:, None] * gram_stride + column[None, :], tile)
+                one_large, one_small = _halves(one.to(tl.float32) * POINT_SCALE)
+                two_large, two_small = _halves(two.to(tl.float32) * POINT_SCALE)
+                tile = tl.dot(one_large, two_small, tile)
+                tile = tl.dot(one_small, two_large, tile)
+                tile = tl.dot(one_large, two_large, tile)
+            tile = tl.where(row_real[:, None] & column_real[None, :], tile / (POINT_SCALE * POINT_SCALE), 0.0)
+            _keep(gram, edge, row, column, tile)
             if left < top:
-                tl.store(gram + column[:, None] * gram_stride + row[None, :], tl.trans(tile))
+                _keep(gram, edge, column, row, tl.trans(tile))
+
+
+@_kernel
+def _keep(gram, edge, row, column, tile):
+    """Write a tile as its halves: first the large ones of the whole matrix, then the small ones."""
+    large, small = _halves(tile)
+    here = row[:, None] * edge + column[None, :]
+    tl.store(gram + here, large)
+    tl.store(gram + edge * edge + here, small)
+
+
+@_kernel
+def _recall(gram, edge, where, there):
+    """Elements of the Gram matrix in float32, zero where not `there`."""
+    large = tl.load(gram + where, mask=there, other=0.0)
+    small = tl.load(gram + edge * edge + where, mask=there, other=0.0)
+    return large.to(tl.float32) + small.to(tl.float32)
 
 
 @_kernel
 def _start(
-    seeds, gram, real, item, components, gram_stride,
+    seeds, gram, real, item, components, edge,
     SEEDED: tl.constexpr, NEAR_TIE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The points that components begin from and their reserve: given, or farthest first as `starts.spread`."""
-    component = tl.arange(0, ROWS)
+    component = tl.arange(0, MOST)
     if SEEDED:
         given = seeds + item * 2 * components + component
         first = tl.load(given, mask=component < components, other=0).to(tl.int32)
@@ -110,13 +141,12 @@ def _start(
         place, slot = tl.arange(0, BLOCK), tl.arange(0, STARTS)
         pick = _first_of(real, BLOCK)
         chosen = tl.where(slot == 0, pick, 0)
-        nearest = tl.load(gram + pick * gram_stride + place, mask=place < gram_stride, other=0.0)
+        nearest = _recall(gram, edge, pick * edge + place, place < edge)
         for turn in range(1, 2 * components):
             still = tl.where(real, nearest, float("inf"))
             pick = _first_of(still <= tl.min(still, axis=0) + NEAR_TIE, BLOCK)
             chosen = tl.where(slot == turn, pick, chosen)
-            row = tl.load(gram + pick * gram_stride + place, mask=place < gram_stride, other=0.0)
-            nearest = tl.maximum(nearest, row)
+            nearest = tl.maximum(nearest, _recall(gram, edge, pick * edge + place, place < edge))
         # With fewer real points than seeds the list begins again from its front.
         size = tl.maximum(tl.sum(real.to(tl.int32), axis=0), 1)
         first = tl.sum(tl.where((component % size)[:, None] == slot[None, :], chosen[None, :], 0), axis=1)
@@ -134,84 +164,100 @@ def _first_of(true, BLOCK: tl.constexpr):
 
 @_kernel
 def _maximise(
-    gram, shares, log_weights, real, first, reserve, end, gram_stride, components, iterations, kappa, log_share,
-    DEAD_MASS: tl.constexpr, TINY: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
+    gram, shares, log_weights, real, first, reserve, end, edge, components, iterations, kappa, log_share,
+    DEAD_MASS: tl.constexpr, TINY: tl.constexpr, BLOCK: tl.constexpr, STRIP: tl.constexpr,
 ):  # fmt: skip
-    """`mixture._maximise` for one item; writes log weights, and coefficients of the means into the scratch."""
-    component, place = tl.arange(0, ROWS), tl.arange(0, BLOCK)
-    used, inside = component < components, (place < gram_stride)[None, :]
-    here = component[:, None] * BLOCK + place[None, :]
+    """`mixture._maximise` for one item: writes log weights, leaves shares in the scratch, returns their lengths.
+
+    A component's shares are scaled to a largest one of SHARE_SCALE; cosines do not see the scale.
+    """
+    component, place = tl.arange(0, MOST), tl.arange(0, BLOCK)
+    used, inside = component < components, (place < edge)[None, :]
     size = tl.maximum(tl.sum(real.to(tl.int32), axis=0), 1).to(tl.float32)
-    pull = tl.load(gram + first[:, None] * gram_stride + place[None, :], mask=inside, other=0.0)
-    share = tl.where(first[:, None] == place[None, :], 1.0, 0.0)
+    pull = _recall(gram, edge, first[:, None] * edge + place[None, :], inside)
     log_weight = tl.where(used, log_share, float("-inf"))
-    length, dead = tl.full([ROWS], 1.0, tl.float32), component < 0
-    if BLOCK == STEP:
-        whole = tl.load(gram + place[:, None] * gram_stride + place[None, :])
+    length, dead = tl.full([MOST], 1.0, tl.float32), component < 0
+    _lay(shares, tl.where(first[:, None] == place[None, :], 1.0, 0.0), BLOCK)
     for _ in range(iterations):
         logits = log_weight[:, None] + pull * (kappa / length)[:, None]
         share = tl.exp(logits - tl.max(logits, axis=0)[None, :])
         share = tl.where(real[None, :], share / tl.sum(share, axis=0)[None, :], 0.0)
-        mass = tl.sum(share, axis=1)
-        if BLOCK == STEP:
-            pull = tl.dot(share, whole, input_precision=EXACT)
-        else:
-            tl.store(shares + here, share)
-            tl.debug_barrier()
-            pull = _product(shares, gram, end, gram_stride, BLOCK, STEP)
-            tl.debug_barrier()
+        mass, most = tl.sum(share, axis=1), tl.max(share, axis=1)
+        scale = SHARE_SCALE / tl.where(most > 0.0, most, 1.0)
+        share = share * scale[:, None]
+        tl.debug_barrier()
+        _lay(shares, share, BLOCK)
+        tl.debug_barrier()
         # Columns beyond the last tile were never written.
-        pull = tl.where(real[None, :], pull, 0.0)
-        length = tl.sqrt(tl.maximum(tl.sum(share * pull, axis=1), TINY * TINY))
+        pull = tl.where(real[None, :], _product(shares, gram, end, edge, BLOCK, STRIP), 0.0)
+        length = tl.maximum(tl.sqrt(tl.maximum(tl.sum(share * pull, axis=1), 0.0)), TINY * scale)
         dead = (mass < DEAD_MASS) & used
         # Nothing is read for the living.
-        spare = tl.load(
-            gram + reserve[:, None] * gram_stride + place[None, :], mask=dead[:, None] & inside, other=0.0
-        )  # fmt: skip
+        spare = _recall(gram, edge, reserve[:, None] * edge + place[None, :], dead[:, None] & inside)
         pull, length = tl.where(dead[:, None], spare, pull), tl.where(dead, 1.0, length)
         weight = tl.where(used, tl.where(dead, 1.0, mass) / size, 0.0)
         log_weight = tl.log(weight / tl.sum(weight, axis=0))
-    lone = tl.where(reserve[:, None] == place[None, :], 1.0, 0.0)
-    tl.store(shares + here, tl.where(dead[:, None], lone, share / length[:, None]))
     tl.store(log_weights + component, log_weight, mask=used)
+    tl.debug_barrier()
+    lone = tl.where(reserve[:, None] == place[None, :], 1.0, 0.0).to(tl.float16)
+    tl.store(_rows(shares, 0, BLOCK), lone, mask=dead[:, None])
+    tl.store(_rows(shares, MOST, BLOCK), tl.zeros_like(lone), mask=dead[:, None])
+    return length
 
 
 @_kernel
-def _product(shares, gram, end, gram_stride, BLOCK: tl.constexpr, STEP: tl.constexpr):
+def _rows(shares, begin, BLOCK: tl.constexpr):
+    """Where a set of halves lies in the scratch."""
+    return shares + (tl.arange(0, MOST) + begin)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+
+
+@_kernel
+def _lay(shares, share, BLOCK: tl.constexpr):
+    """Put shares into the scratch: rows of large halves, then rows of small ones."""
+    large, small = _halves(share)
+    tl.store(_rows(shares, 0, BLOCK), large)
+    tl.store(_rows(shares, MOST, BLOCK), small)
+
+
+@_kernel
+def _product(shares, gram, end, edge, BLOCK: tl.constexpr, STRIP: tl.constexpr):
     """Shares times the Gram matrix, a strip of it at a time."""
-    component, place = tl.arange(0, ROWS), tl.arange(0, BLOCK)
-    total = tl.zeros([ROWS, BLOCK], tl.float32)
-    for begin in range(0, end, STEP):
-        strip = begin + tl.arange(0, STEP)
-        share = tl.load(shares + component[:, None] * BLOCK + strip[None, :])
-        rows = tl.load(
-            gram + strip[:, None] * gram_stride + place[None, :], mask=(place < gram_stride)[None, :], other=0.0
-        )  # fmt: skip
-        total = tl.dot(share, rows, total, input_precision=EXACT)
-    return total
+    half, place = tl.arange(0, 2 * MOST), tl.arange(0, BLOCK)
+    total = tl.zeros([2 * MOST, BLOCK], tl.float32)
+    for begin in range(0, end, STRIP):
+        strip = begin + tl.arange(0, STRIP)
+        share = tl.load(shares + half[:, None] * BLOCK + strip[None, :])
+        here = strip[:, None] * edge + place[None, :]
+        large = tl.load(gram + here, mask=(place < edge)[None, :], other=0.0)
+        small = tl.load(gram + edge * edge + here, mask=(place < edge)[None, :], other=0.0)
+        total = tl.dot(share, small, total)
+        total = tl.dot(share, large, total)
+    return tl.sum(tl.reshape(total, [2, MOST, BLOCK]), axis=0)
 
 
 @_kernel
 def _combine(
-    x, there, shares, means, end, dim, point_stride, components,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, DEPTH: tl.constexpr,
+    x, there, shares, length, means, end, dim, point_stride, components,
+    BLOCK: tl.constexpr, STRIP: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Means as sums of points, weighted by the coefficients in the scratch."""
-    component = tl.arange(0, ROWS)
-    for begin in range(0, dim, DEPTH):
-        axis = begin + tl.arange(0, DEPTH)
-        mean = tl.zeros([ROWS, DEPTH], tl.float32)
-        for top in range(0, end, STEP):
-            strip = top + tl.arange(0, STEP)
-            weight = tl.load(shares + component[:, None] * BLOCK + strip[None, :])
+    """Means as sums of points, weighted by the shares in the scratch and divided by their length."""
+    component, half = tl.arange(0, MOST), tl.arange(0, 2 * MOST)
+    for begin in range(0, dim, 2 * DEPTH):
+        axis = begin + tl.arange(0, 2 * DEPTH)
+        total = tl.zeros([2 * MOST, 2 * DEPTH], tl.float32)
+        for top in range(0, end, STRIP):
+            strip = top + tl.arange(0, STRIP)
+            share = tl.load(shares + half[:, None] * BLOCK + strip[None, :])
             rows = tl.load(
                 x + strip[:, None] * point_stride + axis[None, :],
                 mask=(strip < end)[:, None] & (axis < dim)[None, :], other=0.0,
             )  # fmt: skip
             # Padding inside the item may hold anything, even what zero times it would not silence.
             real = tl.load(there + strip, mask=strip < end, other=0) != 0
-            rows = tl.where(real[:, None], rows.to(tl.float32), 0.0)
-            mean = tl.dot(weight, rows, mean, input_precision=EXACT)
+            large, small = _halves(tl.where(real[:, None], rows.to(tl.float32) * POINT_SCALE, 0.0))
+            total = tl.dot(share, small, total)
+            total = tl.dot(share, large, total)
+        mean = tl.sum(tl.reshape(total, [2, MOST, 2 * DEPTH]), axis=0) / (length * POINT_SCALE)[:, None]
         inside = (component < components)[:, None] & (axis < dim)[None, :]
         tl.store(means + component[:, None] * dim + axis[None, :], mean, mask=inside)
 
@@ -228,12 +274,12 @@ def terms_kernel(
     item, rival = tl.load(source + pair).to(tl.int64), tl.load(target + pair).to(tl.int64)
     real = tl.load(mask + item * width + row, mask=row < width, other=0) != 0
     # The first half of the columns are the own components, the second half the other mixture's.
-    column = tl.arange(0, ROWS)
-    second = column - ROWS // 2
+    column = tl.arange(0, 2 * MOST)
+    second = column - MOST
     mine, theirs = column < own_components, (second >= 0) & (second < other_components)
     own_means += item * own_components * dim
     other_means += rival * other_components * dim
-    cosines = tl.zeros([TILE, ROWS], tl.float32)
+    cosines = tl.zeros([TILE, 2 * MOST], tl.float32)
     for begin in range(0, dim, DEPTH):
         axis = begin + tl.arange(0, DEPTH)
         inside = (axis < dim)[:, None]
@@ -243,7 +289,7 @@ def terms_kernel(
         )  # fmt: skip
         own = tl.load(own_means + column[None, :] * dim + axis[:, None], mask=mine[None, :] & inside, other=0.0)
         other = tl.load(other_means + second[None, :] * dim + axis[:, None], mask=theirs[None, :] & inside, other=0.0)
-        cosines = tl.dot(x.to(tl.float32), own + other, cosines, input_precision=EXACT)
+        cosines = tl.dot(x.to(tl.float32), own + other, cosines, input_precision="tf32x3")
     own_weight = tl.load(own_weights + item * own_components + column, mask=mine, other=float("-inf"))
     other_weight = tl.load(other_weights + rival * other_components + second, mask=theirs, other=float("-inf"))
     own_density = _log_sum_exp(own_kappa * cosines + own_weight[None, :])

@@ -8,9 +8,8 @@ import torch
 from PIL.Image import Image
 from safetensors.torch import load_file
 
-from msdscore.core.sphere import real_points
 from msdscore.encoders.base import Embeddings
-from msdscore.encoders.heads import AlignedHeads, HeadsSpec, SideDims
+from msdscore.encoders.heads import AlignedHeads, HeadsSpec, Projected, SideDims
 from msdscore.encoders.placement import Placement, place, read_options, require_choice
 from msdscore.encoders.specs import read_spec
 from msdscore.encoders.tower_load import load_towers
@@ -73,16 +72,22 @@ class AlignedEncoder:
         """Patches and pooled vectors; `layout` holds a `PatchLayout` an item."""
         _require_items(images, "picture")
         features = self._parts.image.features(images)
-        found = self._parts.heads.project_images(_moved(features, self.device))
-        return Embeddings(real_points(found.points, found.mask), found.mask, found.pooled, features.layout)
+        return self._embeddings(self._parts.heads.project_images(_moved(features, self.device)), features)
 
     @torch.no_grad()
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Tokens and pooled vectors; `layout` holds a `TokenLayout` an item."""
         _require_items(texts, "caption")
         features = self._parts.text.features(texts)
-        found = self._parts.heads.project_texts(_moved(features, self.device))
-        return Embeddings(real_points(found.points, found.mask), found.mask, found.pooled, features.layout)
+        return self._embeddings(self._parts.heads.project_texts(_moved(features, self.device)), features)
+
+    def _embeddings(self, found: Projected, features: Features) -> Embeddings:
+        if not (torch.isfinite(found.points).all() and torch.isfinite(found.pooled).all()):
+            raise ConfigError(
+                f"a backbone of {self._name} overflows in {self._placement.dtype_name}; "
+                "load it with dtype='float32' or dtype='bfloat16'"
+            )
+        return Embeddings(found.points, found.mask, found.pooled, features.layout)
 
 
 def load_aligned(

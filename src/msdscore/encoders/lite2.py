@@ -53,7 +53,7 @@ class Convolution(nn.Module):
         if self.stride > 1:
             x, padding = functional.pad(x, (*self._uneven(x.shape[3]), *self._uneven(x.shape[2]))), 0
         x = functional.conv2d(x, self.weight, self.bias, self.stride, padding, groups=self.groups)
-        return functional.relu6(x) if self.active else x
+        return functional.relu6(x, inplace=not torch.is_grad_enabled()) if self.active else x
 
     def _uneven(self, size: int) -> tuple[int, int]:
         missing = max((-(-size // self.stride) - 1) * self.stride + self.kernel - size, 0)

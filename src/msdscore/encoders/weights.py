@@ -125,7 +125,7 @@ def find_file(source: str, *files: str, revision: str | None = None) -> Checkpoi
 
 
 def _first(files: Iterable[str], listed: Sequence[str]) -> list[str]:
-    return [file for file in files if file in listed][:1] or list(files)
+    return [file for file in files if file in listed][:1]
 
 
 def find_settings(source: str, *, revision: str | None = None) -> Checkpoint:
@@ -235,7 +235,9 @@ def _fetch(source: str, revision: str | None, choose: Callable[[list[str]], list
     try:
         info = hub.HfApi().model_info(source, revision=revision, timeout=10)
         files = [file.rfilename for file in info.siblings or ()]
-        hub.snapshot_download(source, revision=revision, allow_patterns=choose(files))
+        wanted = [file for file in choose(files) if file in files]
+        if wanted:
+            hub.snapshot_download(source, revision=revision, allow_patterns=wanted)
     except Exception as error:  # noqa: BLE001 - the hub's library raises requests, httpx or own errors by version
         raise _fetch_error(source, revision, error) from None
     for form in forms:

@@ -40,6 +40,7 @@ OPENAI = "https://api.openai.com/v1"
 _VERDICT = re.compile(r"verdict\W*(?:caption\W*)?(1|2|tie)\b", re.IGNORECASE)
 _CREDIT = {"1": 1.0, "2": 0.0, "tie": 0.5}
 _FORM_TRIES = 3
+FACTS = ("calls", "tokens_in", "tokens_out", "cost")
 
 Ask = Callable[[Image, str, int], Answer]
 
@@ -77,25 +78,39 @@ def load_judge(model: str, backend: str = "endpoint", **options: str) -> Loaded:
 
 
 def judge(batch: Batch, *, bench: Bench) -> Scored:
-    """Shares of the two orders that go to each caption, and what the answers cost; NaN without a verdict."""
+    """Shares of the two orders that go to each caption, and what the answers cost; NaN without a verdict.
+
+    A question that several cases share is asked once, and its cost stands with the first of them.
+    """
     asked = [case for case in range(len(batch)) if batch.picture(case) is not None]
-    jobs = [(case, swapped) for case in asked for swapped in (False, True)]
-    values = np.full((len(batch), 2), np.nan)
-    facts = {name: np.zeros(len(batch)) for name in ("calls", "tokens_in", "tokens_out", "cost")}
+    questions = {case: tuple(_question(batch, case, swapped) for swapped in (False, True)) for case in asked}
+    distinct = list(dict.fromkeys(question for both in questions.values() for question in both))
     with ThreadPoolExecutor(bench.workers) as pool:
-        verdicts = list(pool.map(lambda job: _one_order(batch, job[0], job[1], bench), jobs))
-    for first, (case, _) in zip(range(0, len(jobs), 2), jobs[::2], strict=True):
-        orders = verdicts[first : first + 2]
-        share = float(np.mean([order.credit for order in orders]))
+        heard = dict(zip(distinct, pool.map(lambda question: _hear(batch, question, bench), distinct), strict=True))
+    values = np.full((len(batch), 2), np.nan)
+    facts = {name: np.zeros(len(batch)) for name in FACTS}
+    unpaid = set(distinct)
+    for case, (straight, swapped) in questions.items():
+        share = (heard[straight].credit + 1 - heard[swapped].credit) / 2
         values[case] = share, 1 - share
-        for name in facts:
-            facts[name][case] = sum(getattr(order, name) for order in orders)
+        for question in {straight, swapped} & unpaid:
+            unpaid.remove(question)
+            for name in FACTS:
+                facts[name][case] += getattr(heard[question], name)
     return Scored(values, facts)
 
 
+_Question = tuple[int, str]  # number of the picture, words
+
+
+def _question(batch: Batch, case: int, swapped: bool) -> _Question:
+    first, second = batch.candidates(case)[:: -1 if swapped else 1]
+    return int(batch.owner[case]), QUESTION.format(first=first, second=second)
+
+
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """One order's outcome: the first candidate's credit (NaN: no verdict) and what was used."""
+class _Heard:
+    """One question's outcome: the credit of the caption named first (NaN: no verdict), and what was used."""
 
     credit: float
     calls: int
@@ -104,17 +119,14 @@ class _Order:
     cost: float
 
 
-def _one_order(batch: Batch, case: int, swapped: bool, bench: Bench) -> _Order:
-    picture = batch.picture(case)
+def _hear(batch: Batch, question: _Question, bench: Bench) -> _Heard:
+    picture = batch.pictures[question[0]]
     assert picture is not None, "cases without a picture are not asked"
-    first, second = batch.candidates(case)[:: -1 if swapped else 1]
-    question = QUESTION.format(first=first, second=second)
-    answers = list(_answers(picture, question, bench))
+    answers = list(_answers(picture, question[1], bench))
     said = read_verdict(answers[-1].text)
-    credit = float("nan") if said is None else _CREDIT[said]
     used = sum(one.tokens_in for one in answers), sum(one.tokens_out for one in answers)
     cost = (used[0] * bench.prices[0] + used[1] * bench.prices[1]) / 1e6
-    return _Order(1 - credit if swapped else credit, len(answers), *used, cost)
+    return _Heard(float("nan") if said is None else _CREDIT[said], len(answers), *used, cost)
 
 
 def _answers(picture: Image, question: str, bench: Bench) -> Iterable[Answer]:
