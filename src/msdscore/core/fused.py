@@ -7,22 +7,27 @@ taken does not grow with the batch, and an item's bits depend on that item alone
 import math
 from dataclasses import dataclass
 from functools import cache
+from subprocess import SubprocessError
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from msdscore.core.mixture import DEAD_MASS, FitSettings, Mixture
-from msdscore.core.sphere import TINY, counts
+from msdscore.core import mixture
+from msdscore.core.mixture import DEAD_MASS, FitSettings, Mixture, log_density
+from msdscore.core.sphere import TINY, counts, unit
 from msdscore.core.starts import NEAR_TIE, sample
 
 # Items with more points are fitted through their vectors: from here on a Gram matrix costs more than it saves.
 MOST_POINTS = 1024
 # Two mixtures share the sixteen columns of one product.
 MOST_COMPONENTS = 8
-# Ampere is the first generation whose matrix units take float32 in three passes.
+# Ampere is the first generation whose matrix units take float32 in three passes; smaller cards have less room a block.
 CAPABILITY = (8, 0)
+SHARED_BYTES = 160 << 10
+# How far log densities may lie from plain torch before the kernels are not trusted (they lie within 1e-5).
+AGREEMENT = 1e-3
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -42,38 +47,57 @@ class Shape:
 SHAPES = (
     Shape(16, tile=16, strip=16, depth=64, warps=1, stages=3, programs=16),
     Shape(64, tile=64, strip=64, depth=32, warps=4, stages=3, programs=4),
-    Shape(256, tile=64, strip=32, depth=32, warps=4, stages=3, programs=2),
-    Shape(MOST_POINTS, tile=64, strip=16, depth=32, warps=4, stages=3, programs=2),
+    Shape(256, tile=64, strip=32, depth=64, warps=4, stages=3, programs=2),
+    Shape(MOST_POINTS, tile=64, strip=16, depth=32, warps=4, stages=2, programs=1),
 )
 TERMS_TILE, TERMS_DEPTH = 64, 64
 
 
 def serves(points: Float[Tensor, "batch points dim"], *mixtures: int | Mixture) -> bool:
     """Whether points on this device, of this dtype, without gradients, are worked on here; mixtures by size or kind."""
-    tensors = [points, *(mixture.means for mixture in mixtures if isinstance(mixture, Mixture))]
-    sizes = (mixture if isinstance(mixture, int) else mixture.means.shape[1] for mixture in mixtures)
+    tensors = [points, *(one.means for one in mixtures if isinstance(one, Mixture))]
+    sizes = (one if isinstance(one, int) else one.means.shape[1] for one in mixtures)
     return (
         points.device.type == "cuda"
         and points.dtype in DTYPES
         and all(tensor.dtype == torch.float32 for tensor in tensors[1:])
         and max(sizes) <= MOST_COMPONENTS
         and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
-        and _compiles(points.device)
+        and _works(points.device)
     )
 
 
 @cache
-def _compiles(device: torch.device) -> bool:
-    """Whether Triton is here, and can compile for the device with what the system has."""
+def _works(device: torch.device) -> bool:
+    """Whether Triton is here, can compile for the device with what the system has, and agrees there with torch."""
     if torch.version.hip or torch.cuda.get_device_capability(device) < CAPABILITY:
         return False
     try:
+        from triton.errors import TritonError
         from triton.runtime import driver
-
-        # Making the driver compiles its glue: without a C compiler or Python's headers it cannot.
-        return bool(driver.active.get_current_target())
-    except (ImportError, OSError, RuntimeError, ValueError):
+    except ImportError:
         return False
+    try:
+        # Making the driver compiles its glue: without a C compiler or Python's headers it cannot.
+        shared = driver.active.utils.get_device_properties(device.index)["max_shared_mem"]
+        return bool(shared >= SHARED_BYTES) and _agrees(device)
+    except (TritonError, OSError, RuntimeError, SubprocessError):
+        return False
+
+
+@torch.no_grad()
+def _agrees(device: torch.device) -> bool:
+    """Whether a small fit and its terms are those of plain torch: compilers and drivers change, scores must not."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(2, 3, 80, generator=generator)[:, torch.arange(200) % 3]
+    points = unit(centres + torch.randn(2, 200, 80, generator=generator)).to(device)
+    mask = (torch.arange(200) < torch.tensor([[200], [11]])).to(device)
+    items, settings = torch.arange(2, device=device), FitSettings(components=3, iterations=5)
+    ours, plain = fit(points, mask, items, settings), mixture.fit(points, mask, items, settings)
+    densities = [log_density(one, points) for one in (ours, plain, plain.take(items.flip(0)))]
+    difference = terms(points, mask, plain, plain, source=items, target=items.flip(0)) * counts(mask).unsqueeze(1)
+    same = (densities[0] - densities[1])[mask], (difference - densities[1] + densities[2])[mask]
+    return all(bool((gap.abs() < AGREEMENT).all()) for gap in same)
 
 
 def fit(

@@ -12,6 +12,9 @@ from msdscore.encoders.placement import Placement
 from msdscore.encoders.weights import Checkpoint
 from msdscore.errors import ConfigError, require
 
+# SigLIP's pool is a torch attention, which reads the numbers of its layers itself; words are not generated.
+_WHOLE = ["vision_model.head", "lm_head"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeOptions(SharedOptions):
@@ -66,6 +69,6 @@ def _quantised(bits: int, dtype: torch.dtype) -> Mapping[str, Any]:
     require("bitsandbytes", extra="large")
     transformers = require("transformers", extra="hf")
     config = transformers.BitsAndBytesConfig(
-        load_in_4bit=bits == 4, load_in_8bit=bits == 8, bnb_4bit_compute_dtype=dtype
+        load_in_4bit=bits == 4, load_in_8bit=bits == 8, bnb_4bit_compute_dtype=dtype, llm_int8_skip_modules=_WHOLE
     )
     return {"quantization_config": config}

@@ -26,7 +26,7 @@ class TimmImages:
     """
 
     def __init__(self, spec: ImageTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
-        timm = require("timm", extra="timm")
+        timm = require("timm", extra="train")
         self._spec, self._whole = spec, where.whole
         self._place = place(where.device, where.dtype)
         self._side = spec.size or int(_config(timm, spec.source)["input_size"][-1])

@@ -1,0 +1,152 @@
+"""The commands bench, compare, table, benchmarks and metrics; downloads; and the evidence page."""
+
+import hashlib
+import json
+import threading
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from typer.testing import CliRunner
+
+from bench_sets import make_expert, make_sugarcrepe
+from msdscore.benchmarks.base import Download
+from msdscore.benchmarks.fetch import fetch, instructions
+from msdscore.benchmarks.registry import benchmark, benchmarks
+from msdscore.cli.app import app
+from msdscore.errors import InputError, MSDScoreError
+from msdscore.metrics.registry import list_metrics
+from msdscore.studies import evidence
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    root = tmp_path_factory.mktemp("cli")
+    make_sugarcrepe(root / "data")
+    make_expert(root / "data")
+    arguments = ("--root", root / "data", "-o", root / "out", "-e", "toy", "-m", "cosine", "-m", "length")
+    answer = call("bench", "sugarcrepe", "flickr8k-expert", *arguments, "--samples", 20)
+    assert answer.exit_code == 0, answer.output
+    return root, answer, arguments
+
+
+def test_bench_prints_tables_and_writes_results(results):
+    root, answer, _ = results
+    assert "SugarCrepe, official (16 items, 8 pictures)" in answer.stdout
+    assert "Flickr8k-Expert, official (24 items, 8 pictures)" in answer.stdout
+    assert "cosine|enc:toy@1|v:" in answer.stdout
+    assert {path.name for path in (root / "out").iterdir()} >= {"sugarcrepe.json", "flickr8k-expert.parquet"}
+
+
+def test_bench_again_counts_what_is_there_and_speaks_json(results):
+    _, _, arguments = results
+    answer = call("bench", "sugarcrepe", *arguments, "--samples", 20, "--protocol", "authors", "--json")
+    found = json.loads(answer.stdout)
+    assert [result["protocol"] for result in found] == ["authors"]
+    call("bench", "sugarcrepe", *arguments, "--samples", 20)
+
+
+def test_bench_takes_a_folder_of_folders(results, tmp_path):
+    make_sugarcrepe(tmp_path / "sugarcrepe")
+    answer = call("bench", "sugarcrepe", "--root", tmp_path, "-o", tmp_path / "out", "-m", "shorter", "--samples", 5)
+    assert answer.exit_code == 0
+    assert "shorter" in answer.stdout
+
+
+def test_user_errors_are_one_line(tmp_path):
+    answer = call("bench", "sugarcrepe", "--root", tmp_path, "-m", "length", "-o", tmp_path)
+    assert isinstance(answer.exception, MSDScoreError)
+    assert "github.com/RAIVNLab/sugar-crepe" in str(answer.exception)
+    assert "\n" not in str(answer.exception)
+
+
+def test_compare_and_table(results):
+    root, _, _ = results
+    file = root / "out" / "sugarcrepe.json"
+    answer = call("compare", f"{file}:cosine", f"{file}:length", "--samples", 50)
+    assert answer.exit_code == 0
+    assert "accuracy/replace_att" in answer.stdout
+    assert "McNemar" in answer.stdout
+    found = json.loads(call("compare", f"{file}:cosine", f"{file}:length", "--samples", 50, "--json").stdout)
+    assert found["items"] == 16
+    printed = call("table", file, root / "out" / "flickr8k-expert.json", "-f", "markdown").stdout
+    assert printed.count("| :--- |") == 2
+
+
+def test_lists_name_everything():
+    found = json.loads(call("benchmarks", "--json").stdout)
+    assert [row["name"] for row in found] == [row.name for row in benchmarks()]
+    assert all(row["licence"] and row["source"] and row["files"] for row in found)
+    assert json.loads(call("benchmarks", "show", "docent", "--json").stdout)["kind"] == "battles"
+    assert "protocols" in call("benchmarks", "show", "caparena").stdout
+    assert [row["name"] for row in json.loads(call("metrics", "--json").stdout)] == [row.name for row in list_metrics()]
+    assert "judge" in call("metrics").stdout
+    assert json.loads(call("metrics", "clipscore", "--json").stdout)["needs"] == ["encoder"]
+    assert "metric" in str(call("metrics", "nothing").exception)
+
+
+def test_get_says_how_where_no_hash_is_known(tmp_path):
+    answer = call("benchmarks", "get", "sugarcrepe", "--root", tmp_path)
+    assert answer.exit_code == 0
+    assert "no checksum is known for the files of sugarcrepe, so they are not fetched" in answer.output
+    assert "https://github.com/RAIVNLab/sugar-crepe" in answer.stdout
+    assert list(tmp_path.iterdir()) == []
+    assert all(len(found.sha256) == 64 for row in benchmarks() for found in row.downloads)
+
+
+@pytest.fixture
+def site(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "data.json").write_bytes(b"{}")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "site")))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_download_is_kept_only_with_the_right_hash(tmp_path, site):
+    right = Download(f"{site}/data.json", "sub/data.json", hashlib.sha256(b"{}").hexdigest())
+    row = replace(benchmark("sugarcrepe"), downloads=(right,))
+    told: list[str] = []
+    (path,) = fetch(row, tmp_path / "data", tell=told.append)
+    assert path.read_bytes() == b"{}"
+    fetch(row, tmp_path / "data", tell=told.append)
+    assert told[1].endswith("is there")
+    wrong = replace(row, downloads=(replace(right, sha256="0" * 64, place="other.json"),))
+    with pytest.raises(InputError, match=r"expected SHA-256 0{64}, got 44136f.*; not kept"):
+        fetch(wrong, tmp_path / "data")
+    assert not (tmp_path / "data" / "other.json").exists()
+    gone = replace(row, downloads=(replace(right, url=f"{site}/gone", place="gone"),))
+    with pytest.raises(InputError, match=r"gone cannot be fetched \(File not found\)"):
+        fetch(gone, tmp_path / "data")
+    assert "put under" in instructions(row, tmp_path)
+
+
+def test_the_evidence_page_keeps_what_people_wrote(tmp_path):
+    make_sugarcrepe(tmp_path / "data")
+    make_expert(tmp_path / "data")
+    page = tmp_path / "evidence.md"
+    page.write_text(f"# Evidence\n\nOur words.\n\n{evidence.BEGIN}\nold\n{evidence.END}\n\nMore words.\n")
+    evidence.main(["--data", str(tmp_path / "data"), "-o", str(page), "--encoder", "toy", "--samples", "20"])
+    text = page.read_text()
+    assert text.startswith("# Evidence\n\nOur words.\n\n<!-- generated: begin -->")
+    assert text.endswith("<!-- generated: end -->\n\nMore words.\n")
+    assert "old" not in text
+    assert "`python -m msdscore.studies.evidence --data DATA --encoder toy --samples 20`" in text
+    assert str(tmp_path) not in text
+    for heading in ("## SugarCrepe", "## Flickr8k-Expert", "Paired tests against cosine", "with the wrong one"):
+        assert heading in text
+    assert "- msd against cosine: " in text

@@ -1,0 +1,181 @@
+"""Two metrics on the same items: by hand, under the null, and across result files."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from bench_sets import make_expert, make_sugarcrepe, write_rows
+from msdscore.benchmarks.base import Aspect, Battle, Pair, Rated
+from msdscore.benchmarks.grid import comparison_grid, markdown, result_grids
+from msdscore.benchmarks.item_table import item_table, items_of
+from msdscore.benchmarks.paired import compare_sides, open_side
+from msdscore.benchmarks.registry import load
+from msdscore.benchmarks.result import read_result
+from msdscore.benchmarks.runner import Plan, run_benchmark
+from msdscore.errors import ConfigError, InputError
+from msdscore.report.tables import render
+from msdscore.scoring.scorer import Scorer
+from msdscore.stats.resample import Resampling
+
+HOW = Resampling(samples=200)
+
+
+def bench(root, name, output, metrics, **more):
+    plan = Plan(name=name, root=root, metrics=metrics, samples=20, **more)
+    run_benchmark(plan, output, lambda: Scorer("toy", "short"))
+    return output
+
+
+@pytest.fixture(scope="module")
+def crepe(tmp_path_factory):
+    root = make_sugarcrepe(tmp_path_factory.mktemp("crepe"))
+    return bench(root, "sugarcrepe", root / "crepe.json", ("cosine", "support", "length", "shorter"))
+
+
+def test_differences_of_accuracies_by_hand(crepe):
+    found = compare_sides(open_side(f"{crepe}:cosine"), open_side(f"{crepe}:length"), how=HOW)
+    by_name = {difference.name: difference for difference in found.differences}
+    assert list(by_name) == ["accuracy/mean", "accuracy/replace_att", "accuracy/add_att", "accuracy/all"]
+    part = by_name["accuracy/replace_att"]
+    assert (part.first, part.second, part.n) == (1.0, 0.0, 8)  # length ties on one colour word against another
+    permutation, mcnemar = part.tests
+    assert permutation.method == "cluster permutation, exact"
+    assert permutation.p_value == pytest.approx(2 / 2**8)
+    assert mcnemar.method == "McNemar, exact"
+    assert mcnemar.p_value == pytest.approx(2 / 2**8)
+    family = sorted(by_name[name].tests[0].p_value for name in ("accuracy/replace_att", "accuracy/add_att"))
+    assert part.adjusted == pytest.approx(
+        max(2 * family[0], family[1]) if part.tests[0].p_value == family[1] else 2 * family[0]
+    )
+    assert by_name["accuracy/all"].adjusted == by_name["accuracy/all"].tests[0].p_value
+    assert found.items == 16
+
+
+def test_a_metric_does_not_differ_from_itself(crepe):
+    found = compare_sides(open_side(f"{crepe}:cosine"), open_side(f"{crepe}:cosine"), how=HOW)
+    for difference in found.differences:
+        assert difference.interval.low == difference.interval.high == 0
+        assert difference.tests[0].p_value == 1
+
+
+def test_lower_is_better_is_turned(crepe):
+    straight = compare_sides(open_side(f"{crepe}:support"), open_side(f"{crepe}:cosine"), how=HOW)
+    figure = read_result(crepe).metric("support").figure("accuracy/all")
+    assert straight.differences[-1].first == pytest.approx(figure.value)
+
+
+def test_differences_of_correlations(tmp_path):
+    root = make_expert(tmp_path)
+    output = bench(root, "flickr8k-expert", tmp_path / "expert.json", ("cosine", "random", "length"))
+    found = compare_sides(open_side(f"{output}:cosine"), open_side(f"{output}:random"), how=HOW)
+    first, second = found.differences
+    assert (first.name, second.name) == ("tau_c", "tau_b")
+    result = read_result(output)
+    assert first.first == pytest.approx(result.metric("cosine").figure("tau_c").value)
+    assert first.first - first.second == pytest.approx(first.interval.value)
+    assert [test.method for test in first.tests] == ["cluster bootstrap", "cluster permutation"]
+    assert first.tests[0].p_value < 0.05
+    assert first.tests[1].p_value < 0.05
+    assert first.adjusted == first.tests[0].p_value  # two taus are one question
+    items, table = load("flickr8k-expert", root).items, open_side(f"{output}:cosine").table
+    scores = np.repeat([row[0] for row in table.column("cosine").to_pylist()], 3)
+    ratings = [rating for item in items for rating in item.ratings]
+    assert second.first == pytest.approx(scipy_stats.kendalltau(scores, ratings).statistic)
+
+
+def test_missing_scores_and_items_are_left_out_and_counted(tmp_path, crepe):
+    root = make_sugarcrepe(tmp_path)
+    items = load("sugarcrepe", root).items
+    write_rows(tmp_path / "given.jsonl", [{"id": item.id, "scores": [1, 0]} for item in items[:9]])
+    label = f"file:{tmp_path / 'given.jsonl'}"
+    other = bench(root, "sugarcrepe", tmp_path / "other.json", (label,), limit=12)
+    found = compare_sides(open_side(str(other)), open_side(f"{crepe}:cosine"), how=HOW)
+    assert found.not_in_both == 4
+    assert found.items + found.missing == 12
+    assert found.missing > 0
+    notes = comparison_grid(found).notes
+    assert f"{found.missing} items without a score on one side, left out" in notes
+    assert "4 items that only one result has, left out" in notes
+
+
+def test_results_that_cannot_be_compared(tmp_path, crepe):
+    with pytest.raises(ConfigError, match=r"crepe.json has several metrics; name one, as in .*crepe.json:cosine"):
+        open_side(str(crepe))
+    with pytest.raises(InputError, match=r"there is no file nowhere; expected a result"):
+        open_side("nowhere")
+    expert = bench(make_expert(tmp_path), "flickr8k-expert", tmp_path / "expert.json", ("length",))
+    with pytest.raises(InputError, match=r"expected two results of one benchmark, got sugarcrepe and flickr8k-expert"):
+        compare_sides(open_side(f"{crepe}:length"), open_side(str(expert)))
+    counted = tmp_path / "authors.json"
+    counted.write_text(json.dumps(json.loads(crepe.read_text()) | {"protocol": "authors"}))
+    (tmp_path / "crepe.parquet").write_bytes(crepe.with_suffix(".parquet").read_bytes())
+    with pytest.raises(InputError, match=r"expected two results of one protocol, got official and authors"):
+        compare_sides(open_side(f"{crepe}:length"), open_side(f"{counted}:length"))
+    (tmp_path / "crepe.parquet").unlink()
+    with pytest.raises(InputError, match=r"the scores .*crepe.parquet of this result are missing"):
+        open_side(f"{counted}:length")
+    other = make_sugarcrepe(tmp_path / "changed")
+    rows = [json.loads(line) for line in (other / "sugarcrepe.jsonl").read_text().splitlines()]
+    write_rows(other / "sugarcrepe.jsonl", [row | {"caption": "another"} for row in rows])
+    changed = bench(other, "sugarcrepe", tmp_path / "changed.json", ("length",))
+    with pytest.raises(InputError, match=r"items of the same id have another captions in the two results"):
+        compare_sides(open_side(f"{crepe}:length"), open_side(str(changed)))
+
+
+def test_tables_in_every_format(crepe):
+    grids = result_grids([read_result(crepe)])
+    text = markdown(grids[0])
+    assert "| metric | accuracy/mean | 95 % interval | wrong image | accuracy/replace_att |" in text
+    assert "- cosine: `cosine|enc:toy@1|" in text
+    tex = render(grids, "latex")
+    assert r"cosine & " in tex
+    assert r"accuracy/replace\_att" in tex
+    assert tex.count(r"\\") == 5
+    lines = render(grids, "csv").splitlines()
+    assert lines[0] == "table,row,column,value"
+    assert any(line.endswith("cosine,accuracy/replace_att,100.0") for line in lines)
+    with pytest.raises(LookupError, match="unknown format 'html'"):
+        render(grids, "html")
+
+
+def test_two_ways_of_counting_never_share_a_table(crepe):
+    from dataclasses import replace
+
+    result = read_result(crepe)
+    assert len(result_grids([result, replace(result, protocol="authors"), replace(result, limit=5)])) == 3
+    both = result_grids([result, replace(result, encoder="other@2,dtype:float32")])
+    assert len(both) == 1
+    assert both[0].columns[1] == "encoder"
+    assert [row[1] for row in both[0].rows] == ["toy@1"] * 4 + ["other@2"] * 4
+
+
+def test_items_come_back_from_their_table(tmp_path):
+    from pathlib import Path
+
+    battle = Battle(
+        "b",
+        Path("x/1.jpg"),
+        "one",
+        "two",
+        "tie",
+        "m",
+        "n",
+        "level 1",
+        "in-400",
+        "bad",
+        (Aspect("overall_quality", -2),),
+    )
+    pair = Pair("p", Path("2.jpg"), "yes", "no", "s", ("ref",), (40, 8))
+    rated = Rated("r", Path("3.jpg"), "text", (1.0, 2.0), ("ref",), "coco")
+    for item, kind in ((battle, "battles"), (pair, "pairs"), (rated, "rated")):
+        (back,) = items_of(item_table([item]), kind)
+        assert back.id == item.id
+        assert back.captions == item.captions
+        assert back.subset == item.subset
+        assert back.image.name == item.image.name
+    (back,) = items_of(item_table([battle]), "battles")
+    assert (back.winner, back.system_a, back.level, back.aspects) == ("tie", "m", "level 1", battle.aspects)
+    assert items_of(item_table([rated]), "rated")[0].ratings == (1.0, 2.0)
+    assert items_of(item_table([pair]), "pairs")[0].votes == (40, 8)

@@ -1,0 +1,267 @@
+"""Benchmark runs end to end with the toy encoder: figures, controls, crashes, and what is not hidden."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from bench_sets import COLOURS, make_expert, make_sugarcrepe, write_rows
+from msdscore.benchmarks.base import Pair, image_name, wrong_images
+from msdscore.benchmarks.chunks import chunks
+from msdscore.benchmarks.columns import score_matrix
+from msdscore.benchmarks.registry import load
+from msdscore.benchmarks.result import read_result
+from msdscore.benchmarks.runner import Plan, run_benchmark
+from msdscore.benchmarks.store import TextStore
+from msdscore.errors import CaptionError, ConfigError, InputError, RunError, UnknownNameError
+from msdscore.scoring.scorer import Scorer
+
+METRICS = ("cosine", "msd", "soft-msd", "support", "length", "constant")
+
+
+class Counting(Scorer):
+    """A scorer that counts what goes through its encoder."""
+
+    def __init__(self) -> None:
+        super().__init__("toy", "short")
+        self.pictures: list[int] = []
+        self.captions: list[str] = []
+
+    def embed_pictures(self, pictures):
+        self.pictures.append(len(pictures))
+        return super().embed_pictures(pictures)
+
+    def embed_captions(self, captions):
+        self.captions += captions
+        return super().embed_captions(captions)
+
+
+@pytest.fixture
+def scorer():
+    return Counting()
+
+
+def plan(root, name="sugarcrepe", metrics=METRICS, **more):
+    return Plan(name=name, root=root, metrics=metrics, samples=20, **more)
+
+
+def run(plan, folder, scorer, **more):
+    return run_benchmark(plan, folder / "out" / f"{plan.name}.json", lambda: scorer, **more)
+
+
+def test_a_run_gives_figures_controls_and_scores(tmp_path, scorer):
+    result = run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
+    assert (result.items, result.pictures, result.failed) == (16, 8, 0)
+    cosine, constant = result.metric("cosine"), result.metric("constant")
+    assert cosine.figure("accuracy/replace_att").value == 1.0
+    assert cosine.figures[0].name == "accuracy/mean"
+    wrong = {figure.name: figure.value for figure in cosine.control}
+    assert wrong["accuracy/replace_att"] < 0.7
+    assert constant.figures[0].value == 0
+    assert constant.figures[0].ties == 16
+    assert "|bench:sugarcrepe|protocol:official|n:16|seed:0" in cosine.signature
+    assert cosine.signature.startswith("cosine|enc:toy@1|v:")
+    assert result.metric("msd").signature.startswith("msd|enc:toy@1|k:3,2|")
+    assert result.versions["msdscore"]
+    assert read_result(tmp_path / "out" / "sugarcrepe.json") == result
+    table = pq.read_table(tmp_path / "out" / "sugarcrepe.parquet")
+    assert table.column("id").to_pylist() == [item.id for item in load("sugarcrepe", tmp_path).items]
+    assert {"cosine", "cosine@wrong", "length@wrong", "error"} <= set(table.column_names)
+
+
+def test_scores_equal_those_of_the_scorer_with_true_and_wrong_pictures(tmp_path, scorer):
+    items = load("sugarcrepe", make_sugarcrepe(tmp_path)).items
+    run(plan(tmp_path, seed=3, chunk_pictures=3), tmp_path, scorer)
+    table = pq.read_table(tmp_path / "out" / "sugarcrepe.parquet")
+    strangers = wrong_images(items, seed=3)
+    for column, images in (("soft-msd", [item.image for item in items]), ("soft-msd@wrong", strangers)):
+        for item, image, found in zip(items, images, table.column(column).to_pylist(), strict=True):
+            expected = [row["soft_msd"] for row in scorer.rank(image.read(), item.captions).rows()]
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_every_picture_and_caption_is_encoded_once(tmp_path, scorer):
+    run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
+    assert scorer.pictures == [8]
+    assert len(scorer.captions) == len(set(scorer.captions)) == 16
+    small = Counting()
+    run(plan(tmp_path, chunk_pictures=3), tmp_path / "small", small)
+    assert small.pictures == [4, 4, 3]  # one stranger beyond the chunk, and the ring closes
+    assert len(small.captions) == len(set(small.captions)) == 16
+
+
+def test_no_encoder_is_loaded_for_metrics_that_need_none(tmp_path):
+    make_sugarcrepe(tmp_path)
+
+    def never():
+        raise AssertionError("an encoder was loaded")
+
+    result = run_benchmark(plan(tmp_path, metrics=("length", "random")), tmp_path / "out.json", never)
+    assert result.encoder == ""
+    assert result.metric("length").control[0].value == result.metric("length").figures[0].value
+
+
+def test_a_stopped_run_goes_on_where_it_stopped(tmp_path):
+    make_sugarcrepe(tmp_path)
+    whole = run(plan(tmp_path, chunk_pictures=2), tmp_path / "whole", Counting())
+
+    class Dying(Counting):
+        def embed_pictures(self, pictures):
+            if len(self.pictures) == 2:
+                raise KeyboardInterrupt
+            return super().embed_pictures(pictures)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plan(tmp_path, chunk_pictures=2), tmp_path, Dying())
+    assert not (tmp_path / "out" / "sugarcrepe.json").exists()
+    again = Counting()
+    done: list[tuple[int, int]] = []
+    result = run(plan(tmp_path, chunk_pictures=2), tmp_path, again, progress=lambda *now: done.append(now))
+    assert len(again.pictures) == 2
+    assert done[-1] == (16, 16)
+    assert result == whole
+
+
+def test_another_protocol_counts_finished_scores_again(tmp_path, scorer):
+    run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
+    count = len(scorer.pictures)
+    result = run(plan(tmp_path, protocol="authors"), tmp_path, scorer)
+    assert result.protocol == "authors"
+    assert len(scorer.pictures) == count
+    with pytest.raises(UnknownNameError, match="unknown protocol of sugarcrepe 'offical'. Did you mean 'official'"):
+        run(plan(tmp_path, protocol="offical"), tmp_path, scorer)
+
+
+def test_other_work_is_not_overwritten_unless_asked(tmp_path, scorer):
+    run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
+    with pytest.raises(RunError, match=r"belongs to a run with another metrics"):
+        run(plan(tmp_path, metrics=("cosine",)), tmp_path, scorer)
+    result = run(plan(tmp_path, metrics=("cosine",)), tmp_path, scorer, overwrite=True)
+    assert [metric.label for metric in result.metrics] == ["cosine"]
+    with pytest.raises(ConfigError, match=r"a result is a .json file"):
+        run_benchmark(plan(tmp_path), tmp_path / "out.csv", lambda: scorer)
+
+
+def test_bad_pictures_and_captions_are_counted_and_shown(tmp_path, scorer):
+    result = run(plan(make_sugarcrepe(tmp_path, broken=True)), tmp_path, scorer)
+    assert result.failed == 3  # two items of the broken picture, one caption without words
+    assert any("cannot be decoded" in reason or "not a picture" in reason for reason in result.failures)
+    assert any("holds no words that the encoder can read" in reason for reason in result.failures)
+    assert result.metric("msd").figure("accuracy/all").missing == 3
+    assert result.metric("msd").figure("accuracy/all").n == 13
+    assert result.metric("length").figure("accuracy/all").missing == 0
+    wrong = {figure.name: figure.missing for figure in result.metric("msd").control}
+    assert wrong["accuracy/all"] == 3  # the two items that meet the broken picture, and the caption without words
+
+
+def test_a_limit_spreads_over_the_subsets(tmp_path, scorer):
+    result = run(plan(make_sugarcrepe(tmp_path), limit=5), tmp_path, scorer)
+    assert result.items == 5
+    assert {figure.name for figure in result.metrics[0].figures} >= {"accuracy/replace_att", "accuracy/add_att"}
+    assert [(note.what, note.count) for note in result.notes] == [("items left out by --limit", 11)]
+
+
+def test_one_picture_has_no_control_and_says_so(tmp_path, scorer):
+    result = run(plan(make_sugarcrepe(tmp_path), limit=1), tmp_path, scorer)
+    assert result.metrics[0].control == ()
+    assert "no wrong-image control: the items share one picture" in [note.what for note in result.notes]
+
+
+def test_ratings_with_the_candidate_set_of_a_picture(tmp_path, scorer):
+    metrics = ("cosine", "msd", "soft-msd", "soft-msd,set=image", "constant")
+    result = run(plan(make_expert(tmp_path), name="flickr8k-expert", metrics=metrics), tmp_path, scorer)
+    assert result.metric("cosine").figures[0].name == "tau_c"
+    assert result.metric("cosine").figures[0].value > 0.5
+    assert abs(result.metric("cosine").control[0].value) < 0.5
+    table = pq.read_table(tmp_path / "out" / "flickr8k-expert.parquet")
+    np.testing.assert_array_equal(score_matrix(table, "msd"), score_matrix(table, "soft-msd"))
+    assert (score_matrix(table, "soft-msd,set=image") != score_matrix(table, "msd")).any()
+    assert np.isnan(result.metric("constant").figures[0].value)
+
+
+def test_metrics_that_do_not_fit_the_benchmark_are_refused_before_any_work(tmp_path, scorer):
+    make_expert(tmp_path)
+    with pytest.raises(ConfigError, match="metric rank-agg chooses between two captions; flickr8k-expert rates single"):
+        run(plan(tmp_path, name="flickr8k-expert", metrics=("rank-agg",)), tmp_path, scorer)
+    with pytest.raises(InputError, match="metric refclipscore needs references, and the items of flickr8k-expert have"):
+        run(plan(tmp_path, name="flickr8k-expert", metrics=("refclipscore",)), tmp_path, scorer)
+    assert not scorer.pictures
+    with pytest.raises(ConfigError, match="limit must be at least 1, got 0"):
+        plan(tmp_path, limit=0)
+
+
+def test_scores_from_a_file_stand_beside_the_others(tmp_path, scorer):
+    items = load("sugarcrepe", make_sugarcrepe(tmp_path)).items
+    write_rows(tmp_path / "given.jsonl", [{"id": item.id, "scores": [1, 0]} for item in items[:-1]])
+    label = f"file:{tmp_path / 'given.jsonl'}"
+    result = run(plan(tmp_path, metrics=("cosine", label)), tmp_path, scorer)
+    given = result.metric(label)
+    assert given.figure("accuracy/all").value == 1
+    assert given.figure("accuracy/all").missing == 1
+    assert given.control == ()
+    assert "file:given.jsonl@" in given.signature
+
+
+def test_references_of_the_wrong_picture_make_the_control(tmp_path):
+    pytest.importorskip("pycocoevalcap", reason="needs the extra 'references'")
+    rows = {"HC": []}
+    for place, colour in enumerate(COLOURS):
+        captions = [f"a {colour} square on a wall", f"a {COLOURS[place - 1]} square on a wall"]
+        rows["HC"].append(
+            {"image": f"{colour}.png", "captions": captions, "label": 0, "references": [f"the {colour} square"]}
+        )
+    (tmp_path / "pascal_50s.json").write_text(json.dumps(rows))
+    result = run(plan(tmp_path, name="pascal50s", metrics=("rouge-l",)), tmp_path, None)
+    assert result.metrics[0].figures[0].value == 1
+    assert result.metrics[0].control[0].value < 0.7
+
+
+def test_chunks_cover_all_items_and_agree_with_the_control(tmp_path):
+    items = [Pair(f"{n}", Path(f"{n % 7}.jpg"), "p", "n") for n in range(20)]
+    for size in (1, 2, 3, 7, 100):
+        found = list(chunks(items, seed=5, control=True, size=size))
+        assert sorted(number for chunk in found for number in chunk.items) == list(range(20))
+        strangers = wrong_images(items, seed=5)
+        for chunk in found:
+            for number, own, other in zip(chunk.items, chunk.owner, chunk.stranger, strict=True):
+                assert image_name(chunk.pictures[own]) == image_name(items[number].image)
+                assert image_name(chunk.pictures[other]) == image_name(strangers[number])
+    assert all(not chunk.stranger for chunk in chunks(items, seed=5, control=False))
+
+
+def test_the_text_store_forgets_the_oldest_and_sorts_out_bad_texts(scorer):
+    def encode(texts):
+        if "bad" in texts:
+            raise CaptionError("bad text")
+        return scorer.embed_captions(texts)
+
+    store = TextStore(encode, limit=2000)
+    first = store.embed(["a red square", "blue"])
+    again = store.embed(["blue", "a red square"])
+    np.testing.assert_array_equal(first.pooled[0], again.pooled[1])
+    assert store.encoded == 2
+    store.embed([f"word {number}" for number in range(9)])
+    store.embed(["a red square"])
+    assert store.encoded == 12  # it had to be made again
+    batch, rows, reasons = store.embed_each(["a red square", "bad", "blue"])
+    assert len(batch) == 2
+    assert rows == {0: 0, 2: 1}
+    assert reasons == {1: "bad text"}
+
+
+def test_a_result_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere.json: cannot be read"):
+        read_result(tmp_path / "nowhere.json")
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(InputError, match=r"expected a result of `msdscore bench` in format 1"):
+        read_result(tmp_path / "other.json")
+
+
+def test_a_result_lists_its_metrics_when_asked_for_another(tmp_path, scorer):
+    result = run(plan(make_sugarcrepe(tmp_path), metrics=("cosine", "length")), tmp_path, scorer)
+    with pytest.raises(InputError, match="has no metric 'msd'; it has cosine, length"):
+        result.metric("msd")
+    assert replace(result, items=3).items == 3

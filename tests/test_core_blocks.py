@@ -1,0 +1,56 @@
+import threading
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from msdscore.core import blocks
+
+
+@given(sizes=st.lists(st.integers(1, 700), min_size=1, max_size=40), room=st.sampled_from([1, 50_000, 10_000_000]))
+def test_blocks_hold_every_item_once_within_their_room(sizes, room):
+    mask = torch.arange(700) < torch.tensor(sizes).unsqueeze(1)
+    with mock.patch.object(blocks, "BLOCK_BYTES", room):
+        parts = list(blocks.blocks(mask, lambda width: 40 * width))
+    assert sorted(torch.cat([part.items for part in parts]).tolist()) == list(range(len(sizes)))
+    for part in parts:
+        assert len(part.items) == 1 or len(part.items) * 40 * part.width <= room
+        assert all(sizes[item] <= part.width for item in part.items.tolist())
+
+
+@given(size=st.integers(1, 5000), extra=st.integers(0, 300))
+def test_a_size_class_depends_on_the_item_alone_and_wastes_little(size, extra):
+    mask = torch.zeros(1, size + extra, dtype=torch.bool)
+    mask[0, :size] = True
+    width = blocks.widths(mask).item()
+    assert width == blocks.widths(mask[:, :size]).item()
+    assert size <= width <= max(8 * -(-size // 8), 1.34 * size)
+
+
+def test_cut_and_place_are_inverse():
+    values = torch.arange(24.0).reshape(4, 6)
+    block = blocks.Block(torch.tensor([2, 0]), width=8, whole=False)
+    rows = blocks.cut(values, block)
+    assert rows.shape == (2, 8)
+    target = torch.zeros_like(values)
+    blocks.place(target, block.items, rows)
+    assert torch.equal(target[[2, 0]], values[[2, 0]])
+    assert torch.equal(target[[1, 3]], torch.zeros(2, 6))
+
+
+def test_an_error_in_one_block_reaches_the_caller_and_threads_are_as_before():
+    before = torch.get_num_threads()
+
+    def work(part):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        blocks.for_each(work, iter([blocks.Block(torch.tensor([0]), 8, True)]), torch.device("cpu"))
+    assert torch.get_num_threads() == before
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert seen == [before]
