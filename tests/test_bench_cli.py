@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -150,3 +151,11 @@ def test_the_evidence_page_keeps_what_people_wrote(tmp_path):
     for heading in ("## SugarCrepe", "## Flickr8k-Expert", "Paired tests against cosine", "with the wrong one"):
         assert heading in text
     assert "- msd against cosine: " in text
+
+
+def test_the_page_on_benchmarks_names_every_benchmark_and_metric():
+    page = (Path(__file__).parent.parent / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    for row in benchmarks():
+        assert f"| `{row.name}` |" in page, row.name
+    for metric in list_metrics():
+        assert f"`{metric.name}" in page, metric.name

@@ -1,5 +1,7 @@
 """Metrics on an encoder's vectors, against the scorer and against plain loops."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -155,3 +157,17 @@ def test_pairs_are_measured_once_and_with_the_keys_of_their_own_content(scorer, 
     np.testing.assert_allclose(score("msd", doubled)[0], score("msd", batch)[0], atol=1e-6)
     assert len(doubled.vectors.pair_images) == 4
     assert torch.is_tensor(doubled.vectors.images.points)
+
+
+def test_calibrated_max_sim_takes_away_what_the_text_finds_anywhere(scorer, batch):
+    with pytest.raises(
+        ConfigError, match="max-sim-cal needs a background; choose settings with calibration=background"
+    ):
+        score("max-sim-cal", batch)
+    background = scorer.embed_pictures([RED, BLUE]).points[:, :5]
+    changed = replace(batch, vectors=replace(batch.vectors, background=background))
+    text = scorer.embed_captions([PAIR[0]]).points[0]
+    offset = np.mean([[max(float(mean @ token) for mean in means) for token in text] for means in background])
+    raw, found = score("max-sim", batch), score("max-sim-cal", changed)
+    assert found[0, 0] == pytest.approx(raw[0, 0] - offset, abs=1e-6)
+    np.testing.assert_allclose(found[0] - found[1], raw[0] - raw[1], atol=1e-6)  # pictures compare as before

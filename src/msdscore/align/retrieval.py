@@ -1,7 +1,7 @@
 """How well an aligner finds captions by pictures and pictures by captions."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float, Int
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from msdscore.align.features import join_points
 from msdscore.align.losses import caption_table, token_table
-from msdscore.align.pairs import Pairs
+from msdscore.align.pairs import Pair, Pairs
 from msdscore.align.pictures import PictureReader
 from msdscore.encoders.heads import AlignedHeads, Projected
 from msdscore.encoders.towers import ImageTower, Points, TextTower
@@ -64,20 +64,10 @@ def embed_pairs(
     Raises:
         InputError: no picture can be read.
     """
-    reader = PictureReader()
-    images, texts, owner, unreadable = list[Projected](), list[Projected](), list[int](), 0
-    shown = 0
+    reader, counted = PictureReader(), _Counted()
+    images, texts = list[Projected](), list[Projected]()
     for start in range(0, len(pairs), chunk):
-        pictures, captions = list[Image](), list[str]()
-        for pair in pairs.items[start : start + chunk]:
-            try:
-                pictures.append(open_image(reader.read(pair.picture)))
-            except ImageError:
-                unreadable += 1
-                continue
-            captions += pair.captions
-            owner += [shown] * len(pair.captions)
-            shown += 1
+        pictures, captions = _read(pairs.items[start : start + chunk], reader, counted)
         if pictures:
             images.append(_kept(heads.project_images(towers[0].features(pictures)), local))
             parts = _parts(captions, chunk)
@@ -87,7 +77,31 @@ def embed_pairs(
     if not images:
         raise InputError(f"none of the {len(pairs)} validation pictures can be read")
     joined = _join(images)
-    return Judged(joined, _join(texts), torch.tensor(owner, device=joined.pooled.device), unreadable)
+    owner = torch.tensor(counted.owner, device=joined.pooled.device)
+    return Judged(joined, _join(texts), owner, counted.unreadable)
+
+
+@dataclass(slots=True)
+class _Counted:
+    """The picture of every caption read so far, and how many pictures could not be read."""
+
+    shown: int = 0
+    unreadable: int = 0
+    owner: list[int] = field(default_factory=list)
+
+
+def _read(pairs: Sequence[Pair], reader: PictureReader, counted: _Counted) -> tuple[list[Image], list[str]]:
+    pictures, captions = list[Image](), list[str]()
+    for pair in pairs:
+        try:
+            pictures.append(open_image(reader.read(pair.picture)))
+        except ImageError:
+            counted.unreadable += 1
+            continue
+        captions += pair.captions
+        counted.owner += [counted.shown] * len(pair.captions)
+        counted.shown += 1
+    return pictures, captions
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from msdscore.encoders.base import Embeddings
 from msdscore.errors import RowError
 from msdscore.io.keys import pixel_key, text_key
 from msdscore.metrics.base import Batch, Floats, Ints, Vectors
+from msdscore.scoring.bank import moved
 from msdscore.scoring.batches import join, take
 from msdscore.scoring.comparison import Encoded
 from msdscore.scoring.measurement import numbers
@@ -38,7 +39,10 @@ def make_vectors(
         columns = {name: np.array([getattr(row, name) for row in rows], dtype=np.float64) for name in _COLUMNS}
     else:
         columns = {"similarity": _similarity(images, texts, pair_images, pair_texts)}
-    found = Vectors(images, texts, readable, pair_images, pair_texts, pair_of, columns, store.embed, scorer.config)
+    background = None if scorer.bank is None else moved(scorer.bank.bank, images.points.device).images.means
+    found = Vectors(
+        images, texts, readable, pair_images, pair_texts, pair_of, columns, store.embed, scorer.config, background
+    )
     return found, reasons
 
 

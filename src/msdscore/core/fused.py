@@ -58,8 +58,7 @@ def serves(points: Float[Tensor, "batch points dim"], *mixtures: int | Mixture) 
     tensors = [points, *(one.means for one in mixtures if isinstance(one, Mixture))]
     sizes = (one if isinstance(one, int) else one.means.shape[1] for one in mixtures)
     return (
-        points.device.type == "cuda"
-        and points.dtype in DTYPES
+        points.dtype in DTYPES
         and all(tensor.dtype == torch.float32 for tensor in tensors[1:])
         and max(sizes) <= MOST_COMPONENTS
         and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
@@ -70,7 +69,7 @@ def serves(points: Float[Tensor, "batch points dim"], *mixtures: int | Mixture) 
 @cache
 def _works(device: torch.device) -> bool:
     """Whether Triton is here, can compile for the device with what the system has, and agrees there with torch."""
-    if torch.version.hip or torch.cuda.get_device_capability(device) < CAPABILITY:
+    if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device) < CAPABILITY:
         return False
     try:
         from triton.errors import TritonError

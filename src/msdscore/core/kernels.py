@@ -90,14 +90,10 @@ def _gram(x, there, gram, end, dim, point_stride, edge, TILE: tl.constexpr, DEPT
             tile = tl.zeros([TILE, TILE], tl.float32)
             for begin in range(0, dim, DEPTH):
                 axis = begin + tl.arange(0, DEPTH)
-                one = tl.load(
-                    x + row[:, None] * point_stride + axis[None, :],
-                    mask=(row < end)[:, None] & (axis < dim)[None, :], other=0.0,
-                )  # fmt: skip
-                two = tl.load(
-                    x + column[None, :] * point_stride + axis[:, None],
-                    mask=(column < end)[None, :] & (axis < dim)[:, None], other=0.0,
-                )  # fmt: skip
+                rows_inside = (row < end)[:, None] & (axis < dim)[None, :]
+                columns_inside = (column < end)[None, :] & (axis < dim)[:, None]
+                one = tl.load(x + row[:, None] * point_stride + axis[None, :], mask=rows_inside, other=0.0)
+                two = tl.load(x + column[None, :] * point_stride + axis[:, None], mask=columns_inside, other=0.0)
                 one_large, one_small = _halves(one.to(tl.float32) * POINT_SCALE)
                 two_large, two_small = _halves(two.to(tl.float32) * POINT_SCALE)
                 tile = tl.dot(one_large, two_small, tile)
@@ -248,18 +244,16 @@ def _combine(
         for top in range(0, end, STRIP):
             strip = top + tl.arange(0, STRIP)
             share = tl.load(shares + half[:, None] * BLOCK + strip[None, :])
-            rows = tl.load(
-                x + strip[:, None] * point_stride + axis[None, :],
-                mask=(strip < end)[:, None] & (axis < dim)[None, :], other=0.0,
-            )  # fmt: skip
+            inside = (strip < end)[:, None] & (axis < dim)[None, :]
+            rows = tl.load(x + strip[:, None] * point_stride + axis[None, :], mask=inside, other=0.0)
             # Padding inside the item may hold anything, even what zero times it would not silence.
             real = tl.load(there + strip, mask=strip < end, other=0) != 0
             large, small = _halves(tl.where(real[:, None], rows.to(tl.float32) * POINT_SCALE, 0.0))
             total = tl.dot(share, small, total)
             total = tl.dot(share, large, total)
         mean = tl.sum(tl.reshape(total, [2, MOST, 2 * DEPTH]), axis=0) / (length * POINT_SCALE)[:, None]
-        inside = (component < components)[:, None] & (axis < dim)[None, :]
-        tl.store(means + component[:, None] * dim + axis[None, :], mean, mask=inside)
+        kept = (component < components)[:, None] & (axis < dim)[None, :]
+        tl.store(means + component[:, None] * dim + axis[None, :], mean, mask=kept)
 
 
 @_kernel
@@ -277,16 +271,14 @@ def terms_kernel(
     column = tl.arange(0, 2 * MOST)
     second = column - MOST
     mine, theirs = column < own_components, (second >= 0) & (second < other_components)
+    places = points + item * item_stride + row[:, None] * point_stride
     own_means += item * own_components * dim
     other_means += rival * other_components * dim
     cosines = tl.zeros([TILE, 2 * MOST], tl.float32)
     for begin in range(0, dim, DEPTH):
         axis = begin + tl.arange(0, DEPTH)
         inside = (axis < dim)[:, None]
-        x = tl.load(
-            points + item * item_stride + row[:, None] * point_stride + axis[None, :],
-            mask=real[:, None] & (axis < dim)[None, :], other=0.0,
-        )  # fmt: skip
+        x = tl.load(places + axis[None, :], mask=real[:, None] & (axis < dim)[None, :], other=0.0)
         own = tl.load(own_means + column[None, :] * dim + axis[:, None], mask=mine[None, :] & inside, other=0.0)
         other = tl.load(other_means + second[None, :] * dim + axis[:, None], mask=theirs[None, :] & inside, other=0.0)
         cosines = tl.dot(x.to(tl.float32), own + other, cosines, input_precision="tf32x3")

@@ -12,8 +12,9 @@ from msdscore.encoders.placement import Placement
 from msdscore.encoders.weights import Checkpoint
 from msdscore.errors import ConfigError, require
 
-# SigLIP's pool is a torch attention, which reads the numbers of its layers itself; words are not generated.
-_WHOLE = ["vision_model.head", "lm_head"]
+# Layers whose numbers are read by other code, which would take the packed bits for them: SigLIP's attention pool,
+# and the patches of SigLIP 2, whose dtype the pixels are turned into.
+_WHOLE = ["vision_model.head", "vision_model.embeddings.patch_embedding", "lm_head"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,14 +15,14 @@ def read_spec(kind: type[Spec], given: Any, *, where: str = "") -> Spec:
     >>> from msdscore.encoders.heads import HeadSpec
     >>> read_spec(HeadSpec, {"kind": "mlp", "dropout": 0}).kind
     'mlp'
-    >>> read_spec(HeadSpec, {"kid": "mlp"}, where="heads.image")
+    >>> read_spec(HeadSpec, {"dropout": "much"}, where="heads.image")
     Traceback (most recent call last):
-    msdscore.errors.UnknownNameError: unknown setting 'heads.image.kid'. Did you mean 'heads.image.kind'? Known: heads.image.blocks, heads.image.dropout, heads.image.heads, heads.image.hidden, heads.image.kind, heads.image.norm
+    msdscore.errors.ConfigError: heads.image.dropout should be float, got 'much'
 
     Raises:
         UnknownNameError: a key that the spec does not have.
         ConfigError: a value of the wrong type, or that cannot work.
-    """  # noqa: E501
+    """
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where or kind.__name__} should be a table of settings, got {given!r}")
     hints = get_type_hints(kind)

@@ -20,6 +20,7 @@ from msdscore.encoders.towers import (
     feature_dims,
 )
 from msdscore.encoders.weights import find_checkpoint, looks_like_hub_name
+from msdscore.errors import WeightsError
 
 
 def load_towers(
@@ -78,9 +79,17 @@ def _encoder(source: str, revision: str, where: TowerPlace, loaded: dict[tuple[s
 
 
 def _encoder_files(source: str, revision: str, sha256: str, given: str) -> tuple[Path, ...]:
-    row = find_row(source, revision=revision or None)
-    if not (Path(row.source).expanduser().is_dir() if row.source else False) and not looks_like_hub_name(row.source):
-        return ()
-    files = find_checkpoint(row.source, revision=revision or None).weight_files()
+    files = _files(find_row(source, revision=revision or None).source, revision)
     verify_files(files, sha256, source=given)
     return files
+
+
+def _files(source: str, revision: str) -> tuple[Path, ...]:
+    """Weight files of a checkpoint; none for encoders without weights, or with files of another kind."""
+    if not source or not (Path(source).expanduser().is_dir() or looks_like_hub_name(source)):
+        return ()
+    try:
+        return find_checkpoint(source, revision=revision or None).weight_files()
+    except WeightsError:
+        # Loading the encoder itself says what is wrong, if anything is.
+        return ()

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from PIL.Image import Image
+from torch import Tensor
 
 from msdscore.encoders.base import Embeddings
 from msdscore.scoring.config import MSDConfig
@@ -29,7 +30,8 @@ class Vectors:
     `image_row[p]` and `text_row[t]` are the rows of the batch's picture p and text t, −1 where it could not be read.
     Pair k is row `pair_images[k]` of `images` with row `pair_texts[k]` of `texts`; `pair_of[c, j]` is the pair of
     case c and candidate j, −1 where there is none. `numbers` holds columns over the pairs: similarity, and with
-    mixtures coverage, support, beta, divergence and msd. `embed` encodes further texts.
+    mixtures coverage, support, beta, divergence and msd. `embed` encodes further texts. `background` holds the
+    means (items, components, dim) of the pictures that the scorer calibrates against, where it does.
     """
 
     images: Embeddings
@@ -41,6 +43,7 @@ class Vectors:
     numbers: Mapping[str, Floats]
     embed: Callable[[Sequence[str]], Embeddings]
     config: MSDConfig
+    background: Tensor | None = None
 
     def spread(self, by_pair: Floats) -> Floats:
         """Numbers of pairs as a matrix of cases and candidates, NaN where there is no pair."""

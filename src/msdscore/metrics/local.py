@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from msdscore.errors import ConfigError, require
-from msdscore.metrics.base import Floats, Loaded, Scored, Vectors
+from msdscore.metrics.base import Batch, Floats, Loaded, Scored, Vectors
 from msdscore.metrics.msd import vectors_of
 
 SINKHORN_REG = 0.05  # of cosine distances, which lie between 0 and 2
@@ -18,6 +18,17 @@ _STEPS, _PRECISION = 1000, 1e-6
 def load_max_sim() -> Loaded:
     r"""Mean over the caption's tokens of the largest cosine with a patch, :math:`\frac{1}{M}\sum_j\max_i x_i y_j`."""
     return Loaded(lambda batch: Scored(_over_pairs(vectors_of(batch), _max_sim)))
+
+
+def load_calibrated_max_sim() -> Loaded:
+    """Max-similarity less what each token finds in a background picture on average, component means for patches."""
+
+    def score(batch: Batch) -> Scored:
+        vectors = vectors_of(batch)
+        raw = _over_pairs(vectors, _max_sim)
+        return Scored(raw - vectors.spread(_background_sim(vectors)[vectors.pair_texts]))
+
+    return Loaded(score)
 
 
 def load_sinkhorn(reg: str = f"{SINKHORN_REG}") -> Loaded:
@@ -40,6 +51,19 @@ def load_sinkhorn(reg: str = f"{SINKHORN_REG}") -> Loaded:
 
 def _max_sim(cosines: Tensor) -> float:
     return float(cosines.max(dim=0).values.double().mean())
+
+
+def _background_sim(vectors: Vectors) -> Floats:
+    """For every text the mean over background pictures of its max-similarity with them."""
+    if vectors.background is None:
+        raise ConfigError("max-sim-cal needs a background; choose settings with calibration=background")
+    items, components, dim = vectors.background.shape
+    means = vectors.background.reshape(items * components, dim)
+    found = np.zeros(len(vectors.texts))
+    for row, (points, mask) in enumerate(zip(vectors.texts.points, vectors.texts.mask, strict=True)):
+        cosines = (means @ points[mask].to(means).mT).unflatten(0, (items, components))
+        found[row] = float(cosines.amax(dim=1).double().mean())
+    return found
 
 
 def _over_pairs(vectors: Vectors, measure: Callable[[Tensor], float]) -> Floats:

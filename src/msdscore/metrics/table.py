@@ -99,6 +99,13 @@ ROWS: tuple[MetricRow, ...] = (
         citation="Yao et al., FILIP, ICLR 2022, arXiv:2111.07783",
     ),
     MetricRow(
+        name="max-sim-cal",
+        loader=f"{_HERE}.local:load_calibrated_max_sim",
+        title="max-sim less its mean over the calibration's background pictures",
+        needs=_MIXTURES,
+        note="needs settings with calibration=background",
+    ),
+    MetricRow(
         name="sinkhorn",
         loader=f"{_HERE}.local:load_sinkhorn",
         title="entropic transport cost between tokens and patches",

@@ -1,0 +1,149 @@
+"""The fused kernels against plain torch: on a GPU as they run, elsewhere through Triton's interpreter if it is here."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+
+from msdscore.core import fused
+from msdscore.core.divergence import PointSet, diverge, fit_all
+from msdscore.core.mixture import FitSettings, fit
+from point_sets import ragged, take
+
+needs_cuda = pytest.mark.skipif(
+    not (torch.cuda.is_available() and find_spec("triton")), reason="needs a CUDA device and Triton"
+)
+needs_interpreter = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, whose interpreter is used")
+
+
+def on(side, device, dtype=None):
+    return PointSet(side.points.to(device, dtype), side.mask.to(device), side.keys.to(device))
+
+
+def both(images, texts, owner, components=(3, 2), **options):
+    image, text = (FitSettings(components=count, **options) for count in components)
+    return diverge(images, texts, owner, image_fit=image, text_fit=text)
+
+
+def starving():
+    """Points at two poles: with three components at this kappa one starves at once."""
+    generator = torch.Generator().manual_seed(0)
+    centre = torch.nn.functional.normalize(torch.randn(1, 64, generator=generator), dim=-1)
+    spots = torch.cat([centre.expand(5, -1), -centre]) + 1e-3 * torch.randn(6, 64, generator=generator)
+    side = torch.nn.functional.normalize(spots, dim=-1).unsqueeze(0)
+    return PointSet(side, torch.ones(1, 6, dtype=torch.bool), torch.zeros(1, dtype=torch.int64))
+
+
+def check_divergences(device, sizes, components, init, dim=48):
+    """Ragged items with holes and NaN in the padding, two captions for one image, against float64."""
+    images = ragged(sizes, dim, seed=1, dtype=torch.float32, extra=3)
+    texts = ragged([12, 1, 17, 5], dim, seed=2, dtype=torch.float32)
+    images.mask[0, 1] = False
+    images.points[~images.mask] = torch.nan
+    owner = torch.tensor([1, 0, len(sizes) - 1, 1])
+    exact = both(on(images, "cpu", torch.float64), on(texts, "cpu", torch.float64), owner, components, init=init)
+    with mock.patch.object(fused, "serves", return_value=True):
+        result = both(on(images, device), on(texts, device), owner.to(device), components, init=init)
+    # The tolerance that float32 owes float64 at kappa 20; typical is 1e-6.
+    assert torch.allclose(result.coverage.cpu().double(), exact.coverage, atol=1e-4)
+    assert torch.allclose(result.support.cpu().double(), exact.support, atol=1e-4)
+    assert (result.coverage_terms.cpu()[~images.mask[owner]] == 0).all()
+
+
+def check_death(device):
+    side, settings = starving(), FitSettings(components=3, kappa=300.0, iterations=6)
+    exact = fit(side.points.double(), side.mask, side.keys, settings)
+    there = on(side, device)
+    result = fused.fit(there.points, there.mask, there.keys, settings)
+    assert torch.allclose(result.means.cpu().double(), exact.means, atol=1e-4)
+    assert torch.allclose(result.log_weights.cpu().double(), exact.log_weights, atol=1e-4)
+
+
+def check_no_iterations(device):
+    side, settings = on(ragged([9, 4], 24, dtype=torch.float32), device), FitSettings(components=2, iterations=0)
+    result = fused.fit(side.points, side.mask, side.keys, settings)
+    exact = fit(side.points.double(), side.mask, side.keys, settings)
+    assert torch.allclose(result.means.double(), exact.means, atol=1e-6)
+
+
+def interpret():
+    check_divergences("cpu", [16, 33, 4], (3, 2), "spread")
+    check_divergences("cpu", [66, 5], (8, 5), "sample")
+    check_death("cpu")
+    check_no_iterations("cpu")
+
+
+@needs_interpreter
+def test_interpreted_kernels_agree_with_torch():
+    # Triton reads the switch when kernels are defined, so they are defined in a process of their own.
+    here = Path(__file__)
+    script = "import warnings; warnings.simplefilter('ignore'); import test_core_fused as t; t.interpret()"
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=here.parent, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@needs_cuda
+@pytest.mark.parametrize("init", ["spread", "sample"])
+@pytest.mark.parametrize(
+    ("sizes", "components"),
+    [([16, 9, 3], (3, 2)), ([49, 64, 20], (5, 3)), ([256, 196, 70, 5], (3, 2)), ([577, 300], (8, 8))],
+)
+def test_cuda_agrees_with_float64(sizes, components, init):
+    check_divergences("cuda", sizes, components, init, dim=256)
+
+
+@needs_cuda
+def test_cuda_revives_dead_components_and_takes_no_step_when_told_so():
+    check_death("cuda")
+    check_no_iterations("cuda")
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_cuda_items_have_the_same_bits_in_any_company_and_run(dtype):
+    images = on(ragged([256, 40, 9, 200, 1030], 96, dtype=torch.float32), "cuda", dtype)
+    texts = on(ragged([12, 16, 17, 70, 1], 96, seed=1, dtype=torch.float32), "cuda", dtype)
+    owner = torch.arange(5, device="cuda")
+    together = both(images, texts, owner)
+    again = both(images, texts, owner)
+    assert torch.equal(together.coverage_terms, again.coverage_terms)
+    assert torch.equal(together.support_terms, again.support_terms)
+    for i in range(5):
+        width = int(images.mask[i].sum())
+        cropped = PointSet(images.points[[i], :width], images.mask[[i], :width], images.keys[[i]])
+        alone = both(cropped, take(texts, [i]), owner[:1])
+        assert torch.equal(alone.coverage_terms[0], together.coverage_terms[i, :width])
+        assert torch.equal(alone.support_terms[0], together.support_terms[i])
+
+
+@needs_cuda
+def test_kernels_are_trusted_on_this_device():
+    assert fused.serves(torch.zeros(1, 4, 8, device="cuda"), 3)
+
+
+def test_a_cpu_other_dtypes_gradients_and_many_components_go_through_torch():
+    points = torch.zeros(1, 4, 8)
+    assert not fused.serves(points, 3)
+    # All but the device are plain conditions: take the CPU for a device that works.
+    with mock.patch.object(fused, "_works", return_value=True):
+        assert fused.serves(points, 8)
+        assert fused.serves(points.bfloat16(), 3)
+        assert not fused.serves(points, 9)
+        assert not fused.serves(points.double(), 3)
+        assert not fused.serves(points.requires_grad_(), 3)
+        with torch.no_grad():
+            assert fused.serves(points, 3)
+
+
+def test_importing_and_using_the_core_on_a_cpu_does_not_import_triton():
+    side = ragged([5], 8)
+    fit_all(side, FitSettings(components=2))
+    assert "msdscore.core.kernels" not in sys.modules
