@@ -85,7 +85,8 @@ def encoder_share(batch=512):
         text_config={"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12},
         projection_dim=768,
     )  # fmt: skip
-    model = CLIPModel(config).to("cuda", torch.bfloat16).eval()
+    with torch.device("cuda"):
+        model = CLIPModel(config).to(torch.bfloat16).eval()
     pixels = torch.randn(batch, 3, 224, 224, device="cuda", dtype=torch.bfloat16)
     ids = torch.randint(1000, 40000, (batch, 14), device="cuda")
     ids[:, -1] = 49407

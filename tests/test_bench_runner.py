@@ -265,3 +265,27 @@ def test_a_result_lists_its_metrics_when_asked_for_another(tmp_path, scorer):
     with pytest.raises(InputError, match="has no metric 'msd'; it has cosine, length"):
         result.metric("msd")
     assert replace(result, items=3).items == 3
+
+
+def test_a_judge_calls_its_own_ties_on_battles(tmp_path):
+    rows, verdicts = [], []
+    for number, winner in enumerate(["GPT-4o-0806", "LLaVA-1.5-7B", "equal", "bad", "GPT-4o-0806"]):
+        rows.append(
+            {"img": f"{number}.jpg", "source1": "GPT-4o-0806", "source2": "LLaVA-1.5-7B", "caption1": "one",
+             "caption2": "two", "winner": winner, "cluster": "level 1"}
+        )  # fmt: skip
+        verdicts.append(
+            {"id": f"{number}:{number}.jpg", "verdict": {"GPT-4o-0806": "a", "LLaVA-1.5-7B": "b"}.get(winner, "tie")}
+        )
+    verdicts[4]["verdict"] = "tie"
+    (tmp_path / "caparena_annots_eval.json").write_text(json.dumps(rows))
+    write_rows(tmp_path / "judge.jsonl", verdicts)
+    write_rows(tmp_path / "scores.jsonl", [{"id": row["id"], "scores": [1, 0]} for row in verdicts])
+    labels = tuple(f"file:{tmp_path / name}.jsonl" for name in ("judge", "scores"))
+    result = run(plan(tmp_path, name="caparena", metrics=labels), tmp_path, None)
+    judged, scored = result.metrics
+    assert judged.judged
+    assert not scored.judged
+    head = judged.figure("agreement/all")
+    assert (head.value, head.ties) == (0.8, 3)  # a threshold would have made two ties, as people did
+    assert scored.figure("agreement/all").value == 0.4

@@ -97,7 +97,7 @@ def _metric(how: Counting, metric: Metric, table: pa.Table, items: Sequence[Item
         metric.label,
         signature(metric, how.scorer) + tail,
         metric.higher_is_better,
-        metric.row.judged,
+        metric.judged,
         true,
         wrong,
         fact_sums(table, metric.label) or None,
@@ -108,4 +108,4 @@ def _figures(how: Counting, metric: Metric, items: Sequence[Item], scores: Float
     if scores is None or np.isnan(scores).all():
         return ()
     resampling = Resampling(samples=how.samples, seed=how.seed)
-    return count(how.row, items, scores, protocol=how.protocol, how=resampling, judged=metric.row.judged)
+    return count(how.row, items, scores, protocol=how.protocol, how=resampling, judged=metric.judged)

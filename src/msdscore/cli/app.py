@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from msdscore.cli.align import align
 from msdscore.cli.bank import bank
 from msdscore.cli.bench import bench
 from msdscore.cli.benchmarks import benchmarks
@@ -40,6 +41,7 @@ app.command()(table)
 app.command()(metrics)
 app.add_typer(benchmarks, name="benchmarks")
 app.add_typer(study, name="study")
+app.add_typer(align, name="align")
 
 
 def _version(wanted: bool) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from msdscore.benchmarks.result import Result
 
 DEFAULT_METRICS = ["cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "length"]
-STOPPED = 130
+SOME_FAILED, STOPPED = 3, 130
 
 
 def bench(
@@ -45,6 +45,8 @@ def bench(
 
     Writes NAME.json (figures, intervals, controls, signatures) and NAME.parquet (scores of every item), and prints
     tables. The same command goes on where it stopped; another --protocol counts finished scores again.
+
+    Exit codes: 0 all scored, 3 some items failed and say why, 2 wrong usage.
     """
     from functools import cache
 
@@ -64,7 +66,9 @@ def bench(
         )
         for name in names
     ]  # fmt: skip
-    show_results([_run(plan, output, scorer, overwrite) for plan in plans], as_json=json)
+    results = [_run(plan, output, scorer, overwrite) for plan in plans]
+    show_results(results, as_json=json)
+    raise typer.Exit(SOME_FAILED if any(result.failed for result in results) else 0)
 
 
 def _run(plan: Any, output: Path, scorer: Any, overwrite: bool) -> "Result":

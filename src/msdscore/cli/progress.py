@@ -2,6 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from msdscore.align.session import Event
 
 
 @contextmanager
@@ -27,3 +31,26 @@ def bar(what: str) -> Iterator[Callable[[int, int], None]]:
             progress.update(task, rate=f"{speed:.1f}/s" if speed else "")
 
         yield show
+
+
+@contextmanager
+def events() -> "Iterator[Callable[[Event], None]]":
+    """A function that takes what a training run tells, and shows the step, the losses and the last evaluation."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(
+        *columns, TextColumn("{task.fields[values]}"), console=console, disable=not console.is_terminal
+    ) as bars:
+        tasks: dict[str, Any] = {}
+
+        def tell(event: "Event") -> None:
+            task = tasks.get(event.kind)
+            if task is None:
+                task = tasks[event.kind] = bars.add_task(event.kind, values="")
+            values = "  ".join(f"{name} {value:.4g}" for name, value in event.values.items())
+            bars.update(task, completed=event.done, total=event.of, values=values)
+
+        yield tell

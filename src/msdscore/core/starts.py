@@ -45,7 +45,7 @@ def sample(mask: Bool[Tensor, "batch points"], keys: Int[Tensor, " batch"], *, s
     Integers decide, so neither device nor dtype nor padding nor the rest of the batch can change the draw.
 
     >>> sample(torch.tensor([[True, True, True, False]]), torch.tensor([7]), seed=0, count=4)
-    tensor([[2, 0, 1, 2]])
+    tensor([[2, 1, 0, 2]])
     """
     numbers = torch.arange(mask.shape[1], device=mask.device)
     seeded = _mix(keys.to(torch.int64) ^ _mix(torch.full_like(keys, seed, dtype=torch.int64)))

@@ -115,6 +115,7 @@ class Loaded:
     score: Score
     choices: str = ""
     lower_is_better: bool | None = None  # where the argument decides, and not the row
+    judged: bool = False  # likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +149,7 @@ class Metric:
     score: Score
     choices: str
     higher_is_better: bool
+    judged: bool = False
 
     def needs(self, need: Need) -> bool:
         """Whether it cannot do without that."""

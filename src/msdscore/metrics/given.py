@@ -17,7 +17,7 @@ _Rows = dict[str, dict[str, Any]]
 def load_file(path: str, lower_is_better: str = "false") -> Loaded:
     """Scores of a JSON Lines file: a row an item, `id` with `score`, `scores` (one a caption) or `verdict`.
 
-    A verdict is "a", "b" or "tie". The wrong-image control is taken from `wrong_score`, `wrong_scores` or
+    A verdict is "a", "b" or "tie"; a file of verdicts is a judge that calls its own ties. The wrong-image control is taken from `wrong_score`, `wrong_scores` or
     `wrong_verdict`, and is missing where there is none.
     """
     if lower_is_better not in ("true", "false"):
@@ -37,7 +37,8 @@ def load_file(path: str, lower_is_better: str = "false") -> Loaded:
         return Scored(np.array(values, dtype=np.float64).reshape(len(batch), width))
 
     choices = f"file:{file.name}@{file_key(file)[:8]}"
-    return Loaded(score, choices, lower_is_better == "true")
+    verdicts = bool(rows) and all("verdict" in row for row in rows.values())
+    return Loaded(score, choices, lower_is_better == "true", verdicts)
 
 
 def _read(path: Path) -> _Rows:

@@ -48,7 +48,7 @@ def load_metric(asked: str) -> Metric:
     loader: Callable[..., Loaded] = _resolve(row.loader)
     loaded = loader(argument, **options) if row.argument else loader(**options)
     lower = not row.higher_is_better if loaded.lower_is_better is None else loaded.lower_is_better
-    return Metric(asked, row, loaded.score, loaded.choices, not lower)
+    return Metric(asked, row, loaded.score, loaded.choices, not lower, row.judged or loaded.judged)
 
 
 def load_metrics(asked: Iterable[str]) -> tuple[Metric, ...]:

@@ -7,7 +7,7 @@ and Flickr8k-Expert, in their released form or in the rows form.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,17 +15,21 @@ from msdscore.benchmarks.grid import NONE, Grid, markdown, p_value, result_grids
 from msdscore.benchmarks.paired import Comparison, compare_sides, is_subset, side_of
 from msdscore.benchmarks.result import MetricResult, Result
 from msdscore.benchmarks.runner import Plan, run_benchmark
+from msdscore.encoders.base import Encoder
+from msdscore.encoders.registry import load_encoder
 from msdscore.io.atomic import write_bytes
 from msdscore.scoring.scorer import DEFAULT_ENCODER, Scorer
 from msdscore.stats.resample import Resampling, holm
+from msdscore.studies.remembered import Remembered
 
 BASELINE = "cosine"
-SHARED = ("cosine", "clipscore", "coverage", "support", "bi-kl", "msd", "soft-msd")
-LOCAL = ("max-sim",)
+MIXTURES = ("coverage", "support", "bi-kl", "msd", "soft-msd")
+SHARED = (BASELINE, "clipscore", *MIXTURES, "max-sim")
+PAPER = "short"  # the preset of the paper's settings for captions of a sentence
 TRIVIAL = ("length", "shorter", "random", "constant")
 METRICS = {
-    "sugarcrepe": (*SHARED, "rank-agg", *LOCAL, *TRIVIAL),
-    "flickr8k-expert": (*SHARED, "soft-msd,set=image", *LOCAL, *TRIVIAL),
+    "sugarcrepe": (*SHARED, "rank-agg", *TRIVIAL),
+    "flickr8k-expert": (*SHARED, "soft-msd,set=image", *TRIVIAL),
 }
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 _TITLE = "# Evidence\n\n"
@@ -33,15 +37,27 @@ _TITLE = "# Evidence\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One benchmark's result, and every metric that reads pictures against the baseline."""
+    """One benchmark's result under some settings, and every metric that reads pictures against the baseline."""
 
+    settings: str
     result: Result
     comparisons: tuple[Comparison, ...]
 
 
-def gather(data: Path, results: Path, scorer: Scorer, *, samples: int, limit: int | None) -> list[Evidence]:
-    """Run and compare on every benchmark of the page."""
-    return [_one(name, data, results, scorer, samples, limit) for name in METRICS]
+def gather(
+    data: Path, results: Path, encoder: Encoder, *, preset: str | None, samples: int, limit: int | None
+) -> list[Evidence]:
+    """Run and compare on every benchmark, under the settings asked for and under those of the paper."""
+    remembered = Remembered(encoder)
+    own, paper = Scorer(remembered, preset), Scorer(remembered, PAPER)
+    found = []
+    for name, metrics in METRICS.items():
+        plan = Plan(name=name, root=data, metrics=metrics, samples=samples, limit=limit)
+        found.append(_one(plan, results / f"{name}.json", own, preset or "the encoder's own settings"))
+        if own.config != paper.config:
+            plain = replace(plan, metrics=tuple(label for label in metrics if label in (BASELINE, *MIXTURES)))
+            found.append(_one(plain, results / f"{name}-paper.json", paper, "the paper's settings"))
+    return found
 
 
 def page(evidence: Sequence[Evidence], command: str) -> str:
@@ -63,7 +79,7 @@ def page(evidence: Sequence[Evidence], command: str) -> str:
 def section(one: Evidence) -> str:
     """The part of one benchmark: figures, controls by subset, and paired tests."""
     grids = result_grids([one.result])
-    parts = [f"## {one.result.title}", verdicts(one), *map(markdown, grids)]
+    parts = [f"## {one.result.title}, {one.settings}", verdicts(one), *map(markdown, grids)]
     if one.result.kind == "pairs" and one.result.metrics[0].control:
         parts.append(markdown(_subset_controls(one.result)))
     parts.append(markdown(_tests(one)))
@@ -110,10 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--results", type=Path, default=None, help="folder that keeps scores, so that runs resume")
     asked = parser.parse_args(arguments)
-    scorer = Scorer(asked.encoder, asked.preset)
+    encoder = load_encoder(asked.encoder)
     with TemporaryDirectory() as temporary:
-        results = asked.results or Path(temporary)
-        found = gather(asked.data, results, scorer, samples=asked.samples, limit=asked.limit)
+        how = {"preset": asked.preset, "samples": asked.samples, "limit": asked.limit}
+        found = gather(asked.data, asked.results or Path(temporary), encoder, **how)
     place(page(found, _command(asked)), asked.output)
 
 
@@ -124,14 +140,13 @@ def _command(asked: argparse.Namespace) -> str:
     return " ".join([*words, f"--samples {asked.samples}"])
 
 
-def _one(name: str, data: Path, results: Path, scorer: Scorer, samples: int, limit: int | None) -> Evidence:
-    plan = Plan(name=name, root=data, metrics=METRICS[name], samples=samples, limit=limit)
-    output = results / f"{name}.json"
-    result = run_benchmark(plan, output, lambda: scorer, progress=_tell(name))
-
-    how, base = Resampling(samples=samples), side_of(result, BASELINE, results)
-    rivals = [side_of(result, label, results) for label in METRICS[name] if label not in (BASELINE, *TRIVIAL)]
-    return Evidence(result, tuple(compare_sides(rival, base, how=how) for rival in rivals))
+def _one(plan: Plan, output: Path, scorer: Scorer, settings: str) -> Evidence:
+    metrics = plan.metrics if scorer.bank is None else (*plan.metrics, "max-sim-cal")
+    plan = replace(plan, metrics=metrics)
+    result = run_benchmark(plan, output, lambda: scorer, progress=_tell(f"{plan.name}, {settings}"))
+    how, base = Resampling(samples=plan.samples), side_of(result, BASELINE, output.parent)
+    rivals = [side_of(result, label, output.parent) for label in metrics if label not in (BASELINE, *TRIVIAL)]
+    return Evidence(settings, result, tuple(compare_sides(rival, base, how=how) for rival in rivals))
 
 
 def _tell(name: str) -> Callable[[int, int], None]:

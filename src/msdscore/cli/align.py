@@ -1,0 +1,97 @@
+"""`msdscore align`: train, judge and export a local aligner."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from msdscore.cli import options
+
+if TYPE_CHECKING:
+    from msdscore.align.data import DataSource
+
+align = typer.Typer(no_args_is_help=True, help="Train light heads on frozen backbones into one local space.")
+
+Data = Annotated[list[str], typer.Option("--data", help="Captioned pictures: chat.json, COCO, JSONL, Parquet or tar.")]
+Pictures = Annotated[list[str], typer.Option("--images", help="Folder or Parquet of the pictures. Repeatable.")]
+Format = Annotated[str | None, typer.Option("--format", help="Format of the data, if the files do not tell.")]
+RunFolder = Annotated[Path, typer.Argument(help="Folder of a run.")]
+
+
+@align.command()
+def train(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")],
+    data: Data,
+    recipe: Annotated[str, typer.Option(help="Name of a recipe (paper, mini) or a TOML file.")] = "paper",
+    images: Pictures = [],  # noqa: B006, typer copies it
+    data_format: Format = None,
+    val: Annotated[list[str], typer.Option("--val", help="Validation data, for early stopping.")] = [],  # noqa: B006
+    val_images: Annotated[list[str], typer.Option(help="Its pictures.")] = [],  # noqa: B006
+    change: Annotated[list[str], typer.Option("--set", help="Change a setting, e.g. train.steps=100.")] = [],  # noqa: B006
+    no_reconstruction: Annotated[bool, typer.Option("--no-reconstruction", help="The paper's ablation.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    cache: Annotated[str, typer.Option(help="Folder of cached frozen features.")] = "",
+    logger: Annotated[list[str], typer.Option(help="tensorboard or wandb. Repeatable.")] = [],  # noqa: B006
+    workers: Annotated[int, typer.Option(min=1, help="Threads that read pictures.")] = 4,
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Train an aligner; several GPUs through torchrun, a killed run goes on with --resume."""
+    from msdscore.align.recipe_file import load_recipe
+    from msdscore.align.session import TrainOptions
+    from msdscore.align.train import train as run_training
+    from msdscore.cli.progress import events
+
+    chosen = load_recipe(recipe, changes=change, no_reconstruction=no_reconstruction)
+    judged = _source(val, val_images, None) if val else None
+    with events() as tell:
+        how = TrainOptions(
+            device=device, resume=resume, workers=workers, cache=cache, loggers=tuple(logger), on_event=tell
+        )
+        report = run_training(chosen, _source(data, images, data_format), output, val=judged, options=how)
+    _answer(asdict(report), as_json=json)
+
+
+@align.command("eval")
+def evaluate(
+    run: RunFolder,
+    data: Data,
+    images: Pictures = [],  # noqa: B006
+    data_format: Format = None,
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Judge a run by retrieval, by pooled vectors and by local similarity."""
+    from msdscore.align.export import evaluate as judge
+
+    _answer(asdict(judge(run, _source(data, images, data_format), device=device)), as_json=json)
+
+
+@align.command()
+def export(
+    run: RunFolder,
+    folder: Annotated[Path, typer.Argument(help="Folder of the encoder to write.")],
+    dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
+) -> None:
+    """Write a run as an encoder that loads by its folder's name."""
+    from msdscore.align.export import export as write
+
+    typer.echo(f"{write(run, folder, dtype=dtype)}: load it with --encoder {folder}")
+
+
+def _source(rows: list[str], images: list[str], data_format: str | None) -> "DataSource":
+    from msdscore.align.data import DataSource
+
+    return DataSource(tuple(rows), tuple(images), data_format)
+
+
+def _answer(facts: dict[str, object], *, as_json: bool) -> None:
+    import json
+
+    from msdscore.cli.tables import fields_table
+
+    if as_json:
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+    else:
+        fields_table(facts)

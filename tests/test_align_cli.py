@@ -1,0 +1,36 @@
+"""The three commands of the aligner, one after the other, on a tiny checkpoint."""
+
+import json
+
+from typer.testing import CliRunner
+
+from align_data import make_rows, recipe
+from msdscore.align.recipe_file import dump_recipe
+from msdscore.cli.app import app
+
+
+def call(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_train_eval_export_and_score(tmp_path):
+    rows = make_rows(tmp_path / "data")
+    toml = tmp_path / "recipe.toml"
+    toml.write_text(dump_recipe(recipe()), encoding="utf-8")
+    run, encoder = tmp_path / "run", tmp_path / "encoder"
+    options = ("--recipe", toml, "--data", rows, "-o", run, "--set", "train.steps=3", "--device", "cpu")
+    report = json.loads(call("align", "train", *options, "--json"))
+    assert report["step"] == 3
+    judged = json.loads(call("align", "eval", run, "--data", rows, "--device", "cpu", "--json"))
+    assert judged["step"] == 3
+    assert "load it with --encoder" in call("align", "export", run, encoder)
+    picture = next((tmp_path / "data").rglob("*.png"))
+    scores = json.loads(call("score", picture, "a red square", "-e", encoder, "--json"))
+    assert "enc:encoder@" in scores["signature"]
+
+
+def test_a_recipe_that_does_not_exist_is_refused(tmp_path):
+    result = CliRunner().invoke(app, ["align", "train", "--recipe", "papr", "--data", "x.jsonl", "-o", str(tmp_path)])
+    assert "unknown recipe 'papr'. Did you mean 'paper'" in str(result.exception)
