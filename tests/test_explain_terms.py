@@ -5,16 +5,16 @@ import json
 import numpy as np
 import pytest
 import torch
-from coloured_pairs import two_coloured
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_clip import make_tiny_clip
 
+from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.explain import maps
 from msdscore.explain.terms import Explanation
+from tiny_clip import make_tiny_clip
 
 # Terms are float32 and their sum is taken in float32 by the score, in float64 here.
 ROUNDING = 1e-5
@@ -49,7 +49,9 @@ def test_terms_add_up_to_the_score(words):
 
 
 @pytest.mark.parametrize(
-    "caption", ["a cat and the dog", "a cat, isn't it? " * 8, "the big-dog at the cat; 3.5 thé"], ids=["short", "windows", "marks"]
+    "caption",
+    ["a cat and the dog", "a cat, isn't it? " * 8, "the big-dog at the cat; 3.5 thé"],
+    ids=["short", "windows", "marks"],
 )
 def test_subwords_merge_into_words_and_still_add_up(clip, caption):
     item = clip.explain(two_coloured("green", "red"), caption)
@@ -168,7 +170,9 @@ def test_influence_on_coverage_is_leaving_one_out_of_a_mean():
 
 @pytest.mark.parametrize("name", maps.PROJECTIONS)
 def test_projections_give_one_number_a_patch(name):
-    terms = maps.Terms(np.array([0.1, 0.3, -0.2]), np.array([0.5, -0.4]), np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]]), 0.5)
+    terms = maps.Terms(
+        np.array([0.1, 0.3, -0.2]), np.array([0.5, -0.4]), np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]]), 0.5
+    )
     regions = maps.project(terms, name)
     assert regions.support.shape == regions.penalty.shape == (3,)
     assert np.argmax(regions.support) == 2

@@ -1,5 +1,7 @@
 """Words, marks and phrases of captions in any script, and the tokens that belong to them."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +38,7 @@ def test_segments(caption, expected):
 def test_pieces_cover_everything_but_white_space(caption):
     pieces = segment(caption)
     assert all(piece.text == caption[piece.start : piece.end] and piece.text for piece in pieces)
-    assert all(before.end <= after.start for before, after in zip(pieces, pieces[1:], strict=False))
+    assert all(before.end <= after.start for before, after in itertools.pairwise(pieces))
     covered = {place for piece in pieces for place in range(piece.start, piece.end)}
     assert all(caption[place].isspace() for place in set(range(len(caption))) - covered)
 

@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from browser import chromium, complaints
 from coloured_pairs import two_coloured
-from test_report_page import write_rows
-
 from msdscore import Scorer
 from msdscore.engine.local import score_rows
 from msdscore.io.rows import open_rows
 from msdscore.report.build import Wishes, build
+from test_report_page import write_rows
 
 MANY = 50_000
 
@@ -102,7 +102,9 @@ def test_the_page_opens_from_disk_without_complaint(browser, small):
     assert complaints(browser) == []
     assert "17 rows" in text(browser, "#summary")
     assert "msd|enc:toy@1" in text(browser, "#signature")
-    assert all(painted(browser, plot) > 3 for plot in ("score", "similarity", "coverage", "support", "scatter", "length"))
+    assert all(
+        painted(browser, plot) > 3 for plot in ("score", "similarity", "coverage", "support", "scatter", "length")
+    )
 
 
 def test_captions_stay_text(browser, small):

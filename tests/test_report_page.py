@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from coloured_pairs import COLOURS, two_coloured
 from typer.testing import CliRunner
 
+from coloured_pairs import COLOURS, two_coloured
 from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.engine.local import score_rows
@@ -159,7 +159,9 @@ def test_the_page_is_one_file_that_no_caption_can_write_to(scored, scorer, tmp_p
 
 def test_another_scorer_is_refused(scored, tmp_path):
     other = Scorer("toy", "long")
-    with pytest.raises(ConfigError, match=r"the file was scored with msd\|enc:toy@1\|k:3,2.* are msd\|enc:toy@1\|k:5,3"):
+    with pytest.raises(
+        ConfigError, match=r"the file was scored with msd\|enc:toy@1\|k:3,2.* are msd\|enc:toy@1\|k:5,3"
+    ):
         build(scored / "out.parquet", tmp_path / "r.html", Wishes(), scorer=other)
 
 

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from coloured_pairs import two_coloured, write_pairs
 from typer.testing import CliRunner
 
+from coloured_pairs import two_coloured, write_pairs
 from msdscore import Scorer
 from msdscore.benchmarks.base import Pair
 from msdscore.benchmarks.sugarcrepe import read

@@ -19,10 +19,10 @@ from msdscore.core.mixture import Mixture
 from msdscore.encoders import minilm
 from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, States
 from msdscore.encoders.base import TokenLayout
-from msdscore.encoders.mini_words import content_tokens, pick
 from msdscore.encoders.frames import Frame, frame_batch, mask_of, patch_layout
 from msdscore.encoders.lite2 import Lite2, load_lite2
 from msdscore.encoders.mini_heads import HeadSizes, MiniHeads
+from msdscore.encoders.mini_words import content_tokens, pick
 from msdscore.encoders.minilm import MiniLM, load_minilm
 from msdscore.encoders.packaged import WeightFile, find_weights
 from msdscore.encoders.placement import place, read_options

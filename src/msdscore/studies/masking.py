@@ -109,4 +109,3 @@ def blank(image: Image.Image, layout: PatchLayout, places: Places) -> Image.Imag
     for left, top, right, bottom in layout.boxes[torch.as_tensor(places)].round().int().tolist():
         values[top:bottom, left:right] = mean
     return Image.fromarray(values)
-
