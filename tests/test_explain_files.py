@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from io import BytesIO
 
@@ -141,9 +142,10 @@ def test_unseen_parts_of_the_picture_are_dark():
 def test_words_are_coloured_by_their_gap_and_a_good_caption_does_not_glow(explained):
     scale = word_scale([explained[0]])
     colours = {unit.text: word_colour(unit, scale) for unit in explained[0].units}
-    assert colours["green"][0] == "support"
+    assert colours["green"] == ("support", 1.0)
     assert colours["the"] == ("penalty", 0.0)
-    assert scale.high >= scale.low + 3.0
+    calibrated = replace(explained[0], config=explained[0].config.changed(calibration="background"))
+    assert word_scale([calibrated]).high == max(0.0, *(unit.gap for unit in explained[0].ranked))
 
 
 def run(*arguments):

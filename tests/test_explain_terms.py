@@ -1,6 +1,7 @@
 """Explanations are the score's own terms: they add up, name the wrong word, and lie where the patches lie."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 
 from coloured_pairs import two_coloured
 from msdscore import Scorer
+from msdscore.core.mixture import FitSettings, fit
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.explain import maps
-from msdscore.explain.terms import Explanation
+from msdscore.explain.terms import Explanation, terms_of
 from tiny_clip import make_tiny_clip
 
 # Terms are float32 and their sum is taken in float32 by the score, in float64 here.
@@ -146,40 +148,75 @@ def test_pixels_at_another_size_are_the_same_map():
     np.testing.assert_allclose(large[-1, -1], 3.0)
 
 
-def test_influence_is_the_slope_of_dropping_a_patch():
-    # With one component a patch and huge kappa the mixture is a kernel density, for which the formula is exact.
+def test_removals_are_the_slope_of_the_log_density_in_the_weight_of_a_patch():
+    rng = np.random.default_rng(0)
+    points, tokens = (torch.nn.functional.normalize(torch.tensor(rng.normal(size=(n, 4))), dim=1) for n in (9, 3))
+    mask, keys = torch.ones(1, 9, dtype=torch.bool), torch.zeros(1, dtype=torch.int64)
+    mixture = fit(points[None], mask, keys, FitSettings(components=3, kappa=5.0, iterations=200))
+    means, log_weights = mixture.means[0].numpy(), mixture.log_weights[0].numpy()
+    x, y = points.numpy(), tokens.numpy()
+    shares = maps._shares(x, maps.Components(means, log_weights, 5.0))
+
+    def log_density(weights):  # of a mixture whose shares stay as they are while patches weigh less
+        mass = (weights[:, None] * shares).sum(axis=0)
+        sums = shares.T @ (weights[:, None] * x)
+        logits = np.log(mass / weights.sum()) + 5.0 * y @ (sums / np.linalg.norm(sums, axis=1, keepdims=True)).T
+        return np.log(np.exp(logits).sum(axis=1))
+
+    step = 1e-6
+    slopes = [(log_density(np.ones(9) - step * np.eye(9)[i]) - log_density(np.ones(9))) / step for i in range(9)]
+    found = maps.removals(x, y, maps.Components(means, log_weights, 5.0))
+    np.testing.assert_allclose(found, np.array(slopes).T, atol=1e-4)
+
+
+def test_influence_foretells_what_dropping_a_patch_does(scorer):
+    # One patch at a time, with the mixture fitted anew.
+    exact = Scorer(scorer.encoder, scorer.config.changed(gate="support"))
+    encoded = exact.encode([two_coloured("green", "red")], ["green and blue in the middle"])
+    measured = exact.compare(encoded, [0])
+    expected = maps.influence(terms_of(exact, encoded, measured)[0]).support
+    rises = []
+    for patch in range(36):
+        mask = encoded.images.mask.clone()
+        mask[0, patch] = False
+        less = replace(encoded, images=replace(encoded.images, mask=mask))
+        rises.append(float(exact.compare(less, [0]).divergence.support[0] - measured.divergence.support[0]))
+    assert np.corrcoef(expected, rises)[0, 1] > 0.9
+
+
+def test_kernel_is_the_slope_where_every_patch_is_a_component():
     rng = np.random.default_rng(0)
     points, tokens = (rng.normal(size=(n, 3)) for n in (9, 4))
     kernel = np.exp(2.0 * tokens @ points.T)
-    terms = maps.Terms(np.zeros(9), np.zeros(4), kernel / kernel.sum(axis=1, keepdims=True), beta=0.0)
+    spread = kernel / kernel.sum(axis=1, keepdims=True)
+    terms = maps.Terms(np.zeros(9), np.zeros(4), spread, np.zeros((4, 9)), beta=0.0)
 
     def divergence(weights):
         return -np.log(kernel @ weights / weights.sum()).mean()
 
     step = 1e-6
     slopes = [(divergence(np.ones(9) - step * np.eye(9)[i]) - divergence(np.ones(9))) / step for i in range(9)]
-    np.testing.assert_allclose(maps.influence(terms).support, slopes, atol=1e-5)
+    np.testing.assert_allclose(maps.kernel(terms).support, slopes, atol=1e-5)
 
 
 def test_influence_on_coverage_is_leaving_one_out_of_a_mean():
     ratios = np.array([1.0, 2.0, 6.0])
-    terms = maps.Terms(ratios / 3, np.zeros(1), np.full((1, 3), 1 / 3), beta=1.0)
+    terms = maps.Terms(ratios / 3, np.zeros(1), np.full((1, 3), 1 / 3), np.zeros((1, 3)), beta=1.0)
     left_out = [np.delete(ratios, place).mean() - ratios.mean() for place in range(3)]
     np.testing.assert_allclose(maps.influence(terms).support, left_out, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", maps.PROJECTIONS)
 def test_projections_give_one_number_a_patch(name):
-    terms = maps.Terms(
-        np.array([0.1, 0.3, -0.2]), np.array([0.5, -0.4]), np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]]), 0.5
-    )
+    spread = np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]])
+    terms = maps.Terms(np.array([0.1, 0.3, -0.2]), np.array([0.5, -0.4]), spread, -spread, 0.5)
     regions = maps.project(terms, name)
     assert regions.support.shape == regions.penalty.shape == (3,)
     assert np.argmax(regions.support) == 2
 
 
 def test_an_unknown_projection_lists_the_known_ones():
-    terms = maps.Terms(np.zeros(2), np.zeros(1), np.full((1, 2), 0.5), 0.5)
+    terms = maps.Terms(np.zeros(2), np.zeros(1), np.full((1, 2), 0.5), np.zeros((1, 2)), 0.5)
     with pytest.raises(UnknownNameError, match="unknown projection 'influense'. Did you mean 'influence'"):
         maps.project(terms, "influense")
 

@@ -8,6 +8,7 @@ from msdscore.version import __version__
 if TYPE_CHECKING:
     from msdscore.encoders.base import Embeddings, Encoder
     from msdscore.encoders.registry import list_encoders, load_encoder, register
+    from msdscore.explain.terms import Explanation, Explanations
     from msdscore.scoring.config import MSDConfig
     from msdscore.scoring.results import Score, Scores
     from msdscore.scoring.scorer import Scorer
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "Embeddings": "msdscore.encoders.base",
     "Encoder": "msdscore.encoders.base",
+    "Explanation": "msdscore.explain.terms",
+    "Explanations": "msdscore.explain.terms",
     "MSDConfig": "msdscore.scoring.config",
     "Score": "msdscore.scoring.results",
     "Scorer": "msdscore.scoring.scorer",
@@ -27,6 +30,8 @@ _EXPORTS = {
 __all__ = [
     "Embeddings",
     "Encoder",
+    "Explanation",
+    "Explanations",
     "MSDConfig",
     "Score",
     "Scorer",

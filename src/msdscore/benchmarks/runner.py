@@ -216,5 +216,6 @@ def _of_pictures(chunk: Chunk, references: Mapping[str, tuple[str, ...]]) -> dic
 def _fingerprint(items: Sequence[Item]) -> str:
     digest = blake2b(digest_size=16)
     for item in items:
-        digest.update("\n".join([item.id, image_name(item.image), *item.captions, *item.references, ""]).encode())
+        content = "\n".join([item.id, image_name(item.image), *item.captions, *item.references, ""])
+        digest.update(content.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

@@ -34,10 +34,14 @@ class PointSet:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Terms a patch and a token of every caption; the score is their sum, the explanation is the terms."""
+    """Terms a patch and a token of every caption; the score is their sum, the explanation is the terms.
+
+    `image_mixtures`, one an image, are kept so that an explanation can say which patches a density comes from.
+    """
 
     coverage_terms: Float[Tensor, "captions patches"]
     support_terms: Float[Tensor, "captions tokens"]
+    image_mixtures: Mixture
 
     @property
     def coverage(self) -> Float[Tensor, " captions"]:
@@ -169,6 +173,7 @@ def diverge(
     return Divergence(
         coverage_terms(images, image_mixtures, text_mixtures, owner, background=captions),
         support_terms(texts, text_mixtures, image_mixtures, owner, background=pictures),
+        image_mixtures,
     )
 
 

@@ -11,12 +11,13 @@ from msdscore.errors import require
 from msdscore.explain.colours import Role, css, ink, ramp
 from msdscore.explain.overlay import (
     MAP_ROLES,
-    TITLES,
     Scale,
     fit,
     map_scale,
     overlay,
     overlays,
+    sum_parts,
+    title_of,
     word_colour,
     word_scale,
 )
@@ -35,7 +36,6 @@ LINE = 0.2  # inches, a line of the caption
 PICTURE_PIXELS = 480  # longest side of a panel's picture: 400 dpi at a third of a column
 GREY = "#555"
 PLAIN: tuple[Role, float] = ("penalty", 0.0)
-TAKEN: tuple[Role, Role] = ("omission", "penalty")  # what lowers the score, in the order it is drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,6 @@ def figure(explanations: Explanations) -> "Figure":
     """One column a caption: coloured words, three maps with their legends, and the score as a sum."""
     items = explanations.items
     scale = word_scale(items)
-    lowest = min((unit.gap for item in items for unit in item.ranked if unit.gap is not None), default=0.0)
     lines = [set_lines(item, COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
     caption_height = LINE * max(map(len, lines))
     panel = (COLUMN - 2 * MARGIN - 2 * GAP) / len(MAP_ROLES)
@@ -76,10 +75,10 @@ def figure(explanations: Explanations) -> "Figure":
         left = number * COLUMN + MARGIN
         _draw_caption(page, left, MARGIN, lines[number], scale)
         top = MARGIN + caption_height + 0.02
-        _draw_word_key(page, left, top, scale, lowest)
+        _draw_word_key(page, left, top, scale)
         for place, role in enumerate(MAP_ROLES):
             start = left + place * (panel + GAP)
-            page.text(start, top + 0.22, TITLES[role], color=css(role, 1.0), weight="bold")
+            page.text(start, top + 0.22, title_of(item, role), color=css(role, 1.0), weight="bold")
             _draw_picture(page.axes(start, top + 0.37, panel, panel_height), pictures[role][number])
             _draw_legend(page, start, top + 0.40 + panel_height, panel, role, map_scale(items, role))
         _draw_sum(page, left, top + 0.40 + panel_height + 0.20, item, _span(items))
@@ -139,19 +138,14 @@ def _draw_caption(page: Page, left: float, top: float, lines: Sequence[Line], sc
             )
 
 
-def _draw_word_key(page: Page, left: float, top: float, scale: Scale, lowest: float) -> None:
-    """The colours of words: a ramp to each side that occurs, with its ends in nats."""
-    below = scale.low - lowest
-    shades = [ramp("penalty", np.linspace(0, 1, 64))]
-    if below > 0:
-        share = below / (scale.high - scale.low)
-        shades.insert(0, ramp("support", np.linspace(share, 0, max(1, round(64 * share)))))
-    page.axes(left + 0.3, top + 0.05, 0.6, 0.07).imshow(np.concatenate(shades)[None], aspect="auto")
-    page.text(
-        left + 0.27, top + 0.085, signed(min(scale.low, lowest), 1), SMALL_POINTS, color=GREY, ha="right", va="center"
-    )
+def _draw_word_key(page: Page, left: float, top: float, scale: Scale) -> None:
+    """The colours of words with their ends in nats."""
+    shades = np.concatenate([ramp("support", np.linspace(1, 0, 32)), ramp("penalty", np.linspace(0, 1, 32))])
+    page.axes(left + 0.3, top + 0.05, 0.6, 0.07).imshow(shades[None], aspect="auto")
+    style = {"color": GREY, "va": "center"}
+    page.text(left + 0.27, top + 0.085, signed(scale.low, 1), SMALL_POINTS, ha="right", **style)
     text = f"{signed(scale.high, 1)} nats: less supported by the picture"
-    page.text(left + 0.93, top + 0.085, text, SMALL_POINTS, color=GREY, va="center")
+    page.text(left + 0.93, top + 0.085, text, SMALL_POINTS, **style)
 
 
 def _draw_picture(axes: Any, picture: Any) -> None:
@@ -169,47 +163,46 @@ def _span(items: Sequence[Explanation]) -> tuple[float, float]:
     """The ends of the axis on which all captions' sums are drawn."""
     ends = [0.0]
     for item in items:
-        omitted, invented = _parts(item)
-        start = item.score.similarity
-        ends += [start, start - omitted, start - omitted - invented]
+        place = item.score.similarity
+        ends.append(place)
+        for _, size, _ in sum_parts(item):
+            place += size
+            ends.append(place)
     low, high = min(ends), max(ends)
     pad = 0.04 * ((high - low) or 1.0)
     return low - pad, high + pad
-
-
-def _parts(item: Explanation) -> tuple[float, float]:
-    """What omissions and inventions take from the similarity."""
-    score, weight = item.score, item.alpha * item.score.uncertainty
-    return weight * score.beta * score.coverage, weight * (1 - score.beta) * score.support
 
 
 def _draw_sum(page: Page, left: float, top: float, item: Explanation, span: tuple[float, float]) -> None:
     score, width = item.score, COLUMN - 2 * MARGIN
     name = "MSD" if score.candidates == 1 else "Soft-MSD"
     page.text(left, top, f"{name} {signed(score.soft_msd, 3)}", LABEL_POINTS + 1, weight="bold")
-    equation = f"g {score.similarity:.3f} − {item.alpha:g} · {score.uncertainty:.2f} · {score.divergence:.2f}"
+    equation = (
+        f"g {score.similarity:.3f} − {item.alpha:g} · {score.uncertainty:.2f} · ({score.divergence:.2f})".replace(
+            "-", "−"
+        )
+    )
     page.text(left + width, top + 0.015, f"g − α·u·d = {equation}", SMALL_POINTS, ha="right", color=GREY)
     axes = page.axes(left, top + 0.16, width, 0.14)
     axes.set_xlim(*span)
     axes.set_ylim(0, 1)
     place = score.similarity
     axes.barh(0.75, place, height=0.5, color="#999", linewidth=0)
-    for size, role in zip(_parts(item), TAKEN, strict=True):
-        axes.barh(0.25, -size, left=place, height=0.5, color=css(role, 0.85), linewidth=0)
-        place -= size
+    for _, size, role in sum_parts(item):
+        axes.barh(0.25, size, left=place, height=0.5, color=css(role, 0.85), linewidth=0)
+        place += size
     axes.axvline(0, color="#111", linewidth=0.6)
     axes.plot([place, place], [0, 1], color="#111", linewidth=1.6, solid_capstyle="butt")
     _draw_sum_key(page, left, top + 0.33, item)
 
 
 def _draw_sum_key(page: Page, left: float, top: float, item: Explanation) -> None:
-    omitted, invented = _parts(item)
-    width = COLUMN - 2 * MARGIN
+    parts = sum_parts(item)
     page.text(left, top, f"similarity {signed(item.score.similarity, 3)}", SMALL_POINTS, color="#666", weight="bold")
-    middle = {"ha": "center", "color": css("omission", 1.0), "weight": "bold"}
-    page.text(left + width / 2, top, f"omissions {signed(-omitted, 3)}", SMALL_POINTS, **middle)
-    end = {"ha": "right", "color": css("penalty", 1.0), "weight": "bold"}
-    page.text(left + width, top, f"inventions {signed(-invented, 3)}", SMALL_POINTS, **end)
+    for number, (name, size, role) in enumerate(parts, start=1):
+        end = left + (COLUMN - 2 * MARGIN) * number / len(parts)
+        style = {"ha": "right", "color": css(role, 1.0), "weight": "bold"}
+        page.text(end, top, f"{name} {signed(size, 3)}", SMALL_POINTS, **style)
 
 
 def signed(value: float, digits: int) -> str:

@@ -12,6 +12,15 @@ from msdscore.errors import unknown_name
 Floats = npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
+class Components:
+    """The picture's mixture: unit means, logarithms of weights, one concentration."""
+
+    means: Floats
+    log_weights: Floats
+    kappa: float
+
+
 def affinities(patches: Floats, tokens: Floats, kappa: float) -> Floats:
     r"""How each token spreads over the patches, :math:`a_{ji} = \operatorname{softmax}_i(\kappa\, x_i^\top y_j)`.
 
@@ -25,13 +34,44 @@ def affinities(patches: Floats, tokens: Floats, kappa: float) -> Floats:
     return spread
 
 
+def removals(patches: Floats, tokens: Floats, mixture: Components) -> Floats:
+    r"""How the picture's log density at each token (rows) changes, to first order, when a patch (columns) is lost.
+
+    .. math:: -\sum_k r_{jk} \Bigl[\frac{\gamma_{ik}}{N_k} - \frac1N
+        + \frac{\kappa\,\gamma_{ik}}{\lVert S_k\rVert}\bigl(x_i^\top y_j - (x_i^\top\mu_k)(\mu_k^\top y_j)\bigr)\Bigr]
+
+    with :math:`\gamma, r` the shares of patches and tokens in the components, :math:`S_k = \sum_i \gamma_{ik} x_i`: the
+    patch takes its weight from its components, and turns their means.
+    """
+    shares, reach = _shares(patches, mixture), _shares(tokens, mixture)
+    sums = shares.T @ patches
+    length = np.maximum(np.linalg.norm(sums, axis=1), 1e-12)
+    means = sums / length[:, None]
+    weight = shares / np.maximum(shares.sum(axis=0), 1e-12) - 1 / len(patches)
+    turn = mixture.kappa * shares / length
+    # The products below are over components k: weight and direction of every token-patch pair.
+    straight = (reach @ turn.T) * (tokens @ patches.T)
+    along = (reach * (tokens @ means.T)) @ (turn * (patches @ means.T)).T
+    change: Floats = -(reach @ weight.T + straight - along)
+    return change
+
+
+def _shares(points: Floats, mixture: Components) -> Floats:
+    """The share of every component in every point, rows adding up to 1."""
+    logits = mixture.kappa * points @ mixture.means.T + mixture.log_weights
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares: Floats = weights / weights.sum(axis=1, keepdims=True)
+    return shares
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a projection works from: terms of both divergences, how tokens spread over patches, the gate."""
+    """What a projection works from: terms of both divergences, how tokens and patches hang together, the gate."""
 
     coverage: Floats  # one a patch, adding up to the coverage divergence
     support: Floats  # one a token, adding up to the support divergence
     affinity: Floats  # tokens by patches, rows adding up to 1
+    removal: Floats  # tokens by patches: what the loss of the patch does to the log density at the token
     beta: float
 
 
@@ -46,22 +86,30 @@ class Regions:
 def influence(terms: Terms) -> Regions:
     r"""How far the local divergence rises, to first order, when a patch is taken away.
 
-    .. math:: \beta\,\frac{\bar c - c_i}{N - 1} + \frac{1-\beta}{M}\sum_j \Bigl(a_{ji} - \tfrac1N\Bigr)
+    .. math:: \beta\,\frac{\bar c - c_i}{N - 1} - \frac{1-\beta}{M}\sum_j \Delta_{ji}
 
-    with :math:`c_i` the patch's log ratio. Coverage is a mean over patches, so losing one moves it by its distance from
-    the mean; the picture's density at a token is a mean over patches too, to which patch i adds the share a_ji. A rise
-    backs the caption, a fall speaks against it.
+    with :math:`c_i` the patch's log ratio and :math:`\Delta` the `removals`. Coverage is a mean over patches, so losing
+    one moves it by its distance from the mean; support falls with the picture's density at the tokens. A rise backs
+    the caption, a fall speaks against it.
     """
+    return _both_ways(terms, -terms.removal.mean(axis=0))
+
+
+def kernel(terms: Terms) -> Regions:
+    """The same as if every patch were a component of its own: affinities less their mean stand for removals."""
+    return _both_ways(terms, terms.affinity.mean(axis=0) - 1 / len(terms.coverage))
+
+
+def _both_ways(terms: Terms, along_tokens: Floats) -> Regions:
     count = len(terms.coverage)
     ratios = count * terms.coverage
     along_patches = (ratios.mean() - ratios) / max(count - 1, 1)
-    along_tokens = terms.affinity.mean(axis=0) - 1 / count
     rise = terms.beta * along_patches + (1 - terms.beta) * along_tokens
     return Regions(rise, -rise)
 
 
 def carried(terms: Terms) -> Regions:
-    r"""Token terms on the patches they lean on, :math:`\sum_j s_j a_{ji}`: negative terms support, positive penalise."""
+    r"""Token terms on the patches they lean on, :math:`\sum_j s_j a_{ji}`: negative ones support, others penalise."""
     return Regions(np.maximum(-terms.support, 0) @ terms.affinity, np.maximum(terms.support, 0) @ terms.affinity)
 
 
@@ -78,6 +126,7 @@ def contrasted(terms: Terms) -> Regions:
 
 PROJECTIONS: dict[str, Callable[[Terms], Regions]] = {
     "influence": influence,
+    "kernel": kernel,
     "carried": carried,
     "centred": centred,
     "contrasted": contrasted,

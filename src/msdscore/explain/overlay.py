@@ -21,9 +21,6 @@ TITLES: dict[Role, str] = {
     "omission": "left out by it",
     "leaning": "where the word looks",
 }
-# A word this far from the picture gets the full colour even in a caption without worse ones, so that a good caption
-# does not glow; worse words stretch the scale.
-FULL_GAP = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +38,11 @@ class Scale:
         return clipped
 
 
+def title_of(item: Explanation, role: Role) -> str:
+    """What a map shows; terms without weight are worth a look, but do not move this score."""
+    return "left out (unscored)" if role == "omission" and item.score.beta == 0 else TITLES[role]
+
+
 def map_of(item: Explanation, role: Role) -> Floats:
     """The support, penalty or omission map, rows by columns."""
     return {"support": item.support_map, "penalty": item.penalty_map, "omission": item.omission_map}[role]
@@ -53,19 +55,23 @@ def map_scale(items: Iterable[Explanation], role: Role) -> Scale:
 
 
 def word_scale(items: Iterable[Explanation]) -> Scale:
-    """From a gap of zero, or the smallest if none is under it, to the largest."""
-    gaps = [unit.gap for item in items for unit in item.ranked if unit.gap is not None]
-    low = max(0.0, min(gaps, default=0.0))
-    return Scale(low, max(low + FULL_GAP, max(gaps, default=0.0)))
+    """From the best supported content word of all captions to the least supported one.
+
+    Calibrated gaps have a zero that means something: the picture expects the word no more than a random one does. So
+    the scale reaches at least to it, and the words of a good caption do not glow.
+    """
+    items = tuple(items)
+    gaps = [unit.gap for item in items for unit in item.ranked if unit.gap is not None] or [0.0]
+    calibrated = all(item.config.calibration != "none" for item in items)
+    return Scale(min(gaps), max(*gaps, 0.0) if calibrated else max(gaps))
 
 
 def word_colour(unit: Unit, scale: Scale) -> tuple[Role, float]:
-    """Hue and strength of a word: towards `penalty` above the scale's low end, towards `support` under it."""
-    if unit.gap is None or not unit.content:
+    """Hue and strength of a word: white halfway, towards `penalty` above, towards `support` under it."""
+    if unit.gap is None or not unit.content or not scale.high > scale.low:
         return "penalty", 0.0
-    if unit.gap >= scale.low:
-        return "penalty", float(scale.strength(unit.gap))
-    return "support", float(Scale(0.0, scale.high - scale.low).strength(scale.low - unit.gap))
+    place = 2 * float(scale.strength(unit.gap)) - 1
+    return ("penalty", place) if place >= 0 else ("support", -place)
 
 
 def fit(picture: Image.Image, longest: int) -> Image.Image:
@@ -92,3 +98,22 @@ def overlays(items: Sequence[Explanation], role: Role, *, longest: int) -> list[
     """The same map of several captions, on one scale."""
     scale = map_scale(items, role)
     return [overlay(fit(item.picture, longest), map_of(item, role), item.patches, role, scale) for item in items]
+
+
+def costs(item: Explanation) -> tuple[float, float]:
+    """What regions and words take from the similarity: the two parts of α·u·d; a part under zero adds to it."""
+    score, weight = item.score, item.alpha * item.score.uncertainty
+    return weight * score.beta * score.coverage, weight * (1 - score.beta) * score.support
+
+
+def sum_parts(item: Explanation) -> list[tuple[str, float, Role]]:
+    """The parts that turn the similarity into the score: name, signed size, colour; those without weight stay out."""
+    regions, words = costs(item)
+    parts: list[tuple[str, float, Role]] = []
+    if item.score.beta > 0:
+        parts.append(
+            ("regions left out", -regions, "omission") if regions >= 0 else ("regions covered", -regions, "support")
+        )
+    if item.score.beta < 1:
+        parts.append(("words not backed", -words, "penalty") if words >= 0 else ("words backed", -words, "support"))
+    return parts

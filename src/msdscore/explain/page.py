@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from msdscore.explain.colours import Role, css
-from msdscore.explain.overlay import MAP_ROLES, TITLES, Scale, fit, map_of, map_scale, overlay, word_scale
+from msdscore.explain.overlay import MAP_ROLES, Scale, fit, map_of, map_scale, overlay, title_of, word_scale
 from msdscore.explain.snippet import data_uri, sum_html, words_html
 from msdscore.explain.terms import Explanation, Explanations, Unit
 
@@ -56,7 +56,7 @@ def script_json(value: Any) -> str:
 
 
 def _section(item: Explanation, items: tuple[Explanation, ...]) -> str:
-    tabs = "".join(f"<button type='button' data-map='{role}'>{TITLES[role]}</button>" for role in MAP_ROLES)
+    tabs = "".join(f"<button type='button' data-map='{role}'>{title_of(item, role)}</button>" for role in MAP_ROLES)
     return (
         f"<section><div class='caption'>{words_html(item, word_scale(items))}</div>{sum_html(item)}"
         f"<div class='tabs'>{tabs}</div><img class='shown' alt=''>"
@@ -73,7 +73,7 @@ def _pictures(item: Explanation, items: tuple[Explanation, ...]) -> dict[str, An
     for role in MAP_ROLES:
         scale = map_scale(items, role)
         tinted = overlay(small, map_of(item, role), item.patches, role, scale)
-        found[role] = _entry(tinted, TITLES[role], role, (f"{scale.low:.3g}", f"{scale.high:.3g} nats"))
+        found[role] = _entry(tinted, title_of(item, role), role, (f"{scale.low:.3g}", f"{scale.high:.3g} nats"))
     for number, unit in enumerate(item.units):
         if unit.tokens and len(found) < MOST_WORDS:
             found[f"word-{number}"] = _leaning(item, unit, small)

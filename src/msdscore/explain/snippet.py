@@ -7,7 +7,7 @@ from io import BytesIO
 from PIL.Image import Image
 
 from msdscore.explain.colours import css, ink
-from msdscore.explain.overlay import MAP_ROLES, TITLES, Scale, overlays, word_colour, word_scale
+from msdscore.explain.overlay import MAP_ROLES, TITLES, Scale, overlays, sum_parts, title_of, word_colour, word_scale
 from msdscore.explain.terms import Explanation, Explanations, Unit
 
 THUMB_PIXELS = 240
@@ -21,7 +21,7 @@ def snippet(explanations: Explanations) -> str:
     for number, item in enumerate(items):
         panels = "".join(
             f"<figure style='margin:0'><img alt='{TITLES[role]}' src='{data_uri(pictures[role][number])}'>"
-            f"<figcaption style='color:{css(role, 1.0)};font-weight:600'>{TITLES[role]}</figcaption></figure>"
+            f"<figcaption style='color:{css(role, 1.0)};font-weight:600'>{title_of(item, role)}</figcaption></figure>"
             for role in MAP_ROLES
         )
         blocks.append(
@@ -43,14 +43,15 @@ def words_html(item: Explanation, scale: Scale) -> str:
 
 
 def sum_html(item: Explanation) -> str:
-    """The score as similarity less omissions less inventions."""
-    score, weight = item.score, item.alpha * item.score.uncertainty
-    omitted, invented = weight * score.beta * score.coverage, weight * (1 - score.beta) * score.support
+    """The score as the similarity and what regions and words take from it or add to it."""
+    score = item.score
     name = "MSD" if score.candidates == 1 else "Soft-MSD"
+    parts = "".join(
+        f" {'−' if size < 0 else '+'} <span style='color:{css(role, 1.0)}'>{what} {abs(size):.4f}</span>"
+        for what, size, role in sum_parts(item)
+    )
     return (
-        f"<div><b>{name} {score.soft_msd:+.4f}</b> = similarity {score.similarity:.4f} "
-        f"− <span style='color:{css('omission', 1.0)}'>omissions {omitted:.4f}</span> "
-        f"− <span style='color:{css('penalty', 1.0)}'>inventions {invented:.4f}</span> "
+        f"<div><b>{name} {score.soft_msd:+.4f}</b> = similarity {score.similarity:.4f}{parts} "
         f"<small>(g − α·u·d with α {item.alpha:g}, u {score.uncertainty:.3f}, d {score.divergence:.4f})</small></div>"
     )
 

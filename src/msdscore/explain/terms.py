@@ -11,12 +11,14 @@ import numpy.typing as npt
 from PIL.Image import Image
 from torch import Tensor
 
+from msdscore.core.mixture import Mixture
 from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.errors import ConfigError
 from msdscore.explain import maps
 from msdscore.explain.words import Kind, group, owners, segment
 from msdscore.io.images import ImageSource
 from msdscore.scoring.comparison import Encoded
+from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement, gate
 from msdscore.scoring.results import Score
 
@@ -53,17 +55,35 @@ class Explanation:
     """The score of one caption of one picture, taken apart.
 
     `coverage_terms` (one a patch) add up to `score.coverage`, `support_terms` (one a token) to `score.support`, in
-    nats. `affinity` holds for every token how it spreads over the patches; its rows add up to 1.
+    nats.
     """
 
     score: Score
     picture: Image
     patches: PatchLayout
     tokens: TokenLayout
-    coverage_terms: Floats
-    support_terms: Floats
-    affinity: Floats
-    alpha: float
+    terms: maps.Terms
+    config: MSDConfig
+
+    @property
+    def coverage_terms(self) -> Floats:
+        """One a patch, adding up to the coverage divergence."""
+        return self.terms.coverage
+
+    @property
+    def support_terms(self) -> Floats:
+        """One a token, adding up to the support divergence."""
+        return self.terms.support
+
+    @property
+    def affinity(self) -> Floats:
+        """How every token spreads over the patches; rows add up to 1."""
+        return self.terms.affinity
+
+    @property
+    def alpha(self) -> float:
+        """The weight of the local divergence."""
+        return self.config.alpha
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
@@ -98,8 +118,7 @@ class Explanation:
     @cached_property
     def regions(self) -> maps.Regions:
         """One number a patch for and one against the caption; the maps show where they are above zero."""
-        terms = maps.Terms(self.coverage_terms, self.support_terms, self.affinity, self.score.beta)
-        return maps.project(terms, PROJECTION)
+        return maps.project(self.terms, PROJECTION)
 
     @property
     def support_map(self) -> Floats:
@@ -202,10 +221,8 @@ def explain(scorer: "Scorer", image: ImageSource, captions: Sequence[str]) -> Ex
                 encoded.pictures[0],
                 measured.patches[0],
                 measured.tokens[number],
-                terms[number].coverage,
-                terms[number].support,
-                terms[number].affinity,
-                scorer.config.alpha,
+                terms[number],
+                scorer.config,
             )
             for number, score in enumerate(scores)
         )
@@ -218,15 +235,22 @@ def terms_of(scorer: "Scorer", encoded: Encoded, measured: Measurement) -> list[
     found = []
     for number, picture in enumerate(measured.owner.tolist()):
         patches, tokens = encoded.images.mask[picture], encoded.texts.mask[number]
-        spread = maps.affinities(
-            _points(encoded.images.points[picture], patches),
-            _points(encoded.texts.points[number], tokens),
-            scorer.config.kappa,
+        x, y = _points(encoded.images.points[picture], patches), _points(encoded.texts.points[number], tokens)
+        found.append(
+            maps.Terms(
+                coverage=_real(measured.divergence.coverage_terms[number], patches),
+                support=_real(measured.divergence.support_terms[number], tokens),
+                affinity=maps.affinities(x, y, scorer.config.kappa),
+                removal=maps.removals(x, y, _components(measured.divergence.image_mixtures, picture)),
+                beta=betas[number],
+            )
         )
-        coverage = _real(measured.divergence.coverage_terms[number], patches)
-        support = _real(measured.divergence.support_terms[number], tokens)
-        found.append(maps.Terms(coverage, support, spread, betas[number]))
     return found
+
+
+def _components(mixtures: Mixture, picture: int) -> maps.Components:
+    means, log_weights = mixtures.means[picture], mixtures.log_weights[picture]
+    return maps.Components(means.double().cpu().numpy(), log_weights.double().cpu().numpy(), mixtures.kappa)
 
 
 def _ranked(units: Any) -> tuple[Unit, ...]:

@@ -27,8 +27,8 @@ def _nothing() -> Mapping[str, Any]:
 class Vectors:
     """The embeddings of a batch, each picture and caption once, and what was measured of their pairs.
 
-    `image_row[p]` and `text_row[t]` are the rows of the batch's picture p and text t, −1 where it could not be read.
-    Pair k is row `pair_images[k]` of `images` with row `pair_texts[k]` of `texts`; `pair_of[c, j]` is the pair of
+    Pictures and texts that could not be read have no row; `readable` are the texts that have one, in row order. Pair k
+    is row `pair_images[k]` of `images` with row `pair_texts[k]` of `texts`; `pair_of[c, j]` is the pair of
     case c and candidate j, −1 where there is none. `numbers` holds columns over the pairs: similarity, and with
     mixtures coverage, support, beta, divergence and msd. `embed` encodes further texts. `background` holds the
     means (items, components, dim) of the pictures that the scorer calibrates against, where it does.

@@ -17,8 +17,8 @@ _Rows = dict[str, dict[str, Any]]
 def load_file(path: str, lower_is_better: str = "false") -> Loaded:
     """Scores of a JSON Lines file: a row an item, `id` with `score`, `scores` (one a caption) or `verdict`.
 
-    A verdict is "a", "b" or "tie"; a file of verdicts is a judge that calls its own ties. The wrong-image control is taken from `wrong_score`, `wrong_scores` or
-    `wrong_verdict`, and is missing where there is none.
+    A verdict is "a", "b" or "tie"; a file of verdicts is a judge that calls its own ties. The wrong-image control
+    is taken from `wrong_score`, `wrong_scores` or `wrong_verdict`, and is missing where there is none.
     """
     if lower_is_better not in ("true", "false"):
         raise ConfigError(f"lower_is_better must be 'true' or 'false', got {lower_is_better!r}")

@@ -46,7 +46,7 @@ def worst(results: Results, name: str, count: int) -> list[int]:
 def most_forgotten(results: Results, count: int) -> list[int]:
     """Rows whose pictures are described least, one a picture."""
     seen: set[str] = set()
-    chosen = []
+    chosen: list[int] = []
     for row in worst(results, "coverage", len(results)):
         if len(chosen) == count:
             break

@@ -57,6 +57,9 @@ class Score:
             f"coverage {self.coverage:.4f}  support {self.support:.4f}"
         )
 
+    def _repr_html_(self) -> str:
+        return f"<table>{_html_head()}{_html_row(self)}</table><small><code>{escape(self.signature)}</code></small>"
+
     def row(self) -> dict[str, Any]:
         """The added columns of a scored row."""
         values = asdict(self)
@@ -128,13 +131,15 @@ class Scores:
 
     def _repr_html_(self) -> str:
         cells = "".join(_html_row(score) for score in self._ranked())
-        head = "".join(
-            f"<th>{name}</th>" for name in ("soft_msd", "msd", "similarity", "coverage", "support", "caption")
-        )
-        return f"<table><tr>{head}</tr>{cells}</table><small><code>{escape(self.signature)}</code></small>"
+        return f"<table>{_html_head()}{cells}</table><small><code>{escape(self.signature)}</code></small>"
 
     def _ranked(self) -> Sequence[Score]:
         return [self[index] for index in self.ranking]
+
+
+def _html_head() -> str:
+    names = ("soft_msd", "msd", "similarity", "coverage", "support", "caption")
+    return f"<tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>"
 
 
 def _html_row(score: Score) -> str:

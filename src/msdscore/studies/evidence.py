@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from msdscore.benchmarks.grid import NONE, Grid, markdown, p_value, result_grids
+from msdscore.benchmarks.grid import NONE, Grid, markdown, number, p_value, result_grids
 from msdscore.benchmarks.paired import Comparison, compare_sides, is_subset, side_of
 from msdscore.benchmarks.result import MetricResult, Result
 from msdscore.benchmarks.runner import Plan, run_benchmark
@@ -89,7 +89,19 @@ def section(one: Evidence) -> str:
 def verdicts(one: Evidence) -> str:
     """Whether each rival differs from the baseline, in words, after Holm's correction over the rivals."""
     adjusted = holm([found.differences[0].tests[0].p_value for found in one.comparisons])
-    return "\n".join(_verdict(found, p) for found, p in zip(one.comparisons, adjusted.tolist(), strict=True))
+    return "\n".join(
+        _verdict(found, p) + _controls(one.result, found)
+        for found, p in zip(one.comparisons, adjusted.tolist(), strict=True)
+    )
+
+
+def _controls(result: Result, found: Comparison) -> str:
+    """What both sides reach with the wrong pictures: a gain that stands there too was read from the text."""
+    name = found.differences[0].name
+    both = [
+        next((f for f in result.metric(label).control if f.name == name), None) for label in (_label(found), BASELINE)
+    ]
+    return f" (wrong image: {number(both[0])} against {number(both[1])})" if all(both) else ""
 
 
 def _verdict(found: Comparison, adjusted: float) -> str:
