@@ -6,11 +6,12 @@ EXTRAS := all,test,check
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DATA ?= ../shared/data
 
-.PHONY: help setup demo test check format bench evidence docs clean
+.PHONY: help setup demo test test-transformers4 check format bench evidence docs clean
 
 help:
 	@echo "make demo      score real photographs and open the result"
 	@echo "make test      run the tests"
+	@echo "make test-transformers4   the encoders' tests on transformers 4.57"
 	@echo "make check     format, lint, types, floors"
 	@echo "make bench     speed, as ratios against the textbook loop"
 	@echo "make evidence  figures on human judgments (DATA=folder)"
@@ -29,6 +30,19 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest
+
+# The encoders work with transformers 4 and 5; the default environment has 5.
+TF4 := .venv-transformers4
+$(TF4)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TF4)
+	grep -viE '^(transformers|huggingface_hub|tokenizers)==' constraints.txt > $(TF4)/constraints.txt
+	PIP_CONSTRAINT=$(TF4)/constraints.txt $(TF4)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  transformers==4.57.1 huggingface_hub==0.36.0 tokenizers==0.22.1 \
+	  beartype hatchling hypothesis pytest --editable '.[hf,openclip,stats]'
+	touch $@
+
+test-transformers4: $(TF4)/ready
+	$(TF4)/bin/python -m pytest tests/test_encoders_*.py
 
 check: setup
 	$(BIN)/ruff format --check src tests perf
