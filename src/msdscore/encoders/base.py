@@ -67,7 +67,7 @@ class Encoder(Protocol):
 
     @property
     def signature(self) -> str:
-        """Everything that can change a vector, as `key:value` parts joined by commas."""
+        """Everything that can change a vector, as ``key:value`` parts joined by commas."""
 
     @property
     def device(self) -> torch.device:
