@@ -1,39 +1,107 @@
-"""A real headless Chromium for tests, where one is installed."""
+"""A real headless Chromium for tests, where one is installed, driven through its debugging pipe."""
 
+import json
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO
 
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--remote-debugging-pipe",
+)
+
+
+class Browser:
+    """One page of a running Chromium; messages are JSON with a zero byte after each."""
+
+    def __init__(self, reading: BinaryIO, writing: BinaryIO) -> None:
+        self._in, self._out = reading, writing
+        self._number, self._session = 0, ""
+        self.complaints: list[str] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> Any:
+        """Ask the browser, and wait for its answer."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        self._out.write(json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0")
+        self._out.flush()
+        while (answer := self._read()).get("id") != self._number:
+            self._note(answer)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def open(self, path: Path) -> None:
+        """Open a file and wait until it is loaded."""
+        self.complaints.clear()
+        self.call("Page.navigate", url=path.as_uri())
+        while (event := self._read()).get("method") != "Page.loadEventFired":
+            self._note(event)
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """The value that a function body returns; `arguments` is what was given."""
+        call = f"(function () {{ {script} }})(...{json.dumps(arguments)})"
+        answer = self.call("Runtime.evaluate", expression=call, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Press the mouse at one place of the view and let it go at another."""
+        steps = (("mouseMoved", start), ("mousePressed", start), ("mouseMoved", end), ("mouseReleased", end))
+        for kind, (x, y) in steps:
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
+
+    def _read(self) -> Any:
+        held = bytearray()
+        while (byte := self._in.read(1)) != b"\0":
+            assert byte, "the browser has gone"
+            held += byte
+        return json.loads(held)
+
+    def _note(self, event: Any) -> None:
+        if event.get("method") == "Log.entryAdded" and event["params"]["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(event["params"]["entry"]["text"])
+        if event.get("method") == "Runtime.exceptionThrown":
+            self.complaints.append(json.dumps(event["params"]["exceptionDetails"]))
 
 
 @contextmanager
-def chromium(width: int = 1280, height: int = 900) -> Iterator[Any]:
-    """A driven browser with its console kept; skips the test where there is none."""
-    selenium = pytest.importorskip("selenium", reason="selenium is not installed: pip install 'msdscore[test]'")
+def chromium(width: int = 1280, height: int = 900) -> Iterator[Browser]:
+    """A running browser; skips the test where none is installed."""
     program = next((found for name in NAMES if (found := shutil.which(name))), None)
-    driver = shutil.which("chromedriver")
-    if program is None or driver is None:
-        pytest.skip("no Chromium with chromedriver on the PATH; Debian: apt-get install chromium chromium-driver")
-    from selenium import webdriver
+    if program is None:
+        pytest.skip("no Chromium on the PATH; on Debian: apt-get install chromium")
+    commands, answers = os.pipe(), os.pipe()
 
-    assert selenium is not None
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--mute-audio"):
-        options.add_argument(argument)
-    options.add_argument(f"--window-size={width},{height}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
-    try:
-        yield browser
-    finally:
-        browser.quit()
+    def hand_over() -> None:  # the browser reads from descriptor 3 and writes to 4
+        kept = os.dup(commands[0]), os.dup(answers[1])
+        for descriptor, place in zip(kept, (3, 4), strict=True):
+            os.dup2(descriptor, place, inheritable=True)
 
-
-def complaints(browser: Any) -> list[str]:
-    """What the browser's console says went wrong."""
-    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+    with TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        arguments = [program, *FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"]
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(arguments, preexec_fn=hand_over, pass_fds=(3, 4), **quiet)  # type: ignore[call-overload]
+        os.close(commands[0])
+        os.close(answers[1])
+        try:
+            with os.fdopen(answers[0], "rb") as reading, os.fdopen(commands[1], "wb") as writing:
+                yield Browser(reading, writing)
+        finally:
+            process.terminate()
+            process.wait(timeout=20)

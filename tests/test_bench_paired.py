@@ -149,6 +149,11 @@ def test_two_ways_of_counting_never_share_a_table(crepe):
     assert len(both) == 1
     assert both[0].columns[1] == "encoder"
     assert [row[1] for row in both[0].rows] == ["toy@1"] * 4 + ["other@2"] * 4
+    changed = tuple(replace(m, signature=m.signature.replace("kappa:20", "kappa:9")) for m in result.metrics)
+    grid = result_grids([result, replace(result, metrics=changed)])[0]
+    assert grid.columns[1] == "settings"
+    assert [row[1] for row in grid.rows if row[0] == "support"] == ["kappa:20", "kappa:9"]
+    assert {row[1] for row in grid.rows if row[0] == "length"} == {"–"}
 
 
 def test_items_come_back_from_their_table(tmp_path):

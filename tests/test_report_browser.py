@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from browser import chromium, complaints
+from browser import chromium
 from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.engine.local import score_rows
@@ -58,17 +58,17 @@ def large(tmp_path_factory):
 
 
 def open_page(browser, path):
-    browser.get(path.as_uri())
-    assert browser.execute_script("return document.body.dataset.ready") == "yes"
+    browser.open(path)
+    assert browser.run("return document.body.dataset.ready") == "yes"
 
 
 def text(browser, selector):
-    return browser.execute_script("return document.querySelector(arguments[0]).textContent", selector)
+    return browser.run("return document.querySelector(arguments[0]).textContent", selector)
 
 
 def cells(browser, column):
     """The values of one column in the rows that exist in the page, top to bottom."""
-    return browser.execute_script(
+    return browser.run(
         "const place = [...document.querySelectorAll('#head button')].findIndex(b => b.dataset.column === arguments[0]);"
         "return [...document.querySelectorAll('#window .row')].map(row => row.children[place].textContent)",
         column,
@@ -76,12 +76,12 @@ def cells(browser, column):
 
 
 def click(browser, selector):
-    browser.execute_script("document.querySelector(arguments[0]).click()", selector)
+    browser.run("document.querySelector(arguments[0]).click()", selector)
 
 
 def painted(browser, plot):
     """How many different colours a plot has."""
-    return browser.execute_script(
+    return browser.run(
         "const c = document.querySelector(`canvas[data-plot=${arguments[0]}]`);"
         "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data, seen = new Set();"
         "for (let i = 0; i < d.length; i += 4) seen.add((d[i] << 24) | (d[i+1] << 16) | (d[i+2] << 8) | d[i+3]);"
@@ -91,15 +91,13 @@ def painted(browser, plot):
 
 
 def search(browser, words):
-    box = browser.find_element("id", "search")
-    box.clear()
-    box.send_keys(words)
+    browser.run("const b = $('search'); b.value = arguments[0]; b.dispatchEvent(new Event('input'))", words)
     time.sleep(0.4)
 
 
 def test_the_page_opens_from_disk_without_complaint(browser, small):
     open_page(browser, small)
-    assert complaints(browser) == []
+    assert browser.complaints == []
     assert "17 rows" in text(browser, "#summary")
     assert "msd|enc:toy@1" in text(browser, "#signature")
     assert all(
@@ -109,13 +107,13 @@ def test_the_page_opens_from_disk_without_complaint(browser, small):
 
 def test_captions_stay_text(browser, small):
     open_page(browser, small)
-    assert browser.title == "out.parquet"
+    assert browser.run("return document.title") == "out.parquet"
     search(browser, "onerror")
     assert cells(browser, "caption") == ["</script><img src=x onerror=document.title='owned'> a <b>red</b> ball"]
     click(browser, "#window .row")
     assert "</script><img" in text(browser, "#detail .caption")
-    assert browser.title == "out.parquet"
-    assert complaints(browser) == []
+    assert browser.run("return document.title") == "out.parquet"
+    assert browser.complaints == []
 
 
 def test_rows_sort_both_ways_with_missing_ones_last(browser, small):
@@ -147,37 +145,34 @@ def test_filters_meet_and_can_be_cleared(browser, small):
 
 
 def test_a_drag_over_a_plot_selects_rows(browser, small):
-    from selenium.webdriver import ActionChains
-
     open_page(browser, small)
-    canvas = browser.find_element("css selector", "canvas[data-plot=score]")
-    half = canvas.size["width"] // 2
-    ActionChains(browser).move_to_element_with_offset(canvas, -half + 2, 0).click_and_hold().move_by_offset(
-        half, 0
-    ).release().perform()
+    box = browser.run(
+        "const b = document.querySelector('canvas[data-plot=score]').getBoundingClientRect();"
+        "return [b.left, b.top, b.width, b.height]"
+    )
+    middle = box[1] + box[3] / 2
+    browser.drag((box[0] + 2, middle), (box[0] + box[2] / 2, middle))
     kept = int(text(browser, "#count").split()[0])
     assert 0 < kept < 16
-    middle = browser.execute_script("const [a, b] = extent('msd'); return a + 0.52 * (b - a)")
+    middle = browser.run("const [a, b] = extent('msd'); return a + 0.52 * (b - a)")
     assert all(float(value) < middle for value in cells(browser, "msd"))
     assert "MSD" in text(browser, "#chips")
 
 
 def test_cards_show_coloured_words_and_open_their_row(browser, small):
     open_page(browser, small)
-    assert browser.execute_script("return document.querySelectorAll('.card img').length") == 16
-    coloured = browser.execute_script(
-        "return [...document.querySelectorAll('.card .w')].filter(w => w.style.background).length"
-    )
+    assert browser.run("return document.querySelectorAll('.card img').length") == 16
+    coloured = browser.run("return [...document.querySelectorAll('.card .w')].filter(w => w.style.background).length")
     assert coloured > 4
     click(browser, ".card")
-    assert browser.execute_script("return document.querySelectorAll('#detail img').length") == 2
+    assert browser.run("return document.querySelectorAll('#detail img').length") == 2
     assert "coverage" in text(browser, "#detail dl")
 
 
 def test_another_score_redraws_the_comparison(browser, small):
     open_page(browser, small)
     before = text(browser, "#captioners thead")
-    browser.execute_script(
+    browser.run(
         "const m = document.querySelector('#metric'); m.value = 'coverage'; m.dispatchEvent(new Event('change'))"
     )
     assert "lower is better" in text(browser, "#captioners thead") != before
@@ -188,8 +183,8 @@ def test_fifty_thousand_rows_do_not_stall(browser, large):
     open_page(browser, large)
     opened = time.perf_counter() - started
     assert text(browser, "#count") == "50,000 of 50,000 rows"
-    assert browser.execute_script("return document.querySelectorAll('#window .row').length") < 60
-    spent = browser.execute_script(
+    assert browser.run("return document.querySelectorAll('#window .row').length") < 60
+    spent = browser.run(
         "const times = []; const timed = (work) => { const t = performance.now(); work(); times.push(performance.now() - t); };"
         "timed(() => document.querySelector('#head button[data-column=msd]').click());"
         "timed(() => { state.search = 'caption 4'; refresh(); });"
@@ -199,14 +194,14 @@ def test_fifty_thousand_rows_do_not_stall(browser, large):
     # Generous for a busy machine; on a free one each takes a few hundredths of a second.
     assert opened < 20
     assert max(spent) < 3000
-    assert complaints(browser) == []
+    assert browser.complaints == []
 
 
 def test_the_last_row_can_be_reached(browser, large):
     open_page(browser, large)
-    browser.execute_script("document.querySelector('#view').scrollTop = 1e9; rows()")
+    browser.run("document.querySelector('#view').scrollTop = 1e9; rows()")
     assert cells(browser, "caption")[-1].startswith("caption 49999 ")
-    bottom = browser.execute_script(
+    bottom = browser.run(
         "const v = document.querySelector('#view').getBoundingClientRect();"
         "const r = [...document.querySelectorAll('#window .row')].at(-1).getBoundingClientRect(); return r.bottom - v.bottom"
     )
@@ -215,12 +210,12 @@ def test_the_last_row_can_be_reached(browser, large):
 
 def test_the_page_of_an_explanation_shows_where_words_look(browser, tmp_path):
     Scorer("toy").contrast(two_coloured("green", "red"), ["green and blue", "</script>red"]).save(tmp_path / "why.html")
-    browser.get((tmp_path / "why.html").as_uri())
-    assert complaints(browser) == []
+    browser.open(tmp_path / "why.html")
+    assert browser.complaints == []
     shown = "return document.querySelector('section .shown').src"
-    first = browser.execute_script(shown)
+    first = browser.run(shown)
     assert first.startswith("data:image/jpeg")
-    browser.execute_script("document.querySelector('.w').dispatchEvent(new Event('focus'))")
-    assert browser.execute_script(shown) != first
+    browser.run("document.querySelector('.w').dispatchEvent(new Event('focus'))")
+    assert browser.run(shown) != first
     assert "green" in text(browser, "section .key")
     assert text(browser, "section:nth-of-type(2) .caption") == "</script>red"

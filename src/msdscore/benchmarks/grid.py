@@ -70,28 +70,35 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _result_grid(results: Sequence[Result]) -> Grid:
-    several = len({result.encoder for result in results}) > 1
-    names = list(dict.fromkeys(f.name for r in results for m in r.metrics for f in m.figures))
-    names = names or ["figure"]
-    level = "95 % interval"
-    columns = [
-        "metric",
-        *(["encoder"] if several else []),
-        names[0],
-        level,
-        "wrong image",
-        *names[1:],
-        "ties",
-        "missing",
-    ]
-    rows = [
-        (metric.label, *([_short(result)] if several else []), *_cells(metric, names))
-        for result in results
-        for metric in result.metrics
-    ]
+    several, settings = len({result.encoder for result in results}) > 1, _settings(results)
+    names = list(dict.fromkeys(f.name for r in results for m in r.metrics for f in m.figures)) or ["figure"]
+    told = [*(["encoder"] if several else []), *(["settings"] if settings else [])]
+    columns = ("metric", *told, names[0], "95 % interval", "wrong image", *names[1:], "ties", "missing")
+    rows = []
+    for result in results:
+        for metric in result.metrics:
+            more = [
+                *([_short(result)] if several else []),
+                *([settings.get(metric.signature, NONE)] if settings else []),
+            ]
+            rows.append((metric.label, *more, *_cells(metric, names)))
     first = results[0]
     title = f"{first.title}, {first.protocol} ({first.items} items, {first.pictures} pictures)"
-    return Grid(title, tuple(columns), tuple(rows), tuple(_notes(results)))
+    return Grid(title, columns, tuple(rows), tuple(_notes(results)))
+
+
+def _settings(results: Sequence[Result]) -> dict[str, str]:
+    """By signature what tells metrics of one label and encoder apart; empty where nothing has to be told."""
+    groups: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for result in results:
+        for metric in result.metrics:
+            groups[metric.label, result.encoder].add(metric.signature)
+    told: dict[str, str] = {}
+    for signatures in groups.values():
+        shared = set.intersection(*(set(signature.split("|")) for signature in signatures))
+        for signature in signatures if len(signatures) > 1 else ():
+            told[signature] = " ".join(part for part in signature.split("|") if part not in shared)
+    return told
 
 
 def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
@@ -101,7 +108,9 @@ def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
         interval = f"[{head.interval.low * head.scale:.1f}, {head.interval.high * head.scale:.1f}]"
     wrong = next((figure for figure in metric.control if figure.name == names[0]), None)
     counts = [str(head.ties), str(head.missing)] if head else [NONE, NONE]
-    return [number(head), interval, number(wrong), *(number(metric.figure(name)) for name in names[1:]), *counts]
+    # The control has ties of its own: a clipped score may tell nothing apart with the wrong picture.
+    tied = f" ({wrong.ties} ties)" if head and wrong and wrong.ties != head.ties else ""
+    return [number(head), interval, number(wrong) + tied, *(number(metric.figure(name)) for name in names[1:]), *counts]
 
 
 def _notes(results: Sequence[Result]) -> Iterable[str]:

@@ -73,11 +73,23 @@ def export(
     run: RunFolder,
     folder: Annotated[Path, typer.Argument(help="Folder of the encoder to write.")],
     dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
+    background: Annotated[
+        Path | None,
+        typer.Option(help="Recipe mini: folder of background pictures; writes the form of the shipped one."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=2, help="How many background pictures at most.")] = 128,
 ) -> None:
     """Write a run as an encoder that loads by its folder's name."""
     from msdscore.align.export import export as write
+    from msdscore.align.export_mini import export_mini
+    from msdscore.cli.bank import spread_over
+    from msdscore.io.images import open_image
 
-    typer.echo(f"{write(run, folder, dtype=dtype)}: load it with --encoder {folder}")
+    if background is None:
+        made = write(run, folder, dtype=dtype)
+    else:
+        made = export_mini(run, folder, [open_image(path) for path in spread_over(background, limit)])
+    typer.echo(f"{made}: load it with --encoder {folder}")
 
 
 def _source(rows: list[str], images: list[str], data_format: str | None) -> "DataSource":

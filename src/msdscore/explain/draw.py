@@ -109,7 +109,7 @@ def word_figure(item: Explanation, columns: int = 4) -> "Figure":
         leaning = item.leaning(unit)
         tinted = overlay(picture, leaning, item.patches, "leaning", Scale(0.0, float(leaning.max())))
         _draw_picture(page.axes(left, top + 0.15, panel, panel_height), tinted)
-    foot = "number: nats, log P(word | caption) − log P(word | picture), higher is less supported"
+    foot = "number: the word's gap in nats; higher is less supported by the picture"
     page.text(MARGIN, rows * step + 0.1, foot, SMALL_POINTS - 0.5, color=GREY)
     page.text(
         MARGIN, rows * step + 0.21, "green: where the word looks, each picture to its own maximum", 5.5, color=GREY

@@ -1,6 +1,6 @@
 """Why a caption scores as it does: the score's own terms, a word and a region at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from msdscore.core.mixture import Mixture
 from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.errors import ConfigError
 from msdscore.explain import maps
-from msdscore.explain.words import Kind, group, owners, segment
+from msdscore.explain.words import Kind, Piece, group, owners, segment
 from msdscore.io.images import ImageSource
 from msdscore.scoring.comparison import Encoded
 from msdscore.scoring.config import MSDConfig
@@ -50,7 +50,7 @@ class Unit:
     gap: float | None
 
 
-@dataclass(frozen=True, eq=False)  # without slots: computed parts are kept
+@dataclass(frozen=True, eq=False, repr=False)  # without slots: computed parts are kept
 class Explanation:
     """The score of one caption of one picture, taken apart.
 
@@ -88,10 +88,7 @@ class Explanation:
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """Words and marks in reading order; their terms add up to the support divergence."""
-        pieces = segment(self.score.caption)
-        owner = owners(self.tokens.spans, pieces)
-        held = [tuple(token for token, place in enumerate(owner) if place == number) for number in range(len(pieces))]
-        return tuple(self._unit(p.start, p.end, p.kind, p.content, held[number]) for number, p in enumerate(pieces))
+        return units_of(self.score.caption, self.tokens, self.support_terms)
 
     @property
     def words(self) -> tuple[Unit, ...]:
@@ -101,19 +98,14 @@ class Explanation:
     @property
     def ranked(self) -> tuple[Unit, ...]:
         """Content words that the encoder reads, the least supported first."""
-        return _ranked(unit for unit in self.words if unit.content)
+        return ranked(unit for unit in self.words if unit.content)
 
     @cached_property
     def phrases(self) -> tuple[Unit, ...]:
         """Adjacent content words together ("cup of milk"), the least supported first."""
         units = self.units
         found = [[units[number] for number in numbers] for numbers in group(segment(self.score.caption))]
-        return _ranked(
-            self._unit(
-                some[0].start, some[-1].end, "word", True, tuple(token for unit in some for token in unit.tokens)
-            )
-            for some in found
-        )
+        return ranked(_joined(self.score.caption, some, self.support_terms) for some in found)
 
     @cached_property
     def regions(self) -> maps.Regions:
@@ -155,16 +147,15 @@ class Explanation:
         listed = ", ".join(f"{unit.text} ({unit.gap:+.2f})" for unit in self.ranked[:3])
         return f"{self.score}\nleast supported, nats: {listed or 'none'}"
 
+    def __repr__(self) -> str:
+        least = f", least supported {self.ranked[0].text!r}" if self.ranked else ""
+        return f"Explanation({self.score.caption!r}, msd {self.score.msd:+.4f}{least})"
+
     def _repr_html_(self) -> str:
         return Explanations((self,))._repr_html_()
 
     def _repr_png_(self) -> bytes | None:
         return Explanations((self,))._repr_png_()
-
-    def _unit(self, start: int, end: int, kind: Kind, content: bool, tokens: tuple[int, ...]) -> Unit:
-        share = float(self.support_terms[list(tokens)].sum()) if tokens else None
-        gap = None if share is None else share * len(self.support_terms) / len(tokens)
-        return Unit(self.score.caption[start:end], start, end, kind, content, tokens, share, gap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +244,31 @@ def _components(mixtures: Mixture, picture: int) -> maps.Components:
     return maps.Components(means.double().cpu().numpy(), log_weights.double().cpu().numpy(), mixtures.kappa)
 
 
-def _ranked(units: Any) -> tuple[Unit, ...]:
-    """Units with a gap, largest first; equal ones in reading order."""
-    read = [unit for unit in units if unit.gap is not None]
-    return tuple(sorted(read, key=lambda unit: -unit.gap))
+def units_of(caption: str, tokens: TokenLayout, terms: Floats) -> tuple[Unit, ...]:
+    """Words and marks of a caption with the terms of the tokens that cover them."""
+    pieces = segment(caption)
+    owner = owners(tokens.spans, pieces)
+    held = [tuple(token for token, place in enumerate(owner) if place == number) for number in range(len(pieces))]
+    return tuple(_unit(piece, own, terms) for piece, own in zip(pieces, held, strict=True))
+
+
+def ranked(units: Iterable[Unit]) -> tuple[Unit, ...]:
+    """Units with a gap, the least supported first; equal ones in reading order."""
+    gaps = [(unit.gap, unit) for unit in units if unit.gap is not None]
+    return tuple(unit for _, unit in sorted(gaps, key=lambda pair: -pair[0]))
+
+
+def _unit(piece: Piece, tokens: tuple[int, ...], terms: Floats) -> Unit:
+    share = float(terms[list(tokens)].sum()) if tokens else None
+    gap = None if share is None else share * len(terms) / len(tokens)
+    return Unit(piece.text, piece.start, piece.end, piece.kind, piece.content, tokens, share, gap)
+
+
+def _joined(caption: str, units: Sequence[Unit], terms: Floats) -> Unit:
+    """One unit from several that follow each other."""
+    start, end = units[0].start, units[-1].end
+    whole = Piece(caption[start:end], start, end, "word", content=True)
+    return _unit(whole, tuple(token for unit in units for token in unit.tokens), terms)
 
 
 def _real(values: Tensor, mask: Tensor) -> Floats:

@@ -19,8 +19,6 @@ Ints = NDArray[np.int64]
 
 # Above this many cells the dense table of counts is slower than sorting.
 _TABLE_CELLS = 400_000
-# Up to this many classes a product with a small matrix of signs is faster than a second running sum.
-_FEW = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +160,13 @@ def _balance_by_table(columns: Columns, weights: Floats) -> float:
     many, few = int(places.max(initial=0)) + 1, int(classes.max(initial=0)) + 1
     table = np.bincount(classes * many + places, weights=weights, minlength=many * few).reshape(few, many)
     below = np.cumsum(table, axis=1) - table
-    if few <= _FEW:
-        # One small product counts each class against all others: +1 for those under it, −1 for those above.
-        return float(np.vdot(table, np.sign(np.subtract.outer(np.arange(few), np.arange(few))) * 1.0 @ below))
-    under = np.cumsum(below, axis=0)
-    above = under[-1:] - under
-    return float((table * (under - below - above)).sum())
+    under, above, balance = np.zeros(many), below.sum(axis=0), 0.0
+    # Class by class: a product with a matrix of signs is as short, and slow where its threads have to wait.
+    for held, lower in zip(table, below, strict=True):
+        above -= lower
+        balance += float((held * (under - above)).sum())
+        under += lower
+    return balance
 
 
 def _balance_by_sorting(columns: Columns, weights: Floats, pairs: float, ties: tuple[float, float]) -> float:

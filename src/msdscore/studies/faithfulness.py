@@ -151,9 +151,9 @@ def section(results: Sequence[Faithfulness]) -> str:
     """The tables in Markdown."""
     first = results[0]
     lines = [
-        f"Effect on the local divergence of masking {100 * first.share:g} % of the regions, {first.pairs} pairs, "
-        "mean with 95 % cluster-bootstrap interval over pictures. Right captions: support map, d(masked) − d(original). Wrong "
-        "captions: penalty map, d(original) − d(masked).",
+        f"Effect on the local divergence of masking {100 * first.share:g} % of the regions, {first.pairs} pairs, mean "
+        "with 95 % cluster-bootstrap interval over pictures. Right captions: support map, d(masked) − d(original). "
+        "Wrong captions: penalty map, d(original) − d(masked).",
         "",
         f"`{first.signature}`",
         "",

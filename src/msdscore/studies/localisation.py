@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msdscore.benchmarks.base import Image, Pair, clusters, picture, wrong_images
-from msdscore.errors import CaptionError, InputError
+from msdscore.errors import InputError
+from msdscore.explain.terms import units_of
 from msdscore.explain.words import Piece, segment
+from msdscore.scoring.measurement import Measurement
 from msdscore.stats.resample import Interval, bootstrap_mean
 from msdscore.studies.faithfulness import Progress
-from msdscore.studies.masking import sample
+from msdscore.studies.masking import Floats, sample
 
 if TYPE_CHECKING:
     from msdscore.scoring.scorer import Scorer
@@ -59,6 +61,15 @@ class Question:
     changed: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Rankings:
+    """Content words of one caption, the least supported first, in three ways."""
+
+    terms: list[int]
+    occlusion: list[int]
+    wrong_picture: list[int]
+
+
 def questions(pairs: Sequence[Pair], subsets: Sequence[str] = SUBSETS) -> list[Question]:
     """The wrong captions whose change shows in a content word, and that have other content words."""
     asked = [_question(pair) for pair in pairs if pair.subset in subsets]
@@ -95,11 +106,9 @@ def localisation(
     chosen = sample(wanted, limit, seed)
     asked = questions(chosen)
     strangers = wrong_images([one.pair for one in asked], seed)
-    rankings: list[tuple[list[int], list[int], list[int]]] = []
+    rankings: list[Rankings] = []
     for number, (one, stranger) in enumerate(zip(asked, strangers, strict=True), start=1):
-        rankings.append(
-            (by_terms(scorer, one, one.pair.image), by_occlusion(scorer, one), by_terms(scorer, one, stranger))
-        )
+        rankings.append(rank_words(scorer, one, stranger))
         progress(number, len(asked))
     rows = [
         _row(
@@ -112,22 +121,26 @@ def localisation(
     return Localisation(tuple(rows), len(chosen) - len(asked), scorer.signature)
 
 
-def by_terms(scorer: "Scorer", question: Question, image: Image) -> list[int]:
-    """Content words by their gap in the explanation, the least supported first; unread words last."""
-    explained = scorer.explain(picture(image), question.pair.negative)
-    gaps = {unit.start: unit.gap for unit in explained.ranked if unit.gap is not None}
-    return _falling([gaps.get(word.start, -np.inf) for word in question.words])
+def rank_words(scorer: "Scorer", question: Question, stranger: Image) -> Rankings:
+    """Numbers of the content words, the least supported first, in three ways.
 
-
-def by_occlusion(scorer: "Scorer", question: Question) -> list[int]:
-    """Content words by how much the similarity rises when each is left out."""
+    By their gaps in the explanation; by how much the similarity rises when each is left out; by their gaps with
+    another picture. Words that the encoder does not read come last.
+    """
     caption = question.pair.negative
     shorter = [" ".join((caption[: word.start] + caption[word.end :]).split()) for word in question.words]
-    try:
-        measured = scorer.measure([picture(question.pair.image)], shorter, [0] * len(shorter))
-    except CaptionError:  # nothing is left of a caption of one readable word
-        return list(range(len(shorter)))
-    return _falling(measured.similarity.double().tolist())
+    encoded = scorer.encode([picture(question.pair.image), picture(stranger)], [caption, caption, *shorter])
+    measured = scorer.compare(encoded, [0, 1] + [0] * len(shorter))
+    own, other = (_by_gap(question, measured, place) for place in (0, 1))
+    return Rankings(own, _falling(measured.similarity[2:].double().tolist()), other)
+
+
+def _by_gap(question: Question, measured: Measurement, place: int) -> list[int]:
+    layout = measured.tokens[place]
+    terms = measured.divergence.support_terms[place, : len(layout.spans)].double().cpu().numpy()
+    gaps = {unit.start: unit.gap for unit in units_of(question.pair.negative, layout, terms)}
+    values = [gaps.get(word.start) for word in question.words]
+    return _falling([-np.inf if value is None else value for value in values])
 
 
 def _question(pair: Pair) -> Question:
@@ -146,12 +159,13 @@ def _chance(question: Question, depth: int) -> float:
     return 1 - comb(words - changed, depth) / comb(words, depth)
 
 
-def _row(subset: str, depth: int, answers: Sequence[tuple[Question, tuple[list[int], ...]]]) -> Row:
+def _row(subset: str, depth: int, answers: Sequence[tuple[Question, Rankings]]) -> Row:
     asked = [one for one, _ in answers]
-    hits = [
-        np.array([float(bool(one.changed & set(ranks[way][:depth]))) for one, ranks in answers]) for way in range(3)
-    ]
-    terms, occlusion, stranger = hits
+
+    def hits(way: str) -> Floats:
+        return np.array([float(bool(one.changed & set(getattr(ranks, way)[:depth]))) for one, ranks in answers])
+
+    terms, occlusion, stranger = hits("terms"), hits("occlusion"), hits("wrong_picture")
     chance = np.array([_chance(one, depth) for one in asked])
     columns = (terms, occlusion, stranger, chance, terms - occlusion, terms - chance)
     names = clusters([one.pair for one in asked])
