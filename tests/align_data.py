@@ -4,11 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image, ImageDraw
+from torch.nn.functional import normalize
 
 from msdscore.align.data import DataSource
 from msdscore.align.recipe import Recipe
 from msdscore.align.recipe_file import recipe_from
+from msdscore.core.sphere import masked_mean
+from msdscore.encoders.heads import Projected
 
 COLOURS = ("red", "green", "blue", "yellow")
 SHAPES = ("square", "circle")
@@ -62,3 +66,20 @@ def recipe(**tables: Any) -> Recipe:
     for name, table in tables.items():
         values[name] = {**values.get(name, {}), **table} if isinstance(table, dict) else table
     return recipe_from(values)
+
+
+def projected(
+    batch: int,
+    points: int,
+    dim: int = 5,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    requires_grad: bool = False,
+) -> Projected:
+    """Aligned unit vectors of random items with one to `points` points each."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, points + 1, (batch,), generator=generator)
+    mask = torch.arange(points) < lengths.unsqueeze(1)
+    vectors = normalize(torch.randn(batch, points, dim, generator=generator, dtype=dtype), dim=-1)
+    vectors = vectors.masked_fill(~mask.unsqueeze(-1), 0.0).requires_grad_(requires_grad)
+    return Projected(vectors, mask, masked_mean(vectors, mask))

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from align_data import captions_of, draw, make_rows, recipe, source, things
 from msdscore.align.data import DataSource, open_pairs
@@ -15,6 +16,7 @@ from msdscore.align.draws import epoch_order, stream
 from msdscore.align.negatives import make_negatives
 from msdscore.align.pictures import PictureReader
 from msdscore.align.samples import Plan, SampleReader, read_batches
+from msdscore.align.views import make_view
 from msdscore.errors import ConfigError, InputError, UnknownNameError
 from msdscore.io.images import open_image
 
@@ -179,7 +181,7 @@ def test_batches_are_the_same_wherever_reading_starts(tmp_path):
 
     def seen(start):
         batches = read_batches(reader, plan, start=start, stop=6, workers=3)
-        return [[(s.item, s.view, s.caption, s.picture.tobytes()) for s in batch] for batch in batches]
+        return [[(s.item, s.view, s.captions, s.picture.tobytes()) for s in batch] for batch in batches]
 
     whole = seen(0)
     assert len(whole) == 6
@@ -205,12 +207,12 @@ def test_processes_share_a_batch_without_overlap(tmp_path):
 
 
 def test_hard_negatives_say_something_else_and_repeat_for_a_seed():
-    caption, lenders = "A red car next to two dogs", ["a boat on a lake"]
-    found = make_negatives(caption, lenders, 3, stream(0, "x"))
+    caption, banned = "A red car next to two dogs", {"blue", "cat"}
+    found = make_negatives(caption, banned, 3, stream(0, "x"))
     assert len(set(found)) == 3
     assert caption not in found
-    assert found == make_negatives(caption, lenders, 3, stream(0, "x"))
-    assert make_negatives("it", [], 2, stream(0, "x")) == ()
+    assert found == make_negatives(caption, banned, 3, stream(0, "x"))
+    assert make_negatives("it", (), 2, stream(0, "x")) == ()
 
 
 def test_supplied_negatives_come_first(tmp_path):
@@ -221,9 +223,32 @@ def test_supplied_negatives_come_first(tmp_path):
 
     def negatives(**sample):
         changed = recipe(loss={"negatives": 1.0}, sample=sample)
-        return SampleReader(open_pairs(source(path)), changed).sample(0, 0).negatives
+        return SampleReader(open_pairs(source(path)), changed).sample(0, 0).negatives[0]
 
     assert negatives(negatives=2, negative_source="supplied") == ("a green square",)
     assert negatives(negatives=2, negative_source="both")[0] == "a green square"
     assert len(negatives(negatives=2, negative_source="both")) == 2
     assert len(negatives(negatives=1, negative_source="rules")) == 1
+
+
+def test_light_changes_a_view_within_its_limits():
+    picture = Image.new("RGB", (40, 40), (100, 100, 100))
+    picture.paste((140, 140, 140), (0, 0, 40, 20))
+    spec = recipe(sample={"views": 50, "crop": 1.0, "contrast": 0.25, "brightness": 0.2}).sample
+    views = [np.asarray(make_view(picture, spec, (), seed=0, item=3, view=view), float) for view in range(50)]
+    assert np.array_equal(views[0], np.asarray(picture))
+    spreads = {round(view.max() - view.min()) for view in views if view.max() > view.min()}
+    # The two greys lie 40 apart; rounding to whole values adds one.
+    assert len(spreads) > 5
+    assert min(spreads) >= 40 * 0.75 - 1
+    assert max(spreads) <= 40 * 1.25 + 1
+
+
+def test_a_picture_with_few_captions_shows_some_twice(tmp_path):
+    pairs = open_pairs(source(make_rows(tmp_path)))
+    reader = SampleReader(pairs, recipe(sample={"captions": 3}))
+    for epoch in range(3):
+        sample = reader.sample(2, epoch)
+        assert len(sample.captions) == len(sample.choices) == 3
+        assert set(sample.captions) == set(pairs.items[2].captions)
+        assert sample.choices[0] == sample.choices[2] != sample.choices[1]

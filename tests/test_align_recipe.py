@@ -32,11 +32,11 @@ def test_no_reconstruction_is_one_switch():
 
 def test_changes_are_parsed_as_toml_values_or_texts():
     changed = load_recipe(
-        "mini", changes=["train.steps=100", "heads.image.kind=attention", "image.levels=[0, 'final']", "train.lr=1"]
+        "mini", changes=["train.steps=100", "heads.image.kind=attention", "text.levels=[0, 6]", "train.lr=1"]
     )
     assert changed.train.steps == 100
     assert changed.heads.image.kind == "attention"
-    assert changed.image.levels == (0, "final")
+    assert changed.text.levels == (0, 6)
     assert changed.train.lr == 1.0
 
 
@@ -54,11 +54,11 @@ def test_texts_with_quotes_and_unicode_survive(tmp_path):
         ("train.steps=many", ConfigError, r"train.steps should be int, got 'many'"),
         ("train.lr=-1", ConfigError, r"train: epochs and lr must be positive"),
         ("loss.reconstruction=1", ConfigError, r"loss.reconstruction needs a language model: set lm.source"),
-        ("loss.negatives=1", ConfigError, r"loss.negatives needs hard negatives"),
+        ("sample.negatives=0", ConfigError, r"loss.negatives, grounded and bias need hard negatives"),
         (
             "heads.image.kind=cubic",
             UnknownNameError,
-            r"heads.image: unknown head 'cubic'. Known: attention, linear, mlp",
+            r"heads.image: unknown head 'cubic'. Known: attention, linear, mlp, pool",
         ),
         ("image.kind=jpeg", UnknownNameError, r"image: unknown tower 'jpeg'"),
         ("heads.pool=model", ConfigError, r"heads.pool 'model' needs two towers of kind 'encoder'"),

@@ -134,6 +134,8 @@ def test_text_levels_are_concatenated_and_special_tokens_dropped(bert):
         states = BertModel.from_pretrained(bert)(**ids, output_hidden_states=True).hidden_states
     wanted = torch.cat([states[0], states[3]], dim=-1)[0, 1:-1]
     assert torch.allclose(found.local.vectors[0], wanted, atol=1e-5)
+    sentence = torch.nn.functional.normalize(states[-1][0].mean(dim=0), dim=0)
+    assert torch.allclose(found.pooled[0], sentence, atol=1e-5)
 
 
 def test_padding_that_a_checkpoint_asks_for_is_left_out(tmp_path, bert):
@@ -188,7 +190,7 @@ def test_words_of_subword_tokens_are_whole_words():
 
 def test_any_registered_encoder_is_a_tower(clip):
     image, text = towers(ImageTowerSpec(source=clip), TextTowerSpec(source=clip), whole=True)
-    assert tower_dims(image, text) == (SideDims(24, 24), SideDims(24, 24))
+    assert tower_dims(image, text) == (SideDims(24, 24, 24), SideDims(24, 24, 24))
     assert image._encoder is text._encoder
     assert files_sha256(image.files) == files_sha256(text.files) != ""
     toy = towers(TOY_IMAGE, TOY_TEXT)[0]

@@ -10,11 +10,12 @@ from safetensors.torch import load_file
 
 from align_data import make_rows, recipe, source, things
 from msdscore.align import prefix
+from msdscore.align.batch import make_batch
 from msdscore.align.checkpoint import averaged_weights, checkpoints
 from msdscore.align.data import open_pairs
 from msdscore.align.export import evaluate, export
 from msdscore.align.folder import read_curves
-from msdscore.align.objective import make_batch, objective
+from msdscore.align.objective import objective
 from msdscore.align.optimise import MovingAverage, learning_rate
 from msdscore.align.recipe import TrainSpec
 from msdscore.align.recipe_file import load_recipe
@@ -77,7 +78,9 @@ def test_eight_pairs_are_learned_by_heart(heads, rows, tmp_path):
     assert (report.step, report.pairs, report.bad_pictures) == (120, 8, 0)
 
 
-@pytest.mark.parametrize("term", ["local", "word", "kl", "negatives"])
+@pytest.mark.parametrize(
+    "term", ["local", "word", "kl", "negatives", "relevance", "local_relevance", "grounded", "bias"]
+)
 def test_every_other_term_is_learned_too(term, rows, tmp_path):
     settings = {"contrastive": 0.0, term: 1.0, "kl_iterations": 2}
     small = recipe(
@@ -230,7 +233,8 @@ def test_bad_pictures_are_counted_and_the_rest_is_trained(rows, tmp_path):
 
 @pytest.mark.parametrize("pool", ["mean", "own", "model"])
 def test_cached_features_train_the_same_weights(pool, rows, tmp_path):
-    small = recipe(heads={"pool": pool}, loss={"local": 0.5, "word": 0.5}, sample={"views": 2})
+    light = {"views": 2, "captions": 2, "contrast": 0.25, "brightness": 0.2}
+    small = recipe(heads={"pool": pool}, loss={"local": 0.5, "word": 0.5, "relevance": 0.5}, sample=light)
     seen = []
     cached = replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32", on_event=seen.append)
     train(small, rows, tmp_path / "live", options=CPU)

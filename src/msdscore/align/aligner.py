@@ -23,6 +23,10 @@ class Aligner(nn.Module):
         # A divergence is counted in nats already, so its own scale starts at one.
         starts = {name: torch.zeros(()) if name == "kl" else start.clone() for name in SCALED}
         self.log_scales = nn.ParameterDict({name: nn.Parameter(starts[name]) for name in SCALED if self._has(name)})
+        # Lines from similarity to graded relevance; they start as identity.
+        lines = {"relevance": 1.0, "relevance_offset": 0.0} if recipe.loss.relevance else {}
+        lines |= {"local_relevance": 1.0} if recipe.loss.local_relevance else {}
+        self.lines = nn.ParameterDict({name: nn.Parameter(torch.tensor(value)) for name, value in lines.items()})
         self.prefix = nn.Linear(recipe.heads.dim, language_width) if language_width else None
 
     def scale(self, name: str) -> Float[Tensor, ""]:
@@ -37,7 +41,7 @@ class Aligner(nn.Module):
 
     def _has(self, name: str) -> bool:
         # Hard negatives are judged with the temperature of the contrast.
-        return bool(getattr(self._loss, name)) or (name == "contrastive" and bool(self._loss.negatives))
+        return bool(getattr(self._loss, name)) or (name == "contrastive" and self._loss.wants_negatives)
 
 
 def seeded_aligner(recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0) -> Aligner:

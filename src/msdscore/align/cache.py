@@ -35,7 +35,14 @@ def cache_key(recipe: Recipe, pairs: Pairs, live: LiveFeatures, dtype: str) -> s
         plain(recipe.image),
         plain(recipe.text),
         recipe.heads.pool,
-        [sample.views, sample.crop, sample.flip, recipe.seed if sample.views > 1 else 0],
+        [
+            sample.views,
+            sample.crop,
+            sample.flip,
+            sample.contrast,
+            sample.brightness,
+            recipe.seed if sample.views > 1 else 0,
+        ],
         [pairs.fingerprint, dtype, files_sha256(live.image.files), files_sha256(live.text.files)],
     ]
     return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=10).hexdigest()
@@ -176,7 +183,7 @@ class CachedFeatures:
 
     def texts(self, samples: Sequence[Sample]) -> Features:
         """Features of the samples' captions."""
-        numbers = [self._first[sample.item] + sample.choice for sample in samples]
+        numbers = [self._first[sample.item] + choice for sample in samples for choice in sample.choices]
         spans, mask = self._stores["text-spans"].take(numbers)
         layout = tuple(
             TokenLayout(tuple((int(a), int(b)) for a, b in row[real].tolist()))

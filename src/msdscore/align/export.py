@@ -64,12 +64,8 @@ def export(run: str | Path, folder: str | Path, *, dtype: str = "float16") -> Pa
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
     source, target = Path(run), Path(folder)
-    recipe = _recipe(source)
-    heads, step = _heads(source, recipe)
-    if target.is_dir() and any(
-        path.name not in ("config.json", "model.safetensors", CARD) for path in target.iterdir()
-    ):
-        raise RunError(f"{target}: holds other files; choose an empty or new folder")
+    recipe, heads, step = read_run(source)
+    refuse_other_files(target)
     target.mkdir(parents=True, exist_ok=True)
     weights = {name: value.to(_DTYPES[dtype]).contiguous() for name, value in heads.state_dict().items()}
     if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
@@ -79,6 +75,27 @@ def export(run: str | Path, folder: str | Path, *, dtype: str = "float16") -> Pa
         _write(target / CARD, (source / CARD).read_text(encoding="utf-8"))
     _write(target / "config.json", json.dumps(_config(source, recipe, step), indent=2) + "\n")
     return target
+
+
+def read_run(run: Path) -> tuple[Recipe, AlignedHeads, int]:
+    """The recipe of a run, its heads as they are judged and exported, and the step that they are of.
+
+    Raises:
+        RunError: the folder holds no run with a checkpoint.
+    """
+    recipe = _recipe(run)
+    return recipe, *_heads(run, recipe)
+
+
+def refuse_other_files(folder: Path) -> None:
+    """Stop before an export mixes with something else.
+
+    Raises:
+        RunError: the folder holds other files than those of an export.
+    """
+    known = ("config.json", "model.safetensors", CARD)
+    if folder.is_dir() and any(path.name not in known for path in folder.iterdir()):
+        raise RunError(f"{folder}: holds other files; choose an empty or new folder")
 
 
 def _config(run: Path, recipe: Recipe, step: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class LiveFeatures:
 
     def texts(self, samples: Sequence[Sample]) -> Features:
         """Features of the samples' captions."""
-        return self.negatives([sample.caption for sample in samples])
+        return self.negatives([caption for sample in samples for caption in sample.captions])
 
     def negatives(self, texts: Sequence[str]) -> Features:
         """Features of any texts."""

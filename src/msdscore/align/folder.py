@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from msdscore.align.recipe import Recipe
+from msdscore.align.recipe import TERMS, Recipe
 from msdscore.align.recipe_file import dump_recipe, load_recipe
 from msdscore.errors import RunError
 from msdscore.io.atomic import replacing
@@ -93,10 +93,7 @@ def write_report(run: Path, values: Mapping[str, Any]) -> None:
 
 def write_card(run: Path, recipe: Recipe, values: Mapping[str, Any]) -> None:
     """A draft of a model card; what only a person can know is marked."""
-    loss = {
-        name: getattr(recipe.loss, name)
-        for name in ("contrastive", "reconstruction", "local", "word", "kl", "negatives")
-    }
+    loss = {name: getattr(recipe.loss, name) for name in TERMS}
     terms = ", ".join(f"{name} {weight:g}" for name, weight in loss.items() if weight)
     best = values.get("best")
     lines = [

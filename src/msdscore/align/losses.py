@@ -13,7 +13,7 @@ from msdscore.encoders.heads import Projected
 _CLOSED = -1e9  # of a row that may have no open entry: infinities would turn its gradient into NaN
 _ROOM = 1 << 27  # similarities held at once by the token-to-patch table
 
-Square = Float[Tensor, "batch batch"]
+Table = Float[Tensor, "images captions"]
 Scalar = Float[Tensor, ""]
 
 
@@ -23,30 +23,44 @@ class KlSettings:
 
     image: FitSettings
     text: FitSettings
-    direction: str  # support, coverage or both
+    direction: str  # support, coverage, both (their mean) or each (a table for either)
+    stride: int = 1  # coverage looks at every such patch
 
 
-def same_pictures(items: Int[Tensor, " batch"]) -> Bool[Tensor, "batch batch"]:
-    """True where two rows of a batch show the same picture without being the same row: no negatives.
+def owners(images: int, captions: int, device: torch.device) -> Int[Tensor, " captions"]:
+    """The picture of every caption; a batch holds as many captions of each picture, picture by picture.
+
+    >>> owners(2, 4, torch.device("cpu"))
+    tensor([0, 0, 1, 1])
+    """
+    return torch.arange(images, device=device).repeat_interleave(captions // images)
+
+
+def same_pictures(items: Int[Tensor, " images"], captions: int = 1) -> Bool[Tensor, "images captions"]:
+    """True where a caption belongs to the same picture in another row of the batch: no negative of it.
 
     >>> same_pictures(torch.tensor([4, 7, 4]))[0]
     tensor([False, False,  True])
     """
     same = items.unsqueeze(0) == items.unsqueeze(1)
-    return same & ~torch.eye(len(items), dtype=torch.bool, device=items.device)
+    others = same & ~torch.eye(len(items), dtype=torch.bool, device=items.device)
+    return others.repeat_interleave(captions, dim=1)
 
 
-def info_nce(logits: Square, excluded: Bool[Tensor, "batch batch"]) -> Scalar:
-    r"""Symmetric InfoNCE; the diagonal holds the pairs.
+def info_nce(logits: Table, excluded: Bool[Tensor, "images captions"]) -> Scalar:
+    r"""Symmetric InfoNCE; captions lie picture by picture, so with one caption each the diagonal holds the pairs.
 
     .. math:: -\frac{1}{2B}\sum_i \log\frac{e^{s_{ii}}}{\sum_j e^{s_{ij}}} + \log\frac{e^{s_{ii}}}{\sum_j e^{s_{ji}}}
+
+    A picture with several captions should find each of them as often: its part is the mean over them.
 
     >>> info_nce(torch.zeros(2, 2), torch.zeros(2, 2, dtype=torch.bool))
     tensor(0.6931)
     """
     open_logits = logits.masked_fill(excluded, -torch.inf)
-    target = torch.arange(len(logits), device=logits.device)
-    return (cross_entropy(open_logits, target) + cross_entropy(open_logits.mT, target)) / 2
+    owner = owners(logits.shape[0], logits.shape[1], logits.device)
+    to_captions = open_logits.log_softmax(dim=1).gather(0, owner.unsqueeze(0))
+    return (cross_entropy(open_logits.mT, owner) - to_captions.mean()) / 2
 
 
 def negatives_loss(
@@ -116,16 +130,18 @@ def absent_words(tokens: Int[Tensor, " tokens"], pictures: Int[Tensor, "batch wo
     return ~member[:, number[: len(tokens)]].mT
 
 
-def kl_table(images: Projected, texts: Projected, *, settings: KlSettings) -> Float[Tensor, "images batch"]:
+def kl_tables(images: Projected, texts: Projected, *, settings: KlSettings) -> tuple[Table, ...]:
     """Negative divergence of every picture and caption of a batch, differentiable through all steps of EM."""
     image_mix = fit(images.points, images.mask, _keys(images), settings.image)
     text_mix = fit(texts.points, texts.mask, _keys(texts), settings.text)
     parts = []
-    if settings.direction in ("support", "both"):
-        parts.append(_directed(texts, text_mix, image_mix).mT)
-    if settings.direction in ("coverage", "both"):
-        parts.append(_directed(images, image_mix, text_mix))
-    return -torch.stack(parts).mean(dim=0)
+    if settings.direction != "coverage":
+        parts.append(-_directed(texts, text_mix, image_mix).mT)
+    if settings.direction != "support":
+        seen = slice(None, None, settings.stride)
+        some = Projected(images.points[:, seen], images.mask[:, seen], images.pooled)
+        parts.append(-_directed(some, image_mix, text_mix))
+    return (torch.stack(parts).mean(dim=0),) if settings.direction == "both" else tuple(parts)
 
 
 def _directed(side: Projected, own: Mixture, others: Mixture) -> Float[Tensor, "own others"]:

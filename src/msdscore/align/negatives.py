@@ -1,87 +1,121 @@
-"""Hard negatives of a caption by rule: another colour, number or size, two words swapped, a word from elsewhere."""
+"""Hard negatives of a caption by rule: one word replaced by another of its class, or two words of a kind swapped."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from random import Random
 
-from msdscore.encoders.content import is_content
+from msdscore.align.word_classes import CLASS_OF, CLASSES, KINDS, MOVABLE
 
-_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-# A line a class: words of one class can stand in for each other.
-_CLASSES = """\
-red blue green yellow black white brown orange pink purple gray golden
-one two three four five six
-large small big little tall short long huge tiny
-young old new wet dry open closed empty full bright dark
-man woman boy girl child baby
-men women boys girls children people
-dog cat horse cow sheep bird elephant zebra giraffe bear
-car bus train truck motorcycle bicycle boat airplane
-on under behind beside above below inside outside
-left right
-sitting standing walking running jumping lying sleeping eating
-"""
-_CLASS_OF = {word: tuple(line.split()) for line in _CLASSES.splitlines() for word in line.split()}
+_LETTERS = re.compile(r"[A-Za-z]+")
 _TRIES = 8  # draws a negative before it is given up
+_DRAWS = 30  # words drawn before a place is given up
 
-Rule = Callable[[str, Sequence[str], Random], str | None]
+Weights = Mapping[str, float]
 
 
-def make_negatives(caption: str, others: Sequence[str], count: int, chance: Random) -> tuple[str, ...]:
-    """Up to `count` different captions that say something else; `others` lends words of other captions.
+def stem(word: str) -> str:
+    """A word without the s of a plural, so that one dog and two dogs are the same thing to see.
 
-    >>> make_negatives("a red car", [], 1, Random(0))
-    ('a car red',)
+    >>> stem("dogs"), stem("grass"), stem("bus")
+    ('dog', 'grass', 'bus')
     """
+    return word[:-1] if len(word) > 3 and _is_plural(word) else word
+
+
+def all_words(captions: Iterable[str]) -> frozenset[str]:
+    """Words of a picture's captions, as they stand and stemmed: none of them makes a caption wrong."""
+    found = {word for caption in captions for word in _LETTERS.findall(caption.lower())}
+    return frozenset(found | set(map(stem, found)))
+
+
+def class_weights(captions: Iterable[str]) -> dict[str, float]:
+    """How often each word of a class is drawn: with the root of its frequency, so that negatives sound natural."""
+    counts = Counter(word for caption in captions for word in _LETTERS.findall(caption.lower()) if word in CLASS_OF)
+    return {word: count**0.5 + 1 for word, count in counts.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """A caption cut at its words, and which of them belong to a class, by kind."""
+
+    parts: tuple[str, ...]  # what lies between words, word, what lies between words, …
+    kinds: Mapping[str, tuple[int, ...]]
+
+    def word(self, place: int) -> str:
+        return self.parts[place].lower()
+
+    def put(self, words: Mapping[int, str]) -> str:
+        return "".join(words.get(place, part) for place, part in enumerate(self.parts))
+
+
+def make_negatives(
+    caption: str, banned: Collection[str], count: int, chance: Random, *, weights: Weights | None = None
+) -> tuple[str, ...]:
+    """Up to `count` different captions that say something else; no word of `banned` is put in.
+
+    >>> make_negatives("a red car", {"blue"}, 1, Random(0))
+    ('a red glove',)
+    """
+    places = _places(caption)
+    options = _options(places)
     found: dict[str, None] = {}
-    for number in range(count):
-        for attempt in range(_TRIES):
-            rule = _RULES[(number + attempt) % len(_RULES)] if attempt else chance.choice(_RULES)
-            changed = rule(caption, others, chance)
-            if changed is not None and changed.casefold() != caption.casefold() and changed not in found:
-                found[changed] = None
-                break
+    for _ in range(_TRIES * count if options else 0):
+        changed = _changed(places, chance.choice(options), banned, chance, weights or {})
+        if changed is not None and changed.casefold() != caption.casefold():
+            found[changed] = None
+        if len(found) == count:
+            break
     return tuple(found)
 
 
-def other_of_class(caption: str, others: Sequence[str], chance: Random) -> str | None:
-    """One word replaced by another of its class."""
-    del others
-    places = [match for match in _WORD.finditer(caption) if match.group().casefold() in _CLASS_OF]
-    if not places:
-        return None
-    match = chance.choice(places)
-    old = match.group().casefold()
-    return _put(caption, match.span(), chance.choice([word for word in _CLASS_OF[old] if word != old]))
+def _places(caption: str) -> _Places:
+    parts = tuple(re.split(r"([A-Za-z]+)", caption))
+    kinds: dict[str, tuple[int, ...]] = {}
+    for place in range(1, len(parts), 2):
+        if (name := CLASS_OF.get(parts[place].lower())) is not None:
+            kinds[KINDS[name]] = (*kinds.get(KINDS[name], ()), place)
+    return _Places(parts, kinds)
 
 
-def swapped(caption: str, others: Sequence[str], chance: Random) -> str | None:
-    """Two content words in each other's place."""
-    del others
-    places = _content(caption)
-    if len(places) < 2:
-        return None
-    first, second = sorted(chance.sample(places, 2), key=lambda match: match.start())
-    text = _put(caption, second.span(), first.group())
-    return _put(text, first.span(), second.group())
+def _options(places: _Places) -> list[str]:
+    """The kinds of words that can be replaced, and `swap` where two can change places."""
+    return [*sorted(places.kinds), *(["swap"] if _swappable(places) else [])]
 
 
-def lent_word(caption: str, others: Sequence[str], chance: Random) -> str | None:
-    """One content word replaced by a content word of another caption."""
-    places = _content(caption)
-    own = {match.group().casefold() for match in places}
-    words = [match.group() for other in others for match in _content(other) if match.group().casefold() not in own]
-    if not places or not words:
-        return None
-    return _put(caption, chance.choice(places).span(), chance.choice(words))
+def _swappable(places: _Places) -> list[str]:
+    return [
+        kind
+        for kind in ("attribute", "object")
+        if len({places.word(place) for place in places.kinds.get(kind, ())}) > 1
+    ]
 
 
-_RULES: tuple[Rule, ...] = (other_of_class, swapped, lent_word)
+def _changed(places: _Places, option: str, banned: Collection[str], chance: Random, weights: Weights) -> str | None:
+    if option == "swap":
+        where = places.kinds[chance.choice(_swappable(places))]
+        first = chance.choice(where)
+        second = chance.choice([place for place in where if places.word(place) != places.word(first)])
+        return places.put({first: places.word(second), second: places.word(first)})
+    place = chance.choice(places.kinds[option])
+    word = _other(places.word(place), banned, chance, weights)
+    return None if word is None else places.put({place: word})
 
 
-def _content(caption: str) -> list[re.Match[str]]:
-    return [match for match in _WORD.finditer(caption) if is_content(match.group().casefold())]
+def _other(old: str, banned: Collection[str], chance: Random, weights: Weights) -> str | None:
+    """Another word of the class; a noun keeps its number."""
+    name = CLASS_OF[old]
+    if name in MOVABLE and chance.random() < 0.5:
+        name = chance.choice(MOVABLE)
+    noun = KINDS[name] == "object"
+    shares = [weights.get(word, 1.0) for word in CLASSES[name]]
+    for _ in range(_DRAWS):
+        word = chance.choices(CLASSES[name], shares)[0]
+        if word != old and not {word, stem(word)} & set(banned) and not (noun and _is_plural(word) != _is_plural(old)):
+            return word
+    return None
 
 
-def _put(text: str, span: tuple[int, int], word: str) -> str:
-    return text[: span[0]] + word + text[span[1] :]
+def _is_plural(word: str) -> bool:
+    return word.endswith("s") and not word.endswith("ss")

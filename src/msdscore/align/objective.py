@@ -1,6 +1,5 @@
 """The loss of one batch: all terms of a recipe, over the pairs of all processes."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,13 +7,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.align.aligner import Aligner
-from msdscore.align.features import FeatureSource, token_layouts
+from msdscore.align.batch import Batch
+from msdscore.align.graded import Gaps, centred, graded_loss, relevance
 from msdscore.align.losses import (
     KlSettings,
     absent_words,
     caption_table,
     info_nce,
-    kl_table,
+    kl_tables,
     negatives_loss,
     same_pictures,
     token_table,
@@ -22,54 +22,9 @@ from msdscore.align.losses import (
 )
 from msdscore.align.prefix import FrozenLanguageModel
 from msdscore.align.recipe import LossSpec
-from msdscore.align.samples import Sample
 from msdscore.align.world import World, gather, gather_points, most, total
 from msdscore.core.mixture import FitSettings
-from msdscore.encoders.content import words_at
 from msdscore.encoders.heads import Projected
-from msdscore.encoders.towers import Features
-from msdscore.io.keys import text_key
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Frozen features of a step's samples, and what the terms must know beside them."""
-
-    images: Features
-    texts: Features
-    negatives: Features | None
-    negative_owner: tuple[int, ...]  # the sample of every hard negative
-    captions: tuple[str, ...]
-    items: Int[Tensor, " batch"]
-    token_words: Int[Tensor, "batch points"]  # a number for the word of every token
-    picture_words: Int[Tensor, "batch words"]  # numbers of the words of all captions of a picture; -1: padding
-
-
-def make_batch(samples: Sequence[Sample], source: FeatureSource, *, device: torch.device) -> Batch:
-    """Run the frozen towers over some samples; nothing in the result has a history."""
-    images, texts = source.images(samples), source.texts(samples)
-    negatives = [text for sample in samples for text in sample.negatives]
-    owner = tuple(row for row, sample in enumerate(samples) for _ in sample.negatives)
-    words = [
-        words_at(sample.caption, layout.spans) for sample, layout in zip(samples, token_layouts(texts), strict=True)
-    ]
-    width = texts.local.mask.shape[1]
-    return Batch(
-        images=images,
-        texts=texts,
-        negatives=source.negatives(negatives) if negatives else None,
-        negative_owner=owner,
-        captions=tuple(sample.caption for sample in samples),
-        items=torch.tensor([sample.item for sample in samples], device=device),
-        token_words=_numbers(words, device, width=width),
-        picture_words=_numbers([sorted(sample.words) for sample in samples], device),
-    )
-
-
-def _numbers(rows: Sequence[Sequence[str]], device: torch.device, *, width: int = 1) -> Int[Tensor, "rows width"]:
-    wide = max(width, *map(len, rows)) if rows else width
-    keys = [[*map(text_key, row), *[-1] * (wide - len(row))] for row in rows]
-    return torch.tensor(keys, dtype=torch.int64, device=device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +35,7 @@ class Setting:
     world: World
     language: FrozenLanguageModel | None = None
     half: bool = False  # heads and prefix compute in bfloat16; losses never do
+    references: Float[Tensor, "pairs dim"] | None = None  # mean sentence vector of every picture's captions
 
 
 def objective(aligner: Aligner, batch: Batch, setting: Setting) -> tuple[Float[Tensor, ""], dict[str, float]]:
@@ -92,26 +48,36 @@ def objective(aligner: Aligner, batch: Batch, setting: Setting) -> tuple[Float[T
         own_images = aligner.heads.project_images(batch.images)
         own_texts = aligner.heads.project_texts(batch.texts)
     images, texts = gather_points(own_images, world), gather_points(own_texts, world)
-    excluded = same_pictures(gather(batch.items, world))
+    excluded = same_pictures(gather(batch.items, world), batch.each)
     terms: dict[str, Tensor] = {}
     if loss.contrastive:
         terms["contrastive"] = info_nce(images.pooled @ texts.pooled.mT * aligner.scale("contrastive"), excluded)
-    if loss.local or loss.word:
+    wanted = _relevance(batch, setting)
+    if loss.relevance:
+        line = aligner.lines
+        similarity = images.pooled @ texts.pooled.mT
+        terms["relevance"] = graded_loss(similarity, wanted, line["relevance"], line["relevance_offset"])
+    if loss.local or loss.word or loss.local_relevance:
         terms |= _local_terms(aligner, images, texts, batch, setting)
     if loss.kl:
-        table = kl_table(images, texts, settings=_kl_settings(loss))
-        terms["kl"] = info_nce(table * aligner.scale("kl"), excluded)
-    if loss.negatives and batch.negatives is not None:
-        terms["negatives"] = _negatives(aligner, own_images, own_texts, batch)
+        tables = kl_tables(images, texts, settings=_kl_settings(loss))
+        terms["kl"] = torch.stack([info_nce(table * aligner.scale("kl"), excluded) for table in tables]).sum()
+    if loss.wants_negatives:
+        terms |= _negative_terms(aligner, (own_images, own_texts, images), batch, setting)
     if loss.reconstruction:
         with _autocast(batch, setting):
-            terms["reconstruction"] = _reconstruction(aligner, own_images, batch.captions, setting)
-    if not terms:  # no hard negative could be made, and no other term is wanted
-        terms["negatives"] = 0.0 * own_images.pooled.sum()
+            terms["reconstruction"] = _reconstruction(aligner, own_images, batch, setting)
     value = torch.stack([getattr(loss, name) * term for name, term in terms.items()]).sum()
     # Some terms see only the pairs of one process: what is shown is the mean of all.
     shown = total(torch.stack([term.detach() for term in terms.values()]), world) / world.size
     return value, dict(zip(terms, shown.tolist(), strict=True))
+
+
+def _relevance(batch: Batch, setting: Setting) -> Float[Tensor, "images captions"]:
+    """Graded relevance of all pictures and captions of all processes; nothing where no term asks for it."""
+    if batch.graded is None:
+        return batch.items.new_zeros(0, 0)
+    return relevance(gather(batch.graded.references, setting.world), gather(batch.graded.sentences, setting.world))
 
 
 def _autocast(batch: Batch, setting: Setting) -> torch.autocast:
@@ -121,19 +87,24 @@ def _autocast(batch: Batch, setting: Setting) -> torch.autocast:
 def _local_terms(
     aligner: Aligner, images: Projected, texts: Projected, batch: Batch, setting: Setting
 ) -> dict[str, Tensor]:
-    """Both terms that look at single tokens share one table of tokens and pictures."""
+    """All terms that look at single tokens share one table of tokens and pictures."""
     loss, world = setting.loss, setting.world
     table = token_table(images, texts.points[texts.mask])
+    whole = caption_table(table, texts.mask)
     terms: dict[str, Tensor] = {}
     if loss.local:
-        excluded = same_pictures(gather(batch.items, world))
-        terms["local"] = info_nce(caption_table(table, texts.mask) * aligner.scale("local"), excluded)
+        excluded = same_pictures(gather(batch.items, world), batch.each)
+        terms["local"] = info_nce(whole * aligner.scale("local"), excluded)
+    if loss.local_relevance:
+        wanted = centred(_relevance(batch, setting))
+        terms["local_relevance"] = graded_loss(centred(whole), wanted, aligner.lines["local_relevance"])
     if loss.word:
         width = texts.mask.shape[1]
         tokens = gather(_filled(batch.token_words, width), world)[texts.mask]
         wide = most(batch.picture_words.shape[1], world, tokens.device)
         pictures = gather(_filled(batch.picture_words, wide), world)
-        terms["word"] = _word_term(aligner, table, texts.mask.nonzero()[:, 0], absent_words(tokens, pictures))
+        owner = texts.mask.nonzero()[:, 0] // batch.each
+        terms["word"] = _word_term(aligner, table, owner, absent_words(tokens, pictures))
     return terms
 
 
@@ -161,29 +132,59 @@ def _kl_settings(loss: LossSpec) -> KlSettings:
         FitSettings(components=count, kappa=loss.kl_kappa, iterations=loss.kl_iterations)
         for count in loss.kl_components
     )
-    return KlSettings(image, text, loss.kl_direction)
+    return KlSettings(image, text, loss.kl_direction, loss.kl_stride)
 
 
-def _negatives(aligner: Aligner, images: Projected, texts: Projected, batch: Batch) -> Float[Tensor, ""]:
-    """Own hard negatives of every caption, laid out as a padded table of similarities."""
-    if batch.negatives is None:
-        raise AssertionError("negatives without features")
-    owner = torch.tensor(batch.negative_owner, device=images.pooled.device)
-    found = (aligner.heads.project_texts(batch.negatives).pooled * images.pooled[owner]).sum(dim=1)
-    order = torch.arange(len(owner), device=owner.device) - torch.searchsorted(owner, owner)
-    table = found.new_zeros(len(images), int(order.max()) + 1).index_put((owner, order), found)
-    real = torch.zeros_like(table, dtype=torch.bool).index_put((owner, order), torch.tensor(True, device=owner.device))
-    similarity = (images.pooled * texts.pooled).sum(dim=1)
-    return negatives_loss(similarity, table, real, aligner.scale("contrastive"))
+def _negative_terms(
+    aligner: Aligner, sides: tuple[Projected, Projected, Projected], batch: Batch, setting: Setting
+) -> dict[str, Tensor]:
+    """Terms over the own hard negatives; `sides` are own pictures, own captions, the pictures of all processes."""
+    loss, world, (own_images, own_texts, images) = setting.loss, setting.world, sides
+    owner = torch.tensor(batch.negative_owner, dtype=torch.int64, device=images.pooled.device)
+    # Without a single negative the terms are zero, and every process still takes part in them.
+    found = own_texts.pooled[:0]
+    if batch.negatives is not None:
+        with _autocast(batch, setting):
+            found = aligner.heads.project_texts(batch.negatives).pooled
+    scale = aligner.scale("contrastive")
+    terms: dict[str, Tensor] = {}
+    if loss.negatives:
+        terms["negatives"] = _own_negatives(own_images, own_texts, found, owner, scale)
+    if loss.grounded or loss.bias:
+        first = world.rank * len(own_images)
+        gaps = Gaps(images.pooled @ (own_texts.pooled[owner] - found).mT, first + owner // batch.each)
+        count = total(torch.tensor(float(len(owner)), device=owner.device), world).clamp_min(1.0)
+        values = {"grounded": gaps.grounded(scale), "bias": gaps.bias(scale)}
+        terms |= {name: value * world.size / count for name, value in values.items() if getattr(loss, name)}
+    return terms
 
 
-def _reconstruction(
-    aligner: Aligner, images: Projected, captions: Sequence[str], setting: Setting
+def _own_negatives(
+    images: Projected,
+    texts: Projected,
+    found: Float[Tensor, "negatives dim"],
+    owner: Int[Tensor, " negatives"],
+    scale: Float[Tensor, ""],
 ) -> Float[Tensor, ""]:
+    """Own hard negatives of every caption, laid out as a padded table of similarities."""
+    pictures = images.pooled.repeat_interleave(len(texts) // len(images), dim=0)
+    if not len(owner):
+        return 0.0 * pictures.sum()
+    cosines = (found * pictures[owner]).sum(dim=1)
+    order = torch.arange(len(owner), device=owner.device) - torch.searchsorted(owner, owner)
+    table = cosines.new_zeros(len(texts), int(order.max()) + 1).index_put((owner, order), cosines)
+    real = torch.zeros_like(table, dtype=torch.bool).index_put((owner, order), torch.tensor(True, device=owner.device))
+    return negatives_loss((pictures * texts.pooled).sum(dim=1), table, real, scale)
+
+
+def _reconstruction(aligner: Aligner, images: Projected, batch: Batch, setting: Setting) -> Float[Tensor, ""]:
     """Mean over all caption tokens of all processes, as the mean of the processes' values makes it."""
     language, world = setting.language, setting.world
     if aligner.prefix is None or language is None:
         raise AssertionError("reconstruction without a language model and a visual prefix")
-    sums, count = language.nll(aligner.prefix(images.points), images.mask, captions)
+    prefix, mask = aligner.prefix(images.points), images.mask
+    if batch.each > 1:
+        prefix, mask = prefix.repeat_interleave(batch.each, dim=0), mask.repeat_interleave(batch.each, dim=0)
+    sums, count = language.nll(prefix, mask, batch.captions)
     tokens = total(torch.tensor(float(count), device=sums.device), world)
     return sums * world.size / tokens

@@ -27,7 +27,7 @@ def make_optimiser(module: nn.Module, spec: TrainSpec) -> torch.optim.AdamW:
     matrices = [parameter for parameter in module.parameters() if parameter.ndim > 1]
     rest = [parameter for parameter in module.parameters() if parameter.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": spec.weight_decay}, {"params": rest, "weight_decay": 0.0}]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=spec.lr)
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=spec.lr, betas=(0.9, spec.beta2))
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:

@@ -6,7 +6,20 @@ from msdscore.encoders.heads import HeadsSpec
 from msdscore.encoders.towers import ImageTowerSpec, TextTowerSpec
 from msdscore.errors import ConfigError, unknown_name
 
-DIRECTIONS = ("support", "coverage", "both")
+DIRECTIONS = ("support", "coverage", "both", "each")
+# Every term of the loss, by the name of its weight.
+TERMS = (
+    "contrastive",
+    "reconstruction",
+    "local",
+    "word",
+    "kl",
+    "negatives",
+    "relevance",
+    "local_relevance",
+    "grounded",
+    "bias",
+)
 RULES = ("rules", "supplied", "both")
 STOPS = ("cosine", "local")
 PRECISIONS = ("auto", "float32", "bfloat16")
@@ -27,15 +40,20 @@ class LossSpec:
     word: float = 0.0  # each content word against images and words that lack it
     kl: float = 0.0  # divergence through unrolled EM
     negatives: float = 0.0  # the caption against its own hard negatives
+    relevance: float = 0.0  # pooled similarities against the graded relevance of frozen sentence vectors
+    local_relevance: float = 0.0  # the same for local similarities, each caption centred over the pictures
+    grounded: float = 0.0  # hard negatives, by the margin that the picture adds to the text's own
+    bias: float = 0.0  # the margin over hard negatives that the text has without its picture
     temperature: float = 0.07  # start of the learned temperatures
     max_scale: float = 100.0  # no learned temperature falls under 1 / max_scale
     kl_components: tuple[int, ...] = (3, 2)  # image, text
     kl_iterations: int = 3
     kl_kappa: float = 20.0
     kl_direction: str = "support"
+    kl_stride: int = 1  # coverage looks at every such patch
 
     def __post_init__(self) -> None:
-        weights = (self.contrastive, self.reconstruction, self.local, self.word, self.kl, self.negatives)
+        weights = [getattr(self, name) for name in TERMS]
         if min(weights) < 0:
             raise ConfigError(f"loss weights must not be negative, got {min(weights)}")
         if max(weights) == 0:
@@ -44,8 +62,20 @@ class LossSpec:
             raise unknown_name("kl_direction", self.kl_direction, DIRECTIONS)
         if len(self.kl_components) != 2 or min(self.kl_components) < 1:
             raise ConfigError(f"kl_components must be two counts of at least 1, got {self.kl_components}")
-        if min(self.temperature, self.max_scale, self.kl_kappa) <= 0 or self.kl_iterations < 1:
-            raise ConfigError("temperature, max_scale and kl_kappa must be positive and kl_iterations at least 1")
+        if min(self.temperature, self.max_scale, self.kl_kappa) <= 0 or min(self.kl_iterations, self.kl_stride) < 1:
+            raise ConfigError(
+                "temperature, max_scale and kl_kappa must be positive, kl_iterations and kl_stride at least 1"
+            )
+
+    @property
+    def wants_negatives(self) -> bool:
+        """Whether any term looks at hard negatives."""
+        return bool(self.negatives or self.grounded or self.bias)
+
+    @property
+    def wants_relevance(self) -> bool:
+        """Whether any term looks at graded relevance."""
+        return bool(self.relevance or self.local_relevance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,16 +96,23 @@ class LanguageSpec:
 class SampleSpec:
     """What is drawn from the data at every step."""
 
+    captions: int = 1  # of each picture in a batch; a picture that has fewer shows some twice
     views: int = 1  # augmented views of a picture; 1: the picture as it is
     crop: float = 0.5  # smallest share of a picture that a view shows
     flip: bool = False  # mirror views; never where a caption says left or right
+    contrast: float = 0.0  # largest change of contrast in a view, as a share
+    brightness: float = 0.0  # and of brightness
     negatives: int = 0  # hard negatives a caption
     negative_source: str = "rules"
     window: int = 8  # blocks (shards, row groups) that are shuffled together
 
     def __post_init__(self) -> None:
-        if self.views < 1 or self.window < 1 or self.negatives < 0:
-            raise ConfigError("views and window must be at least 1 and negatives at least 0")
+        if min(self.captions, self.views, self.window) < 1 or self.negatives < 0:
+            raise ConfigError("captions, views and window must be at least 1 and negatives at least 0")
+        if not (0 <= self.contrast < 1 and 0 <= self.brightness < 1):
+            raise ConfigError(
+                f"contrast and brightness must be at least 0 and under 1, got {self.contrast} and {self.brightness}"
+            )
         if not 0 < self.crop <= 1:
             raise ConfigError(f"crop must lie between 0 and 1, got {self.crop}")
         if self.negative_source not in RULES:
@@ -92,7 +129,8 @@ class TrainSpec:
     accumulate: int = 1  # batches whose gradients are added up before a step
     tower_batch: int = 64  # items that the frozen towers read at once
     lr: float = 1e-3
-    weight_decay: float = 0.0
+    weight_decay: float = 0.0  # of matrices alone
+    beta2: float = 0.999  # how long AdamW remembers squared gradients
     warmup: float = 0.03  # share of the steps
     clip: float = 1.0  # of the gradient's length; 0: none
     average: float = 0.0  # decay of the moving average of the weights; 0: none
@@ -113,10 +151,9 @@ class TrainSpec:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.epochs <= 0 or self.lr <= 0:
             raise ConfigError(f"epochs and lr must be positive, got {self.epochs} and {self.lr}")
-        if not (0 <= self.warmup < 1 and 0 <= self.average < 1):
-            raise ConfigError(
-                f"warmup and average must be at least 0 and under 1, got {self.warmup} and {self.average}"
-            )
+        for name in ("warmup", "average", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 0 and under 1, got {getattr(self, name)}")
         if self.stop_on not in STOPS:
             raise unknown_name("stop_on", self.stop_on, STOPS)
         if self.precision not in PRECISIONS:
@@ -141,8 +178,10 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.loss.reconstruction and not self.lm.source:
             raise ConfigError("loss.reconstruction needs a language model: set lm.source, or loss.reconstruction=0")
-        if self.loss.negatives and not self.sample.negatives:
-            raise ConfigError("loss.negatives needs hard negatives: set sample.negatives to 1 or more")
+        if self.loss.wants_negatives and not self.sample.negatives:
+            raise ConfigError(
+                "loss.negatives, grounded and bias need hard negatives: set sample.negatives to 1 or more"
+            )
         if self.heads.pool == "model" and (self.image.kind, self.text.kind) != ("encoder", "encoder"):
             raise ConfigError("heads.pool 'model' needs two towers of kind 'encoder'; use 'mean' or 'own'")
 

@@ -1,23 +1,23 @@
-"""What one step sees of each pair: a view of the picture, one caption, hard negatives, the picture's words."""
+"""What one step sees of each pair: a view of the picture, captions, hard negatives, the picture's words."""
 
 from collections.abc import Collection, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from random import Random
 
 from PIL import Image
 
-from msdscore.align.draws import draw, epoch_order, stream
-from msdscore.align.negatives import make_negatives
+from msdscore.align.draws import epoch_order, stream
+from msdscore.align.negatives import all_words, class_weights, make_negatives, stem
 from msdscore.align.pairs import Pair, Pairs
 from msdscore.align.pictures import PictureReader
 from msdscore.align.recipe import Recipe
 from msdscore.align.views import make_view, pick_view
-from msdscore.encoders.content import content_words
+from msdscore.encoders.content import content_words, every_word
 from msdscore.errors import ConfigError, ImageError, InputError
 from msdscore.io.images import open_image
 
 _IN_A_ROW = 100  # pictures that may fail one after the other before the data is given up
-_LENDERS = 4  # other captions that lend words to hard negatives
 _AHEAD = 2  # batches read before they are needed
 
 
@@ -28,10 +28,10 @@ class Sample:
     item: int
     view: int
     picture: Image.Image | None
-    caption: str
-    choice: int  # number of the caption among the pair's own
-    negatives: tuple[str, ...]
-    words: frozenset[str]  # content words of all captions of the picture
+    captions: tuple[str, ...]
+    choices: tuple[int, ...]  # numbers of the captions among the pair's own
+    negatives: tuple[tuple[str, ...], ...]  # of each caption
+    words: frozenset[str]  # stems of the words of all captions of the picture that can be seen
 
 
 @dataclass(slots=True)
@@ -50,6 +50,8 @@ class SampleReader:
         # Numbers of the pairs whose features are cached; None: pictures are read.
         self._cached = cached
         self._reader = PictureReader(groups=2 * recipe.sample.window)
+        by_rule = recipe.loss.wants_negatives and recipe.sample.negative_source != "supplied"
+        self._weights = class_weights(text for pair in pairs.items for text in pair.captions) if by_rule else {}
 
     def sample(self, item: int, epoch: int) -> Sample:
         """The sample of a pair; a pair whose picture is bad gives place to the next one that is not.
@@ -88,26 +90,34 @@ class SampleReader:
         return None
 
     def _made(self, item: int, view: int, picture: Image.Image | None, epoch: int) -> Sample:
-        pair = self.pairs.items[item]
-        choice = draw(self.recipe.seed, "caption", epoch, item) % len(pair.captions)
-        words = frozenset[str]()
-        if self.recipe.loss.word:
-            words = frozenset[str]().union(*map(content_words, pair.captions))
-        negatives = self._negatives(pair, pair.captions[choice], item, epoch)
-        return Sample(item, view, picture, pair.captions[choice], choice, negatives, words)
+        pair, wanted = self.pairs.items[item], self.recipe.sample.captions
+        numbers = list(range(len(pair.captions)))
+        drawn = stream(self.recipe.seed, "caption", epoch, item).sample(numbers, min(wanted, len(numbers)))
+        choices = tuple(drawn[place % len(drawn)] for place in range(wanted))
+        captions = tuple(pair.captions[choice] for choice in choices)
+        negatives = tuple(
+            self._negatives(pair, caption, stream(self.recipe.seed, "negatives", epoch, item, place))
+            for place, caption in enumerate(captions)
+        )
+        return Sample(item, view, picture, captions, choices, negatives, self._words(pair))
 
-    def _negatives(self, pair: Pair, caption: str, item: int, epoch: int) -> tuple[str, ...]:
-        spec, seed = self.recipe.sample, self.recipe.seed
-        if not (spec.negatives and self.recipe.loss.negatives):
+    def _words(self, pair: Pair) -> frozenset[str]:
+        if not self.recipe.loss.word:
+            return frozenset()
+        # A tower that reads content words alone has its own list: then every word counts that it lets through.
+        chosen = every_word if self.recipe.text.words == "content" else content_words
+        return frozenset(stem(word) for caption in pair.captions for word in chosen(caption))
+
+    def _negatives(self, pair: Pair, caption: str, chance: Random) -> tuple[str, ...]:
+        spec = self.recipe.sample
+        if not self.recipe.loss.wants_negatives:
             return ()
-        chance = stream(seed, "negatives", epoch, item)
         given = chance.sample(pair.negatives, min(spec.negatives, len(pair.negatives)))
         if spec.negative_source == "rules":
             given = []
         missing = spec.negatives - len(given)
         if missing and spec.negative_source != "supplied":
-            lenders = [self.pairs.items[chance.randrange(len(self.pairs))].captions[0] for _ in range(_LENDERS)]
-            given += make_negatives(caption, lenders, missing, chance)
+            given += make_negatives(caption, all_words(pair.captions), missing, chance, weights=self._weights)
         return tuple(given)
 
 

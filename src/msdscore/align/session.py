@@ -17,6 +17,7 @@ from msdscore.align.pairs import Pairs
 from msdscore.align.prefix import load_language_model
 from msdscore.align.recipe import Recipe
 from msdscore.align.samples import Plan, SampleReader
+from msdscore.align.teacher import picture_references
 from msdscore.align.world import World, wait
 from msdscore.encoders.heads import SideDims
 from msdscore.encoders.specs import plain, read_spec
@@ -101,7 +102,9 @@ def start_session(
     source, reader = _sources(recipe, pairs, towers, options, world)
     half = recipe.train.precision == "bfloat16" or (recipe.train.precision == "auto" and device.type == "cuda")
     steps = recipe.train.steps or max(1, round(recipe.train.epochs * plan.per_epoch / recipe.train.accumulate))
-    setting = Setting(recipe.loss, world, language, half)
+    wanted = recipe.loss.wants_relevance
+    references = picture_references(pairs, towers[1], chunk=recipe.train.tower_batch) if wanted else None
+    setting = Setting(recipe.loss, world, language, half, references)
     return Session(recipe, setting, device, towers, aligner, trained, source, reader, plan, steps, progress)
 
 

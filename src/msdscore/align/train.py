@@ -10,12 +10,13 @@ from pathlib import Path
 
 import torch
 
+from msdscore.align.batch import make_batch
 from msdscore.align.checkpoint import save_best, save_checkpoint
 from msdscore.align.data import DataSource, open_pairs
 from msdscore.align.draws import draw
 from msdscore.align.folder import LOCK, Curves, open_run, write_card, write_report
 from msdscore.align.loggers import Logger, open_loggers
-from msdscore.align.objective import make_batch, objective
+from msdscore.align.objective import objective
 from msdscore.align.optimise import learning_rate, set_learning_rate
 from msdscore.align.pairs import Pairs
 from msdscore.align.recipe import Recipe
@@ -121,7 +122,7 @@ class _Run:
         s.aligner.train()
         sums: dict[str, float] = {}
         for number, samples in enumerate(batches):
-            batch = make_batch(samples, s.source, device=s.device)
+            batch = make_batch(samples, s.source, device=s.device, references=s.setting.references)
             with _seeded(draw(s.recipe.seed, "step", step, number, self._world.rank), s.device):
                 loss, terms = objective(s.aligner, batch, s.setting)
                 (loss / spec.accumulate).backward()

@@ -1,9 +1,9 @@
-"""Augmented views of a picture: crops and mirrors, the same ones whenever they are asked for."""
+"""Augmented views of a picture: crops, mirrors and other light, the same ones whenever they are asked for."""
 
 import re
 from collections.abc import Sequence
 
-from PIL import Image
+from PIL import Image, ImageStat
 
 from msdscore.align.draws import draw, stream
 from msdscore.align.recipe import SampleSpec
@@ -32,6 +32,17 @@ def make_view(
     whole = (int(box[0]), int(box[1]), max(int(box[2]), int(box[0]) + 1), max(int(box[3]), int(box[1]) + 1))
     part = picture.crop(whole)
     mirrored = chance.random() < 0.5
+    part = _lit(part, chance.uniform(-spec.contrast, spec.contrast), chance.uniform(-spec.brightness, spec.brightness))
     if spec.flip and mirrored and not any(_SIDES.search(caption) for caption in captions):
         return part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return part
+
+
+def _lit(picture: Image.Image, contrast: float, brightness: float) -> Image.Image:
+    """Distances from the mean grow by the share `contrast`, the mean itself by `brightness`."""
+    if not contrast and not brightness:
+        return picture
+    rgb = picture.convert("RGB")
+    mean = sum(ImageStat.Stat(rgb).mean) / 3
+    table = [round((value - mean) * (1 + contrast) + mean * (1 + brightness)) for value in range(256)]
+    return rgb.point([min(255, max(0, value)) for value in table] * 3)

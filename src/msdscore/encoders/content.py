@@ -45,8 +45,16 @@ def content_words(text: str) -> frozenset[str]:
     >>> sorted(content_words("The dog is on a beach."))
     ['beach', 'dog']
     """
-    words = (match.group().casefold() for match in _WORD.finditer(text))
-    return frozenset(word for word in words if is_content(word))
+    return frozenset(word for word in every_word(text) if is_content(word))
+
+
+def every_word(text: str) -> frozenset[str]:
+    """All words of a caption, in lower case.
+
+    >>> sorted(every_word("The dog, the cat."))
+    ['cat', 'dog', 'the']
+    """
+    return frozenset(match.group().casefold() for match in _WORD.finditer(text))
 
 
 def is_content(word: str) -> bool:

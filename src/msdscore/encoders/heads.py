@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from msdscore.core.sphere import masked_mean, real_points, unit
+from msdscore.encoders.mini_heads import AttentionPool
 from msdscore.encoders.towers import Features, Points
 from msdscore.errors import ConfigError, unknown_name
 
@@ -18,15 +19,19 @@ POOLS = ("mean", "own", "model")
 class HeadSpec:
     """One head: a linear map (paper), a linear map plus an MLP, or attention over the points plus a linear map.
 
+    `pool` makes one vector of all points of an item; it is for the global path of texts.
+
     >>> HeadSpec(kind="quadratic")
     Traceback (most recent call last):
-    msdscore.errors.UnknownNameError: unknown head 'quadratic'. Known: attention, linear, mlp
+    msdscore.errors.UnknownNameError: unknown head 'quadratic'. Known: attention, linear, mlp, pool
     """
 
     kind: str = "linear"
     hidden: int = 512  # width of the MLP, or of the attention blocks
+    inner: int = 0  # pool: width of its feed-forward step; 0: twice `hidden`
     dropout: float = 0.0
-    norm: bool = False  # layer norm on the features before the head
+    norm: bool = False  # layer norm on the features before the head; pool always has it
+    bias: bool = True  # mlp: of the linear map beside it
     blocks: int = 1  # attention blocks
     heads: int = 8  # of each attention block
 
@@ -57,10 +62,16 @@ class HeadsSpec:
     global_dim: int = 0  # of the own path; 0: as `dim`
     global_image: HeadSpec = field(default_factory=HeadSpec)
     global_text: HeadSpec = field(default_factory=HeadSpec)
+    mean_hidden: int = 0  # of an MLP on the text tower's own pooled vector, added to a pool head; 0: none
+    mean_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.pool not in POOLS:
             raise unknown_name("pool", self.pool, POOLS)
+        if "pool" in (self.image.kind, self.text.kind, self.global_image.kind):
+            raise ConfigError("a head of kind 'pool' gives one vector an item; it can only be heads.global_text")
+        if self.mean_hidden < 0 or (self.mean_hidden and self.global_text.kind != "pool"):
+            raise ConfigError(f"mean_hidden needs a global_text of kind 'pool', got {self.global_text.kind!r}")
         if self.dim < 1 or self.global_dim < 0:
             raise ConfigError(f"dim must be at least 1 and global_dim at least 0, got {self.dim} and {self.global_dim}")
 
@@ -99,7 +110,7 @@ class MlpHead(nn.Module):
         super().__init__()
         self.norm = _norm(spec, inputs)
         self.drop = nn.Dropout(spec.dropout)
-        self.line = nn.Linear(inputs, outputs)
+        self.line = nn.Linear(inputs, outputs, bias=spec.bias)
         self.rise = nn.Linear(inputs, spec.hidden)
         self.fall = nn.Linear(spec.hidden, outputs)
 
@@ -156,7 +167,26 @@ class _Block(nn.Module):
         return points + self.drop(self.mlp(self.between(points)))
 
 
-_HEADS: dict[str, type[nn.Module]] = {"linear": LinearHead, "mlp": MlpHead, "attention": AttentionHead}
+class PoolHead(nn.Module):
+    """One vector an item: a transformer block over its points, then their mean with learned weights."""
+
+    def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
+        super().__init__()
+        inner = spec.inner or 2 * spec.hidden
+        self.pool = AttentionPool(inputs, outputs, inner, width=spec.hidden, heads=spec.heads, dropout=spec.dropout)
+
+    def forward(self, points: Tensor, mask: Tensor) -> Tensor:
+        """One vector for all points; an item without points must not turn into NaN."""
+        pooled: Tensor = self.pool(points, mask | ~mask.any(dim=1, keepdim=True))
+        return pooled
+
+
+_HEADS: dict[str, type[nn.Module]] = {
+    "linear": LinearHead,
+    "mlp": MlpHead,
+    "attention": AttentionHead,
+    "pool": PoolHead,
+}
 
 
 def _norm(spec: HeadSpec, width: int) -> nn.Module:
@@ -168,12 +198,18 @@ def make_head(spec: HeadSpec, inputs: int, outputs: int) -> nn.Module:
     return _HEADS[spec.kind](spec, inputs, outputs)
 
 
+def _mean_head(spec: HeadsSpec, inputs: int, outputs: int) -> nn.Module:
+    mlp = HeadSpec(kind="mlp", hidden=spec.mean_hidden, dropout=spec.mean_dropout, norm=True, bias=False, heads=1)
+    return make_head(mlp, inputs, outputs)
+
+
 @dataclass(frozen=True, slots=True)
 class SideDims:
-    """Feature sizes that one tower gives: of its local path and of its global one (0: none)."""
+    """Feature sizes that one tower gives: of its local path, of its global one and of its pooled vectors (0: none)."""
 
     local: int
     whole: int = 0
+    pooled: int = 0
 
 
 class AlignedHeads(nn.Module):
@@ -188,6 +224,7 @@ class AlignedHeads(nn.Module):
             width = spec.global_dim or spec.dim
             self.global_image = make_head(spec.global_image, image.whole, width)
             self.global_text = make_head(spec.global_text, text.whole, width)
+            self.global_mean = _mean_head(spec, text.pooled, width) if spec.mean_hidden else None
 
     def project_images(self, features: Features) -> Projected:
         """Aligned patches and pooled vectors of pictures."""
@@ -202,13 +239,23 @@ class AlignedHeads(nn.Module):
         if global_head is not None:
             if features.whole is None:
                 raise ConfigError("pool 'own' needs a global path; load the towers with one")
-            whole = features.whole
-            return Projected(points, features.local.mask, masked_mean(_aligned(global_head, whole), whole.mask))
+            return Projected(points, features.local.mask, self._own(global_head, features.whole, features.pooled))
         if self.spec.pool == "mean":
             return Projected(points, features.local.mask, masked_mean(points, features.local.mask))
         if features.pooled is None:
             raise ConfigError("pool 'model' needs backbones with pooled outputs of one space; use pool 'mean' or 'own'")
         return Projected(points, features.local.mask, unit(features.pooled))
+
+    def _own(self, head: nn.Module, whole: Points, pooled: Tensor | None) -> Float[Tensor, "batch dim"]:
+        """Pooled unit vectors of a global path."""
+        if not isinstance(head, PoolHead):
+            return masked_mean(_aligned(head, whole), whole.mask)
+        found: Tensor = head(whole.vectors, whole.mask)
+        if self.global_mean is not None:
+            if pooled is None:
+                raise ConfigError("mean_hidden needs a text tower with pooled vectors; set it to 0")
+            found = found + self.global_mean(pooled, whole.mask)
+        return unit(found)
 
 
 def _aligned(head: nn.Module, points: Points) -> Float[Tensor, "batch points dim"]:

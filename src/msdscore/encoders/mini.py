@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from PIL.Image import Image
 from safetensors.torch import load as load_tensors
-from safetensors.torch import load_file
 from torch import Tensor
 
 from msdscore.core.calibration import Bank
@@ -24,7 +23,7 @@ from msdscore.encoders.lite2 import Lite2, load_lite2
 from msdscore.encoders.mini_heads import HeadSizes, MiniHeads
 from msdscore.encoders.mini_words import content_tokens, pick
 from msdscore.encoders.minilm import MiniLM, load_minilm
-from msdscore.encoders.packaged import WeightFile, find_weights
+from msdscore.encoders.packaged import WeightFile, find_weights, read_tensors
 from msdscore.encoders.placement import place, read_options
 from msdscore.encoders.texts import Reading, pack, tokenise, unpack_pooled, unpack_tokens
 from msdscore.errors import ConfigError, require
@@ -134,12 +133,23 @@ def load_mini(
         raise ConfigError(f"mini runs in float32 only, got dtype={dtype!r}")
     chosen = read_options(SharedOptions, options)
     placement = place(device, "float32")
-    folder = Path(source) if source else Path(str(files("msdscore.encoders"))) / "mini_weights"
+    folder = Path(source) if source else shipped_folder()
     content = (folder / "model.safetensors").read_bytes()
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_config(folder)
     parts = _parts(config, load_tensors(content), placement.device, chosen)
     mark = sha256(content + json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
-    return MiniEncoder(parts, Identity(name, f"{name}@{mark}", placement, chosen))
+    return MiniEncoder(parts, Identity(name, f"{Path(name).name}@{mark}", placement, chosen))
+
+
+def shipped_folder() -> Path:
+    """Where the trained parts of `mini` lie in this package."""
+    return Path(str(files("msdscore.encoders"))) / "mini_weights"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The settings that heads were trained with."""
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return config
 
 
 def _parts(config: dict[str, Any], state: dict[str, Tensor], device: torch.device, options: SharedOptions) -> MiniParts:
@@ -148,22 +158,28 @@ def _parts(config: dict[str, Any], state: dict[str, Tensor], device: torch.devic
     layers = {key: tuple(config["heads"][key]) for key in ("pooled_layers", "local_layers")}
     heads = MiniHeads(HeadSizes(**config["heads"] | layers))
     heads.load_state_dict(wide)
-    lite2 = load_lite2(torch.load(find_weights(LITE2), weights_only=True), content=config["lite2_sha256"])
-    text = load_minilm(load_file(find_weights(MINILM)))
+    lite2 = load_lite2(read_tensors(find_weights(LITE2)), content=config["lite2_sha256"])
+    text = load_minilm(read_tensors(find_weights(MINILM)))
     return MiniParts(
         lite2=lite2.eval().to(device).to(memory_format=torch.channels_last),  # type: ignore[call-overload]
         minilm=text.eval().to(device),
         heads=heads.eval().to(device),
-        tokenizer=_tokenizer(),
+        tokenizer=read_tokenizer(),
         image_size=config["image_size"],
         stop_words=frozenset(config["stop_words"]),
-        reading=Reading(minilm.CONTEXT, (_CLS,), (_SEP,), _PAD, options.long_text),
+        reading=reading(options.long_text),
         bank=bank,
         recommended=config["recommended"] | {"components": tuple(config["recommended"]["components"])},
     )
 
 
-def _tokenizer() -> Any:
+def reading(long_text: str) -> Reading:
+    """How captions are laid out for MiniLM."""
+    return Reading(minilm.CONTEXT, (_CLS,), (_SEP,), _PAD, long_text)
+
+
+def read_tokenizer() -> Any:
+    """MiniLM's tokenizer, set to read a text as nothing but text."""
     tokenizer = require("tokenizers", extra="mini").Tokenizer.from_file(str(find_weights(VOCABULARY)))
     tokenizer.no_truncation()
     tokenizer.no_padding()

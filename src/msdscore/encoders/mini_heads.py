@@ -43,11 +43,21 @@ class Projection(nn.Module):
 class AttentionPool(nn.Module):
     """One transformer layer over all tokens, then a weighted mean with learned weights."""
 
-    def __init__(self, inputs: int, outputs: int, inner: int, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        inner: int,
+        *,
+        width: int = minilm.WIDTH,
+        heads: int = 6,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        width = minilm.WIDTH
         self.inp = nn.Sequential(nn.LayerNorm(inputs), nn.Dropout(dropout), nn.Linear(inputs, width))
-        layer = nn.TransformerEncoderLayer(width, 6, inner, dropout, functional.gelu, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, heads, inner, dropout, functional.gelu, batch_first=True, norm_first=True
+        )
         self.enc = nn.ModuleList([layer])
         self.ln, self.score, self.out = nn.LayerNorm(width), nn.Linear(width, 1), nn.Linear(width, outputs)
         self.drop = nn.Dropout(dropout)

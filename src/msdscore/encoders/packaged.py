@@ -5,6 +5,10 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
 from msdscore.encoders.weights import find_file
 from msdscore.errors import WeightsError
 
@@ -31,6 +35,14 @@ def find_weights(wanted: WeightFile) -> Path:
     if wanted.digest and _digest(found) != wanted.digest:
         raise WeightsError(f"{found}: is damaged (its SHA-256 is not {wanted.digest[:12]}…); install it again")
     return found
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a file: the hub has them as safetensors, a package of the registry may have them as a .pth."""
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    tensors: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return tensors
 
 
 def _installed(wanted: WeightFile) -> Path | None:

@@ -230,6 +230,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "llava_onevision": _VLM,
         "llava_qwen": _VLM,
         "msdscore-aligned": "msdscore.encoders.aligned:load_aligned",
+        "msdscore-mini": "msdscore.encoders.mini:load_mini",
         "open_clip": _OPEN_CLIP,
         "qwen2_5_vl": _VLM,
         "siglip": _SIGLIP,

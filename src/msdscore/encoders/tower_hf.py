@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 from msdscore.encoders.frames import Frame, frame_batch, on_picture, patch_layout
 from msdscore.encoders.hf import load_frame, load_model, load_tokenizer
 from msdscore.encoders.placement import Placement, place
-from msdscore.encoders.texts import Reading, literal_backend, pack, tokenise, unpack_tokens
+from msdscore.encoders.texts import Reading, TextBatch, literal_backend, pack, tokenise, unpack_pooled, unpack_tokens
 from msdscore.encoders.tower_files import verify_files
 from msdscore.encoders.towers import (
     Features,
@@ -106,8 +106,14 @@ class TransformersTexts:
             return Points(unpack_tokens(chosen, batch).float(), mask)
 
         whole = points(self._spec.global_levels or self._spec.levels) if self._whole else None
-        every = Features(points(self._spec.levels), whole, None, batch.layout)
+        every = Features(points(self._spec.levels), whole, _sentence(states[-1], batch), batch.layout)
         return keep_content(every, texts) if self._spec.words == "content" else every
+
+
+def _sentence(states: Float[Tensor, "windows positions dim"], batch: TextBatch) -> Float[Tensor, "batch dim"]:
+    """A unit vector a caption: the mean of its last states, special tokens among them."""
+    real = batch.attention.to(states.device).unsqueeze(-1)
+    return unpack_pooled((states.float() * real).sum(dim=1) / real.sum(dim=1).clamp_min(1), batch)
 
 
 def frozen(model: Any, where: Placement) -> Any:

@@ -42,6 +42,10 @@ def load_image_tower(
         from msdscore.encoders.tower_timm import TimmImages
 
         return TimmImages(spec, where, base=base)
+    if spec.kind == "mini":
+        from msdscore.encoders.tower_mini import Lite2Images
+
+        return Lite2Images(spec, where)
     source = locate(spec.source, base=base)
     if spec.kind == "transformers":
         return TransformersImages(spec, where, source=source)
@@ -53,6 +57,10 @@ def load_text_tower(
     spec: TextTowerSpec, where: TowerPlace, *, base: Path | None = None, loaded: dict[tuple[str, str], Encoder]
 ) -> TextTower:
     """A frozen text tower."""
+    if spec.kind == "mini":
+        from msdscore.encoders.tower_mini import MiniLMTexts
+
+        return MiniLMTexts(spec, where)
     source = locate(spec.source, base=base)
     if spec.kind == "transformers":
         return TransformersTexts(spec, where, source=source)

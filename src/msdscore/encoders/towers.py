@@ -14,8 +14,9 @@ from msdscore.encoders.base import Encoder, PatchLayout, TokenLayout
 from msdscore.encoders.content import content_tokens
 from msdscore.errors import ConfigError, unknown_name
 
-IMAGE_KINDS = ("encoder", "transformers", "timm")
-TEXT_KINDS = ("encoder", "transformers")
+IMAGE_KINDS = ("encoder", "transformers", "timm", "mini")
+TEXT_KINDS = ("encoder", "transformers", "mini")
+MINI_IMAGE, MINI_TEXT = "lite2", "minilm"
 Level = int | str
 
 
@@ -44,7 +45,8 @@ class Features:
 class ImageTowerSpec:
     """A frozen image backbone and the features taken from it.
 
-    `source` is an encoder's name or folder (`encoder`), a checkpoint (`transformers`) or an architecture (`timm`);
+    `source` is an encoder's name or folder (`encoder`), a checkpoint (`transformers`), an architecture (`timm`) or
+    `lite2` (`mini`: the network of the shipped encoder, always with its three maps);
     `package:NAME/path` points into an installed package. `levels` are numbers of layers, `stride16`-like names, or
     `final`; several are resized to `grid` cells a side and concatenated.
     """
@@ -58,7 +60,7 @@ class ImageTowerSpec:
     grid: int = 0  # 0: as the first level has it
     global_levels: tuple[Level, ...] = ()  # of a global path; empty: the same features
     global_grid: int = 0
-    size: int = 0  # timm: side of the square that pictures are drawn on; 0: the model's own
+    size: int = 0  # timm, mini: side of the square that pictures are drawn on; 0: the model's own
     mean: tuple[float, ...] = ()  # timm: overrides of the model's own statistics
     std: tuple[float, ...] = ()
 
@@ -66,6 +68,10 @@ class ImageTowerSpec:
         _check(self.kind, IMAGE_KINDS, self.source, self.levels)
         if self.kind == "encoder" and (self.grid or self.global_grid or self.levels != (-1,) or self.global_levels):
             raise ConfigError("an image tower of kind 'encoder' has no levels and no grid; use transformers or timm")
+        if self.kind == "mini":
+            _check_mini(self.source, MINI_IMAGE)
+            if self.levels != (-1,) or self.global_levels or self.global_grid or self.mean or self.std:
+                raise ConfigError("an image tower of kind 'mini' always gives its three maps; set grid and size alone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +95,8 @@ class TextTowerSpec:
             raise ConfigError(f"levels of a text tower must be numbers of hidden states, got {self.levels}")
         if self.kind == "encoder" and (self.levels != (-1,) or self.global_levels):
             raise ConfigError("a text tower of kind 'encoder' has no levels; use transformers")
+        if self.kind == "mini":
+            _check_mini(self.source, MINI_TEXT)
 
 
 def _check(kind: str, kinds: tuple[str, ...], source: str, levels: tuple[Level, ...]) -> None:
@@ -98,6 +106,11 @@ def _check(kind: str, kinds: tuple[str, ...], source: str, levels: tuple[Level, 
         raise ConfigError("a tower needs a source: an encoder's name, a folder, a hub name or an architecture")
     if not levels:
         raise ConfigError("a tower needs at least one level")
+
+
+def _check_mini(source: str, expected: str) -> None:
+    if source != expected:
+        raise unknown_name("source of a tower of kind 'mini':", source, (expected,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +210,8 @@ def keep_content(features: Features, texts: Sequence[str]) -> Features:
     return replace(features, local=Points(points, mask.reshape(index.shape).to(vectors.device)), layout=fewer)
 
 
-def feature_dims(tower: Any, sample: Any) -> tuple[int, int]:
-    """Sizes of the local and the global features (0: none), from one item."""
+def feature_dims(tower: Any, sample: Any) -> tuple[int, int, int]:
+    """Sizes of the local features, the global ones and the pooled vectors (0: none), from one item."""
     found: Features = tower.features([sample])
-    return found.local.vectors.shape[-1], 0 if found.whole is None else found.whole.vectors.shape[-1]
+    whole = 0 if found.whole is None else found.whole.vectors.shape[-1]
+    return found.local.vectors.shape[-1], whole, 0 if found.pooled is None else found.pooled.shape[-1]

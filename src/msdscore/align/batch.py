@@ -1,0 +1,86 @@
+"""The frozen features of one step's samples, and what the terms of the loss must know beside them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from msdscore.align.features import FeatureSource, token_layouts
+from msdscore.align.negatives import stem
+from msdscore.align.samples import Sample
+from msdscore.align.teacher import sentence_vectors
+from msdscore.encoders.content import words_at
+from msdscore.encoders.towers import Features
+from msdscore.io.keys import text_key
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """Frozen sentence vectors: of the captions, and their mean over all captions of each picture."""
+
+    sentences: Float[Tensor, "captions dim"]
+    references: Float[Tensor, "batch dim"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Frozen features of a step's samples, and what the terms must know beside them.
+
+    Captions lie picture by picture, as many of each.
+    """
+
+    images: Features
+    texts: Features
+    negatives: Features | None
+    negative_owner: tuple[int, ...]  # the caption of every hard negative
+    captions: tuple[str, ...]
+    items: Int[Tensor, " batch"]
+    token_words: Int[Tensor, "captions points"]  # a number for the word of every token
+    picture_words: Int[Tensor, "batch words"]  # numbers of the words of all captions of a picture; -1: padding
+    graded: Graded | None = None
+
+    @property
+    def each(self) -> int:
+        """Captions of a picture."""
+        return len(self.texts) // len(self.images)
+
+
+def make_batch(
+    samples: Sequence[Sample],
+    source: FeatureSource,
+    *,
+    device: torch.device,
+    references: Float[Tensor, "pairs dim"] | None = None,
+) -> Batch:
+    """Run the frozen towers over some samples; nothing in the result has a history."""
+    images, texts = source.images(samples), source.texts(samples)
+    captions = tuple(caption for sample in samples for caption in sample.captions)
+    owned = [(row, text) for row, own in enumerate(_own_negatives(samples)) for text in own]
+    words = [
+        [stem(word) for word in words_at(caption, layout.spans)]
+        for caption, layout in zip(captions, token_layouts(texts), strict=True)
+    ]
+    items = torch.tensor([sample.item for sample in samples], device=device)
+    return Batch(
+        images=images,
+        texts=texts,
+        negatives=source.negatives([text for _, text in owned]) if owned else None,
+        negative_owner=tuple(row for row, _ in owned),
+        captions=captions,
+        items=items,
+        token_words=_numbers(words, device, width=texts.local.mask.shape[1]),
+        picture_words=_numbers([sorted(sample.words) for sample in samples], device),
+        graded=None if references is None else Graded(sentence_vectors(texts), references[items]),
+    )
+
+
+def _own_negatives(samples: Sequence[Sample]) -> list[tuple[str, ...]]:
+    return [own for sample in samples for own in sample.negatives]
+
+
+def _numbers(rows: Sequence[Sequence[str]], device: torch.device, *, width: int = 1) -> Int[Tensor, "rows width"]:
+    wide = max(width, *map(len, rows)) if rows else width
+    keys = [[*map(text_key, row), *[-1] * (wide - len(row))] for row in rows]
+    return torch.tensor(keys, dtype=torch.int64, device=device)

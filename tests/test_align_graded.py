@@ -1,0 +1,140 @@
+"""Graded relevance, grounded negatives, several captions a picture and unrolled divergences against plain loops."""
+
+import math
+from random import Random
+
+import pytest
+import torch
+
+from align_data import projected
+from msdscore.align.graded import Gaps, centred, graded_loss, relevance
+from msdscore.align.losses import KlSettings, info_nce, kl_tables, owners, same_pictures
+from msdscore.align.negatives import all_words, class_weights, make_negatives, stem
+from msdscore.align.word_classes import CLASS_OF, CLASSES, MOVABLE
+from msdscore.core.divergence import terms
+from msdscore.core.mixture import FitSettings, fit
+from msdscore.core.sphere import unit
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_relevance_is_the_mean_cosine_with_all_captions_of_a_picture():
+    captions = unit(numbers(6, 4))
+    owned = [[0, 1, 2], [3], [4, 5]]
+    references = torch.stack([captions[own].mean(dim=0) for own in owned])
+    found = relevance(references, captions)
+    for image, own in enumerate(owned):
+        for caption in range(6):
+            wanted = sum(float(captions[caption] @ captions[other]) for other in own) / len(own)
+            assert float(found[image, caption]) == pytest.approx(wanted, abs=1e-12)
+
+
+def test_graded_loss_is_the_plain_loop_globally_and_centred():
+    similarity, wanted = numbers(3, 6, seed=1), numbers(3, 6, seed=2)
+    gain, offset = torch.tensor(1.3, dtype=torch.float64), torch.tensor(-0.2, dtype=torch.float64)
+    plain = sum((1.3 * float(similarity[i, j]) - 0.2 - float(wanted[i, j])) ** 2 for i in range(3) for j in range(6))
+    assert float(graded_loss(similarity, wanted, gain, offset)) == pytest.approx(100 * plain / 18, rel=1e-12)
+    total = 0.0
+    for j in range(6):
+        s, r = similarity[:, j].tolist(), wanted[:, j].tolist()
+        total += sum((1.3 * (s[i] - sum(s) / 3) - (r[i] - sum(r) / 3)) ** 2 for i in range(3))
+    found = graded_loss(centred(similarity), centred(wanted), gain)
+    assert float(found) == pytest.approx(100 * total / 18, rel=1e-12)
+
+
+def test_graded_loss_has_the_gradient_it_should():
+    similarity = numbers(2, 4).requires_grad_()
+    gain, offset = numbers(1, seed=3)[0].requires_grad_(), numbers(1, seed=4)[0].requires_grad_()
+    wanted = numbers(2, 4, seed=5)
+    assert torch.autograd.gradcheck(lambda s, a, b: graded_loss(s, wanted, a, b), (similarity, gain, offset))
+    assert torch.autograd.gradcheck(lambda s, a: graded_loss(centred(s), wanted, a), (similarity, gain))
+
+
+def test_grounded_negatives_and_their_bias_are_the_plain_loops():
+    table, owner, scale = numbers(3, 4), torch.tensor([0, 2, 2, 1]), torch.tensor(2.5, dtype=torch.float64)
+    gaps, grounded, bias = Gaps(table, owner), 0.0, 0.0
+    for n in range(4):
+        column = table[:, n].tolist()
+        mean = sum(column) / 3
+        grounded += math.log1p(math.exp(-2.5 * (column[int(owner[n])] - mean)))
+        bias += (2.5 * mean) ** 2
+    assert float(gaps.grounded(scale)) == pytest.approx(grounded, rel=1e-12)
+    assert float(gaps.bias(scale)) == pytest.approx(bias, rel=1e-12)
+
+
+def test_a_preference_that_no_picture_changes_earns_nothing_and_costs_its_bias():
+    table, owner, scale = numbers(3, 4), torch.tensor([0, 2, 2, 1]), torch.tensor(2.5, dtype=torch.float64)
+    shifted = Gaps(table + torch.tensor([1.0, 2.0, -3.0, 0.5]), owner)
+    assert torch.allclose(shifted.grounded(scale), Gaps(table, owner).grounded(scale))
+    assert float(Gaps(centred(table), owner).bias(scale)) == pytest.approx(0.0, abs=1e-20)
+
+
+def test_gradients_of_grounded_negatives_pass_and_the_bias_leaves_the_temperature_alone():
+    table, scale = numbers(3, 4).requires_grad_(), torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    owner = torch.tensor([0, 2, 2, 1])
+    assert torch.autograd.gradcheck(lambda t, s: Gaps(t, owner).grounded(s), (table, scale))
+    assert torch.autograd.gradcheck(lambda t: Gaps(t, owner).bias(scale), (table,))
+    Gaps(table, owner).bias(scale).backward()
+    assert scale.grad is None
+
+
+def test_several_captions_a_picture_share_its_part_of_the_contrast():
+    logits, owner = numbers(3, 6), owners(3, 6, torch.device("cpu"))
+    excluded = same_pictures(torch.tensor([4, 7, 4]), 2)
+    wanted = 0.0
+    for caption in range(6):
+        own = int(owner[caption])
+        column = sum(math.exp(logits[i, caption]) for i in range(3) if not excluded[i, caption])
+        row = sum(math.exp(logits[own, j]) for j in range(6) if not excluded[own, j])
+        wanted += math.log(column) + math.log(row) - 2 * float(logits[own, caption])
+    assert float(info_nce(logits, excluded)) == pytest.approx(wanted / 12, abs=1e-12)
+    assert excluded[0].tolist() == [False, False, False, False, True, True]
+
+
+def test_each_direction_has_its_table_and_coverage_may_skip_patches():
+    images, texts = projected(2, 7, seed=1), projected(4, 5, seed=2)
+    settings = KlSettings(
+        FitSettings(components=3, iterations=3), FitSettings(components=2, iterations=3), "each", stride=2
+    )
+    support, coverage = kl_tables(images, texts, settings=settings)
+    keys = torch.zeros(1, dtype=torch.int64)
+    for i in range(2):
+        for j in range(4):
+            x, y = images.points[i : i + 1], texts.points[j : j + 1]
+            seen, said = images.mask[i : i + 1], texts.mask[j : j + 1]
+            image, text = fit(x, seen, keys, settings.image), fit(y, said, keys, settings.text)
+            to_image = terms(y, said, own=text, other=image).sum()
+            to_text = terms(x[:, ::2], seen[:, ::2], own=image, other=text).sum()
+            assert float(support[i, j]) == pytest.approx(-float(to_image), abs=1e-9)
+            assert float(coverage[i, j]) == pytest.approx(-float(to_text), abs=1e-9)
+
+
+CAPTIONS = ["Two dogs chase a red ball on the beach .", "A man in a black hat is standing near a bus, smiling."]
+
+
+@pytest.mark.parametrize("caption", CAPTIONS)
+def test_a_negative_changes_one_word_of_its_class_or_swaps_two(caption):
+    banned, chance = all_words(CAPTIONS), Random(0)
+    for changed in (made for _ in range(40) for made in make_negatives(caption, banned, 2, chance)):
+        before, after = caption.lower().split(), changed.lower().split()
+        differing = [(a.strip(".,"), b.strip(".,")) for a, b in zip(before, after, strict=True) if a != b]
+        if len(differing) == 2:
+            assert differing[0] == differing[1][::-1]
+            continue
+        ((old, new),) = differing
+        # A word such as orange is of two classes, so all classes of the new word count.
+        own = MOVABLE if CLASS_OF[old] in MOVABLE else (CLASS_OF[old],)
+        assert any(new in CLASSES[name] for name in own)
+        assert not {new, stem(new)} & banned
+
+
+def test_frequent_words_are_drawn_more_often():
+    captions = ["a red dog"] * 400
+    weights = class_weights(captions)
+    assert weights == {"red": 21.0, "dog": 21.0}
+    drawn = [make_negatives("a blue sky", (), 1, Random(n), weights=weights)[0] for n in range(200)]
+    share = sum("red" in text for text in drawn) / 200
+    # 21 of the 21 + 13 other colours' weights; three standard deviations of 200 draws are 0.1.
+    assert share == pytest.approx(21 / (21 + len(CLASSES["colours"]) - 2), abs=0.1)
