@@ -47,7 +47,7 @@ def test_an_error_in_one_block_reaches_the_caller_and_threads_are_as_before():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        blocks.for_each(work, iter([blocks.Block(torch.tensor([0]), 8, True)]), torch.device("cpu"))
+        blocks.for_each(work, iter([blocks.Block(torch.tensor([0]), 64, True)]), torch.device("cpu"))
     assert torch.get_num_threads() == before
     seen = []
     thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))

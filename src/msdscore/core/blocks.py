@@ -4,7 +4,7 @@ Reductions of floating point numbers depend on the padded width they run over. A
 size class and is padded to that class, never to the longest item that happens to be in the batch.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -15,6 +15,8 @@ from torch.nn.functional import pad
 
 # Bytes one block may take while it is worked on: on a CPU some cache-friendly items for every core.
 BLOCK_BYTES = 64 << 20
+# Work on so few points is over before another thread has taken it (measured; see docs/performance.md).
+FEW_POINTS = 32
 # On a GPU a share of its memory: few large launches, and room for the encoder.
 GPU_SHARE = 8
 
@@ -73,13 +75,21 @@ def place(
 
 
 def for_each(work: Callable[[Block], None], parts: Iterator[Block], device: torch.device) -> None:
-    """Do the work for every block, side by side on a CPU whose batched products use one core."""
+    """Do the work for every block; large items side by side on a CPU whose batched products take one item at a time."""
     workers = torch.get_num_threads()
-    # MKL spreads a batched product over all cores by itself; other libraries run it item by item on one.
-    if device.type != "cpu" or workers == 1 or torch.backends.mkl.is_available():
-        for part in parts:
+    # MKL spreads a batched product over all cores by itself; other libraries run it item by item.
+    alone = device.type != "cpu" or workers == 1 or torch.backends.mkl.is_available()
+    shared = []
+    for part in parts:
+        if alone or part.width <= FEW_POINTS:
             work(part)
-        return
+        else:
+            shared.append(part)
+    if shared:
+        _share_out(work, shared, workers)
+
+
+def _share_out(work: Callable[[Block], None], parts: Sequence[Block], workers: int) -> None:
     try:
         # Each worker keeps to one core: the number is the thread's own, but new threads copy the last one set.
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:

@@ -9,6 +9,10 @@ from torch import Tensor
 
 from msdscore.core.blocks import Block
 
+# Captions of an image that are compared in one product. The number is fixed, so that a product's shape, and with it the
+# rounding of every row, is the same however many captions there are; eight cost little more than one.
+SLOTS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class CandidateSets:
@@ -31,9 +35,12 @@ class CandidateSets:
         kept = bool((order[1:] > order[:-1]).all())
         return block if kept else replace(block, items=block.items[order.to(block.items.device)], whole=False)
 
-    def rounds(self, block: Block) -> Iterator[Int[Tensor, " some"]]:
-        """First captions of all images of an ordered block, then second captions of those that have one, and so on."""
+    def rounds(self, block: Block) -> Iterator[Int[Tensor, "some slots"]]:
+        """The first captions of all images of an ordered block, then the next of those that have more; −1 is none."""
         size = self.size[block.items.cpu()]
-        for turn in range(int(size.max()) if len(size) else 0):
-            some = int((size > turn).sum())
-            yield self.order[self.first[block.items[:some]] + turn]
+        for start in range(0, int(size.max()) if len(size) else 0, SLOTS):
+            some = int((size > start).sum())
+            turn = torch.arange(start, start + SLOTS, device=self.order.device)
+            place = (self.first[block.items[:some]].unsqueeze(1) + turn).clamp(max=len(self.order) - 1)
+            has = turn < size[:some].to(turn.device).unsqueeze(1)
+            yield torch.where(has, self.order[place], -1)

@@ -147,12 +147,24 @@ def coverage_terms(
         solid = real_points(cut(images.points, block), mask)
         expected = _expected(solid, image_mixtures.take(block.items), background)
         for captions in sets.rounds(block):
-            some = slice(0, len(captions))
-            other = log_density(text_mixtures.take(captions), solid[some])
-            place(result, captions, _share(expected[some] - other, mask[some]))
+            kept = captions >= 0
+            image = kept.nonzero()[:, 0]
+            other = _by_slot(text_mixtures, captions, solid[: len(captions)])
+            place(result, captions[kept], _share(expected[image] - other[kept], mask[image]))
 
     for_each(work, _blocks_of(images, image_mixtures.means.shape[1]), images.points.device)
     return result
+
+
+def _by_slot(
+    mixtures: Mixture, captions: Int[Tensor, "images slots"], solid: Float[Tensor, "images points dim"]
+) -> Float[Tensor, "images slots points"]:
+    """log P of an image's points under the mixture of each of its captions, all in one product an image."""
+    chosen = mixtures.take(captions.clamp_min(0).flatten())
+    means = chosen.means.reshape(len(captions), -1, solid.shape[2])
+    cosines = (means @ solid.mT).unflatten(1, (captions.shape[1], -1))
+    logits = mixtures.kappa * cosines + chosen.log_weights.reshape(*captions.shape, -1, 1)
+    return logits.logsumexp(dim=2)
 
 
 def diverge(

@@ -41,7 +41,7 @@ class GramSpace:
 
     def __init__(self, points: Points) -> None:
         self._points = points
-        self._gram = points @ points.mT
+        self._gram = _square(points)
 
     def similarities(self, index: Int[Tensor, "batch components"]) -> PerPoint:
         """Rows of the Gram matrix."""
@@ -55,6 +55,12 @@ class GramSpace:
     def combine(self, coefficients: PerPoint) -> Float[Tensor, "batch components dim"]:
         r""":math:`a X`."""
         return coefficients @ self._points
+
+
+def _square(points: Points) -> Float[Tensor, "batch points points"]:
+    """`points @ points.mT`; for few points a CPU is faster with a transposed copy than with a transposed view."""
+    few = points.device.type == "cpu" and points.shape[1] <= FEW_POINTS
+    return points @ (points.mT.contiguous() if few else points.mT)
 
 
 def _thin_product(shares: PerPoint, gram: Float[Tensor, "batch points points"]) -> PerPoint:
