@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := all,test,check
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
-DATA ?= ../shared/data
+DATA ?= data
 
 .PHONY: help setup demo test test-transformers4 check format bench evidence docs clean
 
