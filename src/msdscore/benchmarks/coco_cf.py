@@ -9,7 +9,7 @@ from msdscore.benchmarks.base import Note, Pair, Reading
 from msdscore.benchmarks.files import field, find, folder, read_json
 
 SPLITS = ("easy", "hard")
-GET = "the MSD-Score authors, or make it with `msdscore cococf build`: the file is not released"
+GET = "the MSD-Score authors: the file is not released"
 
 
 def read(root: Path, *, splits: Sequence[str] = SPLITS) -> Reading[Pair]:

@@ -20,9 +20,10 @@ def encoders(
     rows = [find_row(name)] if name else list(list_encoders())
     facts = [{field.name: getattr(row, field.name) for field in fields(row)} for row in rows]
     facts = [fact | {"options": dict(fact["options"])} for fact in facts]
+    shown = [fact | {"parameters": f"{fact['parameters']} M" if fact["parameters"] else ""} for fact in facts]
     if json:
         typer.echo(js.dumps(facts[0] if name else facts, ensure_ascii=False))
     elif name:
-        fields_table(facts[0])
+        fields_table(shown[0])
     else:
-        rows_table(facts, ("name", "family", "parameters", "context", "licence", "trained_on"))
+        rows_table(shown, ("name", "family", "parameters", "context", "licence", "trained_on"))
