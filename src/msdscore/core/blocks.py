@@ -31,14 +31,14 @@ class Block:
 
 
 def widths(mask: Bool[Tensor, "batch points"]) -> Int[Tensor, " batch"]:
-    """The size class of each item: the end of its last real point, rounded up to an eighth of its power of two.
+    """The size class of an item: the end of its last real point, rounded up to a quarter of the power of two below it.
 
     >>> widths(torch.tensor([[True, True, False], [True, False, False]]))
-    tensor([8, 8])
+    tensor([4, 4])
     """
     places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
     ends = (mask * places).amax(dim=1).clamp_min(1)
-    steps = (2 ** (ends - 1).clamp_min(1).to(torch.float64).log2().floor().to(torch.int64) // 4).clamp_min(8)
+    steps = (2 ** (ends - 1).clamp_min(1).to(torch.float64).log2().floor().to(torch.int64) // 4).clamp_min(4)
     return (ends + steps - 1) // steps * steps
 
 
