@@ -1,7 +1,7 @@
 """EfficientNet-Lite2 as plain convolutions: batch norms folded in, feature maps out.
 
-The network is small and frozen, so it is written out here: it loads in a fraction of a second, runs a third faster
-than with its batch norms, and its numbers do not move with the version of another library. A test holds it against
+The network is small and frozen, so it is written out here: it loads in a fraction of a second, has no batch norms
+to run, and its numbers do not move with the version of another library. A test holds it against
 timm's own on the same weights.
 """
 

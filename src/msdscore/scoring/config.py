@@ -24,7 +24,7 @@ class MSDConfig:
     components: tuple[int, int] = (3, 2)  # image, text: paper, short captions
     kappa: float = 20.0  # paper, concentration sweep
     iterations: int = 20  # paper, EM details
-    init: Init = "spread"  # docs/decisions.md: no spread over seeds, no loss against drawn starts
+    init: Init = "spread"  # docs/decisions.md: as good as drawn starts, and no spread over seeds
     seed: int = 0  # of drawn starts
     alpha: float = 0.1  # paper, hyperparameters
     gate: Gate = "length"
