@@ -102,7 +102,7 @@ def test_the_recipe_has_the_shipped_structure_and_numbers():
     assert sum(p.numel() for p in heads.parameters()) == sum(p.numel() for p in shipped.parameters())
     loss = recipe.loss
     assert (loss.contrastive, loss.relevance, loss.grounded, loss.bias) == (1.0, 1.0, 1.0, 0.5)
-    assert (loss.local, loss.word, loss.local_relevance, loss.kl) == (0.5, 1.0, 0.5, 0.5)
+    assert (loss.local, loss.word, loss.local_relevance, loss.kl) == (0.5, 1.0, 0.5, 0.2)
     assert (recipe.sample.captions, recipe.train.batch, recipe.train.average) == (2, 512, 0.99)
 
 

@@ -2,15 +2,18 @@
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
 import torch
+from PIL import Image
 
-from msdscore.align.features import LiveFeatures, token_layouts
+from msdscore.align.features import LiveFeatures, chunks, token_layouts
 from msdscore.align.pairs import Pairs
 from msdscore.align.recipe import Recipe
 from msdscore.align.samples import Sample, SampleReader
@@ -20,10 +23,11 @@ from msdscore.encoders.specs import plain
 from msdscore.encoders.tower_files import files_sha256
 from msdscore.encoders.towers import Features, Points
 from msdscore.errors import ConfigError, ImageError
-from msdscore.io.atomic import replacing
+from msdscore.io.atomic import in_turn, replacing
 
 _DONE = "cache.json"  # written last: where it is, the cache is whole
 _PARTS = ("local", "whole", "pooled")
+_SHARE = 0.6  # of the free memory of a GPU that cached features may take
 
 Tell = Callable[[int, int], None]
 
@@ -35,38 +39,44 @@ def cache_key(recipe: Recipe, pairs: Pairs, live: LiveFeatures, dtype: str) -> s
         plain(recipe.image),
         plain(recipe.text),
         recipe.heads.pool,
-        [
-            sample.views,
-            sample.crop,
-            sample.flip,
-            sample.contrast,
-            sample.brightness,
-            recipe.seed if sample.views > 1 else 0,
-        ],
+        [sample.views, sample.crop, sample.flip, sample.contrast, sample.brightness],
         [pairs.fingerprint, dtype, files_sha256(live.image.files), files_sha256(live.text.files)],
     ]
     return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=10).hexdigest()
 
 
 def build_cache(
-    folder: Path, reader: SampleReader, live: LiveFeatures, *, dtype: str, tell: Tell | None = None
+    folder: Path, reader: SampleReader, live: LiveFeatures, *, dtype: str, workers: int = 1, tell: Tell | None = None
 ) -> None:
-    """Write the features of all views and captions; what a killed run left is thrown away first."""
-    if (folder / _DONE).is_file():
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    """Write the features of all views and captions; what a killed run left is thrown away first.
+
+    `workers` threads read pictures and draw their views while the towers work. Of several runs that want the same
+    features one makes them, and the others wait for it.
+    """
+    with in_turn(folder.with_suffix(".lock")):
+        if not (folder / _DONE).is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            _write_cache(folder, reader, live, dtype=dtype, workers=workers, tell=tell)
+
+
+def _write_cache(
+    folder: Path, reader: SampleReader, live: LiveFeatures, *, dtype: str, workers: int, tell: Tell | None
+) -> None:
     _check_room(folder, reader, live, dtype)
     count, views = len(reader.pairs), reader.recipe.sample.views
     pictures, texts = _Side(folder, "image", dtype), _Side(folder, "text", dtype)
     spans = MatrixWriter(folder / "text-spans", "int32")
     bad: dict[int, str] = {}
-    for start in range(0, count, live.chunk):
-        items = range(start, min(count, start + live.chunk))
-        _write_pictures(pictures, reader, live, items, bad)
-        _write_texts(texts, spans, live, [caption for n in items for caption in reader.pairs.items[n].captions])
-        if tell is not None:
-            tell(items.stop, count)
+    with ThreadPoolExecutor(workers) as pool:
+        for start, seen in _ahead(pool, partial(_seen, reader), count, live.chunk):
+            bad |= {item: one.reason for item, one in enumerate(seen, start) if one.reason}
+            for part in chunks([view for one in seen for view in one.views], live.chunk):
+                pictures.append(live.image.features(part))
+            own = reader.pairs.items[start : start + len(seen)]
+            _write_texts(texts, spans, live, [caption for pair in own for caption in pair.captions])
+            if tell is not None:
+                tell(start + len(seen), count)
     for writer in (pictures, texts, spans):
         writer.close()
     with replacing(folder / _DONE) as file:
@@ -75,8 +85,6 @@ def build_cache(
 
 def _check_room(folder: Path, reader: SampleReader, live: LiveFeatures, dtype: str) -> None:
     """Refuse before hours of work what the disk cannot hold."""
-    from PIL import Image
-
     one = live.image.features([Image.new("RGB", (64, 64))])
     numbers = one.local.vectors.numel() + (one.whole.vectors.numel() if one.whole is not None else 0)
     needed = numbers * (4 if dtype == "float32" else 2) * len(reader.pairs) * reader.recipe.sample.views
@@ -97,17 +105,17 @@ class _Side:
 
     def append(self, features: Features) -> None:
         """Add all items of a batch, without their padding."""
-        for row in range(len(features)):
-            self._put("local", features.local.vectors[row][features.local.mask[row]])
-            if features.whole is not None:
-                self._put("whole", features.whole.vectors[row][features.whole.mask[row]])
-            if features.pooled is not None:
-                self._put("pooled", features.pooled[row : row + 1])
+        self._put("local", features.local)
+        if features.whole is not None:
+            self._put("whole", features.whole)
+        if features.pooled is not None:
+            ones = features.local.mask.new_ones(len(features), 1)
+            self._put("pooled", Points(features.pooled.unsqueeze(1), ones))
 
-    def _put(self, part: str, matrix: torch.Tensor) -> None:
+    def _put(self, part: str, points: Points) -> None:
         if part not in self._writers:
             self._writers[part] = self._make(part)
-        self._writers[part].append(matrix)
+        self._writers[part].extend(points.vectors, points.mask)
 
     def close(self) -> None:
         """Finish all files."""
@@ -119,20 +127,35 @@ def _writer(folder: Path, name: str, dtype: str, part: str) -> MatrixWriter:
     return MatrixWriter(folder / f"{name}-{part}", dtype)
 
 
-def _write_pictures(
-    side: _Side, reader: SampleReader, live: LiveFeatures, items: Sequence[int], bad: dict[int, str]
-) -> None:
-    """All views of some pairs; a bad picture leaves a grey one in its place and is marked."""
-    from PIL import Image
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """All views of one pair's picture; a bad picture leaves a grey one in its place and says why."""
 
-    for item in items:
-        try:
-            picture = reader.open(item)
-        except ImageError as error:
-            bad[item] = str(error)
-            picture = Image.new("RGB", (64, 64), "grey")
-        views = [reader.view(picture, item, view) for view in range(reader.recipe.sample.views)]
-        side.append(live.image.features(views))
+    views: tuple[Image.Image, ...]
+    reason: str = ""
+
+
+def _seen(reader: SampleReader, item: int) -> _Seen:
+    reason = ""
+    try:
+        picture = reader.open(item)
+    except ImageError as error:
+        picture, reason = Image.new("RGB", (64, 64), "grey"), str(error)
+    return _Seen(tuple(reader.view(picture, item, view) for view in range(reader.recipe.sample.views)), reason)
+
+
+def _ahead(
+    pool: ThreadPoolExecutor, read: Callable[[int], _Seen], count: int, size: int
+) -> Iterator[tuple[int, list[_Seen]]]:
+    """Pictures of `size` pairs at a time, in order; the next ones are read meanwhile."""
+    waiting: deque[tuple[int, list[Future[_Seen]]]] = deque()
+    for start in range(0, count, size):
+        waiting.append((start, [pool.submit(read, item) for item in range(start, min(count, start + size))]))
+        if len(waiting) > 1:
+            first, futures = waiting.popleft()
+            yield first, [future.result() for future in futures]
+    for first, futures in waiting:
+        yield first, [future.result() for future in futures]
 
 
 def _write_texts(side: _Side, spans: MatrixWriter, live: LiveFeatures, captions: Sequence[str]) -> None:
@@ -171,6 +194,15 @@ class CachedFeatures:
         object.__setattr__(self, "bad", {int(item): reason for item, reason in state["bad"].items()})
         object.__setattr__(self, "_stores", found)
         object.__setattr__(self, "_first", first)
+        self._load()
+
+    def _load(self) -> None:
+        """Keep everything on the GPU where it takes little enough of what is free: steps then wait for no disk."""
+        device = self.live.image.device
+        if device.type == "cuda" and sum(store.nbytes for store in self._stores.values()) < _SHARE * _free(device):
+            for name, store in self._stores.items():
+                if name != "text-spans":
+                    store.load(device)
 
     def usable(self) -> frozenset[int]:
         """Numbers of the pairs whose picture could be read."""
@@ -205,3 +237,8 @@ class CachedFeatures:
         vectors, mask = self._stores[name].take(numbers)
         device = self.live.image.device
         return Points(vectors.to(device).float(), mask.to(device))
+
+
+def _free(device: torch.device) -> int:
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free)

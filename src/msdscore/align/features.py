@@ -39,7 +39,7 @@ class LiveFeatures:
     def images(self, samples: Sequence[Sample]) -> Features:
         """Features of the samples' views."""
         pictures = [sample.picture for sample in samples if sample.picture is not None]
-        return join([self.image.features(part) for part in _chunks(pictures, self.chunk)])
+        return join([self.image.features(part) for part in chunks(pictures, self.chunk)])
 
     def texts(self, samples: Sequence[Sample]) -> Features:
         """Features of the samples' captions."""
@@ -47,10 +47,11 @@ class LiveFeatures:
 
     def negatives(self, texts: Sequence[str]) -> Features:
         """Features of any texts."""
-        return join([self.text.features(part) for part in _chunks(texts, self.chunk)])
+        return join([self.text.features(part) for part in chunks(texts, self.chunk)])
 
 
-def _chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    """The items in runs of `size`; the last one may be shorter."""
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 

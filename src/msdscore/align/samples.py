@@ -3,6 +3,7 @@
 from collections.abc import Collection, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from random import Random
 
 from PIL import Image
@@ -19,6 +20,7 @@ from msdscore.io.images import open_image
 
 _IN_A_ROW = 100  # pictures that may fail one after the other before the data is given up
 _AHEAD = 2  # batches read before they are needed
+_REMEMBERED = 1 << 16  # pairs whose words are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,9 @@ class SampleReader:
         self.bad = BadPictures()
         # Numbers of the pairs whose features are cached; None: pictures are read.
         self._cached = cached
+        # The same for every epoch: what a pair says is read once.
+        self._words = lru_cache(_REMEMBERED)(self._find_words)
+        self._banned = lru_cache(_REMEMBERED)(all_words)
         self._reader = PictureReader(groups=2 * recipe.sample.window)
         by_rule = recipe.loss.wants_negatives and recipe.sample.negative_source != "supplied"
         self._weights = class_weights(text for pair in pairs.items for text in pair.captions) if by_rule else {}
@@ -80,7 +85,7 @@ class SampleReader:
     def view(self, picture: Image.Image, item: int, view: int) -> Image.Image:
         """One view of a decoded picture."""
         captions = self.pairs.items[item].captions
-        return make_view(picture, self.recipe.sample, captions, seed=self.recipe.seed, item=item, view=view)
+        return make_view(picture, self.recipe.sample, captions, item=item, view=view)
 
     def _picture(self, item: int, view: int) -> Image.Image | None:
         if self._cached is None:
@@ -101,7 +106,7 @@ class SampleReader:
         )
         return Sample(item, view, picture, captions, choices, negatives, self._words(pair))
 
-    def _words(self, pair: Pair) -> frozenset[str]:
+    def _find_words(self, pair: Pair) -> frozenset[str]:
         if not self.recipe.loss.word:
             return frozenset()
         # A tower that reads content words alone has its own list: then every word counts that it lets through.
@@ -117,7 +122,7 @@ class SampleReader:
             given = []
         missing = spec.negatives - len(given)
         if missing and spec.negative_source != "supplied":
-            given += make_negatives(caption, all_words(pair.captions), missing, chance, weights=self._weights)
+            given += make_negatives(caption, self._banned(pair.captions), missing, chance, weights=self._weights)
         return tuple(given)
 
 

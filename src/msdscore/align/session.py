@@ -148,7 +148,8 @@ def _sources(
         return live, reader
     folder = Path(options.cache) / cache_key(recipe, pairs, live, options.cache_dtype)
     if world.is_first:
-        build_cache(folder, reader, live, dtype=options.cache_dtype, tell=_cache_teller(options))
+        tell = _cache_teller(options)
+        build_cache(folder, reader, live, dtype=options.cache_dtype, workers=options.workers, tell=tell)
     wait(world)
     cached = CachedFeatures(folder, pairs, live)
     reader = SampleReader(pairs, recipe, cached=cached.usable())

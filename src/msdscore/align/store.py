@@ -22,18 +22,23 @@ class MatrixWriter:
         self._ends = [0]
         self._width = 0
 
-    def append(self, matrix: Tensor) -> None:
-        """Add one matrix; a missing item is a matrix without rows.
+    def extend(self, vectors: Tensor, mask: Tensor) -> None:
+        """Add the real rows of every item of a padded batch; a missing item is one without rows.
 
         Raises:
-            ConfigError: its values do not fit the dtype of the store.
+            ConfigError: the values do not fit the dtype of the store.
         """
-        small = matrix.detach().to(device="cpu", dtype=self._dtype).contiguous()
-        if small.is_floating_point() and not bool(torch.isfinite(small).all()):
+        # Smaller before it travels: on a GPU the copy is what takes time.
+        rows = vectors.detach()[mask].to(self._dtype).cpu().contiguous()
+        if rows.is_floating_point() and not bool(torch.isfinite(rows).all()):
             raise ConfigError(f"features do not fit {self._dtype}; cache them as bfloat16 or float32 (cache_dtype)")
-        self._width = self._width or small.shape[1]
-        self._file.write(small.view(torch.uint8).numpy().tobytes())
-        self._ends.append(self._ends[-1] + small.shape[0])
+        self._width = self._width or vectors.shape[2]
+        self._file.write(rows.view(torch.uint8).numpy().tobytes())
+        self._ends += (self._ends[-1] + mask.sum(dim=1).cumsum(dim=0)).tolist()
+
+    def append(self, matrix: Tensor) -> None:
+        """Add one matrix."""
+        self.extend(matrix.unsqueeze(0), torch.ones(1, len(matrix), dtype=torch.bool, device=matrix.device))
 
     def close(self) -> None:
         """Finish both files."""
@@ -57,17 +62,22 @@ class MatrixStore:
     def __len__(self) -> int:
         return len(self.ends) - 1
 
-    def heights(self) -> Tensor:
-        """Rows of every matrix."""
-        return torch.from_numpy(np.diff(self.ends))
+    @property
+    def nbytes(self) -> int:
+        """What it takes to hold all of it in memory."""
+        return self._values.numel() * self._values.element_size()
+
+    def load(self, device: torch.device) -> None:
+        """Bring all matrices to a device; from then on they are read there."""
+        self._values = self._values.to(device)
 
     def take(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Matrices as one padded batch, with its mask."""
-        parts = [self._values[int(self.ends[n]) : int(self.ends[n + 1])] for n in numbers]
-        width = max(len(part) for part in parts)
-        batch = torch.zeros(len(parts), width, self.width, dtype=self._values.dtype)
-        mask = torch.zeros(len(parts), width, dtype=torch.bool)
-        for row, part in enumerate(parts):
-            batch[row, : len(part)] = part
-            mask[row, : len(part)] = True
-        return batch, mask
+        """Matrices as one padded batch, with its mask, on the device of the store."""
+        starts, heights = self.ends[list(numbers)], np.diff(self.ends)[list(numbers)]
+        places = np.arange(heights.max())
+        real = places < heights[:, None]
+        rows = torch.from_numpy(np.where(real, starts[:, None] + places, 0)).to(self._values.device)
+        mask = torch.from_numpy(real).to(self._values.device)
+        if not mask.any():
+            return self._values.new_zeros(*mask.shape, self.width), mask
+        return self._values[rows].masked_fill_(~mask.unsqueeze(-1), 0), mask

@@ -20,6 +20,7 @@ from msdscore.align.objective import objective
 from msdscore.align.optimise import learning_rate, set_learning_rate
 from msdscore.align.pairs import Pairs
 from msdscore.align.recipe import Recipe
+from msdscore.align.repeatable import ordered_sums, seeded
 from msdscore.align.retrieval import embed_pairs, retrieval_by_cosine, retrieval_by_local
 from msdscore.align.samples import Sample, read_batches
 from msdscore.align.session import Event, Session, TrainOptions, start_session
@@ -69,7 +70,7 @@ def train(
     if recipe.train.patience and val is None:
         raise ConfigError("train.patience stops on retrieval and needs validation data; give some, or set it to 0")
     device = own_device(place(options.device, "auto").device)
-    with joined(device) as world:
+    with ordered_sums(device), joined(device) as world:
         pairs, val_pairs = open_pairs(data), None if val is None else open_pairs(val)
         with _owned(Path(out), world):
             if world.is_first:
@@ -123,7 +124,7 @@ class _Run:
         sums: dict[str, float] = {}
         for number, samples in enumerate(batches):
             batch = make_batch(samples, s.source, device=s.device, references=s.setting.references)
-            with _seeded(draw(s.recipe.seed, "step", step, number, self._world.rank), s.device):
+            with seeded(draw(s.recipe.seed, "step", step, number, self._world.rank), s.device):
                 loss, terms = objective(s.aligner, batch, s.setting)
                 (loss / spec.accumulate).backward()
             weighted = sum(getattr(s.recipe.loss, name) * value for name, value in terms.items())
@@ -223,14 +224,6 @@ def _owned(run: Path, world: World) -> Iterator[None]:
     finally:
         if lock is not None:
             os.close(lock)
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Dropout that depends on the seed alone, and leaves the generators of everyone else as they were."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from PIL import Image, ImageStat
+import numpy as np
+from PIL import Image
 
 from msdscore.align.draws import draw, stream
 from msdscore.align.recipe import SampleSpec
@@ -17,13 +18,14 @@ def pick_view(spec: SampleSpec, *, seed: int, epoch: int, item: int) -> int:
     return draw(seed, "view", epoch, item) % spec.views
 
 
-def make_view(
-    picture: Image.Image, spec: SampleSpec, captions: Sequence[str], *, seed: int, item: int, view: int
-) -> Image.Image:
-    """View number `view` of a picture; number 0 is the picture as it is."""
+def make_view(picture: Image.Image, spec: SampleSpec, captions: Sequence[str], *, item: int, view: int) -> Image.Image:
+    """View number `view` of a picture, the same one for every seed; number 0 is the picture as it is.
+
+    Seeds choose among the views and so may share one cache of their features.
+    """
     if view == 0:
         return picture
-    chance = stream(seed, "crop", item, view)
+    chance = stream(0, "crop", item, view)
     area, aspect = chance.uniform(spec.crop, 1.0), chance.uniform(*_ASPECTS)
     width, height = min(1.0, (area * aspect) ** 0.5), min(1.0, (area / aspect) ** 0.5)
     left, top = chance.uniform(0, 1 - width), chance.uniform(0, 1 - height)
@@ -42,7 +44,7 @@ def _lit(picture: Image.Image, contrast: float, brightness: float) -> Image.Imag
     """Distances from the mean grow by the share `contrast`, the mean itself by `brightness`."""
     if not contrast and not brightness:
         return picture
-    rgb = picture.convert("RGB")
-    mean = sum(ImageStat.Stat(rgb).mean) / 3
-    table = [round((value - mean) * (1 + contrast) + mean * (1 + brightness)) for value in range(256)]
-    return rgb.point([min(255, max(0, value)) for value in table] * 3)
+    pixels = np.asarray(picture.convert("RGB"))
+    mean = float(pixels.mean())
+    table = np.rint((np.arange(256) - mean) * (1 + contrast) + mean * (1 + brightness)).clip(0, 255).astype(np.uint8)
+    return Image.fromarray(table[pixels])

@@ -5,7 +5,10 @@ the pixels do not depend on which image backend another library happens to prefe
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
+from os import cpu_count
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from msdscore.errors import WeightsError
 
 # Above this many pixels only the cropped part is resized: a 1 x 20000 picture would grow to gigabytes.
 _RESIZE_LIMIT = 2**24
+_DRAWERS = min(16, cpu_count() or 1)  # threads that draw a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,9 @@ def frame_batch(
 ) -> tuple[Float[Tensor, "batch 3 height width"], tuple[View, ...]]:
     """Pictures of any sizes as one batch of pixels, with the view of each."""
     views = tuple(view(frame, picture.size) for picture in pictures)
-    drawn = [draw(picture, where, frame.resample) for picture, where in zip(pictures, views, strict=True)]
+    # Pillow lets go of the interpreter while it resizes, so threads draw side by side.
+    with ThreadPoolExecutor(min(_DRAWERS, len(pictures))) as pool:
+        drawn = list(pool.map(draw, pictures, views, repeat(frame.resample)))
     return normalise(torch.stack(drawn).to(device), frame), views
 
 

@@ -43,6 +43,15 @@ def remove_temporaries(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+@contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """Wait until no other process holds this lock file, then hold it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def take_lock(path: Path) -> int:
     """Own a folder through its lock file; the answer is a descriptor, and closing it gives the folder back.
 

@@ -1,0 +1,117 @@
+"""Cached features: what is written comes back, seeds share it, and one run makes it for all."""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from align_data import draw, make_rows, recipe, source
+from msdscore.align.recipe import SampleSpec
+from msdscore.align.repeatable import ordered_sums
+from msdscore.align.session import TrainOptions
+from msdscore.align.store import MatrixStore, MatrixWriter
+from msdscore.align.train import train
+from msdscore.align.views import make_view
+from msdscore.errors import ConfigError
+from msdscore.io.atomic import in_turn
+
+CPU = TrainOptions(device="cpu", workers=2)
+VIEWS = {"views": 3, "contrast": 0.2}
+
+
+def written(path, matrices, dtype="float32"):
+    writer = MatrixWriter(path, dtype)
+    for matrix in matrices:
+        writer.append(matrix)
+    writer.close()
+    return MatrixStore(path, dtype)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.data())
+def test_matrices_come_back_padded_in_any_order(tmp_path_factory, heights, data):
+    matrices = [torch.randn(height, 3) for height in heights]
+    store = written(tmp_path_factory.mktemp("store") / "some", matrices)
+    numbers = data.draw(st.lists(st.integers(0, len(heights) - 1), min_size=1, max_size=8))
+    batch, mask = store.take(numbers)
+    assert len(store) == len(heights)
+    assert batch.shape == (len(numbers), max(heights[n] for n in numbers), 3)
+    for row, number in enumerate(numbers):
+        assert torch.equal(batch[row][mask[row]], matrices[number])
+        assert not batch[row][~mask[row]].any()
+
+
+def test_a_batch_is_written_as_its_items_one_by_one(tmp_path):
+    vectors = torch.randn(4, 5, 2)
+    mask = torch.arange(5) < torch.tensor([[5], [0], [2], [4]])
+    writer = MatrixWriter(tmp_path / "batch", "float16")
+    writer.extend(vectors, mask)
+    writer.close()
+    written(tmp_path / "single", [row[real] for row, real in zip(vectors, mask, strict=True)], "float16")
+    for suffix in (".bin", ".npy"):
+        kept = [(tmp_path / name).with_suffix(suffix).read_bytes() for name in ("batch", "single")]
+        assert kept[0] == kept[1]
+
+
+def test_values_beyond_the_dtype_are_refused(tmp_path):
+    writer = MatrixWriter(tmp_path / "large", "float16")
+    with pytest.raises(ConfigError, match="features do not fit torch.float16; cache them as bfloat16"):
+        writer.append(torch.full((1, 2), 1e6))
+    writer.close()
+
+
+def test_seeds_share_one_cache_and_learn_different_weights(tmp_path):
+    rows, seen = source(make_rows(tmp_path / "data")), []
+    options = replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32", on_event=seen.append)
+    for seed in (0, 1):
+        train(replace(recipe(train={"batch": 8}, sample=VIEWS), seed=seed), rows, tmp_path / str(seed), options=options)
+    assert len([path for path in (tmp_path / "cache").iterdir() if path.is_dir()]) == 1
+    assert sum(event.kind == "cache" for event in seen) == 1
+    kept = [next((tmp_path / str(seed)).glob("checkpoints/*/weights.safetensors")).read_bytes() for seed in (0, 1)]
+    assert kept[0] != kept[1]
+
+
+def test_a_run_waits_for_the_one_that_makes_its_features(tmp_path):
+    rows, small = source(make_rows(tmp_path / "data")), recipe(train={"batch": 8})
+    options = replace(CPU, cache=str(tmp_path / "cache"), cache_dtype="float32")
+    train(small, rows, tmp_path / "first", options=options)
+    (lock,) = (tmp_path / "cache").glob("*.lock")
+    second = threading.Thread(target=train, args=(small, rows, tmp_path / "second"), kwargs={"options": options})
+    with in_turn(lock):
+        second.start()
+        second.join(timeout=1.0)
+        assert second.is_alive()
+        assert not (tmp_path / "second" / "checkpoints").exists()
+    second.join(timeout=60)
+    assert (tmp_path / "second" / "report.json").is_file()
+
+
+def test_light_moves_the_mean_and_the_distances_from_it():
+    picture = draw("red", "square")
+    before = np.asarray(picture, float)
+    for view in range(1, 20):
+        lit = np.asarray(
+            make_view(picture, SampleSpec(views=20, crop=1.0, brightness=0.2), (), item=0, view=view), float
+        )
+        # The crop may cut the border, so the grey ground is compared, not the mean.
+        shift = lit[0, 0] - before[0, 0]
+        assert np.ptp(shift) == 0
+        assert abs(shift[0]) <= 0.2 * before.mean() + 1
+
+
+def test_a_cpu_is_not_asked_for_other_kernels():
+    with ordered_sums(torch.device("cpu")):
+        assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_two_runs_on_a_gpu_have_the_same_bits(tmp_path):
+    rows, small = source(make_rows(tmp_path / "data")), recipe(train={"batch": 8}, sample=VIEWS)
+    for name in ("one", "two"):
+        train(small, rows, tmp_path / name, options=replace(CPU, device="cuda", cache=str(tmp_path / "cache")))
+    kept = [next((tmp_path / name).glob("checkpoints/*/weights.safetensors")).read_bytes() for name in ("one", "two")]
+    assert kept[0] == kept[1]
