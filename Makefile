@@ -56,6 +56,7 @@ format: setup
 
 bench: setup
 	$(BIN)/python perf/scoring.py
+	$(BIN)/python perf/mini.py
 
 evidence: setup
 	$(BIN)/python -m msdscore.studies.evidence --data $(DATA) --output docs/evidence.md

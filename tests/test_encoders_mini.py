@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from msdscore import Scorer, load_encoder
-from msdscore.encoders import mini
+from msdscore.encoders import lite2, mini
 from msdscore.encoders.lite2 import _groups, content_hash, load_lite2
 from msdscore.encoders.mini_words import content_tokens
 from msdscore.encoders.minilm import load_minilm
@@ -29,6 +29,20 @@ def encoder():
 
 def lite2_state():
     return torch.load(find_weights(mini.LITE2), weights_only=True)
+
+
+def test_one_pass_convolutions_have_the_bits_of_two_passes(monkeypatch):
+    state = lite2_state()
+    network = load_lite2(state, content=content_hash(_groups(state))).eval()
+    pixels = torch.randn(2, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        fused = network(pixels)
+        monkeypatch.setattr(lite2, "_fused", lambda: None)
+        apart = network(pixels)
+    assert all(torch.equal(one, other) for one, other in zip(fused, apart, strict=True))
+    with torch.enable_grad():
+        learning = network(pixels)
+    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(learning, apart, strict=True))
 
 
 def test_lite2_equals_timm_on_the_same_weights():

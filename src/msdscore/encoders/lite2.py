@@ -6,7 +6,9 @@ timm's own on the same weights.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -52,12 +54,24 @@ class Convolution(nn.Module):
         padding = self.kernel // 2
         if self.stride > 1:
             x, padding = functional.pad(x, (*self._uneven(x.shape[3]), *self._uneven(x.shape[2]))), 0
+        if self.active and x.device.type == "cpu" and not torch.is_grad_enabled() and (fused := _fused()) is not None:
+            sizes = [padding] * 2, [self.stride] * 2, [1, 1]
+            return fused(x, self.weight, self.bias, *sizes, self.groups, "hardtanh", [0.0, 6.0], "")
         x = functional.conv2d(x, self.weight, self.bias, self.stride, padding, groups=self.groups)
         return functional.relu6(x, inplace=not torch.is_grad_enabled()) if self.active else x
 
     def _uneven(self, size: int) -> tuple[int, int]:
         missing = max((-(-size // self.stride) - 1) * self.stride + self.kernel - size, 0)
         return missing // 2, missing - missing // 2
+
+
+@cache
+def _fused() -> Any | None:
+    """Convolution and ReLU6 in one pass over the memory, as torch's compiler calls it; None where torch lacks it.
+
+    The same bits as one after the other, in less time (perf/mini.py).
+    """
+    return getattr(torch.ops.mkldnn, "_convolution_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
 
 class Block(nn.Module):
@@ -73,7 +87,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output."""
-        return x + self.layers(x) if self.skip else self.layers(x)
+        y = self.layers(x)
+        if not self.skip:
+            return y
+        return y + x if torch.is_grad_enabled() else y.add_(x)
 
 
 class Lite2(nn.Module):
