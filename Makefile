@@ -9,7 +9,7 @@ DATA ?= data
 .PHONY: help setup demo test test-transformers4 check format bench evidence docs clean
 
 help:
-	@echo "make demo      score real photographs and open the result"
+	@echo "make demo      score real photographs and draw the page"
 	@echo "make test      run the tests"
 	@echo "make test-transformers4   the encoders' tests on transformers 4.57"
 	@echo "make check     format, lint, types, floors"

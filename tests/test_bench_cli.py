@@ -81,6 +81,9 @@ def test_compare_and_table(results):
     assert found["items"] == 16
     printed = call("table", file, root / "out" / "flickr8k-expert.json", "-f", "markdown").stdout
     assert printed.count("| :--- |") == 2
+    every = sorted((root / "out").glob("*.json"))  # as a shell finds out/*.json
+    assert len(every) > 2
+    assert call("table", *every, "-f", "markdown").stdout.count("| :--- |") == 2
 
 
 def test_lists_name_everything():

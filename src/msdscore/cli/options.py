@@ -17,7 +17,7 @@ Preset = Annotated[
     str | None, typer.Option("--preset", "-p", help="short, long or authors; without it, the encoder's own settings.")
 ]
 BankFile = Annotated[Path | None, typer.Option("--bank", help="Bank of background pictures for the calibration.")]
-Change = Annotated[list[str], typer.Option("--set", help="Change one setting, e.g. --set kappa=30. Repeatable.")]
+Change = Annotated[list[str], typer.Option("--set", help="Change one setting, e.g. --set alpha=0.2. Repeatable.")]
 EncoderOption = Annotated[list[str], typer.Option("--encoder-option", help="An option of the encoder, e.g. pool=mean.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")]

@@ -13,6 +13,9 @@ def table(
     """Print a table a benchmark and protocol, with intervals, controls and signatures."""
     from msdscore.benchmarks.grid import result_grids
     from msdscore.benchmarks.result import read_result
+    from msdscore.io.parts import RUN_NOTES
     from msdscore.report.tables import render
 
-    typer.echo(render(result_grids([read_result(path) for path in results]), style), nl=False)
+    # A pattern such as results/*.json also finds what a run notes beside its scores.
+    wanted = [path for path in results if not path.name.endswith(RUN_NOTES)] or results
+    typer.echo(render(result_grids([read_result(path) for path in wanted]), style), nl=False)

@@ -17,6 +17,8 @@ from msdscore.io.manifest import REMEDY, compare, dump, load
 from msdscore.io.outputs import check_output, write_tables
 from msdscore.io.tables import conform, unified
 
+RUN_NOTES = ".run.json"  # what the name of the file of a run's settings adds to that of its output
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -197,7 +199,7 @@ def _folder(output: Path) -> Path:
 
 
 def _sidecar(output: Path) -> Path:
-    return output.with_name(f"{output.name}.run.json")
+    return output.with_name(output.name + RUN_NOTES)
 
 
 def _part(folder: Path, number: int) -> Path:

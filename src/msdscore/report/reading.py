@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from msdscore.errors import InputError
 from msdscore.io.formats import open_records
+from msdscore.io.parts import RUN_NOTES
 from msdscore.io.rows import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.scoring.results import COLUMNS
 
@@ -75,7 +76,7 @@ def signature_of(path: Path) -> str:
         found = (pq.read_schema(path).metadata or {}).get(b"msdscore", b"").decode()
         if found:
             return str(found)
-    sidecar = path.with_name(f"{path.name}.run.json")
+    sidecar = path.with_name(path.name + RUN_NOTES)
     try:
         manifest = json.loads(sidecar.read_text(encoding="utf-8"))["manifest"]
         return str(manifest["signature"])
