@@ -258,6 +258,9 @@ def test_a_result_that_cannot_be_read(tmp_path):
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(InputError, match=r"expected a result of `msdscore bench` in format 1"):
         read_result(tmp_path / "other.json")
+    (tmp_path / "half.json").write_text('{"format": 1, "metrics": []}')
+    with pytest.raises(InputError, match=r"half.json: is damaged \('notes'\); run the same `msdscore bench` again"):
+        read_result(tmp_path / "half.json")
 
 
 def test_a_result_lists_its_metrics_when_asked_for_another(tmp_path, scorer):

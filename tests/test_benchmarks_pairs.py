@@ -14,7 +14,7 @@ from msdscore.benchmarks import valse
 from msdscore.benchmarks.base import Note, Pair, image_name, picture
 from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.retrieval import Captioned, draw_pairs
-from msdscore.errors import ImageError, InputError
+from msdscore.errors import ImageError, InputError, UnknownNameError
 
 
 def _dump(path: Path, content: Any) -> None:
@@ -91,6 +91,15 @@ def test_sugarcrepe_rows_form_reads_pictures_from_parquet(tmp_path: Path) -> Non
             b"picture 3.jpg",
             b"picture 4.jpg",
         ]
+
+
+def test_a_chosen_subset_is_read_alone_in_either_form(crepe: Path, tmp_path: Path) -> None:
+    assert {item.subset for item in load("sugarcrepe", crepe, subsets="add_att").items} == {"add_att"}
+    texts = {"image": "a.jpg", "caption": "right", "negative_caption": "wrong"}
+    _rows(tmp_path / "sugarcrepe.jsonl", [{"subset": s, "key": "1", **texts} for s in ("add_att", "swap_obj")])
+    assert [item.id for item in load("sugarcrepe", tmp_path, subsets="swap_obj").items] == ["swap_obj/1"]
+    with pytest.raises(UnknownNameError, match="unknown subset 'swap_ob'. Did you mean 'swap_obj'"):
+        load("sugarcrepe", tmp_path, subsets="swap_ob")
 
 
 def test_rows_form_reads_without_pictures_and_refuses_double_keys(tmp_path: Path) -> None:

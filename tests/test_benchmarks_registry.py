@@ -55,6 +55,13 @@ def test_an_empty_folder_says_what_is_missing_in_one_line(row: Benchmark, tmp_pa
     assert "\n" not in str(caught.value)
 
 
+def test_unknown_options_of_a_reader_are_guessed(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="unknown option of rsicd 'splt'. Did you mean 'split'"):
+        registry.load("rsicd", tmp_path, splt="test")
+    with pytest.raises(UnknownNameError, match="unknown option of sugarcrepe 'foo'"):
+        registry.load("sugarcrepe", tmp_path, foo=1)
+
+
 def test_unknown_names_are_guessed() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown benchmark 'sugarcrape'\. Did you mean 'sugarcrepe'"):
         registry.benchmark("sugarcrape")

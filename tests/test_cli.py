@@ -100,6 +100,27 @@ def test_exit_codes(red, tmp_path):
     assert "Did you mean 'toy'" in msdscore("score", rows, "-e", "tot").stderr
 
 
+def test_json_is_there_with_an_output_too(red, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"image": "red.png", "caption": "red"}))
+    facts = json.loads(msdscore("score", rows, "-e", "toy", "-o", tmp_path / "out.csv", "--json").stdout)
+    assert (facts["output"], facts["rows"], facts["failed"]) == (str(tmp_path / "out.csv"), 1, 0)
+    one = json.loads(msdscore("score", red, "red", "-e", "toy", "-o", tmp_path / "one.csv", "--json").stdout)
+    assert one["scores"][0]["caption"] == "red"
+
+
+def test_places_that_cannot_be_used_are_one_line(red, tmp_path):
+    for arguments, line in (
+        (["score", red, "-e", "toy"], "red.png: a picture is scored with its captions: msdscore score IMAGE CAPTION…"),
+        (["score", red, "red", "-e", "toy", "-o", tmp_path / "none" / "x.csv"], "cannot be written (No such file"),
+        (["demo", "-e", "toy", "-o", red], "red.png: File exists; check the path, its rights and the disk"),
+    ):
+        answer = msdscore(*arguments)
+        assert answer.returncode == 2, answer.stderr
+        assert line in answer.stderr
+        assert len(answer.stderr.splitlines()) == 1
+
+
 def test_rows_from_standard_input(red):
     line = json.dumps({"image": str(red), "caption": "red"})
     answer = msdscore("score", "-", "-e", "toy", input=line + "\n")

@@ -13,7 +13,7 @@ from PIL import Image
 
 from msdscore import MSDConfig, Scorer, load_encoder
 from msdscore.engine.local import score_rows
-from msdscore.errors import RunError
+from msdscore.errors import ConfigError, RunError
 from msdscore.io.rows import open_rows
 from msdscore.scoring.results import COLUMNS
 
@@ -162,6 +162,32 @@ def test_an_empty_input_gives_an_empty_output(tmp_path):
     path.write_text("image,caption\n")
     assert run(Scorer("toy"), path, tmp_path / "out.parquet").rows == 0
     assert set(COLUMNS) <= set(pq.read_table(tmp_path / "out.parquet").column_names)
+
+
+def test_an_input_without_one_readable_row_gives_a_reason_a_row(tmp_path):
+    for name, content in (("a.jsonl", b"no\n[1]\n"), ("b.csv", b'image,caption\nx,"never closed\ny,z\n')):
+        (tmp_path / name).write_bytes(content)
+        summary = run(Scorer("toy"), tmp_path / name, tmp_path / f"{name}.parquet")
+        table = pq.read_table(tmp_path / f"{name}.parquet")
+        assert summary.failed == summary.rows == len(table) > 0
+        assert table.column_names[0] == "id"
+        assert all("not valid" in error or "expected an object" in error for error in table["error"].to_pylist())
+
+
+def test_the_input_and_foreign_files_are_never_overwritten(tmp_path):
+    path, lines = make_input(tmp_path)
+    (tmp_path / "link.jsonl").symlink_to(path)
+    for output in (path, tmp_path / "link.jsonl"):
+        for overwrite in (False, True):
+            with pytest.raises(RunError, match="is the input itself, which would be lost; choose another -o"):
+                run(Scorer("toy"), path, output, overwrite=overwrite)
+    assert len(path.read_text().splitlines()) == len(lines)
+    with pytest.raises(ConfigError, match=r"red\.png: unknown kind of output"):
+        run(Scorer("toy"), path, tmp_path / "red.png", overwrite=True)
+    assert (tmp_path / "red.png").exists()
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(ConfigError, match=r"folder\.jsonl: is a folder; expected the name of a file"):
+        run(Scorer("toy"), path, tmp_path / "folder.jsonl", overwrite=True)
 
 
 def test_progress_counts_up_to_the_number_of_rows(tmp_path):

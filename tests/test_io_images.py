@@ -258,6 +258,14 @@ def test_pictures_in_memory(tmp_path):
         open_image(Image.new("RGB", (0, 5)))
     with pytest.raises(ImageError, match=r"expected uint8 values of shape \(height, width, 3\), got float64 \(2, 2\)"):
         open_image(np.zeros((2, 2)))  # type: ignore[arg-type]
+    expected = "expected a path, the bytes of a file, a Pillow picture or a uint8 array, got "
+    for odd, got in ((None, "NoneType"), (BytesIO(b"x"), "BytesIO"), ([1], "list"), ("", "empty text")):
+        with pytest.raises(ImageError, match=f"^picture.*: {expected}{got}$"):
+            open_image(odd)  # type: ignore[arg-type]
+    with pytest.raises(ImageError, match="^https://a.org/b.jpg: is an address, not a file; download it first$"):
+        open_image("https://a.org/b.jpg")
+    with pytest.raises(ImageError, match=r"x: cannot be read \(File name too long\)$"):
+        open_image("x" * 5000)
     given = corners()
     shown = open_image(given)
     shown.putpixel((0, 0), BLUE)

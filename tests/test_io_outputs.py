@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from msdscore.errors import ConfigError
+from msdscore.errors import ConfigError, RunError
 from msdscore.io.outputs import known_outputs, write_table
 from msdscore.io.rows import open_rows
 from msdscore.io.tables import conform, table_from_columns, unified
@@ -109,6 +109,10 @@ def test_values_that_json_has_no_type_for(tmp_path):
 def test_outputs_are_named_by_suffix(tmp_path):
     with pytest.raises(ConfigError, match=r"out\.txt: unknown kind of output; .* \.parquet, \.jsonl, \.csv, \.json"):
         write_table(pa.table({"a": [1]}), tmp_path / "out.txt")
+    with pytest.raises(
+        RunError, match=r"none/out\.csv: cannot be written \(No such file or directory\); choose another"
+    ):
+        write_table(pa.table({"a": [1]}), tmp_path / "none" / "out.csv")
     for suffix in known_outputs():
         write_table(pa.table({"a": [1]}), tmp_path / f"out{suffix.upper()}")
     assert len(list(tmp_path.iterdir())) == len(known_outputs())

@@ -232,6 +232,12 @@ def test_one_process_at_a_time(tmp_path):
     open_run(tmp_path / "out.csv", MANIFEST).close()
 
 
+def test_a_place_that_takes_no_files_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"out\.csv: cannot be written \(Not a directory\); choose another -o"):
+        open_run(tmp_path / "file" / "out.csv", MANIFEST)
+
+
 def test_an_unwritable_part_says_so(tmp_path):
     with open_run(tmp_path / "out.csv", MANIFEST) as run:
         (tmp_path / "out.csv.parts" / "part-000000.parquet").mkdir()

@@ -254,6 +254,9 @@ def test_csv_that_cannot_be_read(tmp_path):
         open_rows(write(tmp_path / "a.csv", "image,caption,image\n"))
     with pytest.raises(InputError, match=r"no caption column; .*found: none"):
         open_rows(write(tmp_path / "b.csv", ""))
+    (tmp_path / "utf16.csv").write_bytes("image,caption\n".encode("utf-16"))
+    with pytest.raises(InputError, match=r"utf16\.csv: line 1: not valid UTF-8; save the file as UTF-8"):
+        open_rows(tmp_path / "utf16.csv")
     source = open_rows(write(tmp_path / "c.csv", 'image,caption\na.jpg,"' + "x" * 200_000 + '"\n'))
     with pytest.raises(InputError, match="line 2: a field of more than 131072 characters"):
         list(source.read())

@@ -170,6 +170,8 @@ def test_names_and_folders_are_checked(scored, tmp_path):
         build(scored / "out.csv", tmp_path / "r.pdf", Wishes())
     with pytest.raises(RunError, match=r"r.html: cannot be written \(No such file"):
         build(scored / "out.csv", tmp_path / "none" / "r.html", Wishes())
+    with pytest.raises(InputError, match="none: no such folder of pictures"):
+        build(scored / "out.csv", tmp_path / "r.html", Wishes(images=tmp_path / "none"))
 
 
 def test_an_empty_file_makes_an_empty_page(tmp_path):

@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -122,6 +123,15 @@ def test_presets_and_changes():
         ({"components": (0, 2)}, r"components must be two counts of at least 1 \(image, text\), got \(0, 2\)"),
         ({"iterations": 0}, "iterations must be at least 1, got 0"),
         ({"beta": 1.5}, "beta must lie between 0 and 1, got 1.5"),
+        ({"kappa": "abc"}, "kappa must be a finite number, got 'abc'"),
+        ({"kappa": math.inf}, "kappa must be a finite number, got inf"),
+        ({"alpha": math.nan}, "alpha must be a finite number, got nan"),
+        ({"gate_center": "x"}, "gate_center must be a finite number, got 'x'"),
+        ({"iterations": 1.5}, "iterations must be a whole number, got 1.5"),
+        ({"iterations": True}, "iterations must be a whole number, got True"),
+        ({"seed": "x"}, "seed must be a whole number, got 'x'"),
+        ({"components": 3}, r"components must be two counts of at least 1 \(image, text\), got 3"),
+        ({"components": (True, 2)}, "components must be two counts of at least 1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(setting, message):
@@ -139,6 +149,58 @@ def test_bad_items_are_one_clear_line():
         scorer.rank(picture(), [])
     with pytest.raises(ConfigError, match="options go with an encoder's name"):
         Scorer(tiny_clip(), pool="mean")
+
+
+def test_a_gate_that_is_no_name_is_refused():
+    with pytest.raises(UnknownNameError, match="unknown gate '5'. Known: coverage, fixed, length, support"):
+        MSDConfig(gate=5)
+
+
+@pytest.mark.parametrize("caption", [None, 5, math.nan, b"a dog", ["a dog"]])
+def test_captions_that_are_no_text_are_refused(caption):
+    scorer, message = Scorer("toy"), f"a caption must be text, got {type(caption).__name__}"
+    for call in (scorer.score, scorer.explain):
+        with pytest.raises(CaptionError, match=message):
+            call(picture(), caption)
+    for call in (scorer.rank, scorer.contrast):
+        with pytest.raises(CaptionError, match=message):
+            call(picture(), ["a dog", caption])
+
+
+def test_any_series_of_captions_will_do():
+    scorer = Scorer("toy")
+    expected = scorer.rank(picture(), CAPTIONS)
+    assert scorer.rank(picture(), (caption for caption in CAPTIONS)) == expected
+    assert scorer.rank(picture(), np.array(CAPTIONS)).soft_msd == expected.soft_msd
+    assert len(scorer.contrast(picture(), iter(CAPTIONS))) == len(CAPTIONS)
+    for lone in ("a dog", None, 5):
+        with pytest.raises(ConfigError, match="rank needs a list of at least one caption"):
+            scorer.rank(picture(), lone)
+
+
+@pytest.mark.parametrize("owner", [[1], [-1], [], [0, 0], [0.5], ["0"], 0, None])
+def test_owners_that_name_no_picture_are_refused(owner):
+    with pytest.raises(ConfigError, match=r"owner must be the numbers \(0 to 0\) of the pictures of 1 captions, got"):
+        Scorer("toy").measure([picture()], ["a dog"], owner)
+
+
+def test_a_lone_picture_or_caption_is_no_list_of_them():
+    for images, captions in (
+        (picture(), ["a"]),
+        ("dog.jpg", ["a"]),
+        ([picture()], "a"),
+        ([], ["a"]),
+        ([picture()], []),
+    ):
+        with pytest.raises(ConfigError, match="expected a list of at least one picture and a list of at least one"):
+            Scorer("toy").measure(images, captions, [0])
+
+
+def test_scorers_of_nothing_are_refused():
+    with pytest.raises(ConfigError, match="expected an encoder or the name of one, got NoneType"):
+        Scorer(None)
+    with pytest.raises(ConfigError, match="expected an MSDConfig or the name of a preset, got dict"):
+        Scorer("toy", {"kappa": 3})
 
 
 def test_results_print_and_export():

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from msdscore import MSDConfig, Scorer
 from msdscore.cli.app import app
-from msdscore.errors import ConfigError, WeightsError
+from msdscore.errors import ConfigError, InputError, RunError, WeightsError
 from msdscore.scoring.bank import build_bank, load_bank, save_bank
 from test_scoring import CAPTIONS, picture, tiny_clip
 
@@ -59,6 +59,8 @@ def test_banks_that_do_not_fit_are_refused(tmp_path):
         Scorer(encoder, BACKGROUND.changed(kappa=30.0), bank=bank_of(encoder))
     with pytest.raises(ConfigError, match="was built for encoder .* not for toy@1"):
         Scorer("toy", BACKGROUND, bank=bank_of(encoder))
+    with pytest.raises(ConfigError, match="a bank is given, and calibration is none; set calibration=background"):
+        Scorer(encoder, "short", bank=bank_of(encoder))
     with pytest.raises(ConfigError, match="a bank needs at least 2 pictures, got 1"):
         bank_of(encoder, count=1)
     (tmp_path / "no.safetensors").write_bytes(b"nothing")
@@ -77,3 +79,23 @@ def test_one_command_builds_a_bank_for_any_encoder(tmp_path):
     assert "of 4 pictures for toy@1" in result.output
     command = ["score", str(folder / "0.png"), "a red square", "-e", "toy", "--set", "calibration=background"]
     assert "cal:background,4@" in CliRunner().invoke(app, [*command, "--bank", str(target)]).output
+
+
+def test_banks_that_cannot_be_written_or_captioned_are_one_line(tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(2):
+        picture(number).save(folder / f"{number}.png")
+    with pytest.raises(RunError, match=r"pictures: cannot be written \(.*\); choose another -o"):
+        save_bank(bank_of(tiny_clip()), folder)
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "blank.txt").write_bytes(b"\n \n")
+    for name, reason in (
+        ("none.txt", "expected captions in UTF-8, one a line, but it cannot be read"),
+        ("latin.txt", "expected captions in UTF-8, one a line, but it cannot be read"),
+        ("blank.txt", "expected captions, one a line, and it holds none"),
+    ):
+        arguments = ["bank", str(folder), "-o", str(tmp_path / "b.safetensors"), "-e", "toy"]
+        answer = CliRunner().invoke(app, [*arguments, "--captions", str(tmp_path / name)])
+        assert isinstance(answer.exception, InputError)
+        assert reason in str(answer.exception)

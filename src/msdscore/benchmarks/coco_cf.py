@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.benchmarks.base import Note, Pair, Reading
-from msdscore.benchmarks.files import field, find, folder, read_json
+from msdscore.benchmarks.files import chosen, field, find, folder, read_json
 
 SPLITS = ("easy", "hard")
 GET = "the MSD-Score authors: the file is not released"
 
 
-def read(root: Path, *, splits: Sequence[str] = SPLITS) -> Reading[Pair]:
+def read(root: Path, *, splits: str | Sequence[str] = SPLITS) -> Reading[Pair]:
     """The pairs of `coco_cf_SPLIT.json`: a list of rows, or {"data": rows, "meta": …}.
 
     A caption that begins with "ERROR:" is a failed generation, and its row is left out and counted.
     """
     pairs, failed = [], 0
     images = folder(root, "val2017", "images/val2017", "data/images/val2017")
-    for split in splits:
+    for split in chosen("split", splits, SPLITS):
         name = f"coco_cf_{split}.json"
         path = find(root, name, f"coco_cf/{name}", f"data/coco_cf/{name}", get=GET)
         blob = read_json(path)

@@ -5,7 +5,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from msdscore.errors import InputError
+from msdscore.errors import InputError, unknown_name
+
+
+def chosen(kind: str, names: str | Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """The parts of a benchmark that were asked for; one name may stand alone.
+
+    >>> chosen("subset", "easy", ("easy", "hard"))
+    ('easy',)
+    """
+    wanted, possible = (names,) if isinstance(names, str) else tuple(names), tuple(known)
+    for name in wanted:
+        if name not in possible:
+            raise unknown_name(kind, name, possible)
+    return wanted
 
 
 def find(root: Path, *places: str, get: str) -> Path:

@@ -1,7 +1,8 @@
 """The table of known benchmarks: one row each, read when asked for."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import EntryPoint, entry_points
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -214,10 +215,23 @@ def benchmark(name: str) -> Benchmark:
 
 def load(name: str, root: str | Path, **options: Any) -> Reading[Any]:
     """Read a benchmark's released files under `root`; `options` are those of its reader (split, seed …)."""
-    reading: Reading[Any] = resolve(benchmark(name).reader)(Path(root), **options)
+    reader = resolve(benchmark(name).reader)
+    _check_options(name, reader, options)
+    reading: Reading[Any] = reader(Path(root), **options)
     if not reading.items:
         raise InputError(f"{name}: the files under {root} hold no items")
     return reading
+
+
+def _check_options(name: str, reader: Callable[..., Any], options: Iterable[str]) -> None:
+    """Refuse what the reader does not take, by name."""
+    _, *known = signature(reader).parameters.values()
+    if any(option.kind is Parameter.VAR_KEYWORD for option in known):
+        return
+    names = [option.name for option in known]
+    for option in options:
+        if option not in names:
+            raise unknown_name(f"option of {name}", option, names)
 
 
 def _plugins() -> dict[str, EntryPoint]:

@@ -85,9 +85,12 @@ def read_result(path: Path) -> Result:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
         raise InputError(f"{path}: expected a result of `msdscore bench` in format {FORMAT}")
-    metrics = tuple(_metric(found) for found in content.pop("metrics"))
-    notes = tuple(Note(**note) for note in content.pop("notes"))
-    return Result(**content | {"metrics": metrics, "notes": notes, "failures": tuple(content["failures"])})
+    try:
+        metrics = tuple(_metric(found) for found in content.pop("metrics"))
+        notes = tuple(Note(**note) for note in content.pop("notes"))
+        return Result(**content | {"metrics": metrics, "notes": notes, "failures": tuple(content["failures"])})
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"{path}: is damaged ({error}); run the same `msdscore bench` again") from error
 
 
 def _metric(content: dict[str, Any]) -> MetricResult:

@@ -1,10 +1,11 @@
 """SugarCrepe: a COCO caption against a minimally changed one, in seven subsets."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from msdscore.benchmarks.base import Pair, Reading
-from msdscore.benchmarks.files import field, find, folder, read_json
+from msdscore.benchmarks.files import chosen, field, find, folder, read_json
 from msdscore.benchmarks.rows import find_rows, read_pairs
 
 SUBSETS = (
@@ -19,13 +20,15 @@ SUBSETS = (
 GET = "https://github.com/RAIVNLab/sugar-crepe (folder data)"
 
 
-def read(root: Path, *, subsets: Sequence[str] = SUBSETS) -> Reading[Pair]:
+def read(root: Path, *, subsets: str | Sequence[str] = SUBSETS) -> Reading[Pair]:
     """The pairs of the released `SUBSET.json` files, or of the rows form. Keys have gaps and become ids."""
+    wanted = chosen("subset", subsets, SUBSETS)
     rows = find_rows(root, "sugarcrepe")
     if rows is not None:
-        return read_pairs(rows)
+        found = read_pairs(rows)
+        return found if wanted == SUBSETS else replace(found, items=tuple(p for p in found.items if p.subset in wanted))
     images = folder(root, "val2017", "images/val2017", "coco/images/val2017", "data/coco/images/val2017")
-    return Reading(tuple(pair for name in subsets for pair in _subset(root, name, images)))
+    return Reading(tuple(pair for name in wanted for pair in _subset(root, name, images)))
 
 
 def _subset(root: Path, name: str, images: Path) -> list[Pair]:

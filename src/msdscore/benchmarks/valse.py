@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.benchmarks.base import Note, Pair, Reading
-from msdscore.benchmarks.files import field, find, folder, read_json
+from msdscore.benchmarks.files import chosen, field, find, folder, read_json
 
 PIECES = (
     "existence",
@@ -24,10 +24,10 @@ ENOUGH_VOTES = 2
 GET = "https://github.com/Heidelberg-NLP/VALSE (folder data)"
 
 
-def read(root: Path, *, pieces: Sequence[str] = PIECES) -> Reading[Pair]:
+def read(root: Path, *, pieces: str | Sequence[str] = PIECES) -> Reading[Pair]:
     """The valid pairs of the pieces: at least two of three annotators chose the caption and not the foil."""
     pairs, invalid = [], 0
-    for piece in pieces:
+    for piece in chosen("piece", pieces, PIECES):
         loose = piece.replace("-", "?")  # some copies are spelled with underscores
         path = find(root, f"{loose}.json", f"data/{loose}.json", get=GET)
         rows = read_json(path)

@@ -68,3 +68,8 @@ def main() -> None:
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(141)
+    except OSError as error:  # a folder that is not there, no rights, a full disk: nothing a traceback would mend
+        if error.filename is None:
+            raise
+        typer.echo(f"msdscore: {error.filename}: {error.strerror}; check the path, its rights and the disk", err=True)
+        sys.exit(2)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.errors import ConfigError
+from msdscore.errors import ConfigError, InputError
 
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif")
 
@@ -37,10 +37,20 @@ def bank(
     config = own_config(loaded) if preset is None else MSDConfig.preset(preset)
     config = config.changed(**dict(map(options.setting, change)))
     pictures = [open_image(path) for path in spread_over(folder, limit)]
-    lines = captions.read_text(encoding="utf-8").splitlines() if captions else []
-    built = build_bank(loaded, config, pictures, [line for line in lines if line.strip()], batch_size=batch_size)
+    built = build_bank(loaded, config, pictures, _lines(captions) if captions else [], batch_size=batch_size)
     save_bank(built, output)
     typer.echo(f"bank {built.name} of {len(pictures)} pictures for {built.encoder} -> {output}")
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a text that are not blank."""
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: expected captions in UTF-8, one a line, but it cannot be read ({error})") from error
+    if not lines:
+        raise InputError(f"{path}: expected captions, one a line, and it holds none")
+    return lines
 
 
 def spread_over(folder: Path, limit: int) -> list[Path]:

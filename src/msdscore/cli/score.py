@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.bank import PICTURES
 from msdscore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ def score(
 
     Exit codes: 0 all scored, 3 some rows failed and say why, 2 wrong usage.
     """
+    import json as js
+    from dataclasses import asdict
+
     scorer = options.make_scorer(
         encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size,
         max_pixels=max_pixels, device=device, dtype=dtype, revision=revision,
@@ -50,11 +54,16 @@ def score(
     if captions:
         score_picture(scorer, source, captions, as_json=json, output=output)
         return
+    if Path(source).suffix.lower() in PICTURES:
+        raise ConfigError(f"{source}: a picture is scored with its captions: msdscore score IMAGE CAPTION…")
     try:
         summary = score_file(scorer, source, images, output, input_format=input_format, overwrite=overwrite)
     except KeyboardInterrupt:
         typer.echo("stopped; finished parts are kept, and the same command goes on from there", err=True)
         raise typer.Exit(STOPPED) from None
+    if json and output is not None:
+        facts = {"output": str(output), **asdict(summary), "signature": scorer.signature}
+        typer.echo(js.dumps(facts, ensure_ascii=False))
     raise typer.Exit(SOME_FAILED if summary.failed else 0)
 
 
@@ -62,17 +71,18 @@ def score_picture(scorer: "Scorer", image: str, captions: list[str], *, as_json:
     """Rank the captions of one picture and print or write them."""
     import json
 
+    from msdscore.io.formats import known_inputs
     from msdscore.io.outputs import write_table
 
-    if Path(image).suffix in (".jsonl", ".csv", ".parquet"):
+    if Path(image).suffix.lower().removeprefix(".") in known_inputs():
         raise ConfigError(f"{image} is a file of rows and takes no captions; give a picture, or leave the captions out")
     scores = scorer.rank(image, captions)
     if output is not None:
         write_table(scores.to_arrow(), output, metadata={"msdscore": scores.signature})
-    elif as_json:
+    if as_json:
         answer = {"image": image, "signature": scores.signature, "scores": scores.rows()}
         typer.echo(json.dumps(answer, ensure_ascii=False))
-    else:
+    elif output is None:
         typer.echo(str(scores))
 
 

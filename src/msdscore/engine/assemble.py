@@ -82,14 +82,13 @@ def _tables(source: RowSource, found: _Found) -> Iterator[pa.Table]:
 
 def _table(rows: Sequence[Row], schema: pa.Schema | None, found: _Found) -> pa.Table:
     """Some rows of the output; added columns replace columns of the same name."""
-    kept = table_from_columns([row.columns for row in rows], schema)
-    kept = kept.drop_columns([name for name in kept.column_names if name in COLUMNS])
-    if "id" not in kept.column_names:
-        kept = kept.add_column(0, "id", pa.array([row.id for row in rows], pa.string()))
+    given = table_from_columns([row.columns for row in rows], schema)
+    kept = {name: given.column(name) for name in given.column_names if name not in COLUMNS}
+    # Not added to `given`: where no row could be read it has no columns, and so no length.
+    if "id" not in kept:
+        kept = {"id": pa.array([row.id for row in rows], pa.string()), **kept}
     places = np.array([row.index for row in rows], dtype=np.int64)
-    for name in COLUMNS:
-        kept = kept.append_column(name, _added(name, rows, places, found))
-    return kept
+    return pa.table(kept | {name: _added(name, rows, places, found) for name in COLUMNS})
 
 
 def _added(name: str, rows: Sequence[Row], places: np.ndarray[Any, np.dtype[np.int64]], found: _Found) -> pa.Array:

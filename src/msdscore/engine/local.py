@@ -10,7 +10,8 @@ from typing import Any
 from msdscore.engine.assemble import assemble, part_table
 from msdscore.engine.chunks import Decoded, decode, score_chunk
 from msdscore.engine.plan import Chunk, plan
-from msdscore.errors import ConfigError
+from msdscore.errors import ConfigError, RunError
+from msdscore.io.outputs import check_output
 from msdscore.io.parts import Run, Summary, discard, finished, open_run
 from msdscore.io.rows import RowSource
 from msdscore.scoring.scorer import Scorer
@@ -38,6 +39,9 @@ def score_rows(
     """
     if chunk_rows < 1:
         raise ConfigError(f"chunk_rows must be at least 1, got {chunk_rows}")
+    check_output(output)
+    if source.is_read_from(output):
+        raise RunError(f"{output}: is the input itself, which would be lost; choose another -o")
     manifest = _manifest(scorer, source, images, chunk_rows)
     if overwrite:
         discard(output)

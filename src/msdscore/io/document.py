@@ -150,7 +150,7 @@ class _Scanner:
         cut = "string" in error.msg or error.pos > len(self._text) - 16
         place = self._passed + error.pos
         if not cut or len(self._text) - self._at > _LONGEST or not self._fill():
-            raise _MalformedError(f"not valid JSON ({error.msg} at character {place})") from error
+            raise _MalformedError(f"not valid JSON ({error.msg.removesuffix(' at')} at character {place})") from error
 
     def _end_of_space(self, at: int) -> int:
         match = _SPACE.match(self._text, at)

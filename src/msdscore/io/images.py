@@ -1,5 +1,6 @@
 """Safe decoding of pictures: whatever comes, an upright RGB picture or one `ImageError`."""
 
+import re
 import stat
 import threading
 import warnings
@@ -20,6 +21,7 @@ ImageSource: TypeAlias = str | Path | bytes | Image.Image | np.ndarray[Any, np.d
 
 # Formats with a mark of their own, decoded in process: EPS starts Ghostscript, TGA takes nearly any bytes.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM", "HEIF")
+ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://|data:")  # what is no path
 _ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -79,6 +81,11 @@ def _decode(source: ImageSource, limits: ImageLimits) -> Image.Image:
         return _checked(_from_array(source), limits)
     if isinstance(source, Image.Image):
         return _finish(_checked(source, limits))
+    if not isinstance(source, bytes | str | Path) or source == "":
+        got = "empty text" if source == "" else type(source).__name__
+        raise ImageError(f"expected a path, the bytes of a file, a Pillow picture or a uint8 array, got {got}")
+    if isinstance(source, str) and ADDRESS.match(source):
+        raise ImageError("is an address, not a file; download it first")
     data = source if isinstance(source, bytes) else _read(Path(source), limits)
     with _open(data, limits) as image:
         return _finish(_checked(image, limits))
@@ -98,6 +105,8 @@ def _read(path: Path, limits: ImageLimits) -> bytes:
         status = path.stat()
     except FileNotFoundError as error:
         raise ImageError("no such file") from error
+    except OSError as error:  # no rights, or a name that is too long; its text would repeat the name
+        raise ImageError(f"cannot be read ({error.strerror})") from error
     if stat.S_ISDIR(status.st_mode):
         raise ImageError("is a folder, not a picture")
     if not stat.S_ISREG(status.st_mode):
@@ -165,7 +174,7 @@ def _no_warnings() -> Iterator[None]:
 
 def _name(source: ImageSource) -> str:
     if isinstance(source, str | Path):
-        return str(source)
+        return str(source) or "picture"
     if isinstance(source, bytes):
         return f"picture of {len(source)} bytes"
     return "picture in memory"

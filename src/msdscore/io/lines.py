@@ -58,7 +58,7 @@ def _json_record(line: bytes, where: str) -> Record:
     except UnicodeDecodeError:
         return Record(error=f"{where}: not valid UTF-8")
     except json.JSONDecodeError as error:
-        return Record(error=f"{where}: not valid JSON ({error.msg} at column {error.colno})")
+        return Record(error=f"{where}: not valid JSON ({error.msg.removesuffix(' at')} at column {error.colno})")
     except (ValueError, RecursionError) as error:
         return Record(error=f"{where}: not usable JSON ({error})")
     return object_record(value, where, escapes=rb"\ud" in line.lower())
@@ -86,6 +86,8 @@ class Delimited:
         _, header = next(self._parse(), (0, []))
         if isinstance(header, str):
             raise InputError(f"{self.path}: line 1: {header}")
+        if valid_text(header) != header:
+            raise InputError(f"{self.path}: line 1: not valid UTF-8; save the file as UTF-8")
         if len(set(header)) < len(header):
             raise InputError(f"{self.path}: two columns have the same name: {', '.join(header)}")
         object.__setattr__(self, "columns", tuple(header))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from msdscore.errors import ConfigError
+from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import replacing
 from msdscore.io.tables import as_text, conform, json_value, unified
 
@@ -30,17 +30,22 @@ def known_outputs() -> tuple[str, ...]:
 
 
 def check_output(path: Path) -> None:
-    """Refuse a file name whose suffix says nothing, before any work is done."""
+    """Refuse a folder, or a file name whose suffix says nothing, before any work is done."""
     if path.suffix.lower() not in _WRITERS:
         raise ConfigError(f"{path}: unknown kind of output; expected a name ending in {', '.join(_WRITERS)}")
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder; expected the name of a file to write")
 
 
 def write_table(table: pa.Table, path: str | Path, *, metadata: Mapping[str, str] | None = None) -> None:
     """Write a table by the suffix of its name; `metadata` is kept by Parquet alone."""
     target = Path(path)
     check_output(target)
-    with replacing(target) as file:
-        write_tables([conform(table, unified([table.schema]))], file, target.suffix, metadata=metadata)
+    try:
+        with replacing(target) as file:
+            write_tables([conform(table, unified([table.schema]))], file, target.suffix, metadata=metadata)
+    except OSError as error:
+        raise RunError(f"{target}: cannot be written ({error.strerror or error}); choose another name") from error
 
 
 def write_tables(

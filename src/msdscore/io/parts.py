@@ -124,7 +124,10 @@ def open_run(output: str | Path, manifest: Mapping[str, Any]) -> Run:
     folder = _folder(path)
     if not folder.exists() and finished(path, manifest):
         raise RunError(f"{path}: already finished; {REMEDY}")
-    run = Run(path, manifest, [take_lock(folder / "lock")])
+    try:
+        run = Run(path, manifest, [take_lock(folder / "lock")])
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror or error}); choose another -o") from error
     try:
         remove_temporaries(folder)
         _begin(folder / "manifest.json", manifest)

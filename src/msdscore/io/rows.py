@@ -1,7 +1,6 @@
 """Rows to score, from every input format."""
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import pyarrow as pa
 from msdscore.errors import CaptionError, ImageError, InputError
 from msdscore.io.folder import PictureFolder
 from msdscore.io.formats import open_records
+from msdscore.io.images import ADDRESS
 from msdscore.io.keys import text_key
 from msdscore.io.records import Record, Records, seen_columns
 
@@ -20,7 +20,6 @@ from msdscore.io.records import Record, Records, seen_columns
 IMAGE_NAMES = ("image", "image_path", "file_name", "filename", "img")
 CAPTION_NAMES = ("caption", "text", "candidate", "cand")
 _KEY_NAMES = ("image_id", "id")  # looked up in the folder of pictures where a row has no picture of its own
-_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://|data:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +63,10 @@ class RowSource:
             _claim(first_of, _text(value), index)
         for index, record in enumerate(self._records.read(start), start=start):
             yield self._row(index, record, first_of)
+
+    def is_read_from(self, path: Path) -> bool:
+        """Whether the rows come from this very file, by whatever name."""
+        return self.name != "-" and path.exists() and path.samefile(self.name)
 
     def close(self) -> None:
         """Delete what was spooled."""
@@ -188,7 +191,7 @@ def _image_content(name: str, value: Any) -> str | bytes:
         return value
     if not isinstance(value, str):
         raise ImageError(f"{name} must be a path or bytes, got {type(value).__name__}")
-    if _ADDRESS.match(value):
+    if ADDRESS.match(value):
         raise ImageError(f"{name} is an address, not a file: {value[:80]}; download it first")
     return value
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msdscore.errors import ConfigError, RunError
+from msdscore.errors import ConfigError, InputError, RunError
 from msdscore.io.atomic import write_bytes
 from msdscore.report.cards import card, find_rows, most_forgotten, require_same, worst
 from msdscore.report.html import Gallery, page
@@ -36,6 +36,8 @@ def build(source: Path, output: Path, wishes: Wishes, *, scorer: "Scorer | None"
     """Write the page of a scored file; with the scorer that made it, words and regions are coloured."""
     if output.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"{output}: expected a name ending in .html")
+    if wishes.images is not None and not wishes.images.is_dir():
+        raise InputError(f"{wishes.images}: no such folder of pictures")
     results = read_results(source)
     if scorer is not None:
         require_same(scorer, results)

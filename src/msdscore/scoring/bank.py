@@ -15,7 +15,8 @@ from msdscore.core.calibration import Bank
 from msdscore.core.divergence import PointSet, fit_all
 from msdscore.core.mixture import Mixture
 from msdscore.encoders.base import Embeddings, Encoder
-from msdscore.errors import ConfigError, WeightsError
+from msdscore.errors import ConfigError, RunError, WeightsError
+from msdscore.io.atomic import write_bytes
 from msdscore.io.keys import pixel_key, text_key
 from msdscore.scoring.batches import encode_by_length, encode_in_batches
 from msdscore.scoring.comparison import fit_settings
@@ -78,8 +79,11 @@ def build_bank(
 def save_bank(named: NamedBank, path: Path) -> None:
     """Write a bank as safetensors."""
     metadata = {"format": FORMAT, "encoder": named.encoder, "kappa": repr(named.bank.images.kappa)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(save(_tensors(named.bank), metadata=metadata))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, save(_tensors(named.bank), metadata=metadata), folder=path.parent)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror or error}); choose another -o") from error
 
 
 def load_bank(path: Path) -> NamedBank:

@@ -1,5 +1,6 @@
 """Every setting of the score, with the source of each number."""
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
@@ -36,6 +37,8 @@ class MSDConfig:
 
     def __post_init__(self) -> None:
         _require_components(self.components)
+        for field in fields(self):
+            _require_number(field.name, getattr(self, field.name), type(field.default))
         for name in ("kappa", "gate_width", "temperature"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
@@ -63,14 +66,23 @@ class MSDConfig:
         return replace(self, **changes)
 
 
-def _require_components(components: tuple[int, int]) -> None:
-    if len(components) != 2 or not all(isinstance(count, int) and count >= 1 for count in components):
+def _require_number(name: str, value: Any, kind: type) -> None:
+    """Refuse what is no finite number, or no whole one, where the default is one."""
+    if kind is int and (isinstance(value, bool) or not isinstance(value, int)):
+        raise ConfigError(f"{name} must be a whole number, got {value!r}")
+    if kind is float and (isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)):
+        raise ConfigError(f"{name} must be a finite number, got {value!r}")
+
+
+def _require_components(components: Any) -> None:
+    counts = components if isinstance(components, tuple | list) else ()
+    if len(counts) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in counts):
         raise ConfigError(f"components must be two counts of at least 1 (image, text), got {components}")
 
 
 def _require_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise unknown_name(name, value, known)
+        raise unknown_name(name, str(value), known)
 
 
 PRESETS = {

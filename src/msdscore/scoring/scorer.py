@@ -1,8 +1,9 @@
 """The scorer: pictures and captions in, scores out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from PIL.Image import Image
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from msdscore.explain.terms import Explanation, Explanations
 
 DEFAULT_ENCODER = "mini"
+Item = TypeVar("Item")
 
 
 class Scorer:
@@ -50,7 +52,13 @@ class Scorer:
         if options and not isinstance(encoder, str):
             raise ConfigError(f"options go with an encoder's name, not with a loaded encoder: {', '.join(options)}")
         self.encoder = load_encoder(encoder, **options) if isinstance(encoder, str) else encoder
+        if not hasattr(self.encoder, "encode_images"):
+            raise ConfigError(f"expected an encoder or the name of one, got {type(encoder).__name__}")
+        if not isinstance(config, MSDConfig | str | None):
+            raise ConfigError(f"expected an MSDConfig or the name of a preset, got {type(config).__name__}")
         self.config = MSDConfig.preset(config) if isinstance(config, str) else config or own_config(self.encoder)
+        if bank is not None and self.config.calibration == "none":
+            raise ConfigError("a bank is given, and calibration is none; set calibration=background, or leave it out")
         self.bank = self._bank(bank) if self.config.calibration == "background" else None
         self.batch_size = batch_size
         self.limits = limits or ImageLimits()
@@ -64,22 +72,23 @@ class Scorer:
         """Score one caption. Alone it has no candidate set, so its soft score is its MSD."""
         return self.rank(image, [caption])[0]
 
-    def rank(self, image: ImageSource, captions: Sequence[str]) -> Scores:
+    def rank(self, image: ImageSource, captions: Iterable[str]) -> Scores:
         """Score captions of one picture as a candidate set; `ranking` and `best` order them by Soft-MSD."""
-        if isinstance(captions, str) or not captions:
+        texts = _listed(captions)
+        if not texts:
             raise ConfigError("rank needs a list of at least one caption; score takes a single one")
-        return self.fuse(captions, self.measure([image], captions, [0] * len(captions)))
+        return self.fuse(texts, self.measure([image], texts, [0] * len(texts)))
 
     def explain(self, image: ImageSource, caption: str) -> "Explanation":
         """The score of one caption with its terms a word and a region, ready to look at or to `save`."""
         return self.contrast(image, [caption])[0]
 
-    def contrast(self, image: ImageSource, captions: Sequence[str]) -> "Explanations":
+    def contrast(self, image: ImageSource, captions: Iterable[str]) -> "Explanations":
         """Explanations of captions of one picture, scored as a candidate set and shown side by side."""
         # The one import that goes up a floor, named in the contract: the scorer is where a user looks for it.
         from msdscore.explain.terms import explain
 
-        return explain(self, image, captions)
+        return explain(self, image, _listed(captions))
 
     def fuse(self, captions: Sequence[str], measured: Measurement) -> Scores:
         """The scores of captions that were measured as one candidate set."""
@@ -94,11 +103,18 @@ class Scorer:
 
         Raises `ImageError` or `CaptionError` for the first item that cannot be read.
         """
-        return self.compare(self.encode(images, captions), owner)
+        encoded = self.encode(images, captions)
+        return self.compare(encoded, _owners(owner, len(encoded.texts), len(encoded.pictures)))
 
     def encode(self, images: Sequence[ImageSource], captions: Sequence[str]) -> Encoded:
         """Pictures and captions as vectors, ready to compare; raises as `measure` does."""
-        pictures = [open_image(image, limits=self.limits) for image in images]
+        sources, captions = _listed(images), _listed(captions)
+        if not sources or not captions:
+            raise ConfigError("expected a list of at least one picture and a list of at least one caption")
+        pictures = [open_image(image, limits=self.limits) for image in sources]
+        for caption in captions:
+            if not isinstance(caption, str):
+                raise CaptionError(f"a caption must be text, got {type(caption).__name__}")
         texts = self.embed_captions(captions)
         for caption, readable in zip(captions, texts.mask.any(dim=1).tolist(), strict=True):
             if not readable:
@@ -141,6 +157,22 @@ class Scorer:
             )
         named.require(self.encoder, self.config)
         return named
+
+
+def _listed(items: Iterable[Item]) -> list[Item]:
+    """The items as a list; empty for a lone text or picture, which is no list of them, and for what is no series."""
+    lone = isinstance(items, str | bytes | Path | Image) or not isinstance(items, Iterable)
+    return [] if lone else list(items)
+
+
+def _owners(owner: Iterable[int], captions: int, pictures: int) -> list[int]:
+    """The numbers of the captions' pictures; a wrong one would quietly score a caption with another picture."""
+    places = [index(place) for place in _listed(owner) if hasattr(place, "__index__")]
+    if len(places) != captions or not all(0 <= place < pictures for place in places):
+        raise ConfigError(
+            f"owner must be the numbers (0 to {pictures - 1}) of the pictures of {captions} captions, got {owner!r}"
+        )
+    return places
 
 
 def own_config(encoder: Encoder) -> MSDConfig:
