@@ -201,6 +201,10 @@ def test_scorers_of_nothing_are_refused():
         Scorer(None)
     with pytest.raises(ConfigError, match="expected an MSDConfig or the name of a preset, got dict"):
         Scorer("toy", {"kappa": 3})
+    with pytest.raises(ConfigError, match="batch_size must be a whole number of at least 1, got '8'"):
+        Scorer("toy", batch_size="8")
+    with pytest.raises(UnknownNameError, match="unknown encoder ''"):
+        Scorer("")
 
 
 def test_results_print_and_export():
@@ -208,6 +212,8 @@ def test_results_print_and_export():
     assert CAPTIONS[0] in str(scores)
     assert scores.signature in str(scores)
     assert "MSD" in str(scores[0])
+    assert scores[:2] == [scores[0], scores[1]]
+    assert scores[::-1] == [*scores][::-1]
     rows = scores.rows()
     assert list(rows[0]) == ["caption", *COLUMNS]
     table = scores.to_arrow()

@@ -145,6 +145,8 @@ def test_other_subsets_are_no_question(scorer, pairs):
 
     with pytest.raises(InputError, match="expected pairs of the subsets replace_obj, replace_att, got none"):
         localisation.localisation(scorer, [replace(pair, subset="add_obj") for pair in pairs])
+    with pytest.raises(InputError, match="expected wrong captions that change one content word, got none among"):
+        localisation.localisation(scorer, [replace(pair, negative=pair.positive) for pair in pairs])
 
 
 def test_the_commands_write_numbers_and_tables(root, tmp_path):

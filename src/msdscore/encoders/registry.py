@@ -71,7 +71,7 @@ def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
     scheme, _, rest = name.partition(":")
     if rest and scheme in SCHEMES:
         return EncoderRow(name=name, loader=SCHEMES[scheme], family=scheme, source=rest)
-    if Path(name).expanduser().is_dir() or looks_like_hub_name(name):
+    if (name and Path(name).expanduser().is_dir()) or looks_like_hub_name(name):
         return _row_of_checkpoint(name, revision)
     if name.startswith((".", "/", "~")):
         raise WeightsError(f"there is no folder {name!r}; give an existing folder, a hub name or a short name")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from msdscore.errors import require
 from msdscore.scoring.measurement import Numbers
@@ -79,7 +79,15 @@ class Scores:
     def __len__(self) -> int:
         return len(self.captions)
 
-    def __getitem__(self, index: int) -> Score:
+    @overload
+    def __getitem__(self, index: int) -> Score: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Score]: ...
+
+    def __getitem__(self, index: int | slice) -> Score | list[Score]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(len(self))[index]]
         return Score(
             caption=self.captions[index],
             soft_msd=self.soft_msd[index],

@@ -47,8 +47,8 @@ class Scorer:
         limits: ImageLimits | None = None,
         **options: Any,
     ) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ConfigError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
         if options and not isinstance(encoder, str):
             raise ConfigError(f"options go with an encoder's name, not with a loaded encoder: {', '.join(options)}")
         self.encoder = load_encoder(encoder, **options) if isinstance(encoder, str) else encoder

@@ -105,6 +105,8 @@ def localisation(
         raise InputError(f"expected pairs of the subsets {', '.join(SUBSETS)}, got none")
     chosen = sample(wanted, limit, seed)
     asked = questions(chosen)
+    if not asked:
+        raise InputError(f"expected wrong captions that change one content word, got none among {len(chosen)}")
     strangers = wrong_images([one.pair for one in asked], seed)
     rankings: list[Rankings] = []
     for number, (one, stranger) in enumerate(zip(asked, strangers, strict=True), start=1):
