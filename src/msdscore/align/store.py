@@ -73,7 +73,8 @@ class MatrixStore:
 
     def take(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Matrices as one padded batch, with its mask, on the device of the store."""
-        starts, heights = self.ends[list(numbers)], np.diff(self.ends)[list(numbers)]
+        wanted = np.asarray(numbers)
+        starts, heights = self.ends[wanted], self.ends[wanted + 1] - self.ends[wanted]
         places = np.arange(heights.max())
         real = places < heights[:, None]
         rows = torch.from_numpy(np.where(real, starts[:, None] + places, 0)).to(self._values.device)
