@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from msdscore.benchmarks.store import TextStore
-from msdscore.benchmarks.vectors import make_vectors
-from msdscore.metrics.base import Batch
+from msdscore.benchmarks.run.store import TextStore
+from msdscore.benchmarks.run.vectors import make_vectors
+from msdscore.metrics.base import Cases
 from msdscore.scoring.scorer import Scorer
 
 
@@ -18,11 +18,11 @@ def make_batch(
     references: list[tuple[str, ...]] | None = None,
     control: list[bool] | None = None,
     whole: bool = True,
-) -> Batch:
+) -> Cases:
     """A batch of (picture number, candidate captions)."""
     texts = tuple(dict.fromkeys(text for _, captions in cases for text in captions))
     owner = np.array([picture for picture, _ in cases], dtype=np.int64)
-    return Batch(
+    return Cases(
         ids=tuple(f"item/{number}" for number in range(len(cases))),
         texts=texts,
         captions=np.array([[texts.index(text) for text in captions] for _, captions in cases], dtype=np.int64),
@@ -35,7 +35,7 @@ def make_batch(
     )
 
 
-def with_vectors(batch: Batch, scorer: Scorer, *, mixtures: bool = True) -> Batch:
+def with_vectors(batch: Cases, scorer: Scorer, *, mixtures: bool = True) -> Cases:
     store = TextStore(scorer.embed_captions)
     vectors, _ = make_vectors(batch, batch.pictures, scorer, store, mixtures=mixtures)
     return replace(batch, vectors=vectors)

@@ -1,11 +1,6 @@
-"""The commands bench, compare, table, benchmarks and metrics; downloads; and the evidence page."""
+"""The commands bench, compare, table, benchmarks and metrics; and the evidence page."""
 
-import hashlib
 import json
-import threading
-from dataclasses import replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,12 +9,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from bench_sets import make_expert, make_sugarcrepe
-from msdscore.benchmarks.base import Download
-from msdscore.benchmarks.fetch import fetch, instructions
-from msdscore.benchmarks.registry import benchmark, benchmarks
+from msdscore.benchmarks.registry import benchmarks
 from msdscore.cli.app import app
 from msdscore.encoders.registry import load_encoder
-from msdscore.errors import InputError, MSDScoreError
+from msdscore.errors import MSDScoreError
 from msdscore.metrics.registry import list_metrics
 from msdscore.studies import evidence
 from msdscore.studies.remembered import Remembered
@@ -96,51 +89,6 @@ def test_lists_name_everything():
     assert "judge" in call("metrics").stdout
     assert json.loads(call("metrics", "clipscore", "--json").stdout)["needs"] == ["encoder"]
     assert "metric" in str(call("metrics", "nothing").exception)
-
-
-def test_get_says_how_where_no_hash_is_known(tmp_path):
-    answer = call("benchmarks", "get", "sugarcrepe", "--root", tmp_path)
-    assert answer.exit_code == 0
-    assert "no checksum is known for the files of sugarcrepe, so they are not fetched" in answer.output
-    assert "https://github.com/RAIVNLab/sugar-crepe" in answer.stdout
-    assert list(tmp_path.iterdir()) == []
-    assert all(len(found.sha256) == 64 for row in benchmarks() for found in row.downloads)
-
-
-@pytest.fixture
-def site(tmp_path):
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "data.json").write_bytes(b"{}")
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "site")))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_a_download_is_kept_only_with_the_right_hash(tmp_path, site):
-    right = Download(f"{site}/data.json", "sub/data.json", hashlib.sha256(b"{}").hexdigest())
-    row = replace(benchmark("sugarcrepe"), downloads=(right,))
-    told: list[str] = []
-    (path,) = fetch(row, tmp_path / "data", tell=told.append)
-    assert path.read_bytes() == b"{}"
-    fetch(row, tmp_path / "data", tell=told.append)
-    assert told[1].endswith("is there")
-    wrong = replace(row, downloads=(replace(right, sha256="0" * 64, place="other.json"),))
-    with pytest.raises(InputError, match=r"expected SHA-256 0{64}, got 44136f.*; not kept"):
-        fetch(wrong, tmp_path / "data")
-    assert not (tmp_path / "data" / "other.json").exists()
-    gone = replace(row, downloads=(replace(right, url=f"{site}/gone", place="gone"),))
-    with pytest.raises(InputError, match=r"gone cannot be fetched \(File not found\)"):
-        fetch(gone, tmp_path / "data")
-    assert "put under" in instructions(row, tmp_path)
 
 
 def test_the_evidence_page_keeps_what_people_wrote(tmp_path):

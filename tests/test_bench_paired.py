@@ -8,12 +8,12 @@ from scipy import stats as scipy_stats
 
 from bench_sets import make_expert, make_sugarcrepe, write_rows
 from msdscore.benchmarks.base import Aspect, Battle, Pair, Rated
-from msdscore.benchmarks.grid import comparison_grid, markdown, result_grids
-from msdscore.benchmarks.item_table import item_table, items_of
-from msdscore.benchmarks.paired import compare_sides, open_side
 from msdscore.benchmarks.registry import load
-from msdscore.benchmarks.result import read_result
-from msdscore.benchmarks.runner import Plan, run_benchmark
+from msdscore.benchmarks.results.compare import compare_sides, open_side
+from msdscore.benchmarks.results.grids import comparison_grid, markdown, result_grids
+from msdscore.benchmarks.results.item_table import item_table, items_of
+from msdscore.benchmarks.results.result import read_result
+from msdscore.benchmarks.run.runner import BenchmarkPlan, run_benchmark
 from msdscore.errors import ConfigError, InputError
 from msdscore.report.tables import render
 from msdscore.scoring.scorer import Scorer
@@ -23,7 +23,7 @@ HOW = Resampling(samples=200)
 
 
 def bench(root, name, output, metrics, **more):
-    plan = Plan(name=name, root=root, metrics=metrics, samples=20, **more)
+    plan = BenchmarkPlan(name=name, root=root, metrics=metrics, samples=20, **more)
     run_benchmark(plan, output, lambda: Scorer("toy", "short"))
     return output
 

@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench_sets import COLOURS, make_expert, make_sugarcrepe, write_rows
-from msdscore.benchmarks.base import Pair, image_name, wrong_images
-from msdscore.benchmarks.chunks import chunks
-from msdscore.benchmarks.columns import score_matrix
+from msdscore.benchmarks.base import Pair, picture_key, wrong_images
 from msdscore.benchmarks.registry import load
-from msdscore.benchmarks.result import read_result
-from msdscore.benchmarks.runner import Plan, run_benchmark
-from msdscore.benchmarks.store import TextStore
+from msdscore.benchmarks.results.result import read_result
+from msdscore.benchmarks.results.scores import score_matrix
+from msdscore.benchmarks.run.portions import portions
+from msdscore.benchmarks.run.runner import BenchmarkPlan, run_benchmark
+from msdscore.benchmarks.run.store import TextStore
 from msdscore.errors import CaptionError, ConfigError, InputError, RunError, UnknownNameError
 from msdscore.scoring.scorer import Scorer
 
@@ -45,7 +45,7 @@ def scorer():
 
 
 def plan(root, name="sugarcrepe", metrics=METRICS, **more):
-    return Plan(name=name, root=root, metrics=metrics, samples=20, **more)
+    return BenchmarkPlan(name=name, root=root, metrics=metrics, samples=20, **more)
 
 
 def run(plan, folder, scorer, **more):
@@ -74,7 +74,7 @@ def test_a_run_gives_figures_controls_and_scores(tmp_path, scorer):
 
 def test_scores_equal_those_of_the_scorer_with_true_and_wrong_pictures(tmp_path, scorer):
     items = load("sugarcrepe", make_sugarcrepe(tmp_path)).items
-    run(plan(tmp_path, seed=3, chunk_pictures=3), tmp_path, scorer)
+    run(plan(tmp_path, seed=3, portion_pictures=3), tmp_path, scorer)
     table = pq.read_table(tmp_path / "out" / "sugarcrepe.parquet")
     strangers = wrong_images(items, seed=3)
     for column, images in (("soft-msd", [item.image for item in items]), ("soft-msd@wrong", strangers)):
@@ -88,8 +88,8 @@ def test_every_picture_and_caption_is_encoded_once(tmp_path, scorer):
     assert scorer.pictures == [8]
     assert len(scorer.captions) == len(set(scorer.captions)) == 16
     small = Counting()
-    run(plan(tmp_path, chunk_pictures=3), tmp_path / "small", small)
-    assert small.pictures == [4, 4, 3]  # one stranger beyond the chunk, and the ring closes
+    run(plan(tmp_path, portion_pictures=3), tmp_path / "small", small)
+    assert small.pictures == [4, 4, 3]  # one stranger beyond the portion, and the ring closes
     assert len(small.captions) == len(set(small.captions)) == 16
 
 
@@ -106,7 +106,7 @@ def test_no_encoder_is_loaded_for_metrics_that_need_none(tmp_path):
 
 def test_a_stopped_run_goes_on_where_it_stopped(tmp_path):
     make_sugarcrepe(tmp_path)
-    whole = run(plan(tmp_path, chunk_pictures=2), tmp_path / "whole", Counting())
+    whole = run(plan(tmp_path, portion_pictures=2), tmp_path / "whole", Counting())
 
     class Dying(Counting):
         def embed_pictures(self, pictures):
@@ -115,11 +115,11 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path):
             return super().embed_pictures(pictures)
 
     with pytest.raises(KeyboardInterrupt):
-        run(plan(tmp_path, chunk_pictures=2), tmp_path, Dying())
+        run(plan(tmp_path, portion_pictures=2), tmp_path, Dying())
     assert not (tmp_path / "out" / "sugarcrepe.json").exists()
     again = Counting()
     done: list[tuple[int, int]] = []
-    result = run(plan(tmp_path, chunk_pictures=2), tmp_path, again, progress=lambda *now: done.append(now))
+    result = run(plan(tmp_path, portion_pictures=2), tmp_path, again, progress=lambda *now: done.append(now))
     assert len(again.pictures) == 2
     assert done[-1] == (16, 16)
     assert result == whole
@@ -222,14 +222,14 @@ def test_references_of_the_wrong_picture_make_the_control(tmp_path):
 def test_chunks_cover_all_items_and_agree_with_the_control(tmp_path):
     items = [Pair(f"{n}", Path(f"{n % 7}.jpg"), "p", "n") for n in range(20)]
     for size in (1, 2, 3, 7, 100):
-        found = list(chunks(items, seed=5, control=True, size=size))
-        assert sorted(number for chunk in found for number in chunk.items) == list(range(20))
+        found = list(portions(items, seed=5, control=True, size=size))
+        assert sorted(number for portion in found for number in portion.items) == list(range(20))
         strangers = wrong_images(items, seed=5)
-        for chunk in found:
-            for number, own, other in zip(chunk.items, chunk.owner, chunk.stranger, strict=True):
-                assert image_name(chunk.pictures[own]) == image_name(items[number].image)
-                assert image_name(chunk.pictures[other]) == image_name(strangers[number])
-    assert all(not chunk.stranger for chunk in chunks(items, seed=5, control=False))
+        for portion in found:
+            for number, own, other in zip(portion.items, portion.owner, portion.stranger, strict=True):
+                assert picture_key(portion.pictures[own]) == picture_key(items[number].image)
+                assert picture_key(portion.pictures[other]) == picture_key(strangers[number])
+    assert all(not portion.stranger for portion in portions(items, seed=5, control=False))
 
 
 def test_the_text_store_forgets_the_oldest_and_sorts_out_bad_texts(scorer):

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from msdscore.benchmarks.base import Aspect, Battle, Note, picture
-from msdscore.benchmarks.caparena import judgements
+from msdscore.benchmarks.readers.caparena import judgements
 from msdscore.benchmarks.registry import load
 from msdscore.errors import InputError
 

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.io import savemat
 
-from msdscore.benchmarks import valse
-from msdscore.benchmarks.base import Note, Pair, image_name, picture
+from msdscore.benchmarks.base import Note, Pair, picture, picture_key
+from msdscore.benchmarks.readers import valse
+from msdscore.benchmarks.readers.captioned import Captioned, draw_pairs
 from msdscore.benchmarks.registry import load
-from msdscore.benchmarks.retrieval import Captioned, draw_pairs
 from msdscore.errors import ImageError, InputError, UnknownNameError
 
 
@@ -227,7 +227,7 @@ def _foil() -> dict[str, Any]:
 def test_foil_can_draw_one_pair_a_picture(tmp_path: Path) -> None:
     _dump(tmp_path / "foilv1.0_test_2017.json", _foil())
     drawn = [load("foil", tmp_path, sample="one-per-image", seed=seed).items for seed in range(8)]
-    assert all([image_name(item.image)[-7:] for item in items] == ["005.jpg", "006.jpg"] for items in drawn)
+    assert all([picture_key(item.image)[-7:] for item in items] == ["005.jpg", "006.jpg"] for items in drawn)
     assert {items[0].id for items in drawn} == {"11/0", "11/1"}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from msdscore.benchmarks import registry
 from msdscore.benchmarks.base import Benchmark, Pair, Reading
-from msdscore.benchmarks.protocols import resolve
+from msdscore.benchmarks.protocols.counting import resolve
 from msdscore.errors import InputError, UnknownNameError
 
 
@@ -25,7 +25,7 @@ TOY = Benchmark(
     title="Toy",
     kind="pairs",
     reader=f"{__name__}:read_toy",
-    figures="msdscore.benchmarks.count_pairs:strict",
+    figures="msdscore.benchmarks.protocols.pairs:strict",
     licence="none",
     size="1",
     source="here",
@@ -99,7 +99,7 @@ def test_reading_is_lazy() -> None:
 
     code = (
         "import sys, msdscore.benchmarks.registry as r; r.benchmark('docent');"
-        "heavy = {'torch', 'scipy', 'pandas', 'datasets', 'msdscore.benchmarks.docent'};"
+        "heavy = {'torch', 'scipy', 'pandas', 'datasets', 'msdscore.benchmarks.readers.docent'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ from metric_batches import make_batch
 from msdscore.encoders.registry import PluginWarning
 from msdscore.errors import ConfigError, InputError, UnknownNameError
 from msdscore.metrics import registry
-from msdscore.metrics.base import Loaded, MetricRow, Scored
+from msdscore.metrics.base import CaseScores, Loaded, MetricRow
 from msdscore.metrics.registry import find_metric, list_metrics, load_metric, load_metrics
 
 CASES = [(0, ("one two three", "one two")), (0, ("a b", "c d"))]
@@ -120,7 +120,7 @@ def test_a_plugin_metric_is_listed_and_loaded(monkeypatch):
 
         @staticmethod
         def load() -> Loaded:
-            return Loaded(lambda batch: Scored(np.full(batch.captions.shape, 7.0)))
+            return Loaded(lambda batch: CaseScores(np.full(batch.captions.shape, 7.0)))
 
     monkeypatch.setitem(sys.modules, "test_plugin_metric", Module)
     points = [

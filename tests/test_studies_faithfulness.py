@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from coloured_pairs import two_coloured, write_pairs
 from msdscore import Scorer
 from msdscore.benchmarks.base import Pair
-from msdscore.benchmarks.sugarcrepe import read
+from msdscore.benchmarks.readers.sugarcrepe import read
 from msdscore.cli.app import app
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, InputError

@@ -1,5 +1,6 @@
 """What a benchmark is: its items, the pictures they point to, and the row that describes it."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from msdscore.benchmarks.stored import StoredImage
+from msdscore.benchmarks.readers.stored import StoredImage
 from msdscore.errors import InputError
 
 Image = Path | StoredImage
@@ -39,7 +40,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """A picture with one caption and what people thought of it, one rating a judge."""
+    """A picture with one caption and what people thought of it, one rating per judge."""
 
     id: str
     image: Image
@@ -111,22 +112,13 @@ class Reading(Generic[ItemT]):
         return len(self.items)
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
-    """A file that anybody may fetch: from where, to which place under the benchmark's folder, and its SHA-256."""
-
-    url: str
-    place: str
-    sha256: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
     """The registry row of a benchmark: what it is, what must lie where, who reads it and who counts.
 
     `reader`, `figures` and `credits` are "module:function" strings, imported when used; `credits` gives one value
     an item, by which two metrics are compared (empty: the figures are correlations). `protocols` names the ways
-    of counting, the default first. `downloads` are files that can be fetched and checked.
+    of counting, the default first.
     """
 
     name: str
@@ -141,16 +133,34 @@ class Benchmark:
     citation: str
     credits: str = ""
     protocols: tuple[str, ...] = ("official", "authors")
-    downloads: tuple[Download, ...] = ()
 
 
-def image_name(image: Image) -> str:
-    """The file name of a picture, by which pictures are told apart: folders are spelled in several ways.
+def picture_key(image: Image) -> str:
+    """What tells a picture apart from all others: its whole path, or the row that holds it."""
+    return "/".join(_parts(image))
 
-    >>> image_name(Path("Flicker8k_Dataset/1.jpg")) == image_name(Path("Flickr8k_Dataset/1.jpg"))
-    True
+
+def picture_names(images: Iterable[Image]) -> dict[str, str]:
+    """By key a short name for every picture: its file name, after as many folders as tell it apart from the others.
+
+    >>> shown = picture_names([Path("data/val/1.jpg"), Path("data/test/1.jpg"), Path("data/val/2.jpg")])
+    >>> list(shown.values())
+    ['val/1.jpg', 'test/1.jpg', '2.jpg']
     """
-    return image.name
+    parts = {picture_key(image): _parts(image) for image in images}
+    depth = dict.fromkeys(parts, 1)
+    while True:
+        named = {key: "/".join(found[-depth[key] :]) for key, found in parts.items()}
+        often = Counter(named.values())
+        clash = [key for key, name in named.items() if often[name] > 1 and depth[key] < len(parts[key])]
+        if not clash:
+            return named
+        depth |= {key: depth[key] + 1 for key in clash}
+
+
+def _parts(image: Image) -> tuple[str, ...]:
+    # Rows of a table are told apart by their number: two of them may bear one name.
+    return image.parts if isinstance(image, Path) else (*image.file.parts, str(image.row), image.name)
 
 
 def picture(image: Image) -> Path | bytes:
@@ -159,15 +169,19 @@ def picture(image: Image) -> Path | bytes:
 
 
 def clusters(items: Iterable[Item]) -> NDArray[np.str_]:
-    """The picture name of every item: resampling whole pictures keeps items of one picture together."""
-    return np.array([image_name(item.image) for item in items], dtype=np.str_)
+    """The picture of every item: resampling whole pictures keeps items of one picture together."""
+    return np.array([picture_key(item.image) for item in items], dtype=np.str_)
 
 
 def picture_ring(items: Iterable[Item], seed: int) -> list[Image]:
-    """Every picture once, shuffled by `seed`: in the wrong-image control each meets the items of the one before it."""
-    distinct = {image_name(item.image): item.image for item in items}
-    names = sorted(distinct)
-    return [distinct[names[place]] for place in np.random.default_rng(seed).permutation(len(names))]
+    """Every picture once, shuffled by `seed`: in the wrong-image control each meets the items of the one before it.
+
+    The order depends on the short names alone, so that it is the same wherever the files lie.
+    """
+    distinct = {picture_key(item.image): item.image for item in items}
+    names = picture_names(distinct.values())
+    ordered = sorted(distinct, key=lambda key: names[key])
+    return [distinct[ordered[place]] for place in np.random.default_rng(seed).permutation(len(ordered))]
 
 
 def wrong_images(items: Sequence[Item], seed: int) -> list[Image]:
@@ -179,5 +193,5 @@ def wrong_images(items: Sequence[Item], seed: int) -> list[Image]:
     ring = picture_ring(items, seed)
     if len(ring) < 2:
         raise InputError(f"the wrong-image control needs at least 2 different pictures, got {len(ring)}")
-    stranger = {image_name(own): other for own, other in zip(ring, [*ring[1:], ring[0]], strict=True)}
-    return [stranger[image_name(item.image)] for item in items]
+    stranger = {picture_key(own): other for own, other in zip(ring, [*ring[1:], ring[0]], strict=True)}
+    return [stranger[picture_key(item.image)] for item in items]

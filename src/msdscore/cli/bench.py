@@ -8,7 +8,7 @@ import typer
 from msdscore.cli import options
 
 if TYPE_CHECKING:
-    from msdscore.benchmarks.result import Result
+    from msdscore.benchmarks.results.result import Result
 
 DEFAULT_METRICS = ["cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "length"]
 SOME_FAILED, STOPPED = 3, 130
@@ -50,7 +50,7 @@ def bench(
     """
     from functools import cache
 
-    from msdscore.benchmarks.runner import Plan
+    from msdscore.benchmarks.run.runner import BenchmarkPlan
 
     @cache
     def scorer() -> Any:
@@ -60,7 +60,7 @@ def bench(
         )  # fmt: skip
 
     plans = [
-        Plan(
+        BenchmarkPlan(
             name=name, root=root / name if (root / name).is_dir() else root, metrics=tuple(metric), protocol=protocol,
             limit=limit, seed=seed, samples=samples, control=control, options=dict(map(options.setting, option)),
         )
@@ -72,7 +72,7 @@ def bench(
 
 
 def _run(plan: Any, output: Path, scorer: Any, overwrite: bool) -> "Result":
-    from msdscore.benchmarks.runner import run_benchmark
+    from msdscore.benchmarks.run.runner import run_benchmark
     from msdscore.cli.progress import bar
 
     try:
@@ -85,8 +85,8 @@ def _run(plan: Any, output: Path, scorer: Any, overwrite: bool) -> "Result":
 
 def show_results(results: "list[Result]", *, as_json: bool) -> None:
     """Tables of results on standard output, or the results themselves."""
-    from msdscore.benchmarks.grid import result_grids
-    from msdscore.benchmarks.result import to_json
+    from msdscore.benchmarks.results.grids import result_grids
+    from msdscore.benchmarks.results.result import to_json
     from msdscore.cli.tables import grid_table
 
     if as_json:

@@ -1,14 +1,13 @@
-"""`msdscore benchmarks`: what can be run, where it comes from, and how to get it."""
+"""`msdscore benchmarks`: what can be run, where it comes from, and how it is counted."""
 
 from dataclasses import fields
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from msdscore.cli import options
 
-benchmarks = typer.Typer(help="List the benchmarks, show one in full, or get its files.")
+benchmarks = typer.Typer(help="List the benchmarks, or show one in full.")
 Name = Annotated[str, typer.Argument(help="A benchmark's name.")]
 
 
@@ -44,19 +43,3 @@ def show(name: Name, json: options.Json = False) -> None:
         typer.echo(js.dumps(facts, ensure_ascii=False))
     else:
         fields_table({name: value for name, value in facts.items() if name not in hidden})
-
-
-@benchmarks.command()
-def get(
-    name: Name, root: Annotated[Path, typer.Option("--root", help="Folder to put the files in.")] = Path("data")
-) -> None:
-    """Fetch files whose hash is known, and say how to get the others."""
-    from msdscore.benchmarks.fetch import fetch, instructions
-    from msdscore.benchmarks.registry import benchmark
-
-    row = benchmark(name)
-    if row.downloads:
-        fetch(row, root, tell=lambda line: typer.echo(line, err=True))
-    else:
-        typer.echo(f"no checksum is known for the files of {row.name}, so they are not fetched; by hand:", err=True)
-    typer.echo(instructions(row, root))

@@ -22,8 +22,8 @@ def compare(
     import json as js
     from dataclasses import asdict
 
-    from msdscore.benchmarks.grid import comparison_grid
-    from msdscore.benchmarks.paired import compare_sides, open_side
+    from msdscore.benchmarks.results.compare import compare_sides, open_side
+    from msdscore.benchmarks.results.grids import comparison_grid
     from msdscore.cli.tables import grid_table
     from msdscore.stats.resample import Resampling
 

@@ -84,7 +84,7 @@ def _prepare(
     device: str,
     batch_size: int,
 ) -> "tuple[Scorer, list[Pair]]":
-    from msdscore.benchmarks.sugarcrepe import read
+    from msdscore.benchmarks.readers.sugarcrepe import read
 
     pairs = list(read(root).items)
     scorer = options.make_scorer(

@@ -11,8 +11,8 @@ def table(
     style: Annotated[str, typer.Option("--format", "-f", help="markdown, latex or csv.")] = "markdown",
 ) -> None:
     """Print a table a benchmark and protocol, with intervals, controls and signatures."""
-    from msdscore.benchmarks.grid import result_grids
-    from msdscore.benchmarks.result import read_result
+    from msdscore.benchmarks.results.grids import result_grids
+    from msdscore.benchmarks.results.result import read_result
     from msdscore.io.parts import RUN_NOTES
     from msdscore.report.tables import render
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from msdscore.benchmarks.grid import Grid
+    from msdscore.benchmarks.results.grids import Grid
     from msdscore.explain.terms import Explanation
     from msdscore.report.demo import Shown
 

@@ -16,7 +16,7 @@ from msdscore.scoring.config import MSDConfig
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Need = Literal["encoder", "mixtures", "pictures", "references", "pairs"]
-Scope = Literal["chunk", "corpus"]
+Scope = Literal["portion", "corpus"]
 
 
 def _nothing() -> Mapping[str, Any]:
@@ -57,7 +57,7 @@ class Vectors:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Cases:
     """Cases to score: each is a picture with one or more candidate captions.
 
     `captions[c, j]` is the number in `texts` of candidate j of case c, `owner[c]` the number of its picture in
@@ -95,7 +95,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class CaseScores:
     """Scores of all cases (cases, candidates), NaN where none could be made.
 
     `facts` are further columns over the cases, such as tokens used; results show their sums.
@@ -105,14 +105,14 @@ class Scored:
     facts: Mapping[str, Floats] = field(default_factory=_nothing)
 
 
-Score = Callable[[Batch], Scored]
+ScoreCases = Callable[[Cases], CaseScores]
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """What a metric's loader gives: the function, and `key:value` choices for the signature."""
 
-    score: Score
+    score: ScoreCases
     choices: str = ""
     lower_is_better: bool | None = None  # where the argument decides, and not the row
     judged: bool = False  # likewise
@@ -134,7 +134,7 @@ class MetricRow:
     argument: str = ""  # what NAME:ARGUMENT stands for; empty: it takes none
     extra: str = ""  # of pip install 'msdscore[EXTRA]'
     options: tuple[str, ...] = ()
-    scope: Scope = "chunk"
+    scope: Scope = "portion"
     judged: bool = False
     citation: str = ""
     note: str = ""
@@ -146,7 +146,7 @@ class Metric:
 
     label: str
     row: MetricRow
-    score: Score
+    score: ScoreCases
     choices: str
     higher_is_better: bool
     judged: bool = False

@@ -6,7 +6,7 @@ import numpy as np
 
 from msdscore.encoders.base import TokenLayout
 from msdscore.errors import ConfigError
-from msdscore.metrics.base import Batch, Floats, Loaded, Scored, Vectors
+from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded, Vectors
 from msdscore.metrics.msd import vectors_of
 
 WEIGHT = 2.5  # w, CLIPScore paper
@@ -15,16 +15,16 @@ PREFIX = "A photo depicts "  # CLIPScore paper
 
 def load_clipscore(prefix: str = PREFIX) -> Loaded:
     """2.5·max(cos, 0) of the picture and the prefixed caption."""
-    return Loaded(lambda batch: Scored(_clipscore(vectors_of(batch), prefix)), _choices(prefix))
+    return Loaded(lambda batch: CaseScores(_clipscore(vectors_of(batch), prefix)), _choices(prefix))
 
 
 def load_longclipscore(prefix: str = PREFIX) -> Loaded:
     """The same, refused where the encoder cannot read a caption at once."""
 
-    def score(batch: Batch) -> Scored:
+    def score(batch: Cases) -> CaseScores:
         vectors = vectors_of(batch)
         _require_one_window(vectors)
-        return Scored(_clipscore(vectors, prefix))
+        return CaseScores(_clipscore(vectors, prefix))
 
     return Loaded(score, _choices(prefix))
 
@@ -32,7 +32,7 @@ def load_longclipscore(prefix: str = PREFIX) -> Loaded:
 def load_refclipscore(prefix: str = PREFIX) -> Loaded:
     """Harmonic mean of CLIPScore and max(cos, 0) with the nearest reference; NaN where there is none."""
 
-    def score(batch: Batch) -> Scored:
+    def score(batch: Cases) -> CaseScores:
         vectors = vectors_of(batch)
         alone = _clipscore(vectors, prefix)
         texts = _pooled(vectors, vectors.readable, prefix)
@@ -40,7 +40,7 @@ def load_refclipscore(prefix: str = PREFIX) -> Loaded:
         captions = texts[np.append(vectors.pair_texts, 0)[vectors.pair_of]] if len(texts) else np.zeros((0, 0, 0))
         known = sorted({text for case in batch.references for text in case})
         rows = dict(zip(known, _pooled(vectors, known, prefix), strict=True))
-        return Scored(harmonic(alone, nearest_reference(captions, batch.references, rows)) if len(texts) else alone)
+        return CaseScores(harmonic(alone, nearest_reference(captions, batch.references, rows)) if len(texts) else alone)
 
     return Loaded(score, _choices(prefix))
 

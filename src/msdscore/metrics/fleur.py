@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from msdscore.errors import ConfigError
-from msdscore.metrics.base import Batch, Floats, Loaded, Scored
+from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded
 from msdscore.metrics.vlm import LocalModel, load_local
 
 PROMPT = (
@@ -33,7 +33,7 @@ def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: s
     model = load_local(source, device=device, dtype=dtype, revision=revision or None)
     digits = digit_tokens(model.vocabulary)
 
-    def score(batch: Batch) -> Scored:
+    def score(batch: Cases) -> CaseScores:
         values = np.full(batch.captions.shape, np.nan)
         known: dict[tuple[int, int], float] = {}
         for case, place in np.ndindex(*batch.captions.shape):
@@ -47,7 +47,7 @@ def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: s
                     spoken.pieces, (spoken.probabilities @ digits.to(spoken.probabilities)).cpu().numpy()
                 )
             values[case, place] = known.get(key, np.nan)
-        return Scored(values)
+        return CaseScores(values)
 
     return Loaded(score, _choices(model, template, prompt))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from msdscore.errors import ConfigError, InputError
 from msdscore.io.keys import file_key
-from msdscore.metrics.base import Batch, Floats, Loaded, Scored
+from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded
 
 _VERDICTS = {"a": (1.0, 0.0), "b": (0.0, 1.0), "tie": (0.5, 0.5)}
 _Rows = dict[str, dict[str, Any]]
@@ -27,14 +27,14 @@ def load_file(path: str, lower_is_better: str = "false") -> Loaded:
         raise InputError(f"there is no file {path}; expected JSON Lines with id and score")
     rows = _read(file)
 
-    def score(batch: Batch) -> Scored:
+    def score(batch: Cases) -> CaseScores:
         _check_ids(batch, rows, path)
         width = batch.captions.shape[1]
         values = [
             _values(rows.get(key, {}), width, "wrong_" if control else "", key)
             for key, control in zip(batch.ids, batch.control.tolist(), strict=True)
         ]
-        return Scored(np.array(values, dtype=np.float64).reshape(len(batch), width))
+        return CaseScores(np.array(values, dtype=np.float64).reshape(len(batch), width))
 
     choices = f"file:{file.name}@{file_key(file)[:8]}"
     verdicts = bool(rows) and all("verdict" in row for row in rows.values())
@@ -58,7 +58,7 @@ def _read(path: Path) -> _Rows:
     return rows
 
 
-def _check_ids(batch: Batch, rows: _Rows, path: str) -> None:
+def _check_ids(batch: Cases, rows: _Rows, path: str) -> None:
     known = set(batch.ids)
     strangers = rows.keys() - known
     if strangers and (batch.whole or not known & rows.keys()):

@@ -13,7 +13,7 @@ from PIL.Image import Image
 from msdscore.errors import ConfigError
 from msdscore.io.keys import pixel_key, text_key
 from msdscore.metrics.answers import default_folder, keep, question_key, recall
-from msdscore.metrics.base import Batch, Loaded, Scored
+from msdscore.metrics.base import Cases, CaseScores, Loaded
 from msdscore.metrics.endpoint import Endpoint
 from msdscore.metrics.registry import choice, number
 from msdscore.metrics.vlm import Answer, Sampling, load_local
@@ -77,7 +77,7 @@ def load_judge(model: str, backend: str = "endpoint", **options: str) -> Loaded:
     return Loaded(partial(judge, bench=bench), choices)
 
 
-def judge(batch: Batch, *, bench: Bench) -> Scored:
+def judge(batch: Cases, *, bench: Bench) -> CaseScores:
     """Shares of the two orders that go to each caption, and what the answers cost; NaN without a verdict.
 
     A question that several cases share is asked once, and its cost stands with the first of them.
@@ -97,13 +97,13 @@ def judge(batch: Batch, *, bench: Bench) -> Scored:
             unpaid.remove(question)
             for name in FACTS:
                 facts[name][case] += getattr(heard[question], name)
-    return Scored(values, facts)
+    return CaseScores(values, facts)
 
 
 _Question = tuple[int, str]  # number of the picture, words
 
 
-def _question(batch: Batch, case: int, swapped: bool) -> _Question:
+def _question(batch: Cases, case: int, swapped: bool) -> _Question:
     first, second = batch.candidates(case)[:: -1 if swapped else 1]
     return int(batch.owner[case]), QUESTION.format(first=first, second=second)
 
@@ -119,7 +119,7 @@ class _Heard:
     cost: float
 
 
-def _hear(batch: Batch, question: _Question, bench: Bench) -> _Heard:
+def _hear(batch: Cases, question: _Question, bench: Bench) -> _Heard:
     picture = batch.pictures[question[0]]
     assert picture is not None, "cases without a picture are not asked"
     answers = list(_answers(picture, question[1], bench))

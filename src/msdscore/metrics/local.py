@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from msdscore.errors import ConfigError, require
-from msdscore.metrics.base import Batch, Floats, Loaded, Scored, Vectors
+from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded, Vectors
 from msdscore.metrics.msd import vectors_of
 
 SINKHORN_REG = 0.05  # of cosine distances, which lie between 0 and 2
@@ -17,16 +17,16 @@ _STEPS, _PRECISION = 1000, 1e-6
 
 def load_max_sim() -> Loaded:
     r"""Mean over the caption's tokens of the largest cosine with a patch, :math:`\frac{1}{M}\sum_j\max_i x_i y_j`."""
-    return Loaded(lambda batch: Scored(_over_pairs(vectors_of(batch), _max_sim)))
+    return Loaded(lambda batch: CaseScores(_over_pairs(vectors_of(batch), _max_sim)))
 
 
 def load_calibrated_max_sim() -> Loaded:
     """Max-similarity less what each token finds in a background picture on average, component means for patches."""
 
-    def score(batch: Batch) -> Scored:
+    def score(batch: Cases) -> CaseScores:
         vectors = vectors_of(batch)
         raw = _over_pairs(vectors, _max_sim)
-        return Scored(raw - vectors.spread(_background_sim(vectors)[vectors.pair_texts]))
+        return CaseScores(raw - vectors.spread(_background_sim(vectors)[vectors.pair_texts]))
 
     return Loaded(score)
 
@@ -46,7 +46,7 @@ def load_sinkhorn(reg: str = f"{SINKHORN_REG}") -> Loaded:
         )
         return float((plan * distance).sum())
 
-    return Loaded(lambda batch: Scored(_over_pairs(vectors_of(batch), cost)), f"reg:{strength:g}|it:{_STEPS}")
+    return Loaded(lambda batch: CaseScores(_over_pairs(vectors_of(batch), cost)), f"reg:{strength:g}|it:{_STEPS}")
 
 
 def _max_sim(cosines: Tensor) -> float:

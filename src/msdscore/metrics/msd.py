@@ -5,7 +5,7 @@ import torch
 
 from msdscore.core import fusion
 from msdscore.errors import ConfigError
-from msdscore.metrics.base import Batch, Floats, Loaded, Score, Scored, Vectors
+from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded, ScoreCases, Vectors
 
 RANK_MARGIN = 0.005  # tau_r, paper
 
@@ -40,9 +40,9 @@ def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the option is nam
     if set not in ("item", "image"):
         raise ConfigError(f"set must be 'item' or 'image', got {set!r}")
 
-    def score(batch: Batch) -> Scored:
+    def score(batch: Cases) -> CaseScores:
         group = np.arange(len(batch)) if set == "item" else batch.group
-        return Scored(_soften(vectors_of(batch), group))
+        return CaseScores(_soften(vectors_of(batch), group))
 
     return Loaded(score, f"set:{set}")
 
@@ -51,26 +51,26 @@ def load_rank_agg(margin: str = f"{RANK_MARGIN}") -> Loaded:
     """Similarity decides where the gap exceeds `margin`, else the smaller divergence."""
     gap = float(margin)
 
-    def score(batch: Batch) -> Scored:
+    def score(batch: Cases) -> CaseScores:
         vectors = vectors_of(batch)
         sides = (torch.from_numpy(vectors.column(name)) for name in ("similarity", "divergence"))
         preference = fusion.rank_agg_preference(*sides, margin=gap).numpy()
         unknown = np.isnan(vectors.column("similarity")).any(axis=1)
         preference = np.where(unknown, np.nan, preference)
-        return Scored(np.stack([preference, -preference], axis=1) / 2)
+        return CaseScores(np.stack([preference, -preference], axis=1) / 2)
 
     return Loaded(score, f"margin:{gap:g}")
 
 
-def vectors_of(batch: Batch) -> Vectors:
+def vectors_of(batch: Cases) -> Vectors:
     """The embeddings of a batch whose metric needs an encoder."""
     assert batch.vectors is not None, "the runner makes vectors for every metric that needs an encoder"
     return batch.vectors
 
 
-def _column(name: str) -> Score:
-    def score(batch: Batch) -> Scored:
-        return Scored(vectors_of(batch).column(name))
+def _column(name: str) -> ScoreCases:
+    def score(batch: Cases) -> CaseScores:
+        return CaseScores(vectors_of(batch).column(name))
 
     return score
 

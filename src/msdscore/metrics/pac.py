@@ -12,7 +12,7 @@ from torch import Tensor
 from msdscore.encoders.placement import place
 from msdscore.errors import WeightsError, require
 from msdscore.io.keys import file_key
-from msdscore.metrics.base import Batch, Floats, Loaded, Scored
+from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded
 from msdscore.metrics.clipscore import PREFIX, harmonic, nearest_reference
 from msdscore.metrics.registry import choice
 
@@ -27,8 +27,8 @@ def load_pac(path: str, device: str = "auto", family: str = "openai") -> Loaded:
     """2·max(cos, 0) of the picture and the prefixed caption."""
     towers = Towers(path, device, choice("family", family, FAMILIES))
 
-    def score(batch: Batch) -> Scored:
-        return Scored(_alone(batch, towers, _captions(batch, towers)))
+    def score(batch: Cases) -> CaseScores:
+        return CaseScores(_alone(batch, towers, _captions(batch, towers)))
 
     return Loaded(score, towers.choices)
 
@@ -37,12 +37,12 @@ def load_refpac(path: str, device: str = "auto", family: str = "openai") -> Load
     """Harmonic mean of PAC-S and max(cos, 0) with the nearest reference; NaN where there is none."""
     towers = Towers(path, device, choice("family", family, FAMILIES))
 
-    def score(batch: Batch) -> Scored:
+    def score(batch: Cases) -> CaseScores:
         captions = _captions(batch, towers)
         known = sorted({text for case in batch.references for text in case})
         rows = dict(zip(known, towers.texts(known), strict=True))
         nearest = nearest_reference(captions, batch.references, rows)
-        return Scored(harmonic(_alone(batch, towers, captions), nearest))
+        return CaseScores(harmonic(_alone(batch, towers, captions), nearest))
 
     return Loaded(score, towers.choices)
 
@@ -118,12 +118,12 @@ def _build(state: dict[str, Tensor], *, quick_gelu: bool, path: str) -> Any:
     return model.eval()
 
 
-def _captions(batch: Batch, towers: Towers) -> Floats:
+def _captions(batch: Cases, towers: Towers) -> Floats:
     captions: Floats = towers.texts(batch.texts)[batch.captions]
     return captions
 
 
-def _alone(batch: Batch, towers: Towers, captions: Floats) -> Floats:
+def _alone(batch: Cases, towers: Towers, captions: Floats) -> Floats:
     readable = [number for number, picture in enumerate(batch.pictures) if picture is not None]
     rows = towers.pictures([picture for picture in batch.pictures if picture is not None])
     images = np.full((len(batch.pictures), captions.shape[2]), np.nan)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from msdscore.errors import ConfigError, MissingExtraError, require
-from msdscore.metrics.base import Batch, Floats, Loaded, Scored
+from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded
 
 _EXTRA = "references"
 _Texts = dict[int, list[str]]
@@ -82,19 +82,19 @@ def _loaded(measure: _Measure, tokenizer: str) -> Loaded:
     if tokenizer == "ptb":
         require_java("tokenizer=ptb")
 
-    def score(batch: Batch) -> Scored:
+    def score(batch: Cases) -> CaseScores:
         values = np.full(batch.captions.shape, np.nan)
         # True and control cases apart: the control must not change the document frequencies of the true figures.
         for control in (False, True):
             cases = [c for c in np.flatnonzero(batch.control == control).tolist() if batch.references[c]]
             if cases:
                 values[cases] = _measured(batch, cases, measure, known[tokenizer])
-        return Scored(values)
+        return CaseScores(values)
 
     return Loaded(score, f"tok:{tokenizer}")
 
 
-def _measured(batch: Batch, cases: list[int], measure: _Measure, tokenize: Callable[[_Texts], _Texts]) -> Floats:
+def _measured(batch: Cases, cases: list[int], measure: _Measure, tokenize: Callable[[_Texts], _Texts]) -> Floats:
     """Scores of some cases in one go; that references come once a candidate leaves document frequencies as they are."""
     width = batch.captions.shape[1]
     keys = [(case, place) for case in cases for place in range(width)]

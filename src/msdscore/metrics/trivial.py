@@ -5,22 +5,22 @@ from hashlib import blake2b
 import numpy as np
 
 from msdscore.errors import ConfigError
-from msdscore.metrics.base import Batch, Loaded, Scored
+from msdscore.metrics.base import Cases, CaseScores, Loaded
 
 
 def load_length() -> Loaded:
     """More words, higher score."""
-    return Loaded(lambda batch: Scored(batch.by_text([len(text.split()) for text in batch.texts])))
+    return Loaded(lambda batch: CaseScores(batch.by_text([len(text.split()) for text in batch.texts])))
 
 
 def load_shorter() -> Loaded:
     """Fewer words, higher score."""
-    return Loaded(lambda batch: Scored(batch.by_text([-len(text.split()) for text in batch.texts])))
+    return Loaded(lambda batch: CaseScores(batch.by_text([-len(text.split()) for text in batch.texts])))
 
 
 def load_constant() -> Loaded:
     """Zero for every caption."""
-    return Loaded(lambda batch: Scored(np.zeros(batch.captions.shape)))
+    return Loaded(lambda batch: CaseScores(np.zeros(batch.captions.shape)))
 
 
 def load_random(seed: str = "0") -> Loaded:
@@ -28,9 +28,9 @@ def load_random(seed: str = "0") -> Loaded:
     if not seed.isdigit():
         raise ConfigError(f"seed must be a whole number, got {seed!r}")
 
-    def score(batch: Batch) -> Scored:
+    def score(batch: Cases) -> CaseScores:
         width = batch.captions.shape[1]
-        return Scored(np.array([[_draw(seed, key, place) for place in range(width)] for key in batch.ids]))
+        return CaseScores(np.array([[_draw(seed, key, place) for place in range(width)] for key in batch.ids]))
 
     return Loaded(score, f"seed:{seed}")
 

@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 
-from msdscore.benchmarks.grid import Grid, markdown
+from msdscore.benchmarks.results.grids import Grid, markdown
 from msdscore.errors import unknown_name
 
 _TEX = {

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from msdscore.benchmarks.grid import NONE, Grid, markdown, number, p_value, result_grids
-from msdscore.benchmarks.paired import Comparison, compare_sides, is_subset, side_of
-from msdscore.benchmarks.result import MetricResult, Result
-from msdscore.benchmarks.runner import Plan, run_benchmark
+from msdscore.benchmarks.results.compare import Comparison, compare_sides, is_subset, side_of
+from msdscore.benchmarks.results.grids import NONE, Grid, markdown, number, p_value, result_grids
+from msdscore.benchmarks.results.result import MetricResult, Result
+from msdscore.benchmarks.run.runner import BenchmarkPlan, run_benchmark
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.registry import load_encoder
 from msdscore.io.atomic import write_bytes
@@ -44,7 +44,7 @@ class Evidence:
     comparisons: tuple[Comparison, ...]
 
 
-def gather(
+def collect(
     data: Path, results: Path, encoder: Encoder, *, preset: str | None, samples: int, limit: int | None
 ) -> list[Evidence]:
     """Run and compare on every benchmark, under the settings asked for and under those of the paper."""
@@ -52,7 +52,7 @@ def gather(
     own, paper = Scorer(remembered, preset), Scorer(remembered, PAPER)
     found = []
     for name, metrics in METRICS.items():
-        plan = Plan(name=name, root=data, metrics=metrics, samples=samples, limit=limit)
+        plan = BenchmarkPlan(name=name, root=data, metrics=metrics, samples=samples, limit=limit)
         found.append(_one(plan, results / f"{name}.json", own, preset or "the encoder's own settings"))
         if own.config != paper.config:
             plain = replace(plan, metrics=tuple(label for label in metrics if label in (BASELINE, *MIXTURES)))
@@ -118,7 +118,7 @@ def _label(found: Comparison) -> str:
     return found.first.split(" (")[0]
 
 
-def place(text: str, output: Path) -> None:
+def write_into(text: str, output: Path) -> None:
     """Put the generated part into the page; what people wrote around it stays."""
     old = output.read_text(encoding="utf-8") if output.is_file() else f"{_TITLE}{BEGIN}{END}\n"
     head, _, rest = old.partition(BEGIN)
@@ -141,8 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     encoder = load_encoder(asked.encoder)
     with TemporaryDirectory() as temporary:
         how = {"preset": asked.preset, "samples": asked.samples, "limit": asked.limit}
-        found = gather(asked.data, asked.results or Path(temporary), encoder, **how)
-    place(page(found, _command(asked)), asked.output)
+        found = collect(asked.data, asked.results or Path(temporary), encoder, **how)
+    write_into(page(found, _command(asked)), asked.output)
 
 
 def _command(asked: argparse.Namespace) -> str:
@@ -152,7 +152,7 @@ def _command(asked: argparse.Namespace) -> str:
     return " ".join([*words, f"--samples {asked.samples}"])
 
 
-def _one(plan: Plan, output: Path, scorer: Scorer, settings: str) -> Evidence:
+def _one(plan: BenchmarkPlan, output: Path, scorer: Scorer, settings: str) -> Evidence:
     metrics = plan.metrics if scorer.bank is None else (*plan.metrics, "max-sim-cal")
     plan = replace(plan, metrics=metrics)
     result = run_benchmark(plan, output, lambda: scorer, progress=_tell(f"{plan.name}, {settings}"))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from msdscore.benchmarks.base import Pair, image_name, picture
+from msdscore.benchmarks.base import Pair, picture, picture_key
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import InputError
 from msdscore.explain.maps import Regions, project
@@ -51,12 +51,12 @@ def sample(pairs: Sequence[Pair], limit: int | None, seed: int) -> list[Pair]:
 
 def chunks(scorer: "Scorer", pairs: Sequence[Pair], projection: str) -> Iterator[Chunk]:
     """Pairs encoded, measured and projected, some at a time; pairs of one picture share it."""
-    ordered = sorted(pairs, key=lambda pair: image_name(pair.image))
+    ordered = sorted(pairs, key=lambda pair: picture_key(pair.image))
     for start in range(0, len(ordered), CHUNK):
         some = tuple(ordered[start : start + CHUNK])
-        names = list(dict.fromkeys(image_name(pair.image) for pair in some))
-        sources = {image_name(pair.image): pair.image for pair in some}
-        owner = tuple(names.index(image_name(pair.image)) for pair in some for _ in pair.captions)
+        names = list(dict.fromkeys(picture_key(pair.image) for pair in some))
+        sources = {picture_key(pair.image): pair.image for pair in some}
+        owner = tuple(names.index(picture_key(pair.image)) for pair in some for _ in pair.captions)
         captions = [caption for pair in some for caption in pair.captions]
         encoded = scorer.encode([picture(sources[name]) for name in names], captions)
         measured = scorer.compare(encoded, owner)

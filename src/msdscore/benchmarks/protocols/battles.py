@@ -1,0 +1,202 @@
+"""Figures of battle benchmarks: agreement with people's choices, and the ranking of systems that follows."""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msdscore.benchmarks.base import Battle
+from msdscore.benchmarks.protocols.figure import Credit, Figure, Figures, Floats, Sheet
+from msdscore.benchmarks.readers.caparena import HUMAN_ORDER
+from msdscore.stats.elo import EloConfig, Games, Ratings, bootstrap_elo, bradley_terry, games, replay
+from msdscore.stats.pairs import agreement, decide_beyond, decide_matched
+from msdscore.stats.ranks import MEASURES, prepare
+from msdscore.stats.resample import Interval
+
+Signs = NDArray[np.int64]
+
+# The authors' script: a difference up to 1e-4 is a tie; Elo with K 32, five shuffles as in their README.
+AUTHORS_EPSILON = 1e-4
+_AUTHORS_ELO = EloConfig(k=32.0)
+_AUTHORS_SEED, _AUTHORS_ROUNDS = 1234, 5
+_SIGN = {"a": 1, "b": -1, "tie": 0}
+_CORRELATIONS = (("model/spearman", "spearman"), ("model/kendall", "kendall_b"))
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The battles that count under a protocol, people's choices and the metric's, and what fell out."""
+
+    sheet: Sheet[Battle]
+    human: Signs
+    metric: Signs
+    missing: int
+    skipped: int
+
+    def played(self, outcome: Signs) -> Games:
+        """The battles as games of the given outcome."""
+        battles = self.sheet.items
+        first, second = [b.system_a for b in battles], [b.system_b for b in battles]
+        return games(first, second, (outcome + 1) / 2)
+
+
+def caparena(sheet: Sheet[Battle]) -> Figures:
+    """CapArena: agreement, overall and by level, then rank correlation of the systems.
+
+    official: no battles of the human writer, three-way agreement with as many ties as people gave, bootstrap
+    Elo against the paper's human order. posh: the same against the Elo of the people's choices in the file.
+    bradley-terry: the same with Bradley–Terry on both sides. authors: ties of people left out, the human
+    writer kept, a fixed tie threshold, Elo with K 32.
+    """
+    decided = _decide_by_protocol(sheet)
+    ranking = {"posh": _posh_ranking, "bradley-terry": _strength_ranking, "authors": _authors_ranking}
+    agreements = tuple(credit.figure() for credit in _agreements(decided))
+    return (*agreements, *ranking.get(sheet.protocol, _official_ranking)(decided))
+
+
+def caparena_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
+    """Agreement with people in each battle that counts, over all and by level."""
+    return _agreements(_decide_by_protocol(sheet))
+
+
+def auto_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
+    """The tested system's outcome in each battle: 1 won, 0.5 tied, 0 lost."""
+    decided = _decide(sheet, np.ones(len(sheet.items), dtype=bool), 0.0)
+    return [Credit("outcome/all", decided.sheet, (decided.metric + 1) / 2, missing=decided.missing)]
+
+
+def _decide_by_protocol(sheet: Sheet[Battle]) -> Decided:
+    if sheet.protocol == "authors":
+        return _decide(sheet, _not_tied(sheet), AUTHORS_EPSILON)
+    return _decide(sheet, _without_human(sheet), None)
+
+
+def caparena_auto(sheet: Sheet[Battle]) -> Figures:
+    """CapArena-Auto: (wins − losses)/2 against each fixed opponent, and their mean over the three."""
+    decided = _decide(sheet, np.ones(len(sheet.items), dtype=bool), 0.0)
+    levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
+    parts = [_margin(decided, levels == name, f"score/{name}") for name in sorted(set(levels.tolist()))]
+    # A system that is itself an opponent has no battles there and scores 0, as on the leaderboard.
+    whole = _margin(decided, np.ones(len(levels), dtype=bool), "score/average", share=3)
+    return (whole, *parts)
+
+
+def _without_human(sheet: Sheet[Battle]) -> NDArray[np.bool_]:
+    battles = sheet.items
+    return np.array([b.winner is not None and "human" not in (b.system_a, b.system_b) for b in battles], dtype=bool)
+
+
+def _not_tied(sheet: Sheet[Battle]) -> NDArray[np.bool_]:
+    return np.array([b.winner in ("a", "b") for b in sheet.items], dtype=bool)
+
+
+def _decide(sheet: Sheet[Battle], eligible: NDArray[np.bool_], epsilon: float | None) -> Decided:
+    """The metric's choices: beyond `epsilon`, or (None) with people's number of ties; a judge's unchanged."""
+    counted = sheet.take(eligible)
+    difference = counted.scores[:, 0] - counted.scores[:, 1]
+    kept = counted.take(~np.isnan(difference))
+    difference = difference[~np.isnan(difference)]
+    winners = [battle.winner for battle in kept.items]
+    human = np.array([_SIGN.get(str(winner), 0) for winner in winners], dtype=np.int64)
+    if sheet.judged:
+        metric = decide_beyond(difference, 0.0)
+    elif epsilon is None:
+        metric = decide_matched(difference, int((human == 0).sum()))
+    else:
+        metric = decide_beyond(difference, epsilon)
+    return Decided(kept, human, metric, len(counted.items) - len(kept.items), int((~eligible).sum()))
+
+
+def _agreements(decided: Decided) -> list[Credit[Battle]]:
+    levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
+    same = agreement(decided.human, decided.metric)
+    tied = decided.metric == 0
+    found = [Credit("agreement/all", decided.sheet, same, int(tied.sum()), decided.missing, decided.skipped)]
+    for level in sorted({*levels.tolist()} - {""}):
+        at = levels == level
+        found.append(Credit(f"agreement/{level}", decided.sheet.take(at), same[at], int(tied[at].sum())))
+    return found
+
+
+def _official_ranking(decided: Decided) -> Figures:
+    if not decided.sheet.items:
+        return _compare(None, {}, decided)
+    position = {name: -float(rank) for rank, name in enumerate(HUMAN_ORDER) if name != "human"}
+    return _compare(bootstrap_elo(decided.played(decided.metric)), position, decided)
+
+
+def _posh_ranking(decided: Decided) -> Figures:
+    if not decided.sheet.items:
+        return _compare(None, {}, decided)
+    human = bootstrap_elo(decided.played(decided.human)).rounded
+    metric = bootstrap_elo(decided.played(decided.metric))
+    rounded = np.array([metric.rounded[name] for name in metric.systems], dtype=np.float64)
+    table = Ratings(metric.systems, rounded, metric.draws)
+    return _compare(table, {name: float(value) for name, value in human.items()}, decided)
+
+
+def _strength_ranking(decided: Decided) -> Figures:
+    if not decided.sheet.items:
+        return _compare(None, {}, decided)
+    human = bradley_terry(decided.played(decided.human))
+    strengths = dict(zip(human.systems, human.values.tolist(), strict=True))
+    return _compare(bradley_terry(decided.played(decided.metric)), strengths, decided)
+
+
+def _authors_ranking(decided: Decided) -> Figures:
+    if not decided.sheet.items:
+        return _compare(None, {}, decided)
+    metric, human = (_shuffled_elo(decided.played(side)) for side in (decided.metric, decided.human))
+    human.pop("human", None)
+    names = tuple(metric)
+    values = np.array([metric[name] for name in names])
+    return _compare(Ratings(names, values, np.empty((0, len(names)))), human, decided)
+
+
+def _shuffled_elo(played: Games) -> dict[str, float]:
+    orders = []
+    for number in range(_AUTHORS_ROUNDS):
+        order = list(range(len(played.outcome)))
+        random.Random(_AUTHORS_SEED + number).shuffle(order)
+        orders.append(order)
+    means = replay(played, np.array(orders), _AUTHORS_ELO).mean(axis=0)
+    return dict(zip(played.systems, means.tolist(), strict=True))
+
+
+def _compare(table: Ratings | None, human: dict[str, float], decided: Decided) -> Figures:
+    """Rank correlations over the systems that both sides know; `missing` counts the systems that one lacks.
+
+    The interval, where there are resampled tables, is that of the correlations of the single tables.
+    """
+    names = [name for name in table.systems if name in human] if table else []
+    if table is None or len(names) < 2:
+        return tuple(Figure(name, float("nan"), None, 0) for name, _ in _CORRELATIONS)
+    at = [table.systems.index(name) for name in names]
+    people = np.array([human[name] for name in names])
+    counts = {"n": len(names), "missing": len(table.systems) - len(names)}
+    figures = []
+    for name, method in _CORRELATIONS:
+        value = MEASURES[method](prepare(table.values[at], people), None)
+        interval = _draw_interval(value, table.draws[:, at], people, method, decided)
+        figures.append(Figure(name, value, interval, **counts))
+    return tuple(figures)
+
+
+def _draw_interval(value: float, draws: Floats, people: Floats, method: str, decided: Decided) -> Interval | None:
+    values = np.array([MEASURES[method](prepare(row, people), None) for row in draws])
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return None
+    level = decided.sheet.how.level
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    seed = EloConfig().seed
+    return Interval(value, float(low), float(high), level, "Elo bootstrap", len(decided.sheet.items), seed)
+
+
+def _margin(decided: Decided, at: NDArray[np.bool_], name: str, share: int = 1) -> Figure:
+    part, margins = decided.sheet.take(at), decided.metric[at].astype(np.float64)
+    total = len(margins) / (2 * share)
+    figure = part.figure(name, lambda w: float(w @ margins / w.sum() * total), len(margins))
+    counts = {"ties": int((margins == 0).sum()), "missing": decided.missing}
+    return Figure(name, figure.value, figure.interval, figure.n, scale=1, **counts)

@@ -1,0 +1,262 @@
+"""Two metrics on the same items: differences with intervals, paired tests, Holm's correction over subsets."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from msdscore.benchmarks.base import Benchmark, Item, Rated, clusters
+from msdscore.benchmarks.protocols.counting import make_sheet, resolve
+from msdscore.benchmarks.protocols.figure import Credit, Flags, Floats, Sheet
+from msdscore.benchmarks.protocols.pairs import macro
+from msdscore.benchmarks.protocols.ratings import NAMES, observations
+from msdscore.benchmarks.registry import benchmark
+from msdscore.benchmarks.results.item_table import items_of
+from msdscore.benchmarks.results.result import MetricResult, Result, read_result
+from msdscore.benchmarks.results.scores import score_matrix
+from msdscore.errors import ConfigError, InputError
+from msdscore.stats.pairs import mcnemar, mcnemar_exact
+from msdscore.stats.ranks import MEASURES, prepare
+from msdscore.stats.resample import (
+    DEFAULT,
+    Interval,
+    Resampling,
+    Test,
+    bootstrap_both,
+    holm,
+    paired_difference,
+    permutation_test,
+    swap_test,
+)
+
+_EXACT_BELOW = 25  # split pairs: the usual bound under which the chi-square form of McNemar's test is not used
+_WHOLE = ("all", "mean")  # figures over all items stand for themselves; the subsets are one family of tests
+_PERMUTATIONS = 10_000
+_TAUS = ("tau_c", "tau_b")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One metric of a result, with the table of its scores."""
+
+    result: Result
+    metric: MetricResult
+    table: pa.Table
+
+    @property
+    def name(self) -> str:
+        """The metric, and the encoder where there is one."""
+        encoder = self.result.encoder.split(",")[0]
+        return f"{self.metric.label} ({encoder})" if encoder else self.metric.label
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """First less second on one figure; `adjusted` is the first test's p-value after Holm's correction."""
+
+    name: str
+    first: float
+    second: float
+    interval: Interval
+    tests: tuple[Test, ...]
+    adjusted: float
+    n: int
+    scale: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two metrics compared on the `items` that both scored; the other counts say what fell out."""
+
+    benchmark: str
+    protocol: str
+    first: str
+    second: str
+    items: int
+    not_in_both: int
+    missing: int
+    differences: tuple[Difference, ...]
+
+
+def open_side(name: str) -> Side:
+    """A side from `RESULT.json`, or from `RESULT.json:METRIC` where the result has several metrics."""
+    path, _, label = (name, "", "") if Path(name).is_file() else name.rpartition(":")
+    if not path:
+        raise InputError(f"there is no file {name}; expected a result of `msdscore bench`, or RESULT.json:METRIC")
+    result = read_result(Path(path))
+    labels = [metric.label for metric in result.metrics]
+    if not label and len(labels) > 1:
+        raise ConfigError(f"{path} has several metrics; name one, as in {path}:{labels[0]} (of {', '.join(labels)})")
+    return side_of(result, label or labels[0], Path(path).parent)
+
+
+def side_of(result: Result, label: str, folder: Path) -> Side:
+    """The side of a metric whose scores lie in `folder`."""
+    scores = folder / result.scores
+    if not scores.is_file():
+        raise InputError(f"the scores {scores} of this result are missing; expected them beside it")
+    return Side(result, result.metric(label), pq.read_table(scores))
+
+
+def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Comparison:
+    """Paired differences of two sides of one benchmark and protocol."""
+    row = _same_benchmark(first, second)
+    ours, theirs = _common(first, second)
+    items = items_of(first.table.take(pa.array(ours)), row.kind)
+    scores = _oriented(first)[ours], _oriented(second)[theirs]
+    known: Flags = np.asarray(~np.isnan(np.hstack(scores)).any(axis=1))
+    if not known.any():
+        raise InputError("the two results have no item that both scored")
+    sheets = [
+        _sheet(row, side, items, matrix, known, how) for side, matrix in zip((first, second), scores, strict=True)
+    ]
+    differences = _by_credits(row, *sheets) if row.credits else _by_correlation(first.result, *sheets)
+    apart = len(first.table) + len(second.table) - 2 * len(items)
+    return Comparison(
+        row.name, first.result.protocol, first.name, second.name, int(known.sum()), apart, int((~known).sum()),
+        _adjusted(differences),
+    )  # fmt: skip
+
+
+def _same_benchmark(first: Side, second: Side) -> Benchmark:
+    for name in ("benchmark", "protocol"):
+        ours, theirs = getattr(first.result, name), getattr(second.result, name)
+        if ours != theirs:
+            raise InputError(f"expected two results of one {name}, got {ours} and {theirs}")
+    return benchmark(first.result.benchmark)
+
+
+def _common(first: Side, second: Side) -> tuple[list[int], list[int]]:
+    """The rows of the items that both have, in the first's order; the same id must mean the same captions."""
+    place = {key: row for row, key in enumerate(second.table.column("id").to_pylist())}
+    ids = first.table.column("id").to_pylist()
+    ours = [row for row, key in enumerate(ids) if key in place]
+    if not ours:
+        raise InputError("the two results share no item")
+    theirs = [place[ids[row]] for row in ours]
+    for name in ("picture", "captions"):
+        if first.table.column(name).take(pa.array(ours)) != second.table.column(name).take(pa.array(theirs)):
+            raise InputError(f"items of the same id have another {name} in the two results; they cannot be paired")
+    return ours, theirs
+
+
+def _oriented(side: Side) -> Floats:
+    scores = score_matrix(side.table, side.metric.label)
+    assert scores is not None, "a result names only metrics whose scores lie beside it"
+    return scores if side.metric.higher_is_better else -scores
+
+
+def _sheet(
+    row: Benchmark, side: Side, items: Sequence[Item], scores: Floats, known: Flags, how: Resampling
+) -> Sheet[Item]:
+    whole = make_sheet(row, items, scores, protocol=side.result.protocol, how=how, judged=side.metric.judged)
+    return whole.take(known)
+
+
+def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
+    credits_of: Callable[[Sheet[Item]], list[Credit[Item]]] = resolve(row.credits)
+    both = list(zip(credits_of(first), credits_of(second), strict=True))
+    found = [_credit_difference(ours, theirs) for ours, theirs in both if len(ours.values)]
+    if row.kind == "pairs" and len(both) > 1:
+        found.insert(0, _macro_difference(*both[-1]))
+    return found
+
+
+def _credit_difference(first: Credit[Item], second: Credit[Item]) -> Difference:
+    names, how = clusters(first.sheet.items), first.sheet.how
+    right = first.values == 1, second.values == 1
+    split = int((right[0] != right[1]).sum())
+    # A permutation costs next to nothing, and Holm's correction needs small p-values to be told apart.
+    often = replace(how, samples=max(how.samples, _PERMUTATIONS))
+    tests = (
+        permutation_test(first.values, second.values, clusters=names, how=often),
+        mcnemar_exact(*right) if split < _EXACT_BELOW else mcnemar(*right),
+    )
+    interval = paired_difference(first.values, second.values, clusters=names, how=how)
+    means = float(first.values.mean()), float(second.values.mean())
+    return Difference(first.name, *means, interval, tests, tests[0].p_value, len(first.values))
+
+
+def _macro_difference(first: Credit[Item], second: Credit[Item]) -> Difference:
+    labels = [item.subset for item in first.sheet.items]
+    ours, theirs = macro(first.values, labels), macro(second.values, labels)
+    return _statistic_difference("accuracy/mean", ours, theirs, first.sheet, len(first.values))
+
+
+def _by_correlation(result: Result, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
+    """Kendall's taus over the single ratings, the benchmark's headline first and with a permutation test too."""
+    headline = result.metrics[0].figures[0].name if result.metrics[0].figures else _TAUS[0]
+    order = sorted(_TAUS, key=lambda name: name != headline)
+    ratings = _Ratings(*observations([item for item in first.items if isinstance(item, Rated)]))
+    found = [_tau_difference(name, ratings, first, second) for name in order]
+    swapped = swap_test(
+        ratings.unweighted(order[0]), first.scores[:, 0], second.scores[:, 0],
+        clusters=clusters(first.items), how=first.how,
+    )  # fmt: skip
+    return [replace(found[0], tests=(*found[0].tests, swapped)), *found[1:]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ratings:
+    """All single ratings, and the item that each belongs to."""
+
+    values: Floats
+    owner: np.ndarray
+
+    def weighted(self, name: str, scores: Floats) -> Callable[[Floats], float]:
+        """A correlation with some scores, as a statistic of item weights."""
+        columns, measure = prepare(scores[self.owner], self.values), MEASURES[NAMES[name]]
+        return lambda weights: measure(columns, weights[self.owner])
+
+    def unweighted(self, name: str) -> Callable[[Floats], float]:
+        """A rank correlation as a statistic of the scores; what belongs to the ratings is prepared once."""
+        columns, measure = prepare(self.values, self.values), MEASURES[NAMES[name]]
+
+        def statistic(scores: Floats) -> float:
+            groups = np.unique(scores, return_inverse=True)[1].astype(np.int64)[self.owner]
+            return measure(replace(columns, first=scores[self.owner], first_groups=groups), None)
+
+        return statistic
+
+
+def _tau_difference(name: str, ratings: _Ratings, first: Sheet[Item], second: Sheet[Item]) -> Difference:
+    ours, theirs = (ratings.weighted(name, sheet.scores[:, 0]) for sheet in (first, second))
+    return _statistic_difference(name, ours, theirs, first, len(ratings.values))
+
+
+def _statistic_difference(
+    name: str, first: Callable[[Floats], float], second: Callable[[Floats], float], sheet: Sheet[Item], n: int
+) -> Difference:
+    """The difference of two statistics of item weights, resampled by picture."""
+    names, size = clusters(sheet.items), len(sheet.items)
+
+    def difference(weights: Floats) -> float:
+        return first(weights) - second(weights)
+
+    interval, test = bootstrap_both(difference, size, clusters=names, how=sheet.how)
+    one = np.ones(size)
+    return Difference(name, first(one), second(one), interval, (test,), test.p_value, n)
+
+
+def _adjusted(differences: list[Difference]) -> tuple[Difference, ...]:
+    """Holm's correction over the subsets; figures over all items keep their p-value."""
+    family = [place for place, found in enumerate(differences) if is_subset(found.name)]
+    p_values = holm([differences[place].tests[0].p_value for place in family])
+    changed = dict(zip(family, p_values.tolist(), strict=True))
+    return tuple(
+        replace(found, adjusted=changed[place]) if place in changed else found
+        for place, found in enumerate(differences)
+    )
+
+
+def is_subset(name: str) -> bool:
+    """Whether a figure is of some items only: those are one family of tests.
+
+    >>> is_subset("accuracy/add_obj"), is_subset("accuracy/all"), is_subset("tau_c")
+    (True, False, False)
+    """
+    _, slash, part = name.partition("/")
+    return bool(slash) and part not in _WHOLE

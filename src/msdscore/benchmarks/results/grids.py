@@ -1,0 +1,144 @@
+"""Results and comparisons as plain grids of text, one a benchmark and protocol, and as Markdown."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from msdscore.benchmarks.protocols.figure import Figure
+from msdscore.benchmarks.results.compare import Comparison, Difference
+from msdscore.benchmarks.results.result import MetricResult, Result
+
+NONE = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table of text: the first column names the row; `notes` stand under it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def result_grids(results: Sequence[Result]) -> list[Grid]:
+    """One grid a benchmark, protocol and set of items, so that no column mixes two ways of counting."""
+    groups: dict[tuple[object, ...], list[Result]] = defaultdict(list)
+    for result in results:
+        options = tuple(sorted((name, str(value)) for name, value in result.options.items()))
+        groups[result.title, result.protocol, result.items, result.limit, result.seed, options].append(result)
+    return [_result_grid(group) for group in groups.values()]
+
+
+def comparison_grid(comparison: Comparison) -> Grid:
+    """One row a figure: both values, their difference with its interval, and the tests."""
+    rows = tuple(_difference_row(difference) for difference in comparison.differences)
+    level = comparison.differences[0].interval.level if comparison.differences else 0.95
+    columns = ("figure", "first", "second", "difference", f"{level:.0%} interval", "p", "p, Holm", "tests", "n")
+    notes = [f"first: {comparison.first}; second: {comparison.second}", f"{comparison.items} items"]
+    notes += [f"{comparison.missing} items without a score on one side, left out"] if comparison.missing else []
+    notes += [f"{comparison.not_in_both} items that only one result has, left out"] if comparison.not_in_both else []
+    return Grid(f"{comparison.benchmark}, {comparison.protocol}", columns, rows, tuple(notes))
+
+
+def markdown(grid: Grid) -> str:
+    """A grid as a Markdown table with its notes below."""
+    lines = [_line(grid.columns), _line([":---", *["---:"] * (len(grid.columns) - 1)])]
+    lines += [_line(row) for row in grid.rows]
+    notes = [f"- {note}" for note in grid.notes]
+    return "\n".join([f"**{grid.title}**", "", *lines, "", *notes]).rstrip() + "\n"
+
+
+def number(figure: Figure | None) -> str:
+    """A figure's value as it is printed."""
+    if figure is None or figure.value != figure.value:
+        return NONE
+    return f"{figure.value * figure.scale:.1f}"
+
+
+def p_value(value: float) -> str:
+    """A p-value in the usual form.
+
+    >>> p_value(0.0004), p_value(0.031)
+    ('<0.001', '0.031')
+    """
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _result_grid(results: Sequence[Result]) -> Grid:
+    several, settings = len({result.encoder for result in results}) > 1, _settings(results)
+    names = list(dict.fromkeys(f.name for r in results for m in r.metrics for f in m.figures)) or ["figure"]
+    told = [*(["encoder"] if several else []), *(["settings"] if settings else [])]
+    columns = ("metric", *told, names[0], "95 % interval", "wrong image", *names[1:], "ties", "missing")
+    rows = []
+    for result in results:
+        for metric in result.metrics:
+            more = [
+                *([_short(result)] if several else []),
+                *([settings.get(metric.signature, NONE)] if settings else []),
+            ]
+            rows.append((metric.label, *more, *_cells(metric, names)))
+    first = results[0]
+    title = f"{first.title}, {first.protocol} ({first.items} items, {first.pictures} pictures)"
+    return Grid(title, columns, tuple(rows), tuple(_notes(results)))
+
+
+def _settings(results: Sequence[Result]) -> dict[str, str]:
+    """By signature what tells metrics of one label and encoder apart; empty where nothing has to be told."""
+    groups: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for result in results:
+        for metric in result.metrics:
+            groups[metric.label, result.encoder].add(metric.signature)
+    told: dict[str, str] = {}
+    for signatures in groups.values():
+        shared = set.intersection(*(set(signature.split("|")) for signature in signatures))
+        for signature in signatures if len(signatures) > 1 else ():
+            told[signature] = " ".join(part for part in signature.split("|") if part not in shared)
+    return told
+
+
+def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
+    head = metric.figure(names[0])
+    interval = NONE
+    if head is not None and head.interval is not None and head.interval.low == head.interval.low:
+        interval = f"[{head.interval.low * head.scale:.1f}, {head.interval.high * head.scale:.1f}]"
+    wrong = next((figure for figure in metric.control if figure.name == names[0]), None)
+    counts = [str(head.ties), str(head.missing)] if head else [NONE, NONE]
+    # The control has ties of its own: a clipped score may tell nothing apart with the wrong picture.
+    tied = f" ({wrong.ties} ties)" if head and wrong and wrong.ties != head.ties else ""
+    return [number(head), interval, number(wrong) + tied, *(number(metric.figure(name)) for name in names[1:]), *counts]
+
+
+def _notes(results: Sequence[Result]) -> Iterable[str]:
+    for result in results:
+        yield from (f"{note.what}: {note.count}" for note in result.notes)
+        if result.failed:
+            yield f"{result.failed} items could not be scored, for example: {result.failures[0]}"
+        for metric in result.metrics:
+            skipped = metric.figures[0].skipped if metric.figures else 0
+            tail = f"; {skipped} left out by the protocol" if skipped else ""
+            used = "".join(f"; {name} {value:g}" for name, value in (metric.facts or {}).items())
+            yield f"{metric.label}: `{metric.signature}`{tail}{used}"
+
+
+def _short(result: Result) -> str:
+    return result.encoder.split(",")[0] or NONE
+
+
+def _difference_row(found: Difference) -> tuple[str, ...]:
+    low, high = found.interval.low * found.scale, found.interval.high * found.scale
+    return (
+        found.name,
+        f"{found.first * found.scale:.1f}",
+        f"{found.second * found.scale:.1f}",
+        f"{(found.first - found.second) * found.scale:+.1f}",
+        f"[{low:+.1f}, {high:+.1f}]",
+        p_value(found.tests[0].p_value),
+        p_value(found.adjusted),
+        "; ".join(f"{test.method} {p_value(test.p_value)}" for test in found.tests),
+        str(found.n),
+    )

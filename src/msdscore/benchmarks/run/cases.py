@@ -1,0 +1,109 @@
+"""One portion made ready for all metrics at once: pictures decoded, everything encoded, all pairs measured once."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+from PIL.Image import Image as Picture
+
+from msdscore.benchmarks.base import Image, Item, picture
+from msdscore.benchmarks.readers.stored import StoredImage
+from msdscore.benchmarks.run.portions import Portion
+from msdscore.benchmarks.run.store import TextStore
+from msdscore.benchmarks.run.vectors import make_vectors
+from msdscore.errors import RowError
+from msdscore.io.images import ImageLimits, open_image
+from msdscore.metrics.base import Cases, Metric
+from msdscore.scoring.scorer import Scorer
+
+_DECODERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What the metrics of a run need between them."""
+
+    encoder: bool
+    mixtures: bool
+    pictures: bool
+
+    @classmethod
+    def of(cls, metrics: Sequence[Metric]) -> "Wants":
+        """The union of their needs."""
+        encoder = any(metric.needs("encoder") for metric in metrics)
+        return cls(
+            encoder,
+            any(metric.needs("mixtures") for metric in metrics),
+            encoder or any(metric.needs("pictures") for metric in metrics),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FilledCases:
+    """A batch of the portion's items, then of their controls, with the reasons of items that cannot be scored."""
+
+    batch: Cases
+    errors: dict[int, str]  # by place in the portion
+
+
+def text_cases(
+    items: Sequence[Item], portion: Portion, references: dict[int, tuple[str, ...]], *, whole: bool
+) -> Cases:
+    """The cases of a portion without pictures and vectors; `references` are those of each picture of the portion."""
+    mine = [items[number] for number in portion.items]
+    texts = tuple(dict.fromkeys(text for item in mine for text in item.captions))
+    place = {text: number for number, text in enumerate(texts)}
+    captions = np.array([[place[text] for text in item.captions] for item in mine], dtype=np.int64)
+    turns = 2 if portion.stranger else 1
+    owner = np.array([*portion.owner, *portion.stranger], dtype=np.int64)
+    control = np.repeat([False, True], [len(mine), len(portion.stranger)])
+    wrong = tuple(references.get(number, ()) for number in portion.stranger)
+    return Cases(
+        ids=tuple(item.id for item in mine) * turns,
+        texts=texts,
+        captions=np.tile(captions, (turns, 1)),
+        pictures=(None,) * len(portion.pictures),
+        owner=owner,
+        group=owner + len(portion.pictures) * control,
+        control=control,
+        references=(*(item.references for item in mine), *wrong),
+        whole=whole,
+    )
+
+
+def fill(bare: Cases, portion: Portion, wants: Wants, scorer: Scorer | None, store: TextStore | None) -> FilledCases:
+    """Decode and encode what the metrics want."""
+    if not wants.pictures:
+        return FilledCases(bare, {})
+    limits = scorer.limits if scorer else ImageLimits()
+    decoded = _decode(portion.pictures, limits)
+    pictures = tuple(found if isinstance(found, Picture) else None for found in decoded)
+    reasons = {number: str(found) for number, found in enumerate(decoded) if isinstance(found, RowError)}
+    errors = {place: reasons[owner] for place, owner in enumerate(portion.owner) if owner in reasons}
+    vectors = None
+    if wants.encoder and scorer is not None and store is not None:
+        vectors, unread = make_vectors(bare, pictures, scorer, store, mixtures=wants.mixtures)
+        for place, row in enumerate(bare.captions[: len(portion.items)].tolist()):
+            found = [unread[number] for number in row if number in unread]
+            errors |= {place: found[0]} if found and place not in errors else {}
+    return FilledCases(replace(bare, pictures=pictures, vectors=vectors), errors)
+
+
+def _decode(images: Sequence[Image], limits: ImageLimits) -> list[Picture | RowError]:
+    """Read pictures side by side, those inside tables in the order they lie there."""
+
+    def read(image: Image) -> Picture | RowError:
+        try:
+            return open_image(picture(image), limits=limits)
+        except RowError as error:
+            return error
+
+    def where(number: int) -> tuple[str, int]:
+        image = images[number]
+        return (str(image.file), image.row) if isinstance(image, StoredImage) else ("", number)
+
+    order = sorted(range(len(images)), key=where)
+    with ThreadPoolExecutor(_DECODERS) as pool:
+        found = dict(zip(order, pool.map(read, [images[number] for number in order]), strict=True))
+    return [found[number] for number in range(len(images))]
