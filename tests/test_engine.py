@@ -14,7 +14,7 @@ from PIL import Image
 from msdscore import MSDConfig, Scorer, load_encoder
 from msdscore.engine.local import score_rows
 from msdscore.errors import ConfigError, RunError
-from msdscore.io.rows import open_rows
+from msdscore.io.inputs.rows import open_rows
 from msdscore.scoring.results import COLUMNS
 
 COLOURS = ["red", "green", "blue", "white", "black"]
@@ -213,7 +213,7 @@ def test_kill_nine_loses_at_most_one_chunk(tmp_path):
     output = tmp_path / "out.jsonl"
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom msdscore import Scorer\n"
-        "from msdscore.engine.local import score_rows\nfrom msdscore.io.rows import open_rows\n"
+        "from msdscore.engine.local import score_rows\nfrom msdscore.io.inputs.rows import open_rows\n"
         "with open_rows(sys.argv[1]) as rows:\n"
         "    score_rows(Scorer('toy'), rows, Path(sys.argv[2]), chunk_rows=5, progress=lambda d, t: time.sleep(0.02))\n"
     )

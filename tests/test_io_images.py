@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from msdscore.errors import ConfigError, ImageError
+from msdscore.io.hashing import pixel_key
 from msdscore.io.images import ImageLimits, open_image
-from msdscore.io.keys import pixel_key
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 

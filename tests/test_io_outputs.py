@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from msdscore.errors import ConfigError, RunError
-from msdscore.io.outputs import known_outputs, write_table
-from msdscore.io.rows import open_rows
-from msdscore.io.tables import conform, table_from_columns, unified
+from msdscore.io.inputs.rows import open_rows
+from msdscore.io.outputs.files import known_outputs, write_table
+from msdscore.io.outputs.tables import conform, table_from_columns, unified
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 values = st.fixed_dictionaries(

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from msdscore.errors import InputError
-from msdscore.io.formats import known_inputs
-from msdscore.io.rows import Row, RowSource, open_rows
+from msdscore.io.inputs.formats import known_inputs
+from msdscore.io.inputs.rows import Row, RowSource, open_rows
 
 CAPTIONS = [
     "a dog runs on the beach",
@@ -434,7 +434,7 @@ def test_json_lists_may_hold_strange_items(tmp_path):
 
 
 def test_json_documents_are_read_through_a_small_window(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.io.document._PIECE", 7)
+    monkeypatch.setattr("msdscore.io.inputs.json_document._PIECE", 7)
     rows = [{"image": "a.jpg", "caption": text * 3, "numbers": [12345, 1.5e-7, True]} for text in CAPTIONS]
     found = rows_of(write(tmp_path / "rows.json", json.dumps(rows, ensure_ascii=False, indent=1)))
     assert [dict(row.columns) for row in found] == rows
@@ -481,7 +481,7 @@ def test_fingerprints_follow_the_content(tmp_path):
 
 def test_standard_input_is_read_as_json_lines():
     program = (
-        "from msdscore.io.rows import open_rows\n"
+        "from msdscore.io.inputs.rows import open_rows\n"
         "with open_rows('-') as source:\n"
         "    print(source.count(), ascii([(str(row.image), row.caption) for row in source.read(1)]))\n"
         "print(list(source.read()))"

@@ -9,7 +9,7 @@ from PIL import Image
 
 from metric_batches import make_batch, with_vectors
 from msdscore.errors import ConfigError
-from msdscore.io.keys import pixel_key
+from msdscore.io.hashing import pixel_key
 from msdscore.metrics.registry import load_metric
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.scorer import Scorer

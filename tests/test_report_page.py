@@ -15,7 +15,7 @@ from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.engine.local import score_rows
 from msdscore.errors import ConfigError, InputError, RunError
-from msdscore.io.rows import open_rows
+from msdscore.io.inputs.rows import open_rows
 from msdscore.report.build import Wishes, build
 from msdscore.report.cards import most_forgotten, worst
 from msdscore.report.reading import read_results

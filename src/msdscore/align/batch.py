@@ -13,7 +13,7 @@ from msdscore.align.samples import Sample
 from msdscore.align.teacher import sentence_vectors
 from msdscore.encoders.content import words_at
 from msdscore.encoders.towers import Features
-from msdscore.io.keys import text_key
+from msdscore.io.hashing import text_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from msdscore.align.pairs import Found, Skip, checked
 from msdscore.align.pictures import Cell, Picture, Slice
 from msdscore.errors import InputError
-from msdscore.io.formats import open_records
-from msdscore.io.rows import CAPTION_NAMES, IMAGE_NAMES
+from msdscore.io.inputs.formats import open_records
+from msdscore.io.inputs.rows import CAPTION_NAMES, IMAGE_NAMES
 
 CAPTIONS = ("captions", *CAPTION_NAMES, "sentences")
 NEGATIVES = ("negatives", "negative_caption", "negative_captions", "hard_negatives")

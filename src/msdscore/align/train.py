@@ -1,7 +1,6 @@
 """The training loop: from a recipe and captioned pictures to a folder with a trained aligner."""
 
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -223,7 +222,7 @@ def _owned(run: Path, world: World) -> Iterator[None]:
         yield
     finally:
         if lock is not None:
-            os.close(lock)
+            lock.release()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from msdscore.cli.bank import PICTURES
 from msdscore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from msdscore.io.parts import Summary
+    from msdscore.io.outputs.run import Summary
     from msdscore.scoring.scorer import Scorer
 
 SOME_FAILED, STOPPED = 3, 130
@@ -71,8 +71,8 @@ def score_picture(scorer: "Scorer", image: str, captions: list[str], *, as_json:
     """Rank the captions of one picture and print or write them."""
     import json
 
-    from msdscore.io.formats import known_inputs
-    from msdscore.io.outputs import write_table
+    from msdscore.io.inputs.formats import known_inputs
+    from msdscore.io.outputs.files import write_table
 
     if Path(image).suffix.lower().removeprefix(".") in known_inputs():
         raise ConfigError(f"{image} is a file of rows and takes no captions; give a picture, or leave the captions out")
@@ -98,7 +98,7 @@ def score_file(
     """Score a file into the output, or as JSON lines to standard output."""
     from msdscore.cli.progress import bar
     from msdscore.engine.local import score_rows
-    from msdscore.io.rows import open_rows
+    from msdscore.io.inputs.rows import open_rows
 
     with open_rows(source, images=images, format=input_format) as rows, TemporaryDirectory() as place:
         target = output or Path(place) / "scores.jsonl"

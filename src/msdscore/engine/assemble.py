@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from msdscore.engine.chunks import Scored
 from msdscore.engine.plan import Chunk, image_name
-from msdscore.io.keys import text_key
-from msdscore.io.parts import Run
-from msdscore.io.rows import Row, RowSource
-from msdscore.io.tables import conform, table_from_columns, unified
+from msdscore.io.hashing import text_key
+from msdscore.io.inputs.rows import Row, RowSource
+from msdscore.io.outputs.run import Run
+from msdscore.io.outputs.tables import conform, table_from_columns, unified
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Numbers, soften
 from msdscore.scoring.results import COLUMNS

@@ -11,8 +11,8 @@ from PIL.Image import Image
 from msdscore.encoders.base import Embeddings
 from msdscore.engine.plan import Chunk
 from msdscore.errors import RowError
+from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, open_image
-from msdscore.io.keys import pixel_key, text_key
 from msdscore.scoring.batches import join, take
 from msdscore.scoring.comparison import Encoded
 from msdscore.scoring.measurement import Numbers, numbers

@@ -11,9 +11,9 @@ from msdscore.engine.assemble import assemble, part_table
 from msdscore.engine.chunks import Decoded, decode, score_chunk
 from msdscore.engine.plan import Chunk, plan
 from msdscore.errors import ConfigError, RunError
-from msdscore.io.outputs import check_output
-from msdscore.io.parts import Run, Summary, discard, finished, open_run
-from msdscore.io.rows import RowSource
+from msdscore.io.inputs.rows import RowSource
+from msdscore.io.outputs.files import check_output
+from msdscore.io.outputs.run import Run, Summary, discard, finished, open_run
 from msdscore.scoring.scorer import Scorer
 from msdscore.version import __version__
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from msdscore.io.keys import source_key
-from msdscore.io.rows import Row
+from msdscore.io.hashing import source_key
+from msdscore.io.inputs.rows import Row
 
 WINDOW_ROWS = 1 << 16  # rows that are looked at together: pictures repeated within them are read once
 WINDOW_BYTES = 512 << 20  # of pictures that come as bytes

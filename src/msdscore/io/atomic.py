@@ -1,12 +1,14 @@
 """Files that are there whole or not at all, and folders that one process owns."""
 
-import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
+
+from filelock import BaseFileLock, FileLock, Timeout
 
 from msdscore.errors import RunError
 
@@ -47,52 +49,52 @@ def remove_temporaries(folder: Path) -> None:
 def in_turn(path: Path) -> Iterator[None]:
     """Wait until no other process holds this lock file, then hold it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with FileLock(path):
         yield
 
 
-def take_lock(path: Path) -> int:
-    """Own a folder through its lock file; the answer is a descriptor, and closing it gives the folder back.
+def take_lock(path: Path) -> BaseFileLock:
+    """Own a folder through its lock file; `release` gives the folder back.
 
-    The kernel drops the lock with the process, however that ends.
+    The system drops the lock with the process, however that ends.
     """
+    # Not bound to a thread: whoever closes a run gives its folder back.
+    lock = FileLock(path, timeout=0, thread_local=False)
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            lock.acquire()
+        except Timeout as error:
+            raise RunError(
+                f"{path.parent}: {_owner(path)} is at work on it; wait for it or choose another -o"
+            ) from error
         except FileNotFoundError:  # the last owner has just removed the folder
             continue
-        try:
-            _lock_now(descriptor, path)
-            if _is_same_file(descriptor, path):
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, b"%d" % os.getpid())
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
+        except OSError as error:
+            raise RunError(f"{path}: cannot be locked ({error.strerror}); write to a local disk") from error
+        with suppress(OSError):  # Windows lets nobody touch a locked file; the message then names no process
+            path.write_text(str(os.getpid()), encoding="ascii")
+        return lock
 
 
-def _lock_now(descriptor: int, path: Path) -> None:
+def remove_owned(folder: Path, lock: BaseFileLock) -> None:
+    """Remove a folder together with the lock through which we own it."""
+    shutil.rmtree(folder, ignore_errors=os.name == "nt")  # Windows keeps the lock file for as long as it is open
+    lock.release()
+    if os.name == "nt":
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _owner(path: Path) -> str:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        owner = os.pread(descriptor, 20, 0).decode("ascii", "replace") or "unknown"
-        raise RunError(f"{path.parent}: process {owner} is at work on it; wait for it or choose another -o") from error
-    except OSError as error:
-        raise RunError(f"{path}: cannot be locked ({error.strerror}); write to a local disk") from error
-
-
-def _is_same_file(descriptor: int, path: Path) -> bool:
-    """Whether the locked file still has its name: its folder may have been removed while we waited."""
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    return False
+        return f"process {path.read_text(encoding='ascii') or 'unknown'}"
+    except OSError:
+        return "another process"
 
 
 def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # folders cannot be opened there, and renames are written through
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from msdscore.errors import ConfigError, InputError
-from msdscore.io.keys import file_key
+from msdscore.io.hashing import file_key
 from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded
 
 _VERDICTS = {"a": (1.0, 0.0), "b": (0.0, 1.0), "tie": (0.5, 0.5)}

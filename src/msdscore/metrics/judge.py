@@ -11,7 +11,7 @@ import numpy as np
 from PIL.Image import Image
 
 from msdscore.errors import ConfigError
-from msdscore.io.keys import pixel_key, text_key
+from msdscore.io.hashing import pixel_key, text_key
 from msdscore.metrics.answers import default_folder, keep, question_key, recall
 from msdscore.metrics.base import Cases, CaseScores, Loaded
 from msdscore.metrics.endpoint import Endpoint

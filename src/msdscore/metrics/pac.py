@@ -11,7 +11,7 @@ from torch import Tensor
 
 from msdscore.encoders.placement import place
 from msdscore.errors import WeightsError, require
-from msdscore.io.keys import file_key
+from msdscore.io.hashing import file_key
 from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded
 from msdscore.metrics.clipscore import PREFIX, harmonic, nearest_reference
 from msdscore.metrics.registry import choice

@@ -15,7 +15,7 @@ from msdscore.explain.overlay import fit, map_of, map_scale, overlay, word_scale
 from msdscore.explain.snippet import data_uri, words_html
 from msdscore.explain.terms import Explanation
 from msdscore.io.images import open_image
-from msdscore.io.rows import Row, open_rows
+from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.report.reading import Results
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from msdscore.core.mixture import Mixture
 from msdscore.encoders.base import Embeddings, Encoder
 from msdscore.errors import ConfigError, RunError, WeightsError
 from msdscore.io.atomic import write_bytes
-from msdscore.io.keys import pixel_key, text_key
+from msdscore.io.hashing import pixel_key, text_key
 from msdscore.scoring.batches import encode_by_length, encode_in_batches
 from msdscore.scoring.comparison import fit_settings
 from msdscore.scoring.config import MSDConfig

@@ -10,8 +10,8 @@ from PIL.Image import Image
 from msdscore.encoders.base import Embeddings, Encoder
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import CaptionError, ConfigError
+from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image
-from msdscore.io.keys import pixel_key, text_key
 from msdscore.scoring.bank import NamedBank, load_bank, moved, own_bank
 from msdscore.scoring.batches import encode_by_length, encode_in_batches
 from msdscore.scoring.comparison import Encoded, compare

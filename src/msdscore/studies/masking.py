@@ -14,7 +14,7 @@ from msdscore.encoders.base import PatchLayout
 from msdscore.errors import InputError
 from msdscore.explain.maps import Regions, project
 from msdscore.explain.terms import terms_of
-from msdscore.io.keys import pixel_key
+from msdscore.io.hashing import pixel_key
 from msdscore.scoring.batches import take
 from msdscore.scoring.comparison import Encoded
 from msdscore.scoring.measurement import numbers

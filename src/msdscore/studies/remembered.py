@@ -7,7 +7,7 @@ import torch
 from PIL.Image import Image
 
 from msdscore.encoders.base import Embeddings, Encoder
-from msdscore.io.keys import pixel_key, text_key
+from msdscore.io.hashing import pixel_key, text_key
 from msdscore.scoring.batches import join, take
 
 Item = TypeVar("Item")

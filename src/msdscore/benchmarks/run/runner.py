@@ -20,7 +20,7 @@ from msdscore.benchmarks.run.cases import Wants, fill, text_cases
 from msdscore.benchmarks.run.portions import PORTION_PICTURES, Portion, portions
 from msdscore.benchmarks.run.store import TextStore
 from msdscore.errors import ConfigError, InputError, unknown_name
-from msdscore.io.parts import Run, discard, finished, open_run
+from msdscore.io.outputs.run import Run, discard, finished, open_run
 from msdscore.metrics.base import Metric
 from msdscore.metrics.registry import load_metrics
 from msdscore.scoring.scorer import Scorer

@@ -9,7 +9,7 @@ from PIL.Image import Image
 from msdscore.benchmarks.run.store import TextStore
 from msdscore.encoders.base import Embeddings
 from msdscore.errors import RowError
-from msdscore.io.keys import pixel_key, text_key
+from msdscore.io.hashing import pixel_key, text_key
 from msdscore.metrics.base import Cases, Floats, Ints, Vectors
 from msdscore.scoring.bank import moved
 from msdscore.scoring.batches import join, take

@@ -1,14 +1,14 @@
 """Stable keys of pictures, captions, sources and files, all from their content."""
 
 import os
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 
 from PIL import Image
 
 _POSITIVE = (1 << 63) - 1  # fits a signed 64-bit integer, in torch and in Arrow
 _BLOCK = 1 << 20
-_WHOLE = 4 << 30  # up to 4 GiB every byte is read (about one second a GiB), beyond it blocks are sampled
+_WHOLE = 4 << 30  # up to 4 GiB every byte is read (about one second per GiB), beyond it blocks are sampled
 _SAMPLES = 1024
 
 
@@ -55,9 +55,7 @@ def file_key(path: Path) -> str:
     digest = blake2b(b"%d\n" % status.st_size, digest_size=16)
     with path.open("rb") as file:
         if status.st_size <= _WHOLE:
-            while block := file.read(_BLOCK):
-                digest.update(block)
-            return digest.hexdigest()
+            return file_digest(file, lambda: digest).hexdigest()
         digest.update(b"%d\n" % status.st_mtime_ns)
         for number in range(_SAMPLES):
             file.seek((status.st_size - _BLOCK) * number // (_SAMPLES - 1))

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from msdscore.errors import CaptionError, ImageError, InputError
-from msdscore.io.folder import PictureFolder
-from msdscore.io.formats import open_records
+from msdscore.io.hashing import text_key
 from msdscore.io.images import ADDRESS
-from msdscore.io.keys import text_key
-from msdscore.io.records import Record, Records, seen_columns
+from msdscore.io.inputs.formats import open_records
+from msdscore.io.inputs.picture_folder import PictureFolder
+from msdscore.io.inputs.records import Record, Records, seen_columns
 
 # The first name that a row has is the one that counts.
 IMAGE_NAMES = ("image", "image_path", "file_name", "filename", "img")

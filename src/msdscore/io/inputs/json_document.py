@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from msdscore.errors import InputError
-from msdscore.io.keys import file_key
-from msdscore.io.lines import object_record
-from msdscore.io.records import Record, valid_text
+from msdscore.io.hashing import file_key
+from msdscore.io.inputs.records import Record, valid_text
+from msdscore.io.inputs.text_lines import object_record
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")

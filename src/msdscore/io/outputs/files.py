@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import replacing
-from msdscore.io.tables import as_text, conform, json_value, unified
+from msdscore.io.outputs.tables import as_text, conform, json_value, unified
 
 _SLICE = 4096  # rows turned into Python values at once
 _ROW_GROUP = 32768  # small tables are gathered, since tiny row groups make a Parquet file slow

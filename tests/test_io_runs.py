@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from msdscore.errors import ConfigError, RunError
-from msdscore.io.parts import Summary, discard, finished, open_run
+from msdscore.io.outputs.run import Summary, discard, finished, open_run
 
 MANIFEST = {"input": "abc", "config": {"kappa": 20.0, "preset": "short"}, "chunk": 4}
 
@@ -248,7 +249,7 @@ def test_an_unwritable_part_says_so(tmp_path):
 WRITER = """
 import sys
 import numpy, pyarrow
-from msdscore.io.parts import open_run
+from msdscore.io.outputs.run import open_run
 
 with open_run(sys.argv[1], {"input": "abc"}) as run:
     for number in range(len(run.done()), 10_000):
@@ -279,3 +280,22 @@ def test_kill_9_loses_nothing_that_was_finished(tmp_path):
         assert run.finish().rows == len(done) * 20_000
     parts = pq.read_table(output, columns=["part"]).column("part")
     assert parts.to_pylist() == [number for number in done for _ in range(20_000)]
+
+
+def test_locks_need_no_unix(tmp_path):
+    """Windows has no fcntl: reading, writing and locking are imported without it."""
+    code = (
+        "import sys; sys.modules['fcntl'] = None\n"
+        "import msdscore\n"
+        "import msdscore.io.images, msdscore.io.inputs.rows\n"
+        "from msdscore.io.outputs.run import open_run\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_closed_run_lets_another_thread_in(tmp_path):
+    run = open_run(tmp_path / "out.csv", MANIFEST)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run.close).result()
+    open_run(tmp_path / "out.csv", MANIFEST).close()

@@ -1,7 +1,5 @@
 """Runs that write finished parts, survive any crash, and go on where they stopped."""
 
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,12 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import BaseFileLock
 
 from msdscore.errors import RunError
-from msdscore.io.atomic import remove_temporaries, replacing, take_lock, write_bytes
-from msdscore.io.manifest import REMEDY, compare, dump, load
-from msdscore.io.outputs import check_output, write_tables
-from msdscore.io.tables import conform, unified
+from msdscore.io.atomic import remove_owned, remove_temporaries, replacing, take_lock, write_bytes
+from msdscore.io.outputs.files import check_output, write_tables
+from msdscore.io.outputs.manifest import REMEDY, compare, dump, load
+from msdscore.io.outputs.tables import conform, unified
 
 RUN_NOTES = ".run.json"  # what the name of the file of a run's settings adds to that of its output
 
@@ -37,7 +36,7 @@ class Run:
 
     output: Path
     manifest: Mapping[str, Any]
-    _lock: list[int] = field(repr=False)  # one descriptor, none when closed
+    _lock: list[BaseFileLock] = field(repr=False)  # one lock, none when closed
 
     def done(self) -> list[int]:
         """The numbers of the parts that are finished and whole, in order."""
@@ -89,14 +88,13 @@ class Run:
         except OSError as error:
             raise RunError(f"{self.output}: cannot be written ({error}); finished parts are kept") from error
         _write_sidecar(self.output, self.manifest, counts)
-        shutil.rmtree(folder)
-        self.close()
+        remove_owned(folder, self._lock.pop())
         return Summary(**counts)
 
     def close(self) -> None:
         """Let another process have the run."""
         while self._lock:
-            os.close(self._lock.pop())
+            self._lock.pop().release()
 
     def __enter__(self) -> "Run":
         return self
@@ -169,9 +167,7 @@ def discard(output: str | Path) -> None:
 def _remove_parts(output: Path) -> None:
     folder = _folder(output)
     if folder.exists():
-        descriptor = take_lock(folder / "lock")
-        shutil.rmtree(folder)
-        os.close(descriptor)
+        remove_owned(folder, take_lock(folder / "lock"))
 
 
 def _begin(path: Path, manifest: Mapping[str, Any]) -> None:

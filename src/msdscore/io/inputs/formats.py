@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from msdscore.errors import InputError
-from msdscore.io.arrow import ParquetTable, SavedDataset
-from msdscore.io.document import JsonDocument
-from msdscore.io.lines import Delimited, JsonLines
-from msdscore.io.records import Records
+from msdscore.io.inputs.arrow import ParquetTable, SavedDataset
+from msdscore.io.inputs.json_document import JsonDocument
+from msdscore.io.inputs.records import Records
+from msdscore.io.inputs.text_lines import Delimited, JsonLines
 
 _READERS: dict[str, Callable[[Path], Records]] = {
     "jsonl": JsonLines,

@@ -13,8 +13,8 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from msdscore.errors import InputError
-from msdscore.io.keys import file_key
-from msdscore.io.records import Record
+from msdscore.io.hashing import file_key
+from msdscore.io.inputs.records import Record
 
 _NOT_TEXT = Record(error="holds text that is not valid UTF-8")
 _BUFFER = 1 << 20

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import InputError
-from msdscore.io.keys import file_key
-from msdscore.io.records import Record, valid_text
+from msdscore.io.hashing import file_key
+from msdscore.io.inputs.records import Record, valid_text
 
 _BOM = b"\xef\xbb\xbf"
 
