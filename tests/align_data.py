@@ -8,7 +8,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch.nn.functional import normalize
 
-from msdscore.align.data import DataSource
+from msdscore.align.data.formats import DataSource
 from msdscore.align.recipe import Recipe
 from msdscore.align.recipe_file import recipe_from
 from msdscore.core.sphere import masked_mean

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from align_data import source
 from msdscore.align.recipe_file import load_recipe
-from msdscore.align.session import TrainOptions
-from msdscore.align.train import train
+from msdscore.align.run.session import TrainOptions
+from msdscore.align.run.train import train
 
 
 def main(recipe: str, rows: str, run: str, pause: str) -> None:

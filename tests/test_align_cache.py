@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from align_data import draw, make_rows, recipe, source
+from msdscore.align.data.views import make_view
+from msdscore.align.features.matrices import MatrixStore, MatrixWriter
 from msdscore.align.recipe import SampleSpec
 from msdscore.align.repeatable import ordered_sums
-from msdscore.align.session import TrainOptions
-from msdscore.align.store import MatrixStore, MatrixWriter
-from msdscore.align.train import train
-from msdscore.align.views import make_view
+from msdscore.align.run.session import TrainOptions
+from msdscore.align.run.train import train
 from msdscore.errors import ConfigError
 from msdscore.io.atomic import in_turn
 

@@ -25,6 +25,10 @@ def test_train_eval_export_and_score(tmp_path):
     assert report["step"] == 3
     judged = json.loads(call("align", "eval", run, "--data", rows, "--device", "cpu", "--json"))
     assert judged["step"] == 3
+    table = call("align", "eval", run, "--data", rows, "--device", "cpu").splitlines()
+    assert table[0].split()[-3:] == ["R@1", "R@5", "R@10"]
+    assert table[1].split()[-3:] == [f"{value:.1f}" for value in judged["cosine"]["image_to_text"]]
+    assert table[4].split()[-3:] == [f"{value:.1f}" for value in judged["local"]["text_to_image"]]
     assert "load it with --encoder" in call("align", "export", run, encoder)
     picture = next((tmp_path / "data").rglob("*.png"))
     scores = json.loads(call("score", picture, "a red square", "-e", encoder, "--json"))

@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 
 from align_data import captions_of, draw, make_rows, recipe, source, things
-from msdscore.align.data import DataSource, open_pairs
-from msdscore.align.draws import epoch_order, stream
-from msdscore.align.negatives import make_negatives
-from msdscore.align.pictures import PictureReader
-from msdscore.align.samples import Plan, SampleReader, read_batches
-from msdscore.align.views import make_view
+from msdscore.align.data.formats import DataSource, open_pairs
+from msdscore.align.data.negatives import make_negatives
+from msdscore.align.data.pictures import PictureReader
+from msdscore.align.data.samples import BatchPlan, SampleReader, read_batches
+from msdscore.align.data.views import make_view
+from msdscore.align.repeatable import epoch_order, stream
 from msdscore.errors import ConfigError, InputError, UnknownNameError
 from msdscore.io.images import open_image
 
@@ -177,7 +177,7 @@ def test_an_epoch_shows_everything_once_and_neighbouring_blocks_together():
 def test_batches_are_the_same_wherever_reading_starts(tmp_path):
     pairs = open_pairs(source(make_rows(tmp_path)))
     reader = SampleReader(pairs, recipe(sample={"views": 3}))
-    plan = Plan(len(pairs), 4)
+    plan = BatchPlan(len(pairs), 4)
 
     def seen(start):
         batches = read_batches(reader, plan, start=start, stop=6, workers=3)
@@ -195,15 +195,15 @@ def test_processes_share_a_batch_without_overlap(tmp_path):
     reader = SampleReader(pairs, recipe())
 
     def items(rank, world):
-        plan = Plan(len(pairs), 4, rank, world)
+        plan = BatchPlan(len(pairs), 4, rank, world)
         return [[s.item for s in batch] for batch in read_batches(reader, plan, start=0, stop=4, workers=1)]
 
     both = [left + right for left, right in zip(items(0, 2), items(1, 2), strict=True)]
     assert both == items(0, 1)
     with pytest.raises(ConfigError, match="train.batch is 9 but there are only 8 pairs"):
-        Plan(8, 9)
+        BatchPlan(8, 9)
     with pytest.raises(ConfigError, match="cannot be shared by 3 processes"):
-        Plan(8, 4, 0, 3)
+        BatchPlan(8, 4, 0, 3)
 
 
 def test_hard_negatives_say_something_else_and_repeat_for_a_seed():

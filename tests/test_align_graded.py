@@ -7,10 +7,18 @@ import pytest
 import torch
 
 from align_data import projected
-from msdscore.align.graded import Gaps, centred, graded_loss, relevance
-from msdscore.align.losses import KlSettings, info_nce, kl_tables, owners, same_pictures
-from msdscore.align.negatives import all_words, class_weights, make_negatives, stem
-from msdscore.align.word_classes import CLASS_OF, CLASSES, MOVABLE
+from msdscore.align.data.negatives import CLASS_OF, CLASSES, MOVABLE, all_words, class_weights, make_negatives, stem
+from msdscore.align.losses.terms import (
+    Gaps,
+    KlSettings,
+    centred,
+    graded_loss,
+    info_nce,
+    kl_tables,
+    owners,
+    relevance,
+    same_pictures,
+)
 from msdscore.core.divergence import terms
 from msdscore.core.mixture import FitSettings, fit
 from msdscore.core.sphere import unit

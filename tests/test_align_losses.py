@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from align_data import projected
-from msdscore.align.losses import (
+from msdscore.align.losses.terms import (
     KlSettings,
     absent_words,
     caption_table,
@@ -48,7 +48,7 @@ def test_token_table_is_the_best_patch_of_each_picture(monkeypatch):
         [torch.stack([max(x @ y for x in images.points[b][images.mask[b]]) for b in range(3)]) for y in tokens]
     )
     assert torch.allclose(token_table(images, tokens), wanted)
-    monkeypatch.setattr("msdscore.align.losses._ROOM", 1)
+    monkeypatch.setattr("msdscore.align.losses.terms._ROOM", 1)
     assert torch.allclose(token_table(images, tokens), wanted)
 
 

@@ -10,17 +10,17 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from align_data import draw, make_rows, source, things
-from msdscore.align.batch import make_batch
-from msdscore.align.data import open_pairs
-from msdscore.align.export import export, read_run
-from msdscore.align.export_mini import export_mini
-from msdscore.align.folder import read_curves
-from msdscore.align.objective import objective
+from msdscore.align.data.formats import open_pairs
+from msdscore.align.export import export, export_mini
+from msdscore.align.features.batch import make_batch, picture_references
+from msdscore.align.losses.objective import objective
+from msdscore.align.processes import World
 from msdscore.align.recipe_file import load_recipe
-from msdscore.align.session import TrainOptions, open_towers, start_session
-from msdscore.align.teacher import picture_references
-from msdscore.align.train import train
-from msdscore.align.world import World
+from msdscore.align.run.checkpoint import read_run
+from msdscore.align.run.curves import read_curves
+from msdscore.align.run.session import TrainOptions, start_session
+from msdscore.align.run.towers import open_towers
+from msdscore.align.run.train import train
 from msdscore.cli.app import app
 from msdscore.encoders.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
 from msdscore.encoders.mini import load_mini, shipped_folder

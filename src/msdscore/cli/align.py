@@ -9,7 +9,7 @@ import typer
 from msdscore.cli import options
 
 if TYPE_CHECKING:
-    from msdscore.align.data import DataSource
+    from msdscore.align.data.formats import DataSource
 
 align = typer.Typer(no_args_is_help=True, help="Train light heads on frozen backbones into one local space.")
 
@@ -39,8 +39,8 @@ def train(
 ) -> None:
     """Train an aligner; several GPUs through torchrun, a killed run goes on with --resume."""
     from msdscore.align.recipe_file import load_recipe
-    from msdscore.align.session import TrainOptions
-    from msdscore.align.train import train as run_training
+    from msdscore.align.run.session import TrainOptions
+    from msdscore.align.run.train import train as run_training
     from msdscore.cli.progress import events
 
     chosen = load_recipe(recipe, changes=change, no_reconstruction=no_reconstruction)
@@ -63,9 +63,17 @@ def evaluate(
     json: options.Json = False,
 ) -> None:
     """Judge a run by retrieval, by pooled vectors and by local similarity."""
-    from msdscore.align.export import evaluate as judge
+    from msdscore.align.evaluate import evaluate as judge
+    from msdscore.cli.tables import rows_table
 
-    _answer(asdict(judge(run, _source(data, images, data_format), device=device)), as_json=json)
+    found = judge(run, _source(data, images, data_format), device=device)
+    if json:
+        _answer(asdict(found), as_json=True)
+        return
+    rows = found.rows()
+    rows_table(rows, tuple(rows[0]))
+    unreadable = f", {found.cosine.unreadable} unreadable" if found.cosine.unreadable else ""
+    typer.echo(f"step {found.step}: {found.cosine.images} pictures, {found.cosine.captions} captions{unreadable}")
 
 
 @align.command()
@@ -81,7 +89,7 @@ def export(
 ) -> None:
     """Write a run as an encoder that loads by its folder's name."""
     from msdscore.align.export import export as write
-    from msdscore.align.export_mini import export_mini
+    from msdscore.align.export import export_mini
     from msdscore.cli.bank import spread_over
     from msdscore.io.images import open_image
 
@@ -93,7 +101,7 @@ def export(
 
 
 def _source(rows: list[str], images: list[str], data_format: str | None) -> "DataSource":
-    from msdscore.align.data import DataSource
+    from msdscore.align.data.formats import DataSource
 
     return DataSource(tuple(rows), tuple(images), data_format)
 

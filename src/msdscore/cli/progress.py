@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from msdscore.align.session import Event
+    from msdscore.align.run.session import Event
 
 
 @contextmanager

@@ -1,34 +1,24 @@
 """Everything that one process of a run holds: towers, trainable parts, data, and where it stands."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import torch
 
-from msdscore.align.aligner import Aligner, seeded_aligner
-from msdscore.align.cache import CachedFeatures, build_cache, cache_key
-from msdscore.align.checkpoint import Progress, Trained, checkpoints, restore
-from msdscore.align.features import FeatureSource, LiveFeatures
-from msdscore.align.objective import Setting
-from msdscore.align.optimise import MovingAverage, make_optimiser
-from msdscore.align.pairs import Pairs
-from msdscore.align.prefix import load_language_model
+from msdscore.align.aligner import Aligner, make_optimiser, moving_average, seeded_aligner
+from msdscore.align.data.pairs import Pairs
+from msdscore.align.data.samples import BatchPlan, SampleReader
+from msdscore.align.features.batch import picture_references
+from msdscore.align.features.cache import CachedFeatures, build_cache, cache_key
+from msdscore.align.features.live import FeatureSource, LiveFeatures
+from msdscore.align.losses.objective import Setting
+from msdscore.align.losses.reconstruction import load_language_model
+from msdscore.align.processes import World, wait
 from msdscore.align.recipe import Recipe
-from msdscore.align.samples import Plan, SampleReader
-from msdscore.align.teacher import picture_references
-from msdscore.align.world import World, wait
-from msdscore.encoders.heads import SideDims
-from msdscore.encoders.specs import plain, read_spec
-from msdscore.encoders.tower_files import files_sha256
-from msdscore.encoders.tower_load import load_towers, tower_dims
-from msdscore.encoders.towers import ImageTower, TextTower, TowerPlace
-from msdscore.errors import RunError
-from msdscore.io.atomic import replacing
-
-TOWERS = "towers.json"
-Towers = tuple[ImageTower, TextTower]
+from msdscore.align.run.checkpoint import Progress, Trained, checkpoints, restore
+from msdscore.align.run.towers import Towers, open_towers, remember_towers
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +45,6 @@ class TrainOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownTowers:
-    """Sizes and weights of the towers that a run was started with; heads fit no others."""
-
-    image: SideDims
-    text: SideDims
-    image_sha256: str
-    text_sha256: str
-
-
-@dataclass(frozen=True, slots=True)
 class Session:
     """One process of a run, ready to go on from `progress`."""
 
@@ -76,9 +56,14 @@ class Session:
     trained: Trained
     source: FeatureSource
     reader: SampleReader
-    plan: Plan
+    plan: BatchPlan
     steps: int
     progress: Progress
+
+    @property
+    def averaged(self) -> Aligner:
+        """The trainable parts with their averaged weights: what is judged and exported."""
+        return cast(Aligner, self.trained.average.module)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -90,13 +75,13 @@ def start_session(
     recipe: Recipe, pairs: Pairs, run: Path, options: TrainOptions, *, world: World, device: torch.device
 ) -> Session:
     """Load the frozen parts, make or restore the trainable ones, cache features where asked."""
-    plan = Plan(len(pairs), recipe.train.batch, world.rank, world.size)
+    plan = BatchPlan(len(pairs), recipe.train.batch, world.rank, world.size)
     towers = open_towers(recipe, device)
-    known = _remember(run, towers, world)
+    known = remember_towers(run, towers, world)
     language = load_language_model(recipe.lm, device=device) if recipe.loss.reconstruction else None
     width = 0 if language is None else language.width
     aligner = seeded_aligner(recipe, known.image, known.text, language_width=width).to(device)
-    trained = Trained(aligner, MovingAverage(aligner, recipe.train.average), make_optimiser(aligner, recipe.train))
+    trained = Trained(aligner, moving_average(aligner, recipe.train.average), make_optimiser(aligner, recipe.train))
     found = checkpoints(run) if options.resume else []
     progress = restore(found[-1], trained) if found else Progress()
     source, reader = _sources(recipe, pairs, towers, options, world)
@@ -108,41 +93,10 @@ def start_session(
     return Session(recipe, setting, device, towers, aligner, trained, source, reader, plan, steps, progress)
 
 
-def open_towers(recipe: Recipe, device: torch.device) -> Towers:
-    """The frozen towers of a recipe."""
-    where = TowerPlace(device=str(device), whole=recipe.heads.pool == "own")
-    return load_towers(recipe.image, recipe.text, where)
-
-
-def read_known_towers(run: Path) -> KnownTowers:
-    """What a run knows of its towers.
-
-    Raises:
-        RunError: the folder is not that of a run.
-    """
-    try:
-        return read_spec(KnownTowers, json.loads((run / TOWERS).read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{run}: has no readable {TOWERS}; give the folder of a run") from error
-
-
-def _remember(run: Path, towers: Towers, world: World) -> KnownTowers:
-    """Write the towers' sizes and hashes at the start of a run, and insist on them later."""
-    image, text = tower_dims(*towers)
-    known = KnownTowers(image, text, files_sha256(towers[0].files), files_sha256(towers[1].files))
-    if (run / TOWERS).is_file() and read_known_towers(run) != known:
-        raise RunError(f"{run}: was started with other backbones; resume it with the same weights")
-    wait(world)
-    if world.is_first:
-        with replacing(run / TOWERS) as file:
-            file.write(json.dumps(plain(known), indent=2).encode())
-    return known
-
-
 def _sources(
     recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World
 ) -> tuple[FeatureSource, SampleReader]:
-    live = LiveFeatures(*towers, chunk=recipe.train.tower_batch)
+    live = LiveFeatures(towers[0], towers[1], chunk=recipe.train.tower_batch)
     reader = SampleReader(pairs, recipe)
     if not options.cache:
         return live, reader

@@ -10,13 +10,19 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
-from msdscore.align.optimise import MovingAverage
+from msdscore.align.recipe import Recipe
+from msdscore.align.recipe_file import load_recipe
+from msdscore.align.run.folder import CONFIG
+from msdscore.align.run.towers import read_known_towers
+from msdscore.encoders.heads import AlignedHeads
 from msdscore.errors import RunError
 
 FOLDER = "checkpoints"
 BEST = "best"
 _STATE = "state.json"
+_HEADS = "heads."  # how the names of their tensors begin among all trained ones
 _WEIGHTS, _AVERAGE, _OPTIMISER = "weights.safetensors", "average.safetensors", "optimizer.safetensors"
 
 
@@ -36,7 +42,7 @@ class Trained:
     """The parts of a run that a checkpoint holds."""
 
     module: nn.Module
-    average: MovingAverage
+    average: AveragedModel
     optimiser: torch.optim.Optimizer
 
 
@@ -47,7 +53,7 @@ def save_checkpoint(run: Path, parts: Trained, progress: Progress, *, keep: int)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     save_file(_plain(parts.module.state_dict()), temporary / _WEIGHTS)
-    save_file(_plain(parts.average.weights), temporary / _AVERAGE)
+    save_file(_plain(parts.average.module.state_dict()), temporary / _AVERAGE)
     save_file(_plain(_moments(parts)), temporary / _OPTIMISER)
     (temporary / _STATE).write_text(json.dumps(asdict(progress)), encoding="utf-8")
     for path in temporary.iterdir():
@@ -60,12 +66,12 @@ def save_checkpoint(run: Path, parts: Trained, progress: Progress, *, keep: int)
     return folder
 
 
-def save_best(run: Path, average: MovingAverage, progress: Progress) -> None:
+def save_best(run: Path, average: AveragedModel, progress: Progress) -> None:
     """Keep the averaged weights of the best evaluation."""
     folder, temporary = run / FOLDER / BEST, run / FOLDER / f".{BEST}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    save_file(_plain(average.weights), temporary / _AVERAGE)
+    save_file(_plain(average.module.state_dict()), temporary / _AVERAGE)
     (temporary / _STATE).write_text(json.dumps(asdict(progress)), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
@@ -84,9 +90,11 @@ def restore(folder: Path, parts: Trained) -> Progress:
     """
     try:
         parts.module.load_state_dict(load_file(folder / _WEIGHTS))
-        parts.average.restore(load_file(folder / _AVERAGE))
+        parts.average.module.load_state_dict(load_file(folder / _AVERAGE))
         _restore_moments(parts, load_file(folder / _OPTIMISER))
-        return Progress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
+        progress = Progress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
+        parts.average.n_averaged.fill_(progress.step)
+        return progress
     except Exception as error:  # damaged files raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RunError(
@@ -106,6 +114,23 @@ def averaged_weights(run: Path) -> tuple[dict[str, torch.Tensor], Progress]:
         raise RunError(f"{run}: no checkpoint here; train first, or give the folder of a run")
     state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
     return load_file(folder / _AVERAGE), Progress(**state)
+
+
+def read_run(run: Path) -> tuple[Recipe, AlignedHeads, int]:
+    """The recipe of a run, its heads as they are judged and exported, and the step that they are of.
+
+    Raises:
+        RunError: the folder holds no run with a checkpoint.
+    """
+    if not (run / CONFIG).is_file():
+        raise RunError(f"{run}: has no {CONFIG}; give the folder of a run")
+    recipe = load_recipe(run / CONFIG)
+    weights, progress = averaged_weights(run)
+    known = read_known_towers(run)
+    heads = AlignedHeads(recipe.heads, known.image, known.text)
+    own = {name.removeprefix(_HEADS): value for name, value in weights.items() if name.startswith(_HEADS)}
+    heads.load_state_dict(own)
+    return recipe, heads.eval().requires_grad_(False), progress.step
 
 
 def _moments(parts: Trained) -> dict[str, torch.Tensor]:

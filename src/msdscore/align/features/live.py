@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from msdscore.align.samples import Sample
+from msdscore.align.data.samples import Sample
 from msdscore.encoders.base import TokenLayout
 from msdscore.encoders.towers import Features, ImageTower, Points, TextTower
 

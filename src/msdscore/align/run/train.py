@@ -9,21 +9,20 @@ from pathlib import Path
 
 import torch
 
-from msdscore.align.batch import make_batch
-from msdscore.align.checkpoint import save_best, save_checkpoint
-from msdscore.align.data import DataSource, open_pairs
-from msdscore.align.draws import draw
-from msdscore.align.folder import LOCK, Curves, open_run, write_card, write_report
-from msdscore.align.loggers import Logger, open_loggers
-from msdscore.align.objective import objective
-from msdscore.align.optimise import learning_rate, set_learning_rate
-from msdscore.align.pairs import Pairs
+from msdscore.align.aligner import learning_rate, set_learning_rate
+from msdscore.align.data.formats import DataSource, open_pairs
+from msdscore.align.data.pairs import Pairs
+from msdscore.align.data.samples import Sample, read_batches
+from msdscore.align.features.batch import make_batch
+from msdscore.align.losses.objective import objective
+from msdscore.align.processes import World, average_gradients, joined, own_device, tell_all, wait
 from msdscore.align.recipe import Recipe
-from msdscore.align.repeatable import ordered_sums, seeded
+from msdscore.align.repeatable import draw, ordered_sums, seeded
 from msdscore.align.retrieval import embed_pairs, retrieval_by_cosine, retrieval_by_local
-from msdscore.align.samples import Sample, read_batches
-from msdscore.align.session import Event, Session, TrainOptions, start_session
-from msdscore.align.world import World, average_gradients, joined, own_device, tell_all, wait
+from msdscore.align.run.checkpoint import save_best, save_checkpoint
+from msdscore.align.run.curves import Curves, Logger, open_loggers
+from msdscore.align.run.folder import LOCK, prepare_folder, write_card, write_report
+from msdscore.align.run.session import Event, Session, TrainOptions, start_session
 from msdscore.encoders.heads import count_parameters
 from msdscore.encoders.placement import place
 from msdscore.errors import ConfigError, RunError
@@ -73,7 +72,7 @@ def train(
         pairs, val_pairs = open_pairs(data), None if val is None else open_pairs(val)
         with _owned(Path(out), world):
             if world.is_first:
-                open_run(Path(out), recipe, data=pairs.fingerprint, resume=options.resume)
+                prepare_folder(Path(out), recipe, data=pairs.fingerprint, resume=options.resume)
             wait(world)
             session = start_session(recipe, pairs, Path(out), options, world=world, device=device)
             return _Run(session, Path(out), val_pairs, options).go()
@@ -131,10 +130,10 @@ class _Run:
                 sums[name] = sums.get(name, 0.0) + value / spec.accumulate
         if not math.isfinite(sums["loss"]):
             raise RunError(f"the loss is {sums['loss']} at step {step}; lower train.lr, or train in float32")
-        self._move(step)
+        self._move()
         return {**sums, "lr": rate}
 
-    def _move(self, step: int) -> None:
+    def _move(self) -> None:
         s, spec = self._s, self._s.recipe.train
         average_gradients(s.aligner.parameters(), self._world)
         if spec.clip:
@@ -142,7 +141,7 @@ class _Run:
         s.trained.optimiser.step()
         s.aligner.limit_scales()
         s.trained.optimiser.zero_grad(set_to_none=True)
-        s.trained.average.update(s.aligner, step)
+        s.trained.average.update_parameters(s.aligner)
 
     def _after(self, values: dict[str, float]) -> None:
         """Tell, evaluate and save after a step, in this order, so that a checkpoint knows its evaluation."""
@@ -164,9 +163,8 @@ class _Run:
         s, spec = self._s, self._s.recipe.train
         found = 0.0
         if self._world.is_first:
-            with _averaged(s):
-                local = spec.stop_on == "local"
-                judged = embed_pairs(val, s.towers, s.aligner.heads, chunk=spec.tower_batch, local=local)
+            local = spec.stop_on == "local"
+            judged = embed_pairs(val, s.towers, s.averaged.heads, chunk=spec.tower_batch, local=local)
             cosine = retrieval_by_cosine(judged)
             watched = retrieval_by_local(judged) if local else cosine
             found = watched.mean
@@ -223,16 +221,3 @@ def _owned(run: Path, world: World) -> Iterator[None]:
     finally:
         if lock is not None:
             lock.release()
-
-
-@contextmanager
-def _averaged(session: Session) -> Iterator[None]:
-    """The aligner with its averaged weights, without dropout."""
-    own = {name: value.detach().clone() for name, value in session.aligner.state_dict().items()}
-    session.aligner.load_state_dict(session.trained.average.weights)
-    session.aligner.eval()
-    try:
-        yield
-    finally:
-        session.aligner.load_state_dict(own)
-        session.aligner.train()

@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from msdscore.align.features import LiveFeatures, chunks, token_layouts
-from msdscore.align.pairs import Pairs
+from msdscore.align.data.pairs import Pairs
+from msdscore.align.data.samples import Sample, SampleReader
+from msdscore.align.features.live import LiveFeatures, chunks, token_layouts
+from msdscore.align.features.matrices import MatrixStore, MatrixWriter
 from msdscore.align.recipe import Recipe
-from msdscore.align.samples import Sample, SampleReader
-from msdscore.align.store import MatrixStore, MatrixWriter
 from msdscore.encoders.base import TokenLayout
 from msdscore.encoders.specs import plain
 from msdscore.encoders.tower_files import files_sha256
@@ -128,27 +128,27 @@ def _writer(folder: Path, name: str, dtype: str, part: str) -> MatrixWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ReadPicture:
     """All views of one pair's picture; a bad picture leaves a grey one in its place and says why."""
 
     views: tuple[Image.Image, ...]
     reason: str = ""
 
 
-def _seen(reader: SampleReader, item: int) -> _Seen:
+def _seen(reader: SampleReader, item: int) -> _ReadPicture:
     reason = ""
     try:
         picture = reader.open(item)
     except ImageError as error:
         picture, reason = Image.new("RGB", (64, 64), "grey"), str(error)
-    return _Seen(tuple(reader.view(picture, item, view) for view in range(reader.recipe.sample.views)), reason)
+    return _ReadPicture(tuple(reader.view(picture, item, view) for view in range(reader.recipe.sample.views)), reason)
 
 
 def _ahead(
-    pool: ThreadPoolExecutor, read: Callable[[int], _Seen], count: int, size: int
-) -> Iterator[tuple[int, list[_Seen]]]:
+    pool: ThreadPoolExecutor, read: Callable[[int], _ReadPicture], count: int, size: int
+) -> Iterator[tuple[int, list[_ReadPicture]]]:
     """Pictures of `size` pairs at a time, in order; the next ones are read meanwhile."""
-    waiting: deque[tuple[int, list[Future[_Seen]]]] = deque()
+    waiting: deque[tuple[int, list[Future[_ReadPicture]]]] = deque()
     for start in range(0, count, size):
         waiting.append((start, [pool.submit(read, item) for item in range(start, min(count, start + size))]))
         if len(waiting) > 1:

@@ -1,4 +1,4 @@
-"""The folder of a run: its recipe, the machine, the curves, and a draft of a model card."""
+"""The folder of a run: its recipe, the machine, how it ended, and a draft of a model card."""
 
 import json
 import os
@@ -17,18 +17,12 @@ from msdscore.errors import RunError
 from msdscore.io.atomic import replacing
 from msdscore.version import __version__
 
-CONFIG, ENVIRONMENT, CURVES, REPORT, CARD = (
-    "config.toml",
-    "environment.json",
-    "curves.jsonl",
-    "report.json",
-    "README.md",
-)
+CONFIG, ENVIRONMENT, REPORT, CARD = "config.toml", "environment.json", "report.json", "README.md"
 LOCK = ".lock"
 _LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "transformers", "tokenizers", "timm", "pyarrow")
 
 
-def open_run(run: Path, recipe: Recipe, *, data: str, resume: bool) -> None:
+def prepare_folder(run: Path, recipe: Recipe, *, data: str, resume: bool) -> None:
     """Make the folder of a new run, or check that an old one is of the same recipe and data.
 
     Raises:
@@ -64,26 +58,6 @@ def environment(data: str) -> dict[str, Any]:
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "data": data,
     }
-
-
-class Curves:
-    """One JSON line for everything that was measured; a resumed run forgets what came after its checkpoint."""
-
-    def __init__(self, run: Path, *, step: int) -> None:
-        self._path = run / CURVES
-        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.is_file() else []
-        kept = [line for line in lines if _step_of(line) <= step]
-        _write(self._path, "".join(f"{line}\n" for line in kept))
-
-    def add(self, values: Mapping[str, Any]) -> None:
-        """Append one measurement."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
-
-
-def read_curves(run: Path) -> list[dict[str, Any]]:
-    """All measurements of a run, in order."""
-    return [json.loads(line) for line in (run / CURVES).read_text(encoding="utf-8").splitlines()]
 
 
 def write_report(run: Path, values: Mapping[str, Any]) -> None:
@@ -122,13 +96,6 @@ def write_card(run: Path, recipe: Recipe, values: Mapping[str, Any]) -> None:
         "",
     ]
     _write(run / CARD, "\n".join(lines))
-
-
-def _step_of(line: str) -> int:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return sys.maxsize  # a line that a crash cut short
 
 
 def _version(name: str) -> str | None:

@@ -8,12 +8,12 @@ from random import Random
 
 from PIL import Image
 
-from msdscore.align.draws import epoch_order, stream
-from msdscore.align.negatives import all_words, class_weights, make_negatives, stem
-from msdscore.align.pairs import Pair, Pairs
-from msdscore.align.pictures import PictureReader
+from msdscore.align.data.negatives import all_words, class_weights, make_negatives, stem
+from msdscore.align.data.pairs import Pair, Pairs
+from msdscore.align.data.pictures import PictureReader
+from msdscore.align.data.views import make_view, pick_view
 from msdscore.align.recipe import Recipe
-from msdscore.align.views import make_view, pick_view
+from msdscore.align.repeatable import epoch_order, stream
 from msdscore.encoders.content import content_words, every_word
 from msdscore.errors import ConfigError, ImageError, InputError
 from msdscore.io.images import open_image
@@ -127,7 +127,7 @@ class SampleReader:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BatchPlan:
     """Which pairs every batch holds: a pure function of the batch's number."""
 
     pairs: int
@@ -156,7 +156,7 @@ class Plan:
 
 
 def read_batches(
-    reader: SampleReader, plan: Plan, *, start: int, stop: int, workers: int
+    reader: SampleReader, plan: BatchPlan, *, start: int, stop: int, workers: int
 ) -> Generator[list[Sample], None, None]:
     """Samples of batches `start` to `stop`, read ahead by threads, always in order."""
     recipe = reader.recipe

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from msdscore.align.draws import draw, stream
 from msdscore.align.recipe import SampleSpec
+from msdscore.align.repeatable import draw, stream
 
 _SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
 _ASPECTS = (0.8, 1.25)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from msdscore.align.features import widen
+from msdscore.align.features.live import widen
 from msdscore.encoders.heads import Projected
 
 _PATIENCE = timedelta(hours=6)  # others wait while the first process fills a cache
@@ -69,7 +69,7 @@ class _Gather(torch.autograd.Function):
         return total[start : start + ctx.count], None
 
 
-def gather(rows: Tensor, world: World) -> Tensor:
+def gather_rows(rows: Tensor, world: World) -> Tensor:
     """Rows of all processes; every process must bring the same number of them.
 
     Every process computes the same loss of all rows. Its gradient comes back once from each process, and
@@ -78,7 +78,7 @@ def gather(rows: Tensor, world: World) -> Tensor:
     if world.size == 1:
         return rows
     if rows.dtype == torch.bool:
-        return gather(rows.to(torch.uint8), world).bool()
+        return gather_rows(rows.to(torch.uint8), world).bool()
     return _Gather.apply(rows, world)  # type: ignore[no-untyped-call]
 
 
@@ -88,7 +88,9 @@ def gather_points(side: Projected, world: World) -> Projected:
         return side
     width = most(side.mask.shape[1], world, side.mask.device)
     return Projected(
-        gather(widen(side.points, width), world), gather(widen(side.mask, width), world), gather(side.pooled, world)
+        gather_rows(widen(side.points, width), world),
+        gather_rows(widen(side.mask, width), world),
+        gather_rows(side.pooled, world),
     )
 
 

@@ -7,7 +7,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.align.pictures import Cell, Picture, Slice
+from msdscore.align.data.pictures import Cell, Picture, Slice
 from msdscore.errors import InputError
 
 

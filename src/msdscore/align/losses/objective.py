@@ -7,22 +7,25 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.align.aligner import Aligner
-from msdscore.align.batch import Batch
-from msdscore.align.graded import Gaps, centred, graded_loss, relevance
-from msdscore.align.losses import (
+from msdscore.align.features.batch import TrainingBatch
+from msdscore.align.losses.reconstruction import FrozenLanguageModel
+from msdscore.align.losses.terms import (
+    Gaps,
     KlSettings,
     absent_words,
     caption_table,
+    centred,
+    graded_loss,
     info_nce,
     kl_tables,
     negatives_loss,
+    relevance,
     same_pictures,
     token_table,
     word_loss,
 )
-from msdscore.align.prefix import FrozenLanguageModel
+from msdscore.align.processes import World, gather_points, gather_rows, most, total
 from msdscore.align.recipe import LossSpec
-from msdscore.align.world import World, gather, gather_points, most, total
 from msdscore.core.mixture import FitSettings
 from msdscore.encoders.heads import Projected
 
@@ -38,7 +41,7 @@ class Setting:
     references: Float[Tensor, "pairs dim"] | None = None  # mean sentence vector of every picture's captions
 
 
-def objective(aligner: Aligner, batch: Batch, setting: Setting) -> tuple[Float[Tensor, ""], dict[str, float]]:
+def objective(aligner: Aligner, batch: TrainingBatch, setting: Setting) -> tuple[Float[Tensor, ""], dict[str, float]]:
     """The weighted sum of all terms, and the value of each.
 
     Every term but the reconstruction and the hard negatives is computed over the pairs of all processes.
@@ -48,7 +51,7 @@ def objective(aligner: Aligner, batch: Batch, setting: Setting) -> tuple[Float[T
         own_images = aligner.heads.project_images(batch.images)
         own_texts = aligner.heads.project_texts(batch.texts)
     images, texts = gather_points(own_images, world), gather_points(own_texts, world)
-    excluded = same_pictures(gather(batch.items, world), batch.each)
+    excluded = same_pictures(gather_rows(batch.items, world), batch.each)
     terms: dict[str, Tensor] = {}
     if loss.contrastive:
         terms["contrastive"] = info_nce(images.pooled @ texts.pooled.mT * aligner.scale("contrastive"), excluded)
@@ -73,19 +76,21 @@ def objective(aligner: Aligner, batch: Batch, setting: Setting) -> tuple[Float[T
     return value, dict(zip(terms, shown.tolist(), strict=True))
 
 
-def _relevance(batch: Batch, setting: Setting) -> Float[Tensor, "images captions"]:
+def _relevance(batch: TrainingBatch, setting: Setting) -> Float[Tensor, "images captions"]:
     """Graded relevance of all pictures and captions of all processes; nothing where no term asks for it."""
     if batch.graded is None:
         return batch.items.new_zeros(0, 0)
-    return relevance(gather(batch.graded.references, setting.world), gather(batch.graded.sentences, setting.world))
+    return relevance(
+        gather_rows(batch.graded.references, setting.world), gather_rows(batch.graded.sentences, setting.world)
+    )
 
 
-def _autocast(batch: Batch, setting: Setting) -> torch.autocast:
+def _autocast(batch: TrainingBatch, setting: Setting) -> torch.autocast:
     return torch.autocast(batch.items.device.type, torch.bfloat16, enabled=setting.half)
 
 
 def _local_terms(
-    aligner: Aligner, images: Projected, texts: Projected, batch: Batch, setting: Setting
+    aligner: Aligner, images: Projected, texts: Projected, batch: TrainingBatch, setting: Setting
 ) -> dict[str, Tensor]:
     """All terms that look at single tokens share one table of tokens and pictures."""
     loss, world = setting.loss, setting.world
@@ -93,16 +98,16 @@ def _local_terms(
     whole = caption_table(table, texts.mask)
     terms: dict[str, Tensor] = {}
     if loss.local:
-        excluded = same_pictures(gather(batch.items, world), batch.each)
+        excluded = same_pictures(gather_rows(batch.items, world), batch.each)
         terms["local"] = info_nce(whole * aligner.scale("local"), excluded)
     if loss.local_relevance:
         wanted = centred(_relevance(batch, setting))
         terms["local_relevance"] = graded_loss(centred(whole), wanted, aligner.lines["local_relevance"])
     if loss.word:
         width = texts.mask.shape[1]
-        tokens = gather(_filled(batch.token_words, width), world)[texts.mask]
+        tokens = gather_rows(_filled(batch.token_words, width), world)[texts.mask]
         wide = most(batch.picture_words.shape[1], world, tokens.device)
-        pictures = gather(_filled(batch.picture_words, wide), world)
+        pictures = gather_rows(_filled(batch.picture_words, wide), world)
         owner = texts.mask.nonzero()[:, 0] // batch.each
         terms["word"] = _word_term(aligner, table, owner, absent_words(tokens, pictures))
     return terms
@@ -136,7 +141,7 @@ def _kl_settings(loss: LossSpec) -> KlSettings:
 
 
 def _negative_terms(
-    aligner: Aligner, sides: tuple[Projected, Projected, Projected], batch: Batch, setting: Setting
+    aligner: Aligner, sides: tuple[Projected, Projected, Projected], batch: TrainingBatch, setting: Setting
 ) -> dict[str, Tensor]:
     """Terms over the own hard negatives; `sides` are own pictures, own captions, the pictures of all processes."""
     loss, world, (own_images, own_texts, images) = setting.loss, setting.world, sides
@@ -177,7 +182,7 @@ def _own_negatives(
     return negatives_loss((pictures * texts.pooled).sum(dim=1), table, real, scale)
 
 
-def _reconstruction(aligner: Aligner, images: Projected, batch: Batch, setting: Setting) -> Float[Tensor, ""]:
+def _reconstruction(aligner: Aligner, images: Projected, batch: TrainingBatch, setting: Setting) -> Float[Tensor, ""]:
     """Mean over all caption tokens of all processes, as the mean of the processes' values makes it."""
     language, world = setting.language, setting.world
     if aligner.prefix is None or language is None:

@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from msdscore.align.features import FeatureSource, token_layouts
-from msdscore.align.negatives import stem
-from msdscore.align.samples import Sample
-from msdscore.align.teacher import sentence_vectors
+from msdscore.align.data.negatives import stem
+from msdscore.align.data.pairs import Pairs
+from msdscore.align.data.samples import Sample
+from msdscore.align.features.live import FeatureSource, token_layouts
+from msdscore.core.sphere import unit
 from msdscore.encoders.content import words_at
-from msdscore.encoders.towers import Features
+from msdscore.encoders.towers import Features, TextTower
+from msdscore.errors import ConfigError
 from msdscore.io.hashing import text_key
 
 
@@ -25,7 +28,7 @@ class Graded:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainingBatch:
     """Frozen features of a step's samples, and what the terms must know beside them.
 
     Captions lie picture by picture, as many of each.
@@ -53,7 +56,7 @@ def make_batch(
     *,
     device: torch.device,
     references: Float[Tensor, "pairs dim"] | None = None,
-) -> Batch:
+) -> TrainingBatch:
     """Run the frozen towers over some samples; nothing in the result has a history."""
     images, texts = source.images(samples), source.texts(samples)
     captions = tuple(caption for sample in samples for caption in sample.captions)
@@ -63,7 +66,7 @@ def make_batch(
         for caption, layout in zip(captions, token_layouts(texts), strict=True)
     ]
     items = torch.tensor([sample.item for sample in samples], device=device)
-    return Batch(
+    return TrainingBatch(
         images=images,
         texts=texts,
         negatives=source.negatives([text for _, text in owned]) if owned else None,
@@ -84,3 +87,32 @@ def _numbers(rows: Sequence[Sequence[str]], device: torch.device, *, width: int 
     wide = max(width, *map(len, rows)) if rows else width
     keys = [[*map(text_key, row), *[-1] * (wide - len(row))] for row in rows]
     return torch.tensor(keys, dtype=torch.int64, device=device)
+
+
+def sentence_vectors(texts: Features) -> Float[Tensor, "captions dim"]:
+    """Unit sentence vectors of captions, by the frozen text tower alone.
+
+    Raises:
+        ConfigError: the tower gives none.
+    """
+    if texts.pooled is None:
+        raise ConfigError("loss.relevance needs a text tower that gives sentence vectors; this one gives none")
+    return unit(texts.pooled.float())
+
+
+@torch.no_grad()
+def picture_references(pairs: Pairs, tower: TextTower, *, chunk: int) -> Float[Tensor, "pairs dim"]:
+    """The mean sentence vector of all captions of every picture: products with it are mean cosines."""
+    counts = [len(pair.captions) for pair in pairs.items]
+    captions = (caption for pair in pairs.items for caption in pair.captions)
+    parts = []
+    while texts := list(islice(captions, chunk)):
+        parts.append(sentence_vectors(tower.features(texts)))
+    return _means(torch.cat(parts), counts)
+
+
+def _means(vectors: Float[Tensor, "captions dim"], counts: Sequence[int]) -> Float[Tensor, "pairs dim"]:
+    sizes = torch.tensor(counts, device=vectors.device)
+    owner = torch.arange(len(counts), device=vectors.device).repeat_interleave(sizes)
+    sums = vectors.new_zeros(len(counts), vectors.shape[1]).index_add(0, owner, vectors)
+    return sums / sizes.unsqueeze(1)

@@ -1,5 +1,7 @@
-"""TensorBoard and Weights & Biases, where a run asks for them."""
+"""What a run measures, step by step: JSON lines in its folder, TensorBoard and Weights & Biases where asked for."""
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -8,8 +10,31 @@ from typing import Any, Protocol
 from msdscore.align.recipe import Recipe
 from msdscore.encoders.specs import plain
 from msdscore.errors import require, unknown_name
+from msdscore.io.atomic import replacing
 
 LOGGERS = ("tensorboard", "wandb")
+CURVES = "curves.jsonl"
+
+
+class Curves:
+    """One JSON line for everything that was measured; a resumed run forgets what came after its checkpoint."""
+
+    def __init__(self, run: Path, *, step: int) -> None:
+        self._path = run / CURVES
+        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.is_file() else []
+        kept = [line for line in lines if _step_of(line) <= step]
+        with replacing(self._path) as file:
+            file.write("".join(f"{line}\n" for line in kept).encode())
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Append one measurement."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+
+def read_curves(run: Path) -> list[dict[str, Any]]:
+    """All measurements of a run, in order."""
+    return [json.loads(line) for line in (run / CURVES).read_text(encoding="utf-8").splitlines()]
 
 
 class Logger(Protocol):
@@ -75,3 +100,10 @@ def open_loggers(names: Sequence[str], run: Path, recipe: Recipe) -> list[Logger
             raise unknown_name("logger", name, LOGGERS)
         found.append(TensorBoard(run) if name == "tensorboard" else WeightsAndBiases(run, recipe))
     return found
+
+
+def _step_of(line: str) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return sys.maxsize  # a line that a crash cut short

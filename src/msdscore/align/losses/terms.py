@@ -1,17 +1,18 @@
-"""The terms of the training loss as pure functions of aligned unit vectors."""
+"""The terms of the training loss as pure functions of aligned unit vectors and of tables of similarities."""
 
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, softplus
 
 from msdscore.core.mixture import FitSettings, Mixture, fit, log_density
 from msdscore.encoders.heads import Projected
 
 _CLOSED = -1e9  # of a row that may have no open entry: infinities would turn its gradient into NaN
 _ROOM = 1 << 27  # similarities held at once by the token-to-patch table
+PERCENT = 100.0  # squared errors of cosines are small; in this unit they weigh as much as the other terms
 
 Table = Float[Tensor, "images captions"]
 Scalar = Float[Tensor, ""]
@@ -158,3 +159,46 @@ def _directed(side: Projected, own: Mixture, others: Mixture) -> Float[Tensor, "
 def _keys(side: Projected) -> Int[Tensor, " batch"]:
     # Farthest-first starts draw nothing, so the keys decide nothing.
     return torch.zeros(len(side), dtype=torch.int64, device=side.points.device)
+
+
+def centred(table: Table) -> Table:
+    """What a caption gains by each picture over its mean over all pictures: nothing that the text alone says stays.
+
+    >>> import torch
+    >>> centred(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
+    tensor([[-1.,  0.],
+            [ 1.,  0.]])
+    """
+    return table - table.mean(dim=0)
+
+
+def relevance(
+    references: Float[Tensor, "images dim"], sentences: Float[Tensor, "captions dim"]
+) -> Float[Tensor, "images captions"]:
+    """Mean cosine of every caption with the captions of every picture, by frozen sentence vectors.
+
+    `references` are the means of the unit sentence vectors of all captions of a picture.
+    """
+    return references @ sentences.mT
+
+
+def graded_loss(similarity: Table, wanted: Table, gain: Scalar, offset: Scalar | float = 0.0) -> Scalar:
+    r"""Squared distance of similarities to graded relevance, :math:`100\,\overline{(a s + b - r)^2}`."""
+    return PERCENT * (gain * similarity + offset - wanted).square().mean()
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """How much better captions do than their own hard negatives, under every picture of a batch."""
+
+    table: Float[Tensor, "images negatives"]
+    owner: Int[Tensor, " negatives"]  # the picture that each negative was made for
+
+    def grounded(self, scale: Scalar) -> Scalar:
+        r"""Sum of :math:`\mathrm{softplus}(-t(m_{own} - \overline m))`: only what the picture tells is rewarded."""
+        margins = centred(self.table).gather(0, self.owner.unsqueeze(0)).squeeze(0)
+        return softplus(-scale * margins).sum()
+
+    def bias(self, scale: Scalar) -> Scalar:
+        r"""Sum of :math:`(t\,\overline m)^2`: what a text gains whatever the picture; the scale cannot shrink it."""
+        return (scale.detach() * self.table.mean(dim=0)).square().sum()
