@@ -3,12 +3,13 @@ import threading
 import warnings
 import zlib
 from contextlib import suppress
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
@@ -162,16 +163,36 @@ def test_16_bit_pgm_is_scaled():
     [
         (np.array([[0, 100, 255]], dtype=np.int32), [0, 100, 255]),
         (np.array([[0, 25700, 65535]], dtype=np.int32), [0, 100, 255]),
-        (np.array([[-1000, 0, 1000]], dtype=np.int32), [0, 128, 255]),
-        (np.array([[70000, 70000, 70000]], dtype=np.int32), [0, 0, 0]),
+        (np.array([[0, 2048, 4095]], dtype=np.uint16), [0, 128, 255]),  # 12 bits stored in 16
+        (np.array([[0, 512, 1023]], dtype=np.uint16), [0, 128, 255]),
+        (np.array([[0, 128, 255]], dtype=np.uint16), [0, 128, 255]),
         (np.array([[0.0, 0.5, 1.0]], dtype=np.float32), [0, 128, 255]),
         (np.array([[0.0, 100.0, 255.0]], dtype=np.float32), [0, 100, 255]),
-        (np.array([[np.nan, 0.5, 1.0]], dtype=np.float32), [0, 128, 255]),
+        (np.array([[-0.001, 0.5, 1.001]], dtype=np.float32), [0, 128, 255]),  # overshoot of resampling
     ],
 )
 def test_deep_grey_is_scaled_by_its_range(values, expected):
-    shown = open_image(Image.fromarray(values))
-    assert [levels(shown, x, 0)[0] for x in range(3)] == expected
+    image = Image.fromarray(values)
+    for shown in (open_image(image), open_image(encoded(image, "TIFF"))):
+        assert [levels(shown, x, 0)[0] for x in range(3)] == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (np.array([[np.nan, 0.5, 1.0]], dtype=np.float32), "holds pixels that are NaN or infinite; replace them first"),
+        (np.array([[np.inf, 0.5, 1.0]], dtype=np.float32), "NaN or infinite"),
+        (np.array([[0.0, 0.5, 1e6]], dtype=np.float32), "float pixels from 0 to 1 or from 0 to 255, got 0 to 1e.06"),
+        (np.array([[-1.0, 0.0, 1.0]], dtype=np.float32), "got -1 to 1; rescale it"),
+        (np.array([[0.0, 0.5, 1.5]], dtype=np.float32), "got 0 to 1.5; rescale it"),  # black on the scale of 255
+        (np.array([[-1000, 0, 1000]], dtype=np.int32), "pixels from 0 to 65535, got -1000 to 1000; rescale it"),
+        (np.array([[0, 70000, 70000]], dtype=np.int32), "got 0 to 70000"),
+    ],
+)
+def test_values_without_a_clear_meaning_are_refused(values, reason):
+    for source in (Image.fromarray(values), encoded(Image.fromarray(values), "TIFF")):
+        with pytest.raises(ImageError, match=reason):
+            open_image(source)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
@@ -256,16 +277,18 @@ def test_postscript_is_never_run():
 def test_pictures_in_memory(tmp_path):
     with pytest.raises(ImageError, match="picture in memory: has no pixels"):
         open_image(Image.new("RGB", (0, 5)))
-    with pytest.raises(ImageError, match=r"expected uint8 values of shape \(height, width, 3\), got float64 \(2, 2\)"):
-        open_image(np.zeros((2, 2)))  # type: ignore[arg-type]
-    expected = "expected a path, the bytes of a file, a Pillow picture or a uint8 array, got "
-    for odd, got in ((None, "NoneType"), (BytesIO(b"x"), "BytesIO"), ([1], "list"), ("", "empty text")):
-        with pytest.raises(ImageError, match=f"^picture.*: {expected}{got}$"):
+    for odd, got in ((None, "NoneType"), (StringIO("x"), "a file opened as text"), ([1], "list"), ("", "empty text")):
+        with pytest.raises(ImageError, match=f"^picture.*: expected a path, .* an array or a tensor, got {got}$"):
             open_image(odd)  # type: ignore[arg-type]
     with pytest.raises(ImageError, match="^https://a.org/b.jpg: is an address, not a file; download it first$"):
         open_image("https://a.org/b.jpg")
-    with pytest.raises(ImageError, match=r"x: cannot be read \(File name too long\)$"):
+    with pytest.raises(ImageError, match="^file:///a/b.jpg: is an address, .*; give the path alone, without file:$"):
+        open_image("file:///a/b.jpg")
+    with pytest.raises(ImageError, match="is an address, not a file; decode its base64 text and give the bytes$"):
+        open_image("data:image/png;base64,AAAA")
+    with pytest.raises(ImageError, match=r"^x+ … x+: cannot be read \(File name too long\)$") as caught:
         open_image("x" * 5000)
+    assert len(str(caught.value)) < 200
     given = corners()
     shown = open_image(given)
     shown.putpixel((0, 0), BLUE)
@@ -279,8 +302,62 @@ def test_pictures_in_memory(tmp_path):
 def test_array_file_and_bytes_give_the_same_pixels(tmp_path):
     path = tmp_path / "corners.png"
     corners().save(path)
-    sources = [path, str(path), path.read_bytes(), corners(), np.asarray(corners())]
-    assert len({pixel_key(open_image(source)) for source in sources}) == 1
+    data, pixels = path.read_bytes(), np.asarray(corners())
+    written = BytesIO()
+    corners().save(written, "PNG")  # its position is the end
+    with path.open("rb") as opened:
+        sources = [path, str(path), data, bytearray(data), BytesIO(data), written, opened, corners(), pixels]
+        assert len({pixel_key(open_image(source)) for source in sources}) == 1
+
+
+def test_arrays_and_tensors_of_every_accepted_kind_give_the_same_pixels():
+    pixels = np.asarray(corners())
+    unit = pixels / 255.0
+    opaque = np.dstack([pixels, np.full(pixels.shape[:2], 255, dtype=np.uint8)])
+    first = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+    arrays = [pixels, unit, unit.astype(np.float32), unit.astype(np.float16), opaque, opaque / 255.0, pixels[:, ::1]]
+    tensors = [
+        first,
+        first / 255,
+        first.permute(1, 2, 0),
+        (first / 255).bfloat16(),
+        first.float().div(255).requires_grad_(),
+    ]
+    assert len({pixel_key(open_image(source)) for source in [*arrays, *tensors]}) == 1
+    grey = np.arange(30, dtype=np.uint8).reshape(5, 6)
+    greys = [
+        grey,
+        grey[:, :, None],
+        torch.from_numpy(grey),
+        torch.from_numpy(grey)[None],
+        np.repeat(grey[:, :, None], 3, 2),
+    ]
+    assert len({pixel_key(open_image(source)) for source in greys}) == 1
+    assert open_image(np.zeros((2, 2, 4), dtype=np.uint8)).getpixel((0, 0)) == WHITE
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (np.zeros((3, 8, 9), dtype=np.uint8), r"got \(3, 8, 9\); channels come last: array.transpose\(1, 2, 0\)"),
+        (np.zeros((1, 8, 9, 3), dtype=np.uint8), "give the pictures of a batch one by one"),
+        (np.zeros(8, dtype=np.uint8), r"expected an array of shape \(height, width\), .*, got \(8,\)"),
+        (np.zeros((8, 9, 2), dtype=np.uint8), r"got \(8, 9, 2\)"),
+        (np.zeros((0, 9, 3), dtype=np.uint8), "has no pixels"),
+        (np.zeros((8, 9, 3), dtype=np.int64), "expected uint8 values from 0 to 255 or floats from 0 to 1, got int64"),
+        (np.full((8, 9, 3), 255.0), "expected floats from 0 to 1, got 255 to 255; .* give levels as uint8"),
+        (np.linspace(-2.1, 2.6, 12).reshape(2, 2, 3), r"got -2\.1 to 2\.6; undo a normalisation"),
+        (np.full((8, 9, 3), np.nan), "NaN or infinite"),
+        (torch.zeros(5, 8, 9), r"a tensor of shape \(3, height, width\) or \(height, width, 3\), got \(5, 8, 9\)"),
+        (torch.zeros(3, 8, 3), r"shape \(3, 8, 3\) may have its channels first or last"),
+        (torch.zeros(1, 3, 8, 9), "give the pictures of a batch one by one"),
+        (torch.zeros(3, 8, 9, dtype=torch.int32), "got int32"),
+        (torch.zeros(3, 1, 900), r"900x1 pixels is thinner"),
+    ],
+)
+def test_wrong_layouts_and_ranges_are_refused(source, reason):
+    with pytest.raises(ImageError, match=f"^picture in memory: .*{reason}"):
+        open_image(source)
 
 
 def test_threads_leave_the_process_as_it_was():

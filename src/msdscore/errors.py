@@ -62,6 +62,18 @@ class CaptionError(RowError):
     """A caption that holds nothing to score."""
 
 
+def shortened(text: str, limit: int = 120) -> str:
+    """A name or a value for a message, without the middle of one that is very long.
+
+    >>> shortened("a" * 50 + "dog.jpg", 20)
+    'aaaaaaaaaa … dog.jpg'
+    """
+    if len(text) <= limit:
+        return text
+    end = limit // 3 + 1
+    return f"{text[: limit - end - 3]} … {text[-end:]}"
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     """The error for a name that does not exist, with the nearest known ones.
 
@@ -71,7 +83,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=2, cutoff=0.6)
     guess = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-    return UnknownNameError(f"unknown {kind} {name!r}.{guess} Known: {', '.join(names) or 'none'}")
+    return UnknownNameError(f"unknown {kind} {shortened(name)!r}.{guess} Known: {', '.join(names) or 'none'}")
 
 
 def require(module: str, *, extra: str) -> ModuleType:

@@ -1,5 +1,6 @@
 """Safe decoding of pictures: whatever comes, an upright RGB picture or one `ImageError`."""
 
+import os
 import re
 import stat
 import threading
@@ -9,19 +10,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, TypeAlias
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from msdscore.errors import ConfigError, ImageError
-from msdscore.io.modes import to_rgb
+from msdscore.errors import ConfigError, ImageError, shortened
+from msdscore.io.pixels import Pixels, Tensor, from_array, from_tensor, to_rgb
 
-ImageSource: TypeAlias = str | Path | bytes | Image.Image | np.ndarray[Any, np.dtype[np.uint8]]
+# A path, the bytes of a file or an open one, a Pillow picture, an array or a tensor; see `open_image`.
+ImageSource: TypeAlias = str | Path | bytes | bytearray | IO[bytes] | Image.Image | Pixels | Tensor
 
 # Formats with a mark of their own, decoded in process: EPS starts Ghostscript, TGA takes nearly any bytes.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM", "HEIF")
-ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://|data:")  # what is no path
+_ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://|(data|file):")  # what is no path
 _ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -60,6 +62,9 @@ _DEFAULT = ImageLimits()
 def open_image(source: ImageSource, *, limits: ImageLimits = _DEFAULT) -> Image.Image:
     """The picture decoded, upright, in RGB mode; of an animation the first frame, transparency on white.
 
+    Arrays are (height, width) for grey, else with 1, 3 or 4 channels last; tensors may have their channels first.
+    Their values are uint8, or floats from 0 to 1.
+
     Raises `ImageError` with one line that names the source and the reason, never anything else.
 
     >>> open_image(np.zeros((2, 3, 3), dtype=np.uint8)).size
@@ -76,27 +81,47 @@ def open_image(source: ImageSource, *, limits: ImageLimits = _DEFAULT) -> Image.
         raise ImageError(f"{name}: cannot be decoded ({_reason(error)})") from error
 
 
+def refuse_address(text: str) -> None:
+    """Raise an `ImageError` for an address such as https://…, with what to give instead."""
+    match = _ADDRESS.match(text)
+    if match is None:
+        return
+    remedies = {
+        "file": "give the path alone, without file:",
+        "data": "decode its base64 text and give the bytes",
+    }
+    remedy = remedies.get((match[1] or match[2]).lower(), "download it first")
+    raise ImageError(f"is an address, not a file; {remedy}")
+
+
 def _decode(source: ImageSource, limits: ImageLimits) -> Image.Image:
     if isinstance(source, np.ndarray):
-        return _checked(_from_array(source), limits)
+        return _checked(from_array(source), limits)
+    if isinstance(source, Tensor):
+        return _checked(from_tensor(source), limits)
     if isinstance(source, Image.Image):
         return _finish(_checked(source, limits))
-    if not isinstance(source, bytes | str | Path) or source == "":
-        got = "empty text" if source == "" else type(source).__name__
-        raise ImageError(f"expected a path, the bytes of a file, a Pillow picture or a uint8 array, got {got}")
-    if isinstance(source, str) and ADDRESS.match(source):
-        raise ImageError("is an address, not a file; download it first")
-    data = source if isinstance(source, bytes) else _read(Path(source), limits)
-    with _open(data, limits) as image:
+    with _open(_content(source, limits), limits) as image:
         return _finish(_checked(image, limits))
 
 
-def _from_array(pixels: np.ndarray[Any, Any]) -> Image.Image:
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-        raise ImageError(f"expected uint8 values of shape (height, width, 3), got {pixels.dtype} {pixels.shape}")
-    if pixels.size == 0:
-        raise ImageError("has no pixels")
-    return Image.fromarray(pixels)
+def _content(source: str | Path | bytes | bytearray | IO[bytes], limits: ImageLimits) -> bytes:
+    """The bytes of a file, however it is given."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source)
+    if isinstance(source, BytesIO):
+        return source.getvalue()  # wherever its position is: after `save` it stands at the end
+    if isinstance(source, str | os.PathLike) and source != "":
+        refuse_address(str(source))
+        return _read(Path(source), limits)
+    data = source.read(limits.max_bytes + 1) if hasattr(source, "read") else None
+    if not isinstance(data, bytes):
+        got = "empty text" if source == "" else "a file opened as text" if data is not None else type(source).__name__
+        raise ImageError(
+            "expected a path, the bytes of a file, a file opened for reading bytes, a Pillow picture, an array or a "
+            f"tensor, got {got}"
+        )
+    return data
 
 
 def _read(path: Path, limits: ImageLimits) -> bytes:
@@ -174,11 +199,11 @@ def _no_warnings() -> Iterator[None]:
 
 def _name(source: ImageSource) -> str:
     if isinstance(source, str | Path):
-        return str(source) or "picture"
-    if isinstance(source, bytes):
+        return shortened(str(source)) or "picture"
+    if isinstance(source, bytes | bytearray):
         return f"picture of {len(source)} bytes"
     return "picture in memory"
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return shortened(" ".join(str(error).split()), 300) or type(error).__name__

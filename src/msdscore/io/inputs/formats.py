@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
-from msdscore.errors import InputError
+from msdscore.errors import InputError, shortened
 from msdscore.io.inputs.arrow import ParquetTable, SavedDataset
 from msdscore.io.inputs.json_document import JsonDocument
 from msdscore.io.inputs.records import Records
@@ -40,7 +40,7 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
         return _reader(format or "jsonl", "-")(_spool(sys.stdin.buffer, until))
     path = Path(source)
     if not path.exists():
-        raise InputError(f"{path}: no such file")
+        raise InputError(f"{shortened(str(path))}: no such file")
     name = format or ("dataset" if path.is_dir() else path.suffix.lower().removeprefix("."))
     reader = _reader(name, str(path))
     if path.is_file() or path.is_dir():

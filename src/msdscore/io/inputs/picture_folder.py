@@ -5,7 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msdscore.errors import ImageError, InputError
+from msdscore.errors import ImageError, InputError, shortened
 
 _SUFFIXES = re.compile(r"\.(jpe?g|jpe|jfif|png|webp|gif|bmp|tiff?|avif|hei[cf]|jp2|p[bgnp]m)", re.IGNORECASE)
 # Behind a prefix only a padded number counts: "1_2.jpg" is not the picture of 2.
@@ -36,9 +36,11 @@ class PictureFolder:
         self._list_once()
         names = self._named(key) if isinstance(key, str) else self._numbered(key)
         if not names:
-            raise ImageError(f"no picture for id {key} in {self.path}")
+            raise ImageError(f"no picture for id {shortened(str(key))} in {self.path}")
         if len(names) > 1:
-            raise ImageError(f"several pictures for id {key} in {self.path}: {', '.join(sorted(names)[:4])}")
+            raise ImageError(
+                f"several pictures for id {shortened(str(key))} in {self.path}: {', '.join(sorted(names)[:4])}"
+            )
         return self.path / names[0]
 
     def _named(self, key: str) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from msdscore.errors import CaptionError, ImageError, InputError
+from msdscore.errors import CaptionError, ImageError, InputError, shortened
 from msdscore.io.hashing import text_key
-from msdscore.io.images import ADDRESS
+from msdscore.io.images import refuse_address
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.picture_folder import PictureFolder
 from msdscore.io.inputs.records import Record, Records, seen_columns
@@ -111,7 +111,7 @@ class RowSource:
         if isinstance(key, float) and key.is_integer():
             key = int(key)
         if not isinstance(key, str | int) or isinstance(key, bool):
-            raise ImageError(f"{key_name} must be text or a whole number, got {key!r}")
+            raise ImageError(f"{key_name} must be text or a whole number, got {shortened(repr(key))}")
         return self._pictures.find(key)
 
 
@@ -191,8 +191,10 @@ def _image_content(name: str, value: Any) -> str | bytes:
         return value
     if not isinstance(value, str):
         raise ImageError(f"{name} must be a path or bytes, got {type(value).__name__}")
-    if ADDRESS.match(value):
-        raise ImageError(f"{name} is an address, not a file: {value[:80]}; download it first")
+    try:
+        refuse_address(value)
+    except ImageError as error:
+        raise ImageError(f"{name} {error}: {shortened(value)}") from error
     return value
 
 
@@ -201,7 +203,7 @@ def _claim(first_of: dict[int, int], given: str | None, index: int) -> str | Non
     if given is None:
         return None
     first = first_of.setdefault(text_key(given), index)
-    return None if first == index else f"id {given!r} is already that of row {first}"
+    return None if first == index else f"id {shortened(given)!r} is already that of row {first}"
 
 
 def _text(value: Any) -> str | None:
