@@ -13,7 +13,7 @@ from PIL import Image
 from align_data import captions_of, draw, make_rows, recipe, source, things
 from msdscore.align.data.formats import DataSource, open_pairs
 from msdscore.align.data.negatives import make_negatives
-from msdscore.align.data.pictures import PictureReader
+from msdscore.align.data.pairs import picture_content
 from msdscore.align.data.samples import BatchPlan, SampleReader, read_batches
 from msdscore.align.data.views import make_view
 from msdscore.align.repeatable import epoch_order, stream
@@ -112,12 +112,11 @@ FORMATS = [llava, coco, single_captions, picture_table, table_with_pictures, sha
 def test_every_format_gives_the_same_pictures_and_captions(make, tmp_path):
     make_rows(tmp_path)
     pairs = open_pairs(make(tmp_path))
-    reader = PictureReader()
     assert len(pairs) == 8
     for pair, (_, colour, shape) in zip(pairs.items, things(), strict=True):
         wanted = captions_of(colour, shape)[: 1 if make is llava else 2]
         assert list(pair.captions) == wanted
-        assert open_image(reader.read(pair.picture)).tobytes() == draw(colour, shape).tobytes()
+        assert open_image(picture_content(pair.picture)).tobytes() == draw(colour, shape).tobytes()
 
 
 def test_shards_may_be_a_pattern_a_folder_or_texts(tmp_path):

@@ -8,8 +8,7 @@ from jaxtyping import Float, Int
 from PIL.Image import Image
 from torch import Tensor
 
-from msdscore.align.data.pairs import Pair, Pairs
-from msdscore.align.data.pictures import PictureReader
+from msdscore.align.data.pairs import Pair, Pairs, picture_content
 from msdscore.align.features.live import join_points
 from msdscore.align.losses.terms import caption_table, token_table
 from msdscore.encoders.heads import AlignedHeads, Projected
@@ -64,10 +63,10 @@ def embed_pairs(
     Raises:
         InputError: no picture can be read.
     """
-    reader, counted = PictureReader(), _Counted()
+    counted = _Counted()
     images, texts = list[Projected](), list[Projected]()
     for start in range(0, len(pairs), chunk):
-        pictures, captions = _read(pairs.items[start : start + chunk], reader, counted)
+        pictures, captions = _read(pairs.items[start : start + chunk], counted)
         if pictures:
             images.append(_kept(heads.project_images(towers[0].features(pictures)), local))
             parts = _parts(captions, chunk)
@@ -90,11 +89,11 @@ class _Counted:
     owner: list[int] = field(default_factory=list)
 
 
-def _read(pairs: Sequence[Pair], reader: PictureReader, counted: _Counted) -> tuple[list[Image], list[str]]:
+def _read(pairs: Sequence[Pair], counted: _Counted) -> tuple[list[Image], list[str]]:
     pictures, captions = list[Image](), list[str]()
     for pair in pairs:
         try:
-            pictures.append(open_image(reader.read(pair.picture)))
+            pictures.append(open_image(picture_content(pair.picture)))
         except ImageError:
             counted.unreadable += 1
             continue

@@ -9,8 +9,8 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from msdscore.benchmarks.readers.stored import StoredImage
 from msdscore.errors import InputError
+from msdscore.io.parquet_images import StoredImage
 
 Image = Path | StoredImage
 Kind = Literal["pairs", "rated", "battles"]

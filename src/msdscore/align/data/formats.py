@@ -2,28 +2,26 @@
 
 import json
 import re
-import tarfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.align.data.pairs import Found, Pairs, Skip, checked, collect
-from msdscore.align.data.pictures import Cell, Picture, Slice
+from msdscore.align.data.pairs import Found, Pairs, Picture, Skip, checked, collect
 from msdscore.errors import InputError, unknown_name
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import CAPTION_NAMES, IMAGE_NAMES
+from msdscore.io.parquet_images import StoredImage
+from msdscore.io.tar import read_samples
 
 CAPTIONS = ("captions", *CAPTION_NAMES, "sentences")
 NEGATIVES = ("negatives", "negative_caption", "negative_captions", "hard_negatives")
-_PICTURE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "avif")
 _TEXT_ENDINGS = ("txt", "caption")
-_LARGEST_TEXT = 1 << 20  # bytes of a caption file in a shard
 FORMATS = ("llava", "coco", "rows", "table", "shards")
 
 
@@ -87,17 +85,17 @@ class PictureStore:
 
     def __init__(self, places: Sequence[Path], *, beside: Path) -> None:
         self._folders = [path for path in places if path.is_dir()] or [beside]
-        self._cells: dict[str, Cell] = {}
+        self._stored: dict[str, StoredImage] = {}
         for path in places:
             if path.suffix == ".parquet":
-                self._cells.update(_picture_table(path))
+                self._stored.update(_picture_table(path))
             elif not path.is_dir():
                 raise InputError(f"{path}: no such folder or Parquet file of pictures")
 
     def find(self, name: str) -> Picture:
         """The picture of this name; a file is not opened before it is needed."""
-        if name in self._cells:
-            return self._cells[name]
+        if name in self._stored:
+            return self._stored[name]
         for folder in self._folders[:-1]:
             if (folder / name).is_file():
                 return folder / name
@@ -148,20 +146,21 @@ def read_table(path: Path, store: PictureStore) -> Iterator[Found]:
         image = next((name for name in IMAGE_NAMES if name in names), None)
         inside = image is not None and not pa.types.is_string(file.schema_arrow.field(image).type)
         wanted = [name for name in names if name in (*CAPTIONS, *NEGATIVES) or (name == image and not inside)]
-        for group in range(file.metadata.num_row_groups):
-            for row, values in enumerate(file.read_row_group(group, columns=wanted).to_pylist()):
-                cell = Cell(path, str(image), group, row) if inside else None
-                yield _row(values, store, path.name, cell=cell)
+        groups = (file.read_row_group(group, columns=wanted) for group in range(file.metadata.num_row_groups))
+        for row, values in enumerate(values for group in groups for values in group.to_pylist()):
+            stored = StoredImage(f"row {row}", path, row, str(image)) if inside else None
+            yield _row(values, store, path.name, stored=stored)
 
 
 def read_shards(paths: Sequence[Path]) -> Iterator[Found]:
     """WebDataset shards: files of one key before the first dot make one pair."""
     for path in paths:
-        try:
-            with tarfile.open(path, "r:") as shard:
-                yield from _shard(path, shard)
-        except tarfile.TarError as error:
-            raise InputError(f"{path}: not an uncompressed tar shard ({error})") from error
+        for sample in read_samples(path, (*_TEXT_ENDINGS, "json")):
+            captions = [caption for ending, text in sample.texts for caption in _shard_captions(text, ending)]
+            if sample.picture is None:
+                yield Skip(f"{path.name}: {sample.key} has no picture")
+            else:
+                yield checked(sample.picture, captions)
 
 
 def is_llava(path: Path) -> bool:
@@ -200,11 +199,11 @@ def _document(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _row(values: Mapping[str, Any], store: PictureStore, source: str, *, cell: Cell | None = None) -> Found:
+def _row(values: Mapping[str, Any], store: PictureStore, source: str, *, stored: StoredImage | None = None) -> Found:
     captions = _list(next((values[name] for name in CAPTIONS if name in values), None))
     negatives = _list(next((values[name] for name in NEGATIVES if name in values), None))
-    if cell is not None:
-        return checked(cell, captions, negatives)
+    if stored is not None:
+        return checked(stored, captions, negatives)
     name = next((values[name] for name in IMAGE_NAMES if isinstance(values.get(name), str)), None)
     if not name:
         return Skip(f"{source}: a row without a picture; expected one of {', '.join(IMAGE_NAMES)}")
@@ -217,44 +216,15 @@ def _list(value: Any) -> list[Any]:
     return [item.get("raw") if isinstance(item, dict) else item for item in items]
 
 
-def _picture_table(path: Path) -> dict[str, Cell]:
+def _picture_table(path: Path) -> dict[str, StoredImage]:
     with pq.ParquetFile(path) as file:
         if not {"file_name", "image"} <= set(file.schema_arrow.names):
             raise InputError(f"{path}: a table of pictures needs the columns file_name and image")
-        return {
-            name: Cell(path, "image", group, row)
-            for group in range(file.metadata.num_row_groups)
-            for row, name in enumerate(file.read_row_group(group, columns=["file_name"])["file_name"].to_pylist())
-        }
+        names = file.read(columns=["file_name"])["file_name"].to_pylist()
+    return {name: StoredImage(str(name), path, row) for row, name in enumerate(names)}
 
 
-def _shard(path: Path, shard: tarfile.TarFile) -> Iterator[Found]:
-    key, picture, captions = "", None, list[Any]()
-    for member in shard:
-        if not member.isfile():
-            continue
-        name = PurePosixPath(member.name)
-        stem, _, ending = name.name.partition(".")
-        here = str(name.parent / stem)
-        if here != key:
-            if key:
-                yield _shard_pair(path, key, picture, captions)
-            key, picture, captions = here, None, []
-        if ending.lower() in _PICTURE_ENDINGS:
-            picture = Slice(path, member.offset_data, member.size)
-        elif ending.lower() in (*_TEXT_ENDINGS, "json") and member.size <= _LARGEST_TEXT:
-            captions += _shard_captions(shard, member, ending.lower())
-    if key:
-        yield _shard_pair(path, key, picture, captions)
-
-
-def _shard_pair(path: Path, key: str, picture: Slice | None, captions: Sequence[Any]) -> Found:
-    return Skip(f"{path.name}: {key} has no picture") if picture is None else checked(picture, captions)
-
-
-def _shard_captions(shard: tarfile.TarFile, member: tarfile.TarInfo, ending: str) -> list[Any]:
-    file = shard.extractfile(member)
-    text = file.read().decode("utf-8", "replace") if file is not None else ""
+def _shard_captions(text: str, ending: str) -> list[Any]:
     if ending != "json":
         return [text]
     try:

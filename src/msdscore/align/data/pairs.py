@@ -3,12 +3,17 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.align.data.pictures import Cell, Picture, Slice
 from msdscore.errors import InputError
+from msdscore.io.parquet_images import StoredImage
+from msdscore.io.tar import TarImage
+
+Picture: TypeAlias = Path | StoredImage | TarImage  # where a training picture lies
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,15 @@ def _texts(values: Iterable[object]) -> tuple[str, ...]:
     return tuple(value.strip() for value in values if isinstance(value, str) and value.strip())
 
 
+def picture_content(picture: Picture) -> Path | bytes:
+    """The path of a file, or the bytes of a picture kept elsewhere.
+
+    Raises:
+        ImageError: there are no bytes.
+    """
+    return picture if isinstance(picture, Path) else picture.read()
+
+
 def _join(first: Pair | None, second: Pair) -> Pair:
     if first is None:
         return second
@@ -93,9 +107,9 @@ def _blocks(items: Sequence[Pair]) -> npt.NDArray[np.int64]:
 
 
 def _block(picture: Picture) -> object:
-    if isinstance(picture, Cell):
-        return picture.path, picture.group
-    return picture.path if isinstance(picture, Slice) else picture
+    if isinstance(picture, StoredImage):
+        return picture.file, picture.group
+    return picture.path if isinstance(picture, TarImage) else picture
 
 
 def _fingerprint(items: Sequence[Pair]) -> str:
@@ -108,6 +122,6 @@ def _fingerprint(items: Sequence[Pair]) -> str:
 
 
 def _name(picture: Picture) -> str:
-    if isinstance(picture, Cell):
-        return f"{picture.path.name}:{picture.group}:{picture.row}"
-    return f"{picture.path.name}:{picture.offset}" if isinstance(picture, Slice) else picture.name
+    if isinstance(picture, StoredImage):
+        return f"{picture.file.name}:{picture.row}"
+    return f"{picture.path.name}:{picture.offset}" if isinstance(picture, TarImage) else picture.name

@@ -9,8 +9,7 @@ from random import Random
 from PIL import Image
 
 from msdscore.align.data.negatives import all_words, class_weights, make_negatives, stem
-from msdscore.align.data.pairs import Pair, Pairs
-from msdscore.align.data.pictures import PictureReader
+from msdscore.align.data.pairs import Pair, Pairs, picture_content
 from msdscore.align.data.views import make_view, pick_view
 from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import epoch_order, stream
@@ -54,7 +53,6 @@ class SampleReader:
         # The same for every epoch: what a pair says is read once.
         self._words = lru_cache(_REMEMBERED)(self._find_words)
         self._banned = lru_cache(_REMEMBERED)(all_words)
-        self._reader = PictureReader(groups=2 * recipe.sample.window)
         by_rule = recipe.loss.wants_negatives and recipe.sample.negative_source != "supplied"
         self._weights = class_weights(text for pair in pairs.items for text in pair.captions) if by_rule else {}
 
@@ -80,7 +78,7 @@ class SampleReader:
         Raises:
             ImageError: it cannot be read.
         """
-        return open_image(self._reader.read(self.pairs.items[item].picture))
+        return open_image(picture_content(self.pairs.items[item].picture))
 
     def view(self, picture: Image.Image, item: int, view: int) -> Image.Image:
         """One view of a decoded picture."""

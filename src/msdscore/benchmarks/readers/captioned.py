@@ -8,8 +8,8 @@ import numpy as np
 
 from msdscore.benchmarks.base import Image, Note, Pair, Reading
 from msdscore.benchmarks.readers.files import find_all, missing, tidy
-from msdscore.benchmarks.readers.stored import StoredImage, read_columns
 from msdscore.errors import InputError
+from msdscore.io.parquet_images import StoredImage, read_columns
 
 GET_RSICD = "https://huggingface.co/datasets/arampacha/rsicd (folder data)"
 GET_ROCOV2 = "https://huggingface.co/datasets/eltorio/ROCOv2-radiology (folder data; non-commercial licence)"

@@ -6,8 +6,8 @@ from typing import Any
 
 from msdscore.benchmarks.base import Aspect, Battle, Image, Reading, Winner
 from msdscore.benchmarks.readers.files import find_all, folder, missing
-from msdscore.benchmarks.readers.stored import StoredImage, read_columns, stored_images
 from msdscore.errors import InputError
+from msdscore.io.parquet_images import StoredImage, read_columns, stored_images
 
 ASPECTS = ("mistakes", "omissions", "overall_quality")
 GET = "https://huggingface.co/datasets/amitha/docent-eval-coarse (pictures: amitha/docent)"

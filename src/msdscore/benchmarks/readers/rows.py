@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msdscore.benchmarks.base import Image, Pair, Rated, Reading
 from msdscore.benchmarks.readers.files import field, find_all, read_jsonl, tidy, unique
-from msdscore.benchmarks.readers.stored import StoredImage, stored_images
+from msdscore.io.parquet_images import StoredImage, stored_images
 
 
 def find_rows(root: Path, name: str) -> Path | None:

@@ -8,12 +8,12 @@ import numpy as np
 from PIL.Image import Image as Picture
 
 from msdscore.benchmarks.base import Image, Item, picture
-from msdscore.benchmarks.readers.stored import StoredImage
 from msdscore.benchmarks.run.portions import Portion
 from msdscore.benchmarks.run.store import TextStore
 from msdscore.benchmarks.run.vectors import make_vectors
 from msdscore.errors import RowError
 from msdscore.io.images import ImageLimits, open_image
+from msdscore.io.parquet_images import StoredImage
 from msdscore.metrics.base import Cases, Metric
 from msdscore.scoring.scorer import Scorer
 

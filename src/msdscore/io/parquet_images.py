@@ -1,0 +1,101 @@
+"""Pictures that lie inside Parquet files: found by name, read from any thread when asked for."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from msdscore.errors import ImageError, InputError
+
+_HELD_BYTES = 1 << 30  # of encoded pictures that are kept for neighbouring rows, whatever the number of files
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImage:
+    """One cell of a picture column, in the layout of Hugging Face datasets ({bytes, path}) or as plain bytes."""
+
+    name: str
+    file: Path
+    row: int
+    column: str = "image"
+
+    @property
+    def group(self) -> int:
+        """The row group that holds the cell; pictures of one group are read together."""
+        return int(np.searchsorted(_group_starts(self.file), self.row, side="right")) - 1
+
+    def read(self) -> bytes:
+        """The picture's encoded bytes; neighbouring rows come from the same read.
+
+        Raises:
+            ImageError: there are no bytes.
+        """
+        group = self.group
+        try:
+            cells = _GROUPS.column(self.file, self.column, group)
+        except (OSError, pa.ArrowException) as error:
+            raise ImageError(f"{self.file}: cannot be read ({error})") from error
+        cell = cells[self.row - int(_group_starts(self.file)[group])].as_py()
+        data = cell.get("bytes") if isinstance(cell, dict) else cell
+        if not isinstance(data, bytes) or not data:
+            raise ImageError(f"{self.file} row {self.row} ({self.name}) holds no picture bytes")
+        return data
+
+
+def stored_images(files: Iterable[Path], key: str) -> dict[str, StoredImage]:
+    """Every picture of some Parquet files by the file name in column `key`; picture bytes stay unread."""
+    found: dict[str, StoredImage] = {}
+    for file in files:
+        for row, value in enumerate(read_columns(file, (key,))[key]):
+            name = PurePosixPath(str(value)).name
+            found.setdefault(name, StoredImage(name, file, row))
+    return found
+
+
+def read_columns(file: Path, columns: tuple[str, ...]) -> dict[str, list[Any]]:
+    """Some columns of a Parquet file as lists."""
+    try:
+        present = pq.read_schema(file).names
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be read as Parquet: {error}") from error
+    lacking = [name for name in columns if name not in present]
+    if lacking:
+        raise InputError(f"{file} lacks the columns {', '.join(lacking)}; it has {', '.join(present)}")
+    table: dict[str, list[Any]] = pq.read_table(file, columns=list(columns)).to_pydict()
+    return table
+
+
+@lru_cache(maxsize=64)
+def _group_starts(file: Path) -> Any:
+    metadata = pq.read_metadata(file)
+    sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+
+
+class _RowGroups:
+    """Picture columns of the row groups in use, the oldest dropped first; a group is read by one thread alone."""
+
+    def __init__(self) -> None:
+        self._columns: OrderedDict[tuple[Path, str, int], pa.ChunkedArray] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def column(self, file: Path, name: str, group: int) -> pa.ChunkedArray:
+        key = (file, name, group)
+        with self._lock:
+            if key not in self._columns:
+                with pq.ParquetFile(file) as opened:
+                    self._columns[key] = opened.read_row_group(group, columns=[name]).column(name)
+                while len(self._columns) > 1 and sum(held.nbytes for held in self._columns.values()) > _HELD_BYTES:
+                    self._columns.popitem(last=False)
+            self._columns.move_to_end(key)
+            return self._columns[key]
+
+
+_GROUPS = _RowGroups()

@@ -1,0 +1,69 @@
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from msdscore.errors import ImageError, InputError
+from msdscore.io import parquet_images
+from msdscore.io.parquet_images import StoredImage, read_columns, stored_images
+from msdscore.io.tar import TarImage, read_samples
+
+
+def picture_table(path, count=10, group=3):
+    cells = [{"bytes": b"picture %d" % number, "path": None} for number in range(count)]
+    table = pa.table({"file_name": [f"a/{number}.jpg" for number in range(count)], "image": cells})
+    pq.write_table(table, path, row_group_size=group)
+    return path
+
+
+def test_stored_pictures_are_found_by_name_and_read_from_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_images, "_HELD_BYTES", 1)  # every row group pushes the last one out
+    found = stored_images([picture_table(tmp_path / "p.parquet")], "file_name")
+    assert list(found) == [f"{number}.jpg" for number in range(10)]
+    assert [image.group for image in found.values()] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3]
+    with ThreadPoolExecutor(4) as pool:
+        read = list(pool.map(StoredImage.read, list(found.values()) * 5))
+    assert read == [b"picture %d" % number for number in range(10)] * 5
+
+
+def test_a_row_group_is_read_once(tmp_path, monkeypatch):
+    opened = []
+    real = pq.ParquetFile
+    monkeypatch.setattr(parquet_images.pq, "ParquetFile", lambda file: opened.append(file) or real(file))
+    path = picture_table(tmp_path / "once.parquet")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(StoredImage.read, [StoredImage("x", path, row) for row in (0, 1, 2)] * 4))
+    assert opened == [path]
+
+
+def test_cells_without_bytes_and_files_without_columns_say_so(tmp_path):
+    path = tmp_path / "odd.parquet"
+    pq.write_table(pa.table({"file_name": ["a.jpg", "b.jpg"], "image": [None, b"plain bytes"]}), path)
+    assert StoredImage("b.jpg", path, 1).read() == b"plain bytes"
+    with pytest.raises(ImageError, match=r"odd\.parquet row 0 \(a\.jpg\) holds no picture bytes"):
+        StoredImage("a.jpg", path, 0).read()
+    with pytest.raises(InputError, match="lacks the columns caption; it has file_name, image"):
+        read_columns(path, ("caption",))
+
+
+def test_samples_of_a_shard(tmp_path):
+    path = tmp_path / "s.tar"
+    with tarfile.open(path, "w") as shard:
+        for name, content in (("d/1.jpg", b"one"), ("d/1.txt", b"a dog"), ("d/2.PNG", b"two"), ("d/2.cls", b"7")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            shard.addfile(member, BytesIO(content))
+    first, second = read_samples(path, ("txt",))
+    assert (first.key, first.texts) == ("d/1", [("txt", "a dog")])
+    assert (second.key, second.texts) == ("d/2", [])
+    assert first.picture is not None
+    assert second.picture is not None
+    assert (first.picture.read(), second.picture.read()) == (b"one", b"two")
+    with pytest.raises(ImageError, match="is cut off before byte"):
+        TarImage(path, path.stat().st_size - 1, 5).read()
+    (tmp_path / "no.tar").write_text("text" * 400)
+    with pytest.raises(InputError, match=r"no\.tar: not an uncompressed tar shard"):
+        list(read_samples(tmp_path / "no.tar", ("txt",)))
