@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from msdscore.encoders import lite2
-from msdscore.encoders.mini import load_mini
+from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.mini.encoder import lite2, load_mini
 
 COUNT = 32
 
@@ -31,9 +31,9 @@ def main():
     noise = np.random.RandomState(0)
     pictures = [Image.fromarray(noise.randint(0, 255, (240, 320, 3), dtype=np.uint8)) for _ in range(COUNT)]
     captions = [f"a dog number {number} runs on the wet sand of a beach" for number in range(COUNT)]
-    one_pass = seconds(lambda: encoder.encode_images(pictures))
+    one_pass = seconds(lambda: encode_pictures(encoder, pictures))
     lite2._fused = lambda: None
-    two_passes = seconds(lambda: encoder.encode_images(pictures))
+    two_passes = seconds(lambda: encode_pictures(encoder, pictures))
     read = seconds(lambda: encoder.encode_texts(captions))
     speed, wait = COUNT / one_pass, 1e3 * read / COUNT
     print(f"{torch.get_num_threads()} threads: {speed:.1f} pictures a second, {wait:.1f} ms a caption")

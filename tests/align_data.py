@@ -12,7 +12,7 @@ from msdscore.align.data.formats import DataSource
 from msdscore.align.recipe import Recipe
 from msdscore.align.recipe_file import recipe_from
 from msdscore.core.sphere import masked_mean
-from msdscore.encoders.heads import Projected
+from msdscore.encoders.aligned.heads import Projected
 
 COLOURS = ("red", "green", "blue", "yellow")
 SHAPES = ("square", "circle")

@@ -19,7 +19,7 @@ from msdscore.align.losses.terms import (
 )
 from msdscore.core.divergence import terms
 from msdscore.core.mixture import FitSettings, fit
-from msdscore.encoders.heads import Projected
+from msdscore.encoders.aligned.heads import Projected
 
 
 def test_info_nce_is_the_papers_formula():

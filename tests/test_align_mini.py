@@ -22,13 +22,14 @@ from msdscore.align.run.session import TrainOptions, start_session
 from msdscore.align.run.towers import open_towers
 from msdscore.align.run.train import train
 from msdscore.cli.app import app
-from msdscore.encoders.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
-from msdscore.encoders.mini import load_mini, shipped_folder
-from msdscore.encoders.mini_heads import HeadSizes, MiniHeads
-from msdscore.encoders.packaged import read_tensors
+from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
+from msdscore.encoders.aligned.towers.base import ImageTowerSpec, Points, TextTowerSpec
+from msdscore.encoders.aligned.towers.load import tower_dims
+from msdscore.encoders.base import encode_pictures, prepare_all
+from msdscore.encoders.loading.packages import read_tensors
+from msdscore.encoders.mini.encoder import load_mini, shipped_folder
+from msdscore.encoders.mini.heads import HeadSizes, MiniHeads
 from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.tower_load import tower_dims
-from msdscore.encoders.towers import ImageTowerSpec, Points, TextTowerSpec
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.scoring.scorer import Scorer
 
@@ -69,7 +70,7 @@ def test_the_towers_see_what_the_shipped_encoder_sees():
     towers = open_towers(recipe, torch.device("cpu"))
     assert tower_dims(*towers) == (SideDims(1752, 1752), SideDims(1536, 768, 384))
     heads = shipped._parts.heads
-    pictures, seen = shipped.encode_images(PICTURES[:2]), towers[0].features(PICTURES[:2])
+    pictures, seen = encode_pictures(shipped, PICTURES[:2]), towers[0].features(prepare_all(towers[0], PICTURES[:2]))
     points = torch.nn.functional.normalize(heads.li(seen.local.vectors), dim=-1)
     assert torch.allclose(points, pictures.points, atol=1e-5)
     pooled = torch.nn.functional.normalize(heads.gi(seen.whole.vectors[:, 0]), dim=-1)
@@ -124,7 +125,7 @@ def test_the_export_loads_as_mini_and_gives_the_vectors_of_the_run(run, tmp_path
     # The other form of export holds the same heads over the same towers.
     aligned = load_encoder(str(export(run, tmp_path / "aligned")), device="cpu")
     for ours, theirs in (
-        (made.encode_images(PICTURES), aligned.encode_images(PICTURES)),
+        (encode_pictures(made, PICTURES), encode_pictures(aligned, PICTURES)),
         (made.encode_texts(CAPTIONS), aligned.encode_texts(CAPTIONS)),
     ):
         assert torch.allclose(ours.pooled, theirs.pooled, atol=1e-5)

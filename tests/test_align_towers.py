@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from align_data import draw
-from msdscore.encoders.content import content_tokens, words_at
-from msdscore.encoders.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims, make_head
-from msdscore.encoders.tower_files import files_sha256, locate
-from msdscore.encoders.tower_load import load_towers, tower_dims
-from msdscore.encoders.towers import ImageTowerSpec, Points, TextTowerSpec, TowerPlace
+from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims, make_head
+from msdscore.encoders.aligned.towers.base import ImageTowerSpec, Points, TextTowerSpec, TowerPlace
+from msdscore.encoders.aligned.towers.load import load_towers, tower_dims
+from msdscore.encoders.base import prepare_all
+from msdscore.encoders.loading.files import files_sha256, locate
+from msdscore.encoders.text.words import content_tokens, words_at
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_bert
@@ -52,6 +53,10 @@ def towers(image, text, **where):
     return load_towers(image, text, TowerPlace(**where))
 
 
+def seen(tower):
+    return tower.features(prepare_all(tower, PICTURES))
+
+
 TOY_TEXT = TextTowerSpec(source="toy")
 TOY_IMAGE = ImageTowerSpec(source="toy")
 PICTURES = [draw("red", "square"), draw("blue", "circle").resize((90, 30))]
@@ -60,7 +65,7 @@ PICTURES = [draw("red", "square"), draw("blue", "circle").resize((90, 30))]
 def test_timm_levels_are_resized_to_one_grid_with_boxes_that_tile_the_picture(timm_weights):
     spec = timm_spec(timm_weights, levels=("stride16", "stride32", "final"), grid=3)
     image, _ = towers(spec, TOY_TEXT)
-    found = image.features(PICTURES)
+    found = image.features(prepare_all(image, PICTURES))
     assert found.local.vectors.shape == (2, 9, 48 + 64 + 256)
     assert found.whole is None
     layout = found.layout[1]
@@ -72,7 +77,7 @@ def test_timm_levels_are_resized_to_one_grid_with_boxes_that_tile_the_picture(ti
 def test_timm_global_path_has_levels_and_grid_of_its_own(timm_weights):
     spec = timm_spec(timm_weights, levels=("stride8",), global_levels=("final", "stride16"))
     image, text = towers(spec, TOY_TEXT, whole=True)
-    found = image.features(PICTURES[:1])
+    found = image.features(prepare_all(image, PICTURES[:1]))
     assert found.local.vectors.shape == (1, 64, 32)
     assert found.whole.vectors.shape == (1, 4, 256 + 48)
     assert tower_dims(image, text)[0] == SideDims(32, 304)
@@ -84,7 +89,7 @@ def test_timm_transformers_work_too(folder):
     path = folder / "vit.safetensors"
     save_file(timm.create_model("test_vit", img_size=32).state_dict(), path)
     spec = ImageTowerSpec(kind="timm", source="test_vit", weights=str(path), size=32, levels=(2, "final"))
-    found = towers(spec, TOY_TEXT)[0].features(PICTURES)
+    found = seen(towers(spec, TOY_TEXT)[0])
     assert found.local.vectors.shape == (2, 4, 128)
 
 
@@ -96,8 +101,8 @@ def test_timm_weights_of_other_names_fit_by_order(folder, timm_weights):
     wanted = timm.create_model(MODEL).state_dict()
     renamed = {f"other.{number:04d}": own[name] for number, name in enumerate(wanted)}
     torch.save(renamed, folder / "renamed.pth")
-    first = towers(timm_spec(timm_weights), TOY_TEXT)[0].features(PICTURES)
-    second = towers(timm_spec(str(folder / "renamed.pth")), TOY_TEXT)[0].features(PICTURES)
+    first = seen(towers(timm_spec(timm_weights), TOY_TEXT)[0])
+    second = seen(towers(timm_spec(str(folder / "renamed.pth")), TOY_TEXT)[0])
     assert torch.equal(first.local.vectors, second.local.vectors)
 
 
@@ -105,13 +110,14 @@ def test_transformers_images_are_hidden_states_without_special_tokens(clip):
     from transformers import CLIPModel
 
     spec = ImageTowerSpec(kind="transformers", source=clip, levels=(-1, 0))
-    found = towers(spec, TOY_TEXT)[0].features(PICTURES)
+    found = seen(towers(spec, TOY_TEXT)[0])
     assert found.local.vectors.shape == (2, 16, 64)
-    from msdscore.encoders.frames import frame_batch
-    from msdscore.encoders.hf import load_frame
-    from msdscore.encoders.weights import find_checkpoint
+    from msdscore.encoders.loading.checkpoints import find_checkpoint
+    from msdscore.encoders.loading.transformers import load_preprocessing
+    from msdscore.encoders.vision.preprocessing import prepare_picture, stack_pixels
 
-    pixels, _ = frame_batch(PICTURES, load_frame(find_checkpoint(clip)), torch.device("cpu"))
+    steps = load_preprocessing(find_checkpoint(clip))
+    pixels = stack_pixels([prepare_picture(picture, steps) for picture in PICTURES], steps, torch.device("cpu"))
     with torch.no_grad():
         states = CLIPModel.from_pretrained(clip).vision_model(pixel_values=pixels, output_hidden_states=True)
     wanted = torch.cat([states.hidden_states[-1][:, 1:], states.hidden_states[0][:, 1:]], dim=-1)
@@ -255,7 +261,7 @@ def test_padding_never_changes_a_head(kind, extra, garbage):
 def test_an_item_without_points_is_zero_and_never_nan():
     spec = HeadsSpec(dim=4, text=HeadSpec(kind="attention", hidden=8, heads=2))
     heads = AlignedHeads(spec, SideDims(6), SideDims(6)).eval()
-    from msdscore.encoders.towers import Features
+    from msdscore.encoders.aligned.towers.base import Features
 
     empty = Features(Points(torch.randn(1, 2, 6), torch.zeros(1, 2, dtype=torch.bool)), None, None, ())
     found = heads.project_texts(empty)

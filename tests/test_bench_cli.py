@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from bench_sets import make_expert, make_sugarcrepe
 from msdscore.benchmarks.registry import benchmarks
 from msdscore.cli.app import app
+from msdscore.encoders.base import encode_pictures
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import MSDScoreError
 from msdscore.metrics.registry import list_metrics
@@ -122,7 +123,7 @@ def test_a_remembering_encoder_gives_the_same_vectors_and_encodes_once():
     red, blue = (Image.new("RGB", (24, 24), colour) for colour in ("red", "blue"))
     for _ in range(2):
         for pictures in ([red, blue], [blue], [blue, red, blue]):
-            expected, found = encoder.encode_images(pictures), remembered.encode_images(pictures)
+            expected, found = encode_pictures(encoder, pictures), encode_pictures(remembered, pictures)
             assert torch.equal(expected.points, found.points)
         texts = ["a red square on the left", "blue"]
         assert torch.equal(encoder.encode_texts(texts).pooled, remembered.encode_texts(texts).pooled)

@@ -10,11 +10,13 @@ import torch
 from PIL import Image
 
 from msdscore import Scorer, load_encoder
-from msdscore.encoders import lite2, mini
-from msdscore.encoders.lite2 import _groups, content_hash, load_lite2
-from msdscore.encoders.mini_words import content_tokens
-from msdscore.encoders.minilm import load_minilm
-from msdscore.encoders.packaged import WeightFile, find_weights
+from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.loading.packages import WeightFile, find_weights
+from msdscore.encoders.mini import encoder as mini
+from msdscore.encoders.mini import lite2
+from msdscore.encoders.mini.lite2 import _groups, content_hash, load_lite2
+from msdscore.encoders.mini.minilm import load_minilm
+from msdscore.encoders.mini.words import content_tokens
 from msdscore.errors import ConfigError, WeightsError
 from test_scoring import picture
 
@@ -100,7 +102,7 @@ def test_without_the_packages_one_line_says_what_to_install(monkeypatch):
 
 def test_vectors_have_unit_length_and_places():
     photo = picture(size=(90, 60))
-    images, texts = encoder().encode_images([photo]), encoder().encode_texts(["A brown dog runs on the beach."])
+    images, texts = encode_pictures(encoder(), [photo]), encoder().encode_texts(["A brown dog runs on the beach."])
     grid = images.layout[0].grid
     assert images.points.shape[1] == grid[0] * grid[1]
     assert torch.allclose(images.points.norm(dim=-1), torch.ones(images.points.shape[:2]), atol=1e-5)
@@ -120,8 +122,8 @@ def test_batch_and_padding_change_nothing():
         assert torch.allclose(together.points[row][together.mask[row]], alone.points[0][alone.mask[0]], atol=1e-5)
         assert torch.allclose(together.pooled[row], alone.pooled[0], atol=1e-5)
     pictures = [picture(1, (50, 80)), picture(2, (80, 50))]
-    both = encoder().encode_images(pictures)
-    assert torch.allclose(both.points[1], encoder().encode_images(pictures[1:]).points[0], atol=1e-5)
+    both = encode_pictures(encoder(), pictures)
+    assert torch.allclose(both.points[1], encode_pictures(encoder(), pictures[1:]).points[0], atol=1e-5)
 
 
 def test_stop_words_are_kept_only_where_there_is_nothing_else():
@@ -161,7 +163,7 @@ def test_real_photographs_prefer_their_captions():
 
 
 def test_a_folder_of_other_heads_loads_and_is_signed_differently(tmp_path):
-    own = Path(mini.__file__).parent / "mini_weights"
+    own = Path(mini.__file__).parent / "weights"
     shutil.copytree(own, tmp_path / "heads")
     config = json.loads((tmp_path / "heads" / "config.json").read_text())
     config["stop_words"] = sorted({*config["stop_words"], "zebra"})
@@ -179,4 +181,4 @@ def test_options_that_mini_does_not_have_are_refused():
 
 def test_grey_and_tiny_pictures_work():
     for image in (Image.new("L", (300, 20), 128).convert("RGB"), Image.new("RGB", (1, 1))):
-        assert torch.isfinite(encoder().encode_images([image]).points).all()
+        assert torch.isfinite(encode_pictures(encoder(), [image]).points).all()

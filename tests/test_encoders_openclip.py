@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from msdscore.encoders.base import encode_pictures
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from tiny_openclip import CONVOLUTIONS, OWN, TEXT, VIT, build, make_biomed, make_convolutions, make_folder, register
@@ -54,7 +55,7 @@ def library_similarity(folder, pictures, texts):
 
 
 def our_similarity(encoder, pictures, texts):
-    return encoder.encode_images(pictures).pooled @ encoder.encode_texts(texts).pooled.T
+    return encode_pictures(encoder, pictures).pooled @ encoder.encode_texts(texts).pooled.T
 
 
 @pytest.mark.parametrize("name", ["own", "convolutions"])
@@ -95,7 +96,7 @@ def test_patches_are_projected_states_without_cls(own, pictures, patch_norm):
         pixels, indices=1, normalize_intermediates=patch_norm, intermediates_only=True, output_fmt="NLC"
     )
     expected = torch.nn.functional.normalize(found["image_intermediates"][0] @ model.visual.proj, dim=-1)
-    torch.testing.assert_close(encoder.encode_images(pictures).points, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(encode_pictures(encoder, pictures).points, expected, rtol=0, atol=1e-5)
     assert f",norm:{'yes' if patch_norm else 'no'}," in encoder.signature
 
 
@@ -113,7 +114,7 @@ def test_the_mean_of_a_maps_places_is_the_pooled_vector(convolutions, pictures):
     """The head is linear, so that places which go through it alone average to the whole."""
     encoder = load_encoder(str(convolutions), device="cpu")
     visual = encoder._parts.model.visual
-    from msdscore.encoders.openclip import _timm_patches
+    from msdscore.encoders.openclip.encoder import _timm_patches
 
     with torch.no_grad():
         seen = _timm_patches(visual, torch.randn(2, 3, 64, 64), False)
@@ -143,7 +144,7 @@ def test_a_bare_state_dict_loads_by_architecture_and_file(remote, own, pictures)
 
 
 def test_a_row_with_model_and_file_loads_from_a_folder(remote):
-    from msdscore.encoders.openclip import load_openclip
+    from msdscore.encoders.openclip.encoder import load_openclip
 
     encoder = load_openclip(
         str(remote), name="mine", device="cpu", model="ViT-remote-tiny", file="RemoteCLIP-ViT-remote-tiny.pt"
@@ -197,7 +198,7 @@ def long(root):
 @torch.inference_mode()
 def test_longclip_reads_248_tokens_at_once_with_both_its_tables(long):
     folder, model = long
-    from msdscore.encoders.openclip import load_openclip
+    from msdscore.encoders.openclip.encoder import load_openclip
 
     encoder = load_openclip(
         str(folder), name="longclip-t", device="cpu", model="ViT-long-tiny", file="longclip-T.pt", context=248
@@ -232,7 +233,7 @@ def test_a_tag_decides_the_activation_and_the_preprocessing(monkeypatch, root, p
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, name, {"mine": tag})
     encoder = load_encoder(f"open_clip:{name}/mine", device="cpu")
     assert encoder.signature.startswith(f"open_clip:{name}/mine@11111111,")
-    assert encoder._parts.frame.mean == (0.0, 0.0, 0.0)
+    assert encoder._parts.preprocessing.mean == (0.0, 0.0, 0.0)
     assert type(encoder._parts.model.visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
     with pytest.raises(UnknownNameError, match=r"unknown weights of .*: 'mime'. Did you mean 'mine'"):
         load_encoder(f"open_clip:{name}/mime", device="cpu")

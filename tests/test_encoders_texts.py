@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msdscore.encoders.hf import load_tokenizer
-from msdscore.encoders.texts import (
+from msdscore.encoders.loading.checkpoints import find_checkpoint
+from msdscore.encoders.loading.transformers import load_tokenizer
+from msdscore.encoders.text.tokens import (
     Reading,
     Tokens,
     literal_backend,
@@ -15,7 +16,6 @@ from msdscore.encoders.texts import (
     unpack_pooled,
     unpack_tokens,
 )
-from msdscore.encoders.weights import find_checkpoint
 from tiny_clip import make_tiny_clip, vocabulary
 
 READING = Reading(context=8, prefix=(100,), suffix=(101,), pad=101)

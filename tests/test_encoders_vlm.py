@@ -9,6 +9,7 @@ import transformers
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from msdscore.encoders.base import encode_pictures
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, WeightsError
 from tiny_models import CANVASES, make_llava, make_onevision, make_qwen
@@ -58,7 +59,7 @@ def features(output):
 
 
 def assert_tokens(encoder, pictures, expected, atol=1e-5):
-    seen = encoder.encode_images(pictures)
+    seen = encode_pictures(encoder, pictures)
     for row, tokens in enumerate(expected):
         unit = torch.nn.functional.normalize(tokens, dim=-1)
         real = seen.mask[row][: len(unit)]
@@ -82,9 +83,9 @@ def test_a_picture_can_be_set_on_a_square_of_the_mean_colour(root, pictures):
     expected = features(library(folder, "LlavaForConditionalGeneration").get_image_features(pixel_values=pixels))
     encoder = load_encoder(str(folder), device="cpu")
     assert_tokens(encoder, pictures, expected)
-    (layout,) = encoder.encode_images([Image.new("RGB", (128, 64))]).layout
+    (layout,) = encode_pictures(encoder, [Image.new("RGB", (128, 64))]).layout
     assert layout.boxes[[0, 4, 15]].tolist() == [[0, 0, 32, 0], [0, 0, 32, 32], [96, 64, 128, 64]]
-    assert encoder.encode_images([Image.new("RGB", (128, 64))]).mask.sum() == 8
+    assert encode_pictures(encoder, [Image.new("RGB", (128, 64))]).mask.sum() == 8
 
 
 @torch.inference_mode()
@@ -93,7 +94,7 @@ def test_onevision_sees_the_librarys_tiles_without_overview_and_line_ends(onevis
     inputs = processed(onevision, "LlavaOnevisionImageProcessor", pictures)
     packed = features(model.get_image_features(inputs["pixel_values"], inputs["image_sizes"]))
     encoder = load_encoder(str(onevision), device="cpu")
-    layouts = encoder.encode_images(pictures).layout
+    layouts = encode_pictures(encoder, pictures).layout
     expected = []
     for tokens, layout in zip(packed, layouts, strict=True):
         rows, columns = layout.grid
@@ -113,13 +114,13 @@ def test_qwen_sees_the_librarys_visual_tokens(qwen, pictures):
     expected = features(model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"]))
     encoder = load_encoder(str(qwen), device="cpu")
     assert_tokens(encoder, pictures, expected)
-    grids = [[1, 2 * layout.grid[0], 2 * layout.grid[1]] for layout in encoder.encode_images(pictures).layout]
+    grids = [[1, 2 * layout.grid[0], 2 * layout.grid[1]] for layout in encode_pictures(encoder, pictures).layout]
     assert grids == inputs["image_grid_thw"].tolist()
 
 
 def test_the_area_that_qwen_sees_can_be_chosen_and_is_signed(qwen):
     encoder = load_encoder(str(qwen), device="cpu", max_patches=8)
-    (layout,) = encoder.encode_images([Image.new("RGB", (300, 150))]).layout
+    (layout,) = encode_pictures(encoder, [Image.new("RGB", (300, 150))]).layout
     assert layout.grid == (2, 4)
     assert layout.boxes[-1].tolist() == [225, 75, 300, 150]
     assert ",pixels:512," in encoder.signature
@@ -207,7 +208,7 @@ def test_the_original_format_gives_the_same_vectors(critic, onevision, pictures)
     assert ours.signature.startswith("critic@")
     torch.testing.assert_close(ours.encode_texts([TEXT]).points, same.encode_texts([TEXT]).points, rtol=0, atol=1e-6)
     torch.testing.assert_close(
-        ours.encode_images(pictures).points, same.encode_images(pictures).points, rtol=0, atol=1e-6
+        encode_pictures(ours, pictures).points, encode_pictures(same, pictures).points, rtol=0, atol=1e-6
     )
 
 
@@ -231,8 +232,8 @@ def test_a_tower_of_another_kind_is_refused_in_words(llava, root):
     encoder = load_encoder(str(bad), device="cpu")
     model = encoder._parts.model
     model.config.vision_config.model_type = "pixtral"
-    from msdscore.encoders.vlm import VlmOptions, _square
-    from msdscore.encoders.weights import find_checkpoint
+    from msdscore.encoders.loading.checkpoints import find_checkpoint
+    from msdscore.encoders.vlm.encoder import VlmOptions, _square
 
     with pytest.raises(ConfigError, match="the vision tower should be one of clip_vision_model, .*, got pixtral"):
         _square(find_checkpoint(str(bad)), model, VlmOptions())
@@ -243,4 +244,4 @@ def test_layers_can_be_spread_over_devices(llava, pictures):
     spread = load_encoder(str(llava), device="cpu", device_map="cpu")
     plain = load_encoder(str(llava), device="cpu")
     assert spread.signature == plain.signature
-    torch.testing.assert_close(spread.encode_images(pictures).points, plain.encode_images(pictures).points)
+    torch.testing.assert_close(encode_pictures(spread, pictures).points, encode_pictures(plain, pictures).points)

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from msdscore.encoders.weights import _fetch_error, _wanted, find_checkpoint, find_file, model_type
+from msdscore.encoders.loading.checkpoints import _fetch_error, _wanted, find_checkpoint, find_file, model_type
 from msdscore.errors import WeightsError
 
 NAME = "some-org/tiny"
@@ -35,7 +35,7 @@ def in_fresh_process(code, **environment):
     lines = [
         "from msdscore.errors import MSDScoreError",
         "from msdscore.encoders.registry import load_encoder",
-        "from msdscore.encoders.weights import find_checkpoint, find_file, find_settings, model_type",
+        "from msdscore.encoders.loading.checkpoints import find_checkpoint, find_file, find_settings, model_type",
         "try:",
         f"    {code}",
         "except MSDScoreError as error:",

@@ -48,6 +48,10 @@ class Counting:
     name = property(lambda self: self._toy.name)
     signature = property(lambda self: self._toy.signature)
     device = property(lambda self: self._toy.device)
+    bank = recommended = None
+
+    def prepare(self, image):
+        return self._toy.prepare(image)
 
     def encode_images(self, images):
         if self._stop_after is not None and self.pictures >= self._stop_after:

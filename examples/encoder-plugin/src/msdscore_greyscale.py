@@ -2,17 +2,16 @@
 
 import re
 
-import numpy as np
 import torch
 
-from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, States
+from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, States, place, read_options
 from msdscore.encoders.base import TokenLayout
-from msdscore.encoders.frames import Frame, mask_of, patch_layout, view
-from msdscore.encoders.placement import place, read_options
 from msdscore.encoders.table import EncoderRow
+from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_picture
 
 ROW = EncoderRow(name="greyscale", loader=f"{__name__}:load", family="greyscale", licence="MIT", trained_on="nothing")
-SIDE, GREYS = 4, {"black": 0.0, "dark": 0.25, "grey": 0.5, "light": 0.75, "white": 1.0}
+SIDE, STEPS = 4, Preprocessing(resize=(4, 4), crop=None)
+GREYS = {"black": 0.0, "dark": 0.25, "grey": 0.5, "light": 0.75, "white": 1.0}
 
 
 def load(source, *, name, revision=None, device="auto", dtype="auto", **options):
@@ -22,13 +21,15 @@ def load(source, *, name, revision=None, device="auto", dtype="auto", **options)
 
 
 class Greyscale(Backbone):
-    """`_see` and `_read` give local vectors of any length; names, unit lengths and checks come with Backbone."""
+    """`prepare` runs where pictures are decoded; names, unit lengths and checks come with Backbone."""
+
+    def prepare(self, image):
+        return prepare_picture(image, STEPS)
 
     def _see(self, images):
-        views = [view(Frame(resize=(SIDE, SIDE), crop=None), image.size) for image in images]
-        layout = tuple(patch_layout(where, (SIDE, SIDE), (1, 1)) for where in views)
-        greys = [np.asarray(image.convert("L").resize((SIDE, SIDE)), dtype=np.float32) / 255 for image in images]
-        return States(direction(torch.tensor(np.stack(greys)).flatten(1)), mask_of(layout), None, layout)
+        layout = tuple(patch_layout(image.view, (SIDE, SIDE), (1, 1)) for image in images)
+        greys = torch.stack([image.pixels for image in images]).float().mean(dim=1) / 255
+        return States(direction(greys.flatten(1)), mask_of(layout), None, layout)
 
     def _read(self, texts):
         found = [[match for match in re.finditer(r"\w+", text) if match[0].lower() in GREYS] for text in texts]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from msdscore.align.recipe import LossSpec, Recipe, TrainSpec
-from msdscore.encoders.heads import AlignedHeads, SideDims
+from msdscore.encoders.aligned.heads import AlignedHeads, SideDims
 
 SCALED = ("contrastive", "local", "word", "kl")  # terms with a temperature of their own
 

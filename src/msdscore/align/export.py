@@ -17,12 +17,13 @@ from msdscore.align.run.folder import CARD
 from msdscore.align.run.towers import Towers, read_known_towers, reopen_towers
 from msdscore.core.divergence import PointSet, fit_all
 from msdscore.core.mixture import FitSettings, Mixture
-from msdscore.encoders.aligned import FORMAT, MODEL_TYPE
-from msdscore.encoders.heads import AlignedHeads
-from msdscore.encoders.mini import read_config, shipped_folder
-from msdscore.encoders.mini_heads import HeadSizes, MiniHeads
-from msdscore.encoders.specs import plain
-from msdscore.encoders.tower_mini import GRID, SIZE
+from msdscore.encoders.aligned.encoder import FORMAT, MODEL_TYPE
+from msdscore.encoders.aligned.heads import AlignedHeads
+from msdscore.encoders.aligned.specs import plain
+from msdscore.encoders.aligned.towers.mini import GRID, SIZE
+from msdscore.encoders.base import prepare_all
+from msdscore.encoders.mini.encoder import read_config, shipped_folder
+from msdscore.encoders.mini.heads import HeadSizes, MiniHeads
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import replacing
 from msdscore.version import __version__
@@ -179,7 +180,8 @@ def _bank(towers: Towers, heads: AlignedHeads, pictures: Sequence[Image], config
     settings = FitSettings(components=recommended["components"][0], kappa=recommended["kappa"])
     chunk, parts = 16, []
     for start in range(0, len(pictures), chunk):
-        seen = heads.project_images(towers[0].features(pictures[start : start + chunk]))
+        prepared = prepare_all(towers[0], pictures[start : start + chunk])
+        seen = heads.project_images(towers[0].features(prepared))
         # A farthest-first start draws nothing, so the keys decide nothing.
         keys = torch.zeros(len(seen), dtype=torch.int64)
         parts.append(fit_all(PointSet(seen.points, seen.mask, keys), settings))

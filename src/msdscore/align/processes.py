@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from msdscore.align.features.live import widen
-from msdscore.encoders.heads import Projected
+from msdscore.encoders.aligned.heads import Projected
 
 _PATIENCE = timedelta(hours=6)  # others wait while the first process fills a cache
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 
-from msdscore.encoders.heads import HeadsSpec
-from msdscore.encoders.towers import ImageTowerSpec, TextTowerSpec
+from msdscore.encoders.aligned.heads import HeadsSpec
+from msdscore.encoders.aligned.towers.base import ImageTowerSpec, TextTowerSpec
 from msdscore.errors import ConfigError, unknown_name
 
 DIRECTIONS = ("support", "coverage", "both", "each")

@@ -11,8 +11,9 @@ from torch import Tensor
 from msdscore.align.data.pairs import Pair, Pairs, picture_content
 from msdscore.align.features.live import join_points
 from msdscore.align.losses.terms import caption_table, token_table
-from msdscore.encoders.heads import AlignedHeads, Projected
-from msdscore.encoders.towers import ImageTower, Points, TextTower
+from msdscore.encoders.aligned.heads import AlignedHeads, Projected
+from msdscore.encoders.aligned.towers.base import ImageTower, Points, TextTower
+from msdscore.encoders.base import prepare_all
 from msdscore.errors import ImageError, InputError
 from msdscore.io.images import open_image
 
@@ -68,7 +69,8 @@ def embed_pairs(
     for start in range(0, len(pairs), chunk):
         pictures, captions = _read(pairs.items[start : start + chunk], counted)
         if pictures:
-            images.append(_kept(heads.project_images(towers[0].features(pictures)), local))
+            seen = towers[0].features(prepare_all(towers[0], pictures))
+            images.append(_kept(heads.project_images(seen), local))
             parts = _parts(captions, chunk)
             texts += [_kept(heads.project_texts(towers[1].features(part)), local) for part in parts]
         if tell is not None:

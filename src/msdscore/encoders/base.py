@@ -1,39 +1,70 @@
 """What an encoder is: pictures and texts in, unit vectors with their places out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from os import cpu_count
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 from PIL.Image import Image
 from torch import Tensor
+
+from msdscore.core.calibration import Bank
+
+_THREADS = min(16, cpu_count() or 1)  # that prepare pictures side by side
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How one picture lies on the model's canvas: resized, then cut out from `offset` on."""
+
+    size: tuple[int, int]  # width, height of the original picture
+    resized: tuple[int, int]
+    offset: tuple[int, int]  # left, top of the canvas in the resized picture; negative where it is padded
+    canvas: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A picture made ready for one encoder: the pixels that its network reads, and where they lay on the original.
+
+    It is all that the vectors and the boxes of the picture depend on, and is small however large the picture was.
+    """
+
+    pixels: UInt8[Tensor, "3 height width"]
+    view: View
 
 
 @dataclass(frozen=True, slots=True)
 class PatchLayout:
     """Where the patches of one picture lie.
 
-    `boxes` holds (left, top, right, bottom) in pixels of the original picture, one row a patch in the order of the
+    `boxes` holds (left, top, right, bottom) in pixels of the original picture, one row per patch in the order of the
     points, row-major over `grid` (rows, columns). Resizing and cropping are undone, so a box may be fractional.
+    `warnings` say what a reader of the score should know about the picture, such as that it is tiny.
     """
 
     size: tuple[int, int]  # width, height of the original picture
     grid: tuple[int, int]  # rows, columns
     boxes: Float[Tensor, "points 4"]
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLayout:
     """Where the tokens of one caption stand.
 
-    `spans` are (start, end) character offsets into the caption as given, one a point. `windows` says how many
+    `spans` are (start, end) character offsets into the caption as given, one per point. `windows` says how many
     windows of the text tower the caption took; `cut` how many of its tokens were dropped because cutting was asked.
+    `warnings` say what a reader of the score should know about the caption, such as words that the encoder cannot read.
     """
 
     spans: tuple[tuple[int, int], ...]
     windows: int = 1
     cut: int = 0
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +83,13 @@ class Embeddings:
         return self.points.shape[0]
 
 
+class PreparesImages(Protocol):
+    """Anything that makes pictures ready for a network: an encoder, or the image tower of one."""
+
+    def prepare(self, image: Image) -> Prepared:
+        """The picture as the network needs it; safe to call from several threads at once."""
+
+
 @runtime_checkable
 class Encoder(Protocol):
     """Anything that turns pictures and captions into `Embeddings` of one space.
@@ -59,6 +97,7 @@ class Encoder(Protocol):
     `name` is the short name or path it was loaded by; `signature` spells every choice that can change a vector:
     weights and revision, pooling, norms, window rule, dtype. Pictures come decoded, upright and in RGB mode. An
     item's vectors must not depend on the other items of its batch beyond rounding.
+    `msdscore.encoders.backbone.Backbone` gives all members but the two that see and read.
     """
 
     @property
@@ -73,8 +112,38 @@ class Encoder(Protocol):
     def device(self) -> torch.device:
         """Where the vectors are made."""
 
-    def encode_images(self, images: Sequence[Image]) -> Embeddings:
-        """Patches and pooled vectors; `layout` holds a `PatchLayout` an item."""
+    @property
+    def bank(self) -> Bank | None:
+        """The background that it is calibrated against, where it brings one."""
+
+    @property
+    def recommended(self) -> Mapping[str, Any] | None:
+        """The settings of the score that serve it best, where they are known."""
+
+    def prepare(self, image: Image) -> Prepared:
+        """The picture as the network needs it, right after decoding; safe to call from several threads at once."""
+
+    def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
+        """Patches and pooled vectors; `layout` holds one `PatchLayout` per item."""
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        """Tokens and pooled vectors; `layout` holds a `TokenLayout` an item. No tokens give an empty mask."""
+        """Tokens and pooled vectors; `layout` holds one `TokenLayout` per item. No tokens give an empty mask."""
+
+
+def prepare_all(encoder: PreparesImages, pictures: Sequence[Image]) -> list[Prepared]:
+    """Decoded pictures made ready side by side: Pillow lets go of the interpreter while it resizes."""
+    if len(pictures) < 2:
+        return [encoder.prepare(picture) for picture in pictures]
+    with ThreadPoolExecutor(min(_THREADS, len(pictures))) as pool:
+        return list(pool.map(encoder.prepare, pictures))
+
+
+def encode_pictures(encoder: Encoder, pictures: Sequence[Image]) -> Embeddings:
+    """Patches and pooled vectors of decoded pictures, for callers that have them all in memory anyway.
+
+    >>> from msdscore.encoders.registry import load_encoder
+    >>> from PIL import Image
+    >>> len(encode_pictures(load_encoder("toy"), [Image.new("RGB", (8, 8))]))
+    1
+    """
+    return encoder.encode_images(prepare_all(encoder, pictures))

@@ -8,12 +8,20 @@ import torch
 from PIL.Image import Image
 
 from msdscore.core.sphere import unit
-from msdscore.encoders.backbone import Backbone, Identity, States, compile_towers
-from msdscore.encoders.frames import Frame, frame_batch, mask_of, patch_layout
-from msdscore.encoders.hf import load_tokenizer, square_frame
-from msdscore.encoders.large import LargeOptions, load_placed
-from msdscore.encoders.placement import place, read_options
-from msdscore.encoders.texts import (
+from msdscore.encoders.backbone import (
+    Backbone,
+    Identity,
+    LargeOptions,
+    States,
+    compile_towers,
+    load_placed,
+    place,
+    read_options,
+)
+from msdscore.encoders.base import Prepared
+from msdscore.encoders.loading.checkpoints import find_checkpoint
+from msdscore.encoders.loading.transformers import load_tokenizer, square_preprocessing
+from msdscore.encoders.text.tokens import (
     Reading,
     literal_backend,
     pack,
@@ -22,7 +30,7 @@ from msdscore.encoders.texts import (
     unpack_pooled,
     unpack_tokens,
 )
-from msdscore.encoders.weights import find_checkpoint
+from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_picture, stack_pixels
 
 _NEEDS = (("preprocessor_config.json", "processor_config.json"), ("tokenizer.json", "vocab.txt"))
 
@@ -33,7 +41,7 @@ class BlipParts:
 
     model: Any  # transformers.BlipForImageTextRetrieval
     backend: Any  # tokenizers.Tokenizer
-    frame: Frame
+    preprocessing: Preprocessing
     reading: Reading
 
 
@@ -51,12 +59,18 @@ class BlipEncoder(Backbone):
         self._patch = int(vision.patch_size)
         self._side = int(vision.image_size) // self._patch
 
-    def _see(self, images: Sequence[Image]) -> States:
+    def prepare(self, image: Image) -> Prepared:
+        """The picture as the network takes it."""
+        return prepare_picture(image, self._parts.preprocessing)
+
+    def _see(self, images: Sequence[Prepared]) -> States:
         model = self._parts.model
-        pixels, views = frame_batch(images, self._parts.frame, self.device)
+        pixels = stack_pixels(images, self._parts.preprocessing, self.device)
         states = model.vision_model(pixel_values=pixels.to(self._identity.placement.dtype))
         vectors = model.vision_proj(states.last_hidden_state)
-        layout = tuple(patch_layout(where, (self._side, self._side), (self._patch, self._patch)) for where in views)
+        layout = tuple(
+            patch_layout(image.view, (self._side, self._side), (self._patch, self._patch)) for image in images
+        )
         return States(vectors[:, 1:], mask_of(layout), unit(vectors[:, 0]), layout)
 
     def _read(self, texts: Sequence[str]) -> States:
@@ -95,7 +109,7 @@ def load_blip(
     parts = BlipParts(
         model=model,
         backend=backend,
-        frame=square_frame(checkpoint, int(model.config.vision_config.image_size)),
+        preprocessing=square_preprocessing(checkpoint, int(model.config.vision_config.image_size)),
         reading=Reading(context, prefix, suffix, int(tokenizer.pad_token_id), chosen.long_text),
     )
     return BlipEncoder(parts, Identity(name, checkpoint.signed(name), placement, chosen, chosen.bits_choice))

@@ -8,14 +8,22 @@ import torch
 from PIL.Image import Image
 
 from msdscore.core.sphere import unit
-from msdscore.encoders.backbone import Backbone, Identity, States, compile_towers
-from msdscore.encoders.frames import Frame, frame_batch, mask_of, patch_layout
-from msdscore.encoders.hf import load_tokenizer, square_frame
-from msdscore.encoders.large import LargeOptions, load_placed
-from msdscore.encoders.longclip import stretch_text_model
-from msdscore.encoders.placement import place, read_options
-from msdscore.encoders.texts import Reading, literal_backend, pack, tokenise, unpack_pooled, unpack_tokens
-from msdscore.encoders.weights import find_checkpoint
+from msdscore.encoders.backbone import (
+    Backbone,
+    Identity,
+    LargeOptions,
+    States,
+    compile_towers,
+    load_placed,
+    place,
+    read_options,
+)
+from msdscore.encoders.base import Prepared
+from msdscore.encoders.loading.checkpoints import find_checkpoint
+from msdscore.encoders.loading.transformers import load_tokenizer, square_preprocessing
+from msdscore.encoders.text.longclip import stretch_text_model
+from msdscore.encoders.text.tokens import Reading, literal_backend, pack, tokenise, unpack_pooled, unpack_tokens
+from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_picture, stack_pixels
 
 _NEEDS = (("preprocessor_config.json", "processor_config.json"), ("tokenizer.json", "vocab.json"))
 
@@ -34,7 +42,7 @@ class ClipParts:
 
     model: Any  # transformers.CLIPModel
     backend: Any  # tokenizers.Tokenizer
-    frame: Frame
+    preprocessing: Preprocessing
     reading: Reading
     patch_norm: bool
 
@@ -53,14 +61,18 @@ class ClipEncoder(Backbone):
         self._patch = int(vision.patch_size)
         self._grid = (int(vision.image_size) // self._patch,) * 2
 
-    def _see(self, images: Sequence[Image]) -> States:
-        model, frame = self._parts.model, self._parts.frame
-        pixels, views = frame_batch(images, frame, self.device)
+    def prepare(self, image: Image) -> Prepared:
+        """The picture as the network takes it."""
+        return prepare_picture(image, self._parts.preprocessing)
+
+    def _see(self, images: Sequence[Prepared]) -> States:
+        model = self._parts.model
+        pixels = stack_pixels(images, self._parts.preprocessing, self.device)
         states = model.vision_model(pixel_values=pixels.to(self._identity.placement.dtype))
         patches = states.last_hidden_state[:, 1:]
         if self._parts.patch_norm:
             patches = model.vision_model.post_layernorm(patches)
-        layout = tuple(patch_layout(view, self._grid, (self._patch, self._patch)) for view in views)
+        layout = tuple(patch_layout(image.view, self._grid, (self._patch, self._patch)) for image in images)
         pooled = unit(model.visual_projection(states.pooler_output))
         return States(model.visual_projection(patches), mask_of(layout), pooled, layout)
 
@@ -102,7 +114,7 @@ def load_clip(
     parts = ClipParts(
         model=model,
         backend=literal_backend(tokenizer),
-        frame=square_frame(checkpoint, int(model.config.vision_config.image_size)),
+        preprocessing=square_preprocessing(checkpoint, int(model.config.vision_config.image_size)),
         reading=_reading(model, tokenizer, chosen.long_text),
         patch_norm=chosen.patch_norm,
     )

@@ -8,8 +8,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msdscore.encoders.loading.checkpoints import looks_like_hub_name, model_type
 from msdscore.encoders.table import FAMILIES, ROWS, SCHEMES, EncoderRow
-from msdscore.encoders.weights import looks_like_hub_name, model_type
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError, unknown_name
 
 if TYPE_CHECKING:

@@ -32,10 +32,10 @@ class EncoderRow:
 
 
 _CLIP = "msdscore.encoders.clip:load_clip"
-_SIGLIP = "msdscore.encoders.siglip:load_siglip"
+_SIGLIP = "msdscore.encoders.siglip.encoder:load_siglip"
 _BLIP = "msdscore.encoders.blip:load_blip"
-_OPEN_CLIP = "msdscore.encoders.openclip:load_openclip"
-_VLM = "msdscore.encoders.vlm:load_vlm"
+_OPEN_CLIP = "msdscore.encoders.openclip.encoder:load_openclip"
+_VLM = "msdscore.encoders.vlm.encoder:load_vlm"
 
 _WIT = "400 million image-text pairs of the web (OpenAI, not published)"
 _LAION = "LAION-2B, English image-text pairs of the web"
@@ -132,7 +132,7 @@ def _vlm(name: str, source: str, parameters: int, trained_on: str, **more: Any) 
 ROWS: tuple[EncoderRow, ...] = (
     EncoderRow(
         name="mini",
-        loader="msdscore.encoders.mini:load_mini",
+        loader="msdscore.encoders.mini.encoder:load_mini",
         family="mini",
         licence="Apache-2.0",
         parameters=33,
@@ -229,8 +229,8 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "llava": _VLM,
         "llava_onevision": _VLM,
         "llava_qwen": _VLM,
-        "msdscore-aligned": "msdscore.encoders.aligned:load_aligned",
-        "msdscore-mini": "msdscore.encoders.mini:load_mini",
+        "msdscore-aligned": "msdscore.encoders.aligned.encoder:load_aligned",
+        "msdscore-mini": "msdscore.encoders.mini.encoder:load_mini",
         "open_clip": _OPEN_CLIP,
         "qwen2_5_vl": _VLM,
         "siglip": _SIGLIP,

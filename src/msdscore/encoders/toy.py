@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from PIL.Image import Image
 
-from msdscore.encoders.base import Embeddings, PatchLayout, TokenLayout
-from msdscore.encoders.frames import Frame, patch_layout, view
-from msdscore.encoders.placement import place, require_no_options
+from msdscore.encoders.backbone import place, require_no_options
+from msdscore.encoders.base import Embeddings, Prepared, TokenLayout
+from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, view
 
 _Ints = npt.NDArray[np.int64]
 
@@ -47,6 +47,7 @@ _HASHED = 32  # dimensions for all other words
 _DIM = 1 + len(_COLOURS) + len(_PLACES) + _HASHED
 _GRID = 6  # cells a side
 _SAMPLES = 8  # pixels looked at along each side of a cell
+_SIDE = _GRID * _SAMPLES
 _REACH = 150 * 150  # squared distance in RGB at which a colour stops being like another
 _FULL = 1000  # feature value of a perfect match
 _WORD = re.compile(r"\w+")
@@ -74,10 +75,28 @@ class ToyEncoder:
         """Where the vectors are put; they are made on the CPU."""
         return self._device
 
-    def encode_images(self, images: Sequence[Image]) -> Embeddings:
+    @property
+    def bank(self) -> None:
+        """It brings none."""
+        return
+
+    @property
+    def recommended(self) -> None:
+        """The paper's settings serve it."""
+        return
+
+    def prepare(self, image: Image) -> Prepared:
+        """The pixels that it looks at, evenly spread over the picture."""
+        pixels = np.asarray(image.convert("RGB"))
+        down, across = ((2 * np.arange(_SIDE) + 1) * length // (2 * _SIDE) for length in pixels.shape[:2])
+        chosen = torch.from_numpy(pixels[down][:, across]).permute(2, 0, 1)
+        return Prepared(chosen, view(Preprocessing(resize=(_SIDE, _SIDE), crop=None), image.size))
+
+    def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
         """One point for each cell of a fixed grid."""
         features = [_cells(image) for image in images]
-        return self._embeddings(features, tuple(_layout(image.size) for image in images))
+        layout = tuple(patch_layout(image.view, (_GRID, _GRID), (_SAMPLES, _SAMPLES)) for image in images)
+        return self._embeddings(features, layout)
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """One point for each word."""
@@ -126,11 +145,6 @@ def _stack(rows: Sequence[_Ints]) -> _Ints:
     return np.stack(rows) if rows else np.zeros((0, _DIM), dtype=np.int64)
 
 
-def _layout(size: tuple[int, int]) -> PatchLayout:
-    whole = view(Frame(resize=(_GRID, _GRID), crop=None), size)
-    return patch_layout(whole, (_GRID, _GRID), (1, 1))
-
-
 def _likeness(pixels: _Ints) -> _Ints:
     """How like each basic colour the pixels are, 0 to `_FULL`; the last axis turns from RGB to colours."""
     basic = np.array(list(_COLOURS.values()), dtype=np.int64)
@@ -139,11 +153,9 @@ def _likeness(pixels: _Ints) -> _Ints:
     return like
 
 
-def _cells(image: Image) -> _Ints:
-    side = _GRID * _SAMPLES
-    pixels = np.asarray(image.convert("RGB"), dtype=np.int64)
-    down, across = ((2 * np.arange(side) + 1) * length // (2 * side) for length in pixels.shape[:2])
-    blocks = _likeness(pixels[down][:, across]).reshape(_GRID, _SAMPLES, _GRID, _SAMPLES, -1)
+def _cells(image: Prepared) -> _Ints:
+    pixels = image.pixels.permute(1, 2, 0).numpy().astype(np.int64)
+    blocks = _likeness(pixels).reshape(_GRID, _SAMPLES, _GRID, _SAMPLES, -1)
     features = np.zeros((_GRID, _GRID, _DIM), dtype=np.int64)
     features[..., 0] = _FULL // 5
     features[..., 1 : 1 + len(_COLOURS)] = blocks.sum(axis=(1, 3)) // _SAMPLES**2

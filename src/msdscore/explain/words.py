@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from msdscore.encoders.content import is_content
+from msdscore.encoders.text.words import is_content
 
 Kind = Literal["word", "mark"]
 Span = tuple[int, int]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from msdscore.core.calibration import Bank
 from msdscore.core.divergence import PointSet, fit_all
 from msdscore.core.mixture import Mixture
-from msdscore.encoders.base import Embeddings, Encoder
+from msdscore.encoders.base import Embeddings, Encoder, encode_pictures
 from msdscore.errors import ConfigError, RunError, WeightsError
 from msdscore.io.atomic import write_bytes
 from msdscore.io.hashing import pixel_key, text_key
@@ -51,8 +52,7 @@ class NamedBank:
 
 def own_bank(encoder: Encoder) -> NamedBank | None:
     """The bank that comes with an encoder, if it brings one."""
-    bank: Bank | None = getattr(encoder, "bank", None)
-    return None if bank is None else NamedBank(_mark(bank), encoder.signature, bank)
+    return None if encoder.bank is None else NamedBank(_mark(encoder.bank), encoder.signature, encoder.bank)
 
 
 def build_bank(
@@ -66,7 +66,7 @@ def build_bank(
     """Fit the mixtures of background pictures, and of background captions where coverage is to be calibrated too."""
     if len(pictures) < 2:
         raise ConfigError(f"a bank needs at least 2 pictures, got {len(pictures)}; some hundred serve well")
-    image_side = encode_in_batches(pictures, encoder.encode_images, size=batch_size)
+    image_side = encode_in_batches(pictures, partial(encode_pictures, encoder), size=batch_size)
     images = _mixtures(image_side, [pixel_key(picture) for picture in pictures], config, side=0)
     texts = None
     if captions:

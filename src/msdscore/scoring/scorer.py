@@ -1,13 +1,14 @@
 """The scorer: pictures and captions in, scores out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from PIL.Image import Image
 
-from msdscore.encoders.base import Embeddings, Encoder
+from msdscore.encoders.base import Embeddings, Encoder, encode_pictures
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import CaptionError, ConfigError
 from msdscore.io.hashing import pixel_key, text_key
@@ -141,7 +142,7 @@ class Scorer:
 
     def embed_pictures(self, pictures: Sequence[Image]) -> Embeddings:
         """Embeddings of decoded pictures, batch by batch."""
-        return encode_in_batches(pictures, self.encoder.encode_images, size=self.batch_size)
+        return encode_in_batches(pictures, partial(encode_pictures, self.encoder), size=self.batch_size)
 
     def embed_captions(self, captions: Sequence[str]) -> Embeddings:
         """Embeddings of captions, batch by batch; one that holds nothing to read has an empty mask."""
@@ -177,8 +178,7 @@ def _owners(owner: Iterable[int], captions: int, pictures: int) -> list[int]:
 
 def own_config(encoder: Encoder) -> MSDConfig:
     """The settings that an encoder recommends for itself, else the paper's for short captions."""
-    recommended: Mapping[str, Any] = getattr(encoder, "recommended", {})
-    return MSDConfig.preset("short", **recommended)
+    return MSDConfig.preset("short", **(encoder.recommended or {}))
 
 
 def unreadable(caption: str) -> str:

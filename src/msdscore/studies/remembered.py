@@ -1,13 +1,14 @@
 """An encoder that remembers, for studies that score the same pictures and captions under several settings."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from PIL.Image import Image
 
-from msdscore.encoders.base import Embeddings, Encoder
-from msdscore.io.hashing import pixel_key, text_key
+from msdscore.core.calibration import Bank
+from msdscore.encoders.base import Embeddings, Encoder, Prepared
+from msdscore.io.hashing import text_key
 from msdscore.scoring.batches import join, take
 
 Item = TypeVar("Item")
@@ -36,13 +37,24 @@ class Remembered:
         """Where its vectors are made."""
         return self._encoder.device
 
-    def __getattr__(self, name: str) -> object:
-        # What an encoder brings beyond the protocol, such as its own settings and bank.
-        return getattr(self._encoder, name)
+    @property
+    def bank(self) -> Bank | None:
+        """Its bank."""
+        return self._encoder.bank
 
-    def encode_images(self, images: Sequence[Image]) -> Embeddings:
+    @property
+    def recommended(self) -> Mapping[str, Any] | None:
+        """Its settings."""
+        return self._encoder.recommended
+
+    def prepare(self, image: Image) -> Prepared:
+        """The picture as the wrapped encoder takes it."""
+        return self._encoder.prepare(image)
+
+    def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
         """Patches and pooled vectors."""
-        return _recall(images, [pixel_key(image) for image in images], self._images, self._encoder.encode_images)
+        keys = [hash((image.view, image.pixels.contiguous().numpy().tobytes())) for image in images]
+        return _recall(images, keys, self._images, self._encoder.encode_images)
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Tokens and pooled vectors."""

@@ -13,7 +13,7 @@ from msdscore.align.data.pairs import Pair, Pairs, picture_content
 from msdscore.align.data.views import make_view, pick_view
 from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import epoch_order, stream
-from msdscore.encoders.content import content_words, every_word
+from msdscore.encoders.text.words import content_words, every_word
 from msdscore.errors import ConfigError, ImageError, InputError
 from msdscore.io.images import open_image
 

@@ -13,8 +13,8 @@ from msdscore.align.data.pairs import Pairs
 from msdscore.align.data.samples import Sample
 from msdscore.align.features.live import FeatureSource, token_layouts
 from msdscore.core.sphere import unit
-from msdscore.encoders.content import words_at
-from msdscore.encoders.towers import Features, TextTower
+from msdscore.encoders.aligned.towers.base import Features, TextTower
+from msdscore.encoders.text.words import words_at
 from msdscore.errors import ConfigError
 from msdscore.io.hashing import text_key
 

@@ -18,10 +18,10 @@ from msdscore.align.data.samples import Sample, SampleReader
 from msdscore.align.features.live import LiveFeatures, chunks, token_layouts
 from msdscore.align.features.matrices import MatrixStore, MatrixWriter
 from msdscore.align.recipe import Recipe
-from msdscore.encoders.base import TokenLayout
-from msdscore.encoders.specs import plain
-from msdscore.encoders.tower_files import files_sha256
-from msdscore.encoders.towers import Features, Points
+from msdscore.encoders.aligned.specs import plain
+from msdscore.encoders.aligned.towers.base import Features, Points
+from msdscore.encoders.base import TokenLayout, prepare_all
+from msdscore.encoders.loading.files import files_sha256
 from msdscore.errors import ConfigError, ImageError
 from msdscore.io.atomic import in_turn, replacing
 
@@ -72,7 +72,7 @@ def _write_cache(
         for start, seen in _ahead(pool, partial(_seen, reader), count, live.chunk):
             bad |= {item: one.reason for item, one in enumerate(seen, start) if one.reason}
             for part in chunks([view for one in seen for view in one.views], live.chunk):
-                pictures.append(live.image.features(part))
+                pictures.append(live.image.features(prepare_all(live.image, part)))
             own = reader.pairs.items[start : start + len(seen)]
             _write_texts(texts, spans, live, [caption for pair in own for caption in pair.captions])
             if tell is not None:
@@ -85,7 +85,7 @@ def _write_cache(
 
 def _check_room(folder: Path, reader: SampleReader, live: LiveFeatures, dtype: str) -> None:
     """Refuse before hours of work what the disk cannot hold."""
-    one = live.image.features([Image.new("RGB", (64, 64))])
+    one = live.image.features([live.image.prepare(Image.new("RGB", (64, 64)))])
     numbers = one.local.vectors.numel() + (one.whole.vectors.numel() if one.whole is not None else 0)
     needed = numbers * (4 if dtype == "float32" else 2) * len(reader.pairs) * reader.recipe.sample.views
     free = shutil.disk_usage(folder).free

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from msdscore.align.data.samples import Sample
-from msdscore.encoders.base import TokenLayout
-from msdscore.encoders.towers import Features, ImageTower, Points, TextTower
+from msdscore.encoders.aligned.towers.base import Features, ImageTower, Points, TextTower
+from msdscore.encoders.base import TokenLayout, prepare_all
 
 Item = TypeVar("Item")
 
@@ -39,7 +39,7 @@ class LiveFeatures:
     def images(self, samples: Sequence[Sample]) -> Features:
         """Features of the samples' views."""
         pictures = [sample.picture for sample in samples if sample.picture is not None]
-        return join([self.image.features(part) for part in chunks(pictures, self.chunk)])
+        return join([self.image.features(prepare_all(self.image, part)) for part in chunks(pictures, self.chunk)])
 
     def texts(self, samples: Sequence[Sample]) -> Features:
         """Features of the samples' captions."""

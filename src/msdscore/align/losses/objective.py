@@ -27,7 +27,7 @@ from msdscore.align.losses.terms import (
 from msdscore.align.processes import World, gather_points, gather_rows, most, total
 from msdscore.align.recipe import LossSpec
 from msdscore.core.mixture import FitSettings
-from msdscore.encoders.heads import Projected
+from msdscore.encoders.aligned.heads import Projected
 
 
 @dataclass(frozen=True, slots=True)

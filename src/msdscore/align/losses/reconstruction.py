@@ -11,11 +11,11 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 from msdscore.align.recipe import LanguageSpec
-from msdscore.encoders.hf import load_model, load_tokenizer
-from msdscore.encoders.placement import place
-from msdscore.encoders.tower_files import locate
-from msdscore.encoders.tower_hf import frozen, special_tokens_around
-from msdscore.encoders.weights import find_checkpoint
+from msdscore.encoders.aligned.towers.transformers import frozen, special_tokens_around
+from msdscore.encoders.backbone import place
+from msdscore.encoders.loading.checkpoints import find_checkpoint
+from msdscore.encoders.loading.files import locate
+from msdscore.encoders.loading.transformers import load_model, load_tokenizer
 from msdscore.errors import WeightsError, require
 
 _IGNORED = -100

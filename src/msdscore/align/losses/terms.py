@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
 from msdscore.core.mixture import FitSettings, Mixture, fit, log_density
-from msdscore.encoders.heads import Projected
+from msdscore.encoders.aligned.heads import Projected
 
 _CLOSED = -1e9  # of a row that may have no open entry: infinities would turn its gradient into NaN
 _ROOM = 1 << 27  # similarities held at once by the token-to-patch table

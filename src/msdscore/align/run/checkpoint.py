@@ -16,7 +16,7 @@ from msdscore.align.recipe import Recipe
 from msdscore.align.recipe_file import load_recipe
 from msdscore.align.run.folder import CONFIG
 from msdscore.align.run.towers import read_known_towers
-from msdscore.encoders.heads import AlignedHeads
+from msdscore.encoders.aligned.heads import AlignedHeads
 from msdscore.errors import RunError
 
 FOLDER = "checkpoints"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from msdscore.align.recipe import Recipe
-from msdscore.encoders.specs import plain
+from msdscore.encoders.aligned.specs import plain
 from msdscore.errors import require, unknown_name
 from msdscore.io.atomic import replacing
 

@@ -8,11 +8,11 @@ import torch
 
 from msdscore.align.processes import World, wait
 from msdscore.align.recipe import Recipe
-from msdscore.encoders.heads import SideDims
-from msdscore.encoders.specs import plain, read_spec
-from msdscore.encoders.tower_files import files_sha256, verify_files
-from msdscore.encoders.tower_load import load_towers, tower_dims
-from msdscore.encoders.towers import ImageTower, TextTower, TowerPlace
+from msdscore.encoders.aligned.heads import SideDims
+from msdscore.encoders.aligned.specs import plain, read_spec
+from msdscore.encoders.aligned.towers.base import ImageTower, TextTower, TowerPlace
+from msdscore.encoders.aligned.towers.load import load_towers, tower_dims
+from msdscore.encoders.loading.files import files_sha256, verify_files
 from msdscore.errors import RunError
 from msdscore.io.atomic import replacing
 

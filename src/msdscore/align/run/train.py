@@ -23,8 +23,8 @@ from msdscore.align.run.checkpoint import save_best, save_checkpoint
 from msdscore.align.run.curves import Curves, Logger, open_loggers
 from msdscore.align.run.folder import LOCK, prepare_folder, write_card, write_report
 from msdscore.align.run.session import Event, Session, TrainOptions, start_session
-from msdscore.encoders.heads import count_parameters
-from msdscore.encoders.placement import place
+from msdscore.encoders.aligned.heads import count_parameters
+from msdscore.encoders.backbone import place
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import take_lock
 

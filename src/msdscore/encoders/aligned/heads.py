@@ -1,0 +1,279 @@
+"""Light trainable heads that take frozen local features into a shared space."""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from msdscore.core.sphere import masked_mean, real_points, unit
+from msdscore.encoders.aligned.towers.base import Features, Points
+from msdscore.encoders.mini.heads import AttentionPool
+from msdscore.errors import ConfigError, unknown_name
+
+POOLS = ("mean", "own", "model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSpec:
+    """One head: a linear map (paper), a linear map plus an MLP, or attention over the points plus a linear map.
+
+    `pool` makes one vector of all points of an item; it is for the global path of texts.
+
+    >>> HeadSpec(kind="quadratic")
+    Traceback (most recent call last):
+    msdscore.errors.UnknownNameError: unknown head 'quadratic'. Known: attention, linear, mlp, pool
+    """
+
+    kind: str = "linear"
+    hidden: int = 512  # width of the MLP, or of the attention blocks
+    inner: int = 0  # pool: width of its feed-forward step; 0: twice `hidden`
+    dropout: float = 0.0
+    norm: bool = False  # layer norm on the features before the head; pool always has it
+    bias: bool = True  # mlp: of the linear map beside it
+    blocks: int = 1  # attention blocks
+    heads: int = 8  # of each attention block
+
+    def __post_init__(self) -> None:
+        if self.kind not in _HEADS:
+            raise unknown_name("head", self.kind, _HEADS)
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must be at least 0 and under 1, got {self.dropout}")
+        if min(self.hidden, self.blocks, self.heads) < 1 or self.hidden % self.heads:
+            raise ConfigError(
+                f"a head needs positive hidden, blocks and heads with hidden a multiple of heads, "
+                f"got {self.hidden}, {self.blocks} and {self.heads}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadsSpec:
+    """All heads of an aligned encoder.
+
+    `pool` says where the pooled vectors come from: `mean` of the aligned local vectors (paper), `own` heads on a
+    path of their own, or the backbones' `model` outputs untouched.
+    """
+
+    dim: int = 768
+    pool: str = "mean"
+    image: HeadSpec = field(default_factory=HeadSpec)
+    text: HeadSpec = field(default_factory=HeadSpec)
+    global_dim: int = 0  # of the own path; 0: as `dim`
+    global_image: HeadSpec = field(default_factory=HeadSpec)
+    global_text: HeadSpec = field(default_factory=HeadSpec)
+    mean_hidden: int = 0  # of an MLP on the text tower's own pooled vector, added to a pool head; 0: none
+    mean_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.pool not in POOLS:
+            raise unknown_name("pool", self.pool, POOLS)
+        if "pool" in (self.image.kind, self.text.kind, self.global_image.kind):
+            raise ConfigError("a head of kind 'pool' gives one vector an item; it can only be heads.global_text")
+        if self.mean_hidden < 0 or (self.mean_hidden and self.global_text.kind != "pool"):
+            raise ConfigError(f"mean_hidden needs a global_text of kind 'pool', got {self.global_text.kind!r}")
+        if self.dim < 1 or self.global_dim < 0:
+            raise ConfigError(f"dim must be at least 1 and global_dim at least 0, got {self.dim} and {self.global_dim}")
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """Aligned unit vectors of one side: local points with their mask, and one pooled vector an item."""
+
+    points: Float[Tensor, "batch points dim"]
+    mask: Bool[Tensor, "batch points"]
+    pooled: Float[Tensor, "batch pooled_dim"]
+
+    def __len__(self) -> int:
+        return self.points.shape[0]
+
+
+class LinearHead(nn.Module):
+    """The paper's head: one linear layer."""
+
+    def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.norm = _norm(spec, inputs)
+        self.drop = nn.Dropout(spec.dropout)
+        self.line = nn.Linear(inputs, outputs)
+
+    def forward(self, points: Tensor, mask: Tensor) -> Tensor:
+        """Project every point on its own."""
+        del mask
+        return self.line(self.drop(self.norm(points)))
+
+
+class MlpHead(nn.Module):
+    """A linear layer plus an MLP with one hidden layer."""
+
+    def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.norm = _norm(spec, inputs)
+        self.drop = nn.Dropout(spec.dropout)
+        self.line = nn.Linear(inputs, outputs, bias=spec.bias)
+        self.rise = nn.Linear(inputs, spec.hidden)
+        self.fall = nn.Linear(spec.hidden, outputs)
+
+    def forward(self, points: Tensor, mask: Tensor) -> Tensor:
+        """Project every point on its own."""
+        del mask
+        inner = self.drop(self.norm(points))
+        return self.line(inner) + self.fall(self.drop(nn.functional.gelu(self.rise(inner))))
+
+
+class AttentionHead(nn.Module):
+    """Attention over the real points of an item, beside a linear layer."""
+
+    def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.norm = _norm(spec, inputs)
+        self.drop = nn.Dropout(spec.dropout)
+        self.line = nn.Linear(inputs, outputs)
+        self.enter = nn.Linear(inputs, spec.hidden)
+        self.blocks = nn.ModuleList(_Block(spec) for _ in range(spec.blocks))
+        self.leave = nn.Linear(spec.hidden, outputs)
+
+    def forward(self, points: Tensor, mask: Tensor) -> Tensor:
+        """Project the points of each item together; padding is never looked at."""
+        inner = self.drop(self.norm(points))
+        mixed = self.enter(inner)
+        # An item without points would attend to nothing and turn into NaN; what it gives is masked anyway.
+        seen = (mask | ~mask.any(dim=1, keepdim=True))[:, None, None, :]
+        for block in self.blocks:
+            mixed = block(mixed, seen)
+        return self.line(inner) + self.leave(mixed)
+
+
+class _Block(nn.Module):
+    """One pre-norm transformer block without positions."""
+
+    def __init__(self, spec: HeadSpec) -> None:
+        super().__init__()
+        width = spec.hidden
+        self.heads, self.chance = spec.heads, spec.dropout
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mixes = nn.Linear(width, 3 * width)
+        self.joins = nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.drop = nn.Dropout(spec.dropout)
+
+    def forward(self, points: Tensor, seen: Tensor) -> Tensor:
+        batch, count, width = points.shape
+        split = self.mixes(self.before(points)).view(batch, count, 3, self.heads, width // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
+        chance = self.chance if self.training else 0.0
+        mixed = scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=chance)
+        points = points + self.drop(self.joins(mixed.transpose(1, 2).reshape(batch, count, width)))
+        return points + self.drop(self.mlp(self.between(points)))
+
+
+class PoolHead(nn.Module):
+    """One vector an item: a transformer block over its points, then their mean with learned weights."""
+
+    def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
+        super().__init__()
+        inner = spec.inner or 2 * spec.hidden
+        self.pool = AttentionPool(inputs, outputs, inner, width=spec.hidden, heads=spec.heads, dropout=spec.dropout)
+
+    def forward(self, points: Tensor, mask: Tensor) -> Tensor:
+        """One vector for all points; an item without points must not turn into NaN."""
+        pooled: Tensor = self.pool(points, mask | ~mask.any(dim=1, keepdim=True))
+        return pooled
+
+
+_HEADS: dict[str, type[nn.Module]] = {
+    "linear": LinearHead,
+    "mlp": MlpHead,
+    "attention": AttentionHead,
+    "pool": PoolHead,
+}
+
+
+def _norm(spec: HeadSpec, width: int) -> nn.Module:
+    return nn.LayerNorm(width) if spec.norm else nn.Identity()
+
+
+def make_head(spec: HeadSpec, inputs: int, outputs: int) -> nn.Module:
+    """The head that a spec describes, with the library's own start."""
+    return _HEADS[spec.kind](spec, inputs, outputs)
+
+
+def _mean_head(spec: HeadsSpec, inputs: int, outputs: int) -> nn.Module:
+    mlp = HeadSpec(kind="mlp", hidden=spec.mean_hidden, dropout=spec.mean_dropout, norm=True, bias=False, heads=1)
+    return make_head(mlp, inputs, outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class SideDims:
+    """Feature sizes that one tower gives: of its local path, of its global one and of its pooled vectors (0: none)."""
+
+    local: int
+    whole: int = 0
+    pooled: int = 0
+
+
+class AlignedHeads(nn.Module):
+    """Both sides' heads; everything that training changes and that scoring needs."""
+
+    def __init__(self, spec: HeadsSpec, image: SideDims, text: SideDims) -> None:
+        super().__init__()
+        self.spec = spec
+        self.image = make_head(spec.image, image.local, spec.dim)
+        self.text = make_head(spec.text, text.local, spec.dim)
+        if spec.pool == "own":
+            width = spec.global_dim or spec.dim
+            self.global_image = make_head(spec.global_image, image.whole, width)
+            self.global_text = make_head(spec.global_text, text.whole, width)
+            self.global_mean = _mean_head(spec, text.pooled, width) if spec.mean_hidden else None
+
+    def project_images(self, features: Features) -> Projected:
+        """Aligned patches and pooled vectors of pictures."""
+        return self._project(features, self.image, getattr(self, "global_image", None))
+
+    def project_texts(self, features: Features) -> Projected:
+        """Aligned tokens and pooled vectors of captions."""
+        return self._project(features, self.text, getattr(self, "global_text", None))
+
+    def _project(self, features: Features, head: nn.Module, global_head: nn.Module | None) -> Projected:
+        points = _aligned(head, features.local)
+        if global_head is not None:
+            if features.whole is None:
+                raise ConfigError("pool 'own' needs a global path; load the towers with one")
+            return Projected(points, features.local.mask, self._own(global_head, features.whole, features.pooled))
+        if self.spec.pool == "mean":
+            return Projected(points, features.local.mask, masked_mean(points, features.local.mask))
+        if features.pooled is None:
+            raise ConfigError("pool 'model' needs backbones with pooled outputs of one space; use pool 'mean' or 'own'")
+        return Projected(points, features.local.mask, unit(features.pooled))
+
+    def _own(self, head: nn.Module, whole: Points, pooled: Tensor | None) -> Float[Tensor, "batch dim"]:
+        """Pooled unit vectors of a global path."""
+        if not isinstance(head, PoolHead):
+            return masked_mean(_aligned(head, whole), whole.mask)
+        found: Tensor = head(whole.vectors, whole.mask)
+        if self.global_mean is not None:
+            if pooled is None:
+                raise ConfigError("mean_hidden needs a text tower with pooled vectors; set it to 0")
+            found = found + self.global_mean(pooled, whole.mask)
+        return unit(found)
+
+
+def _aligned(head: nn.Module, points: Points) -> Float[Tensor, "batch points dim"]:
+    """Unit vectors, zero where the mask says padding."""
+    return real_points(unit(head(points.vectors, points.mask)), points.mask)
+
+
+def count_parameters(module: nn.Module) -> int:
+    """How many numbers training changes.
+
+    >>> count_parameters(make_head(HeadSpec(), 3, 2))
+    8
+    """
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
+def seeded_heads(spec: HeadsSpec, image: SideDims, text: SideDims, *, seed: int) -> AlignedHeads:
+    """Fresh heads whose start depends on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AlignedHeads(spec, image, text)

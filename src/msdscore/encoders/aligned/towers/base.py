@@ -1,0 +1,223 @@
+"""Frozen backbones as towers: pictures or texts in, raw local features of one or two paths out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from PIL import Image
+from torch import Tensor
+
+from msdscore.encoders.base import Encoder, PatchLayout, Prepared, TokenLayout
+from msdscore.encoders.text.words import content_tokens
+from msdscore.errors import ConfigError, unknown_name
+
+IMAGE_KINDS = ("encoder", "transformers", "timm", "mini")
+TEXT_KINDS = ("encoder", "transformers", "mini")
+MINI_IMAGE, MINI_TEXT = "lite2", "minilm"
+Level = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Raw vectors of a batch and their mask; `True` is a real point."""
+
+    vectors: Float[Tensor, "batch points dim"]
+    mask: Bool[Tensor, "batch points"]
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a frozen tower sees: its local path, a global path where one is asked for, its own pooled vectors."""
+
+    local: Points
+    whole: Points | None
+    pooled: Float[Tensor, "batch pooled_dim"] | None
+    layout: tuple[PatchLayout | TokenLayout, ...]
+
+    def __len__(self) -> int:
+        return self.local.vectors.shape[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageTowerSpec:
+    """A frozen image backbone and the features taken from it.
+
+    `source` is an encoder's name or folder (`encoder`), a checkpoint (`transformers`), an architecture (`timm`) or
+    `lite2` (`mini`: the network of the shipped encoder, always with its three maps);
+    `package:NAME/path` points into an installed package. `levels` are numbers of layers, `stride16`-like names, or
+    `final`; several are resized to `grid` cells a side and concatenated.
+    """
+
+    kind: str = "encoder"
+    source: str
+    revision: str = ""
+    weights: str = ""  # timm: a file of tensors; empty: the hub's
+    sha256: str = ""  # of the weights; checked when given
+    levels: tuple[Level, ...] = (-1,)
+    grid: int = 0  # 0: as the first level has it
+    global_levels: tuple[Level, ...] = ()  # of a global path; empty: the same features
+    global_grid: int = 0
+    size: int = 0  # timm, mini: side of the square that pictures are drawn on; 0: the model's own
+    mean: tuple[float, ...] = ()  # timm: overrides of the model's own statistics
+    std: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check(self.kind, IMAGE_KINDS, self.source, self.levels)
+        if self.kind == "encoder" and (self.grid or self.global_grid or self.levels != (-1,) or self.global_levels):
+            raise ConfigError("an image tower of kind 'encoder' has no levels and no grid; use transformers or timm")
+        if self.kind == "mini":
+            _check_mini(self.source, MINI_IMAGE)
+            if self.levels != (-1,) or self.global_levels or self.global_grid or self.mean or self.std:
+                raise ConfigError("an image tower of kind 'mini' always gives its three maps; set grid and size alone")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextTowerSpec:
+    """A frozen text backbone; `levels` are numbers of hidden states (0: the embeddings), concatenated."""
+
+    kind: str = "encoder"
+    source: str
+    revision: str = ""
+    sha256: str = ""
+    levels: tuple[Level, ...] = (-1,)
+    global_levels: tuple[Level, ...] = ()
+    context: int = 0  # tokens read at once; 0: what the checkpoint says
+    words: str = "all"  # of the local path; or "content"
+
+    def __post_init__(self) -> None:
+        _check(self.kind, TEXT_KINDS, self.source, self.levels)
+        if self.words not in ("all", "content"):
+            raise ConfigError(f"words must be 'all' or 'content', got {self.words!r}")
+        if not all(isinstance(level, int) for level in (*self.levels, *self.global_levels)):
+            raise ConfigError(f"levels of a text tower must be numbers of hidden states, got {self.levels}")
+        if self.kind == "encoder" and (self.levels != (-1,) or self.global_levels):
+            raise ConfigError("a text tower of kind 'encoder' has no levels; use transformers")
+        if self.kind == "mini":
+            _check_mini(self.source, MINI_TEXT)
+
+
+def _check(kind: str, kinds: tuple[str, ...], source: str, levels: tuple[Level, ...]) -> None:
+    if kind not in kinds:
+        raise unknown_name("tower", kind, kinds)
+    if not source:
+        raise ConfigError("a tower needs a source: an encoder's name, a folder, a hub name or an architecture")
+    if not levels:
+        raise ConfigError("a tower needs at least one level")
+
+
+def _check_mini(source: str, expected: str) -> None:
+    if source != expected:
+        raise unknown_name("source of a tower of kind 'mini':", source, (expected,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TowerPlace:
+    """Where towers run, and what becomes of long captions."""
+
+    device: str = "cpu"
+    dtype: str = "auto"
+    whole: bool = False  # whether a global path is wanted
+    long_text: str = "window"
+
+
+class ImageTower(Protocol):
+    """A frozen image backbone."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of its weights; none where it has none."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where its features are made."""
+
+    def prepare(self, image: Image.Image) -> Prepared:
+        """The picture as the network takes it; safe to call from several threads at once."""
+
+    def features(self, images: Sequence[Prepared]) -> Features:
+        """Raw features of pictures, without history."""
+
+
+class TextTower(Protocol):
+    """A frozen text backbone."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of its weights; none where it has none."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where its features are made."""
+
+    def features(self, texts: Sequence[str]) -> Features:
+        """Raw features of captions, without history."""
+
+
+class EncoderImages:
+    """The image side of any registered encoder as a tower; its features are the encoder's own unit vectors."""
+
+    def __init__(self, encoder: Encoder, *, files: tuple[Path, ...], whole: bool) -> None:
+        self._encoder, self.files, self._whole = encoder, files, whole
+
+    @property
+    def device(self) -> torch.device:
+        """Where its features are made."""
+        return self._encoder.device
+
+    def prepare(self, image: Image.Image) -> Prepared:
+        """The picture as the encoder takes it."""
+        return self._encoder.prepare(image)
+
+    @torch.no_grad()
+    def features(self, images: Sequence[Prepared]) -> Features:
+        """Patches and pooled vectors of the encoder."""
+        found = self._encoder.encode_images(images)
+        points = Points(found.points, found.mask)
+        return Features(points, points if self._whole else None, found.pooled, found.layout)
+
+
+class EncoderTexts:
+    """The text side of any registered encoder as a tower."""
+
+    def __init__(self, encoder: Encoder, *, files: tuple[Path, ...], whole: bool, words: str) -> None:
+        self._encoder, self.files, self._whole, self._words = encoder, files, whole, words
+
+    @property
+    def device(self) -> torch.device:
+        """Where its features are made."""
+        return self._encoder.device
+
+    @torch.no_grad()
+    def features(self, texts: Sequence[str]) -> Features:
+        """Tokens and pooled vectors of the encoder."""
+        found = self._encoder.encode_texts(texts)
+        points = Points(found.points, found.mask)
+        every = Features(points, points if self._whole else None, found.pooled, found.layout)
+        return keep_content(every, texts) if self._words == "content" else every
+
+
+def keep_content(features: Features, texts: Sequence[str]) -> Features:
+    """The same features with only the content words on the local path, moved to the front of each caption."""
+    layouts = [layout for layout in features.layout if isinstance(layout, TokenLayout)]
+    kept = [content_tokens(text, layout.spans) for text, layout in zip(texts, layouts, strict=True)]
+    places = [[number for number, keep in enumerate(row) if keep] for row in kept]
+    width = max(map(len, places), default=0)
+    vectors = features.local.vectors
+    index = torch.tensor([row + [0] * (width - len(row)) for row in places], dtype=torch.long, device=vectors.device)
+    index = index.reshape(len(places), width)
+    mask = torch.tensor([[n < len(row) for n in range(width)] for row in places], dtype=torch.bool)
+    points = vectors.gather(1, index.unsqueeze(-1).expand(-1, -1, vectors.shape[2]))
+    fewer = tuple(
+        replace(layout, spans=tuple(layout.spans[place] for place in row))
+        for layout, row in zip(layouts, places, strict=True)
+    )
+    return replace(features, local=Points(points, mask.reshape(index.shape).to(vectors.device)), layout=fewer)
+
+
+def feature_dims(found: Features) -> tuple[int, int, int]:
+    """Sizes of the local features, the global ones and the pooled vectors (0: none)."""
+    whole = 0 if found.whole is None else found.whole.vectors.shape[-1]
+    return found.local.vectors.shape[-1], whole, 0 if found.pooled is None else found.pooled.shape[-1]

@@ -1,0 +1,102 @@
+"""Load the two frozen towers that a spec names."""
+
+from pathlib import Path
+
+from PIL import Image
+
+from msdscore.encoders.aligned.heads import SideDims
+from msdscore.encoders.aligned.towers.base import (
+    EncoderImages,
+    EncoderTexts,
+    ImageTower,
+    ImageTowerSpec,
+    TextTower,
+    TextTowerSpec,
+    TowerPlace,
+    feature_dims,
+)
+from msdscore.encoders.aligned.towers.transformers import TransformersImages, TransformersTexts
+from msdscore.encoders.base import Encoder
+from msdscore.encoders.loading.checkpoints import find_checkpoint, looks_like_hub_name
+from msdscore.encoders.loading.files import locate, verify_files
+from msdscore.encoders.registry import find_row, load_encoder
+from msdscore.errors import WeightsError
+
+
+def load_towers(
+    image: ImageTowerSpec, text: TextTowerSpec, where: TowerPlace, *, base: Path | None = None
+) -> tuple[ImageTower, TextTower]:
+    """Both towers; one encoder that serves both sides is loaded once. `base` is where relative folders lie."""
+    loaded: dict[tuple[str, str], Encoder] = {}
+    return (
+        load_image_tower(image, where, base=base, loaded=loaded),
+        load_text_tower(text, where, base=base, loaded=loaded),
+    )
+
+
+def load_image_tower(
+    spec: ImageTowerSpec, where: TowerPlace, *, base: Path | None = None, loaded: dict[tuple[str, str], Encoder]
+) -> ImageTower:
+    """A frozen image tower; `loaded` holds encoders that are already there."""
+    if spec.kind == "timm":
+        from msdscore.encoders.aligned.towers.timm import TimmImages
+
+        return TimmImages(spec, where, base=base)
+    if spec.kind == "mini":
+        from msdscore.encoders.aligned.towers.mini import Lite2Images
+
+        return Lite2Images(spec, where)
+    source = locate(spec.source, base=base)
+    if spec.kind == "transformers":
+        return TransformersImages(spec, where, source=source)
+    files = _encoder_files(source, spec.revision, spec.sha256, spec.source)
+    return EncoderImages(_encoder(source, spec.revision, where, loaded), files=files, whole=where.whole)
+
+
+def load_text_tower(
+    spec: TextTowerSpec, where: TowerPlace, *, base: Path | None = None, loaded: dict[tuple[str, str], Encoder]
+) -> TextTower:
+    """A frozen text tower."""
+    if spec.kind == "mini":
+        from msdscore.encoders.aligned.towers.mini import MiniLMTexts
+
+        return MiniLMTexts(spec, where)
+    source = locate(spec.source, base=base)
+    if spec.kind == "transformers":
+        return TransformersTexts(spec, where, source=source)
+    files = _encoder_files(source, spec.revision, spec.sha256, spec.source)
+    encoder = _encoder(source, spec.revision, where, loaded)
+    return EncoderTexts(encoder, files=files, whole=where.whole, words=spec.words)
+
+
+def tower_dims(image: ImageTower, text: TextTower) -> tuple[SideDims, SideDims]:
+    """Feature sizes of both towers."""
+    grey = image.prepare(Image.new("RGB", (64, 64), "grey"))
+    seen, read = image.features([grey]), text.features(["a photo of a dog"])
+    return SideDims(*feature_dims(seen)), SideDims(*feature_dims(read))
+
+
+def _encoder(source: str, revision: str, where: TowerPlace, loaded: dict[tuple[str, str], Encoder]) -> Encoder:
+    key = (source, revision)
+    if key not in loaded:
+        # Only a family that reads in windows knows what to do with long texts; its default is to window.
+        options = {} if where.long_text == "window" else {"long_text": where.long_text}
+        loaded[key] = load_encoder(source, device=where.device, dtype=where.dtype, revision=revision or None, **options)
+    return loaded[key]
+
+
+def _encoder_files(source: str, revision: str, sha256: str, given: str) -> tuple[Path, ...]:
+    files = _files(find_row(source, revision=revision or None).source, revision)
+    verify_files(files, sha256, source=given)
+    return files
+
+
+def _files(source: str, revision: str) -> tuple[Path, ...]:
+    """Weight files of a checkpoint; none for encoders without weights, or with files of another kind."""
+    if not source or not (Path(source).expanduser().is_dir() or looks_like_hub_name(source)):
+        return ()
+    try:
+        return find_checkpoint(source, revision=revision or None).weight_files()
+    except WeightsError:
+        # Loading the encoder itself says what is wrong, if anything is.
+        return ()

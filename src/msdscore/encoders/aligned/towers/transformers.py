@@ -1,0 +1,219 @@
+"""Hidden states of any transformers checkpoint as a frozen image or text tower."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from msdscore.encoders.aligned.towers.base import (
+    Features,
+    ImageTowerSpec,
+    Level,
+    Points,
+    TextTowerSpec,
+    TowerPlace,
+    keep_content,
+)
+from msdscore.encoders.backbone import Placement, place
+from msdscore.encoders.base import Prepared
+from msdscore.encoders.loading.checkpoints import find_checkpoint
+from msdscore.encoders.loading.files import verify_files
+from msdscore.encoders.loading.transformers import load_model, load_preprocessing, load_tokenizer
+from msdscore.encoders.text.tokens import (
+    Reading,
+    TextBatch,
+    literal_backend,
+    pack,
+    tokenise,
+    unpack_pooled,
+    unpack_tokens,
+)
+from msdscore.encoders.vision.preprocessing import (
+    Preprocessing,
+    on_picture,
+    patch_layout,
+    prepare_picture,
+    stack_pixels,
+)
+from msdscore.errors import ConfigError, WeightsError
+
+_LONGEST = 100_000  # tokenizers without a limit state an absurd one
+_DEFAULT_CONTEXT = 512
+
+
+class TransformersImages:
+    """Hidden states of a vision transformer, without its special tokens."""
+
+    def __init__(self, spec: ImageTowerSpec, where: TowerPlace, *, source: str) -> None:
+        checkpoint = find_checkpoint(source, revision=spec.revision or None)
+        self.files: tuple[Path, ...] = checkpoint.weight_files()
+        verify_files(self.files, spec.sha256, source=spec.source)
+        self._spec, self._whole = spec, where.whole
+        self._place = place(where.device, where.dtype)
+        model = load_model("AutoModel", checkpoint)
+        self._model = frozen(getattr(model, "vision_model", model), self._place)
+        self._steps: Preprocessing = load_preprocessing(checkpoint)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its features are made."""
+        return self._place.device
+
+    def prepare(self, image: Image.Image) -> Prepared:
+        """The picture as the network takes it."""
+        return prepare_picture(image, self._steps)
+
+    @torch.no_grad()
+    def features(self, images: Sequence[Prepared]) -> Features:
+        """The asked levels of every patch."""
+        pixels = stack_pixels(images, self._steps, self.device)
+        states = self._model(pixel_values=pixels.to(self._place.dtype), output_hidden_states=True).hidden_states
+        maps = [_as_map(state, self._model.config, pixels.shape[-2:]) for state in states]
+        local = join_levels([take_level(maps, level) for level in self._spec.levels], self._spec.grid)
+        layout = tuple(
+            patch_layout(
+                image.view, _grid(local), (image.view.canvas[0] / local.shape[3], image.view.canvas[1] / local.shape[2])
+            )
+            for image in images
+        )
+        mask = torch.stack([on_picture(item) for item in layout]).to(self.device)
+        whole = None
+        if self._whole:
+            levels = self._spec.global_levels or self._spec.levels
+            grid = self._spec.global_grid or (0 if self._spec.global_levels else self._spec.grid)
+            whole = all_points(join_levels([take_level(maps, level) for level in levels], grid))
+        return Features(Points(all_points(local).vectors, mask), whole, None, layout)
+
+
+class TransformersTexts:
+    """Hidden states of any text encoder over the caption's own tokens; long captions are read in windows."""
+
+    def __init__(self, spec: TextTowerSpec, where: TowerPlace, *, source: str) -> None:
+        checkpoint = find_checkpoint(source, revision=spec.revision or None)
+        self.files: tuple[Path, ...] = checkpoint.weight_files()
+        verify_files(self.files, spec.sha256, source=spec.source)
+        self._spec, self._whole = spec, where.whole
+        self._place = place(where.device, where.dtype)
+        model = load_model("AutoModel", checkpoint)
+        model = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else model
+        self._model = frozen(getattr(model, "text_model", model), self._place)
+        tokenizer = load_tokenizer(checkpoint)
+        self._reading = _reading(self._model, tokenizer, context=spec.context, long_text=where.long_text)
+        self._backend = literal_backend(tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its features are made."""
+        return self._place.device
+
+    @torch.no_grad()
+    def features(self, texts: Sequence[str]) -> Features:
+        """The asked levels of every token."""
+        batch = pack([tokenise(self._backend, text) for text in texts], self._reading)
+        states = self._model(
+            input_ids=batch.ids.to(self.device),
+            attention_mask=batch.attention.to(self.device).long(),
+            output_hidden_states=True,
+        ).hidden_states
+        mask = batch.mask.to(self.device)
+
+        def points(levels: tuple[Level, ...]) -> Points:
+            chosen = torch.cat([take_level(states, level) for level in levels], dim=-1)
+            return Points(unpack_tokens(chosen, batch).float(), mask)
+
+        whole = points(self._spec.global_levels or self._spec.levels) if self._whole else None
+        every = Features(points(self._spec.levels), whole, _sentence(states[-1], batch), batch.layout)
+        return keep_content(every, texts) if self._spec.words == "content" else every
+
+
+def _sentence(states: Float[Tensor, "windows positions dim"], batch: TextBatch) -> Float[Tensor, "batch dim"]:
+    """A unit vector a caption: the mean of its last states, special tokens among them."""
+    real = batch.attention.to(states.device).unsqueeze(-1)
+    return unpack_pooled((states.float() * real).sum(dim=1) / real.sum(dim=1).clamp_min(1), batch)
+
+
+def frozen(model: Any, where: Placement) -> Any:
+    """The model on its device, in evaluation mode, and closed to gradients."""
+    return model.to(device=where.device, dtype=where.dtype).eval().requires_grad_(False)
+
+
+def take_level(states: Sequence[Tensor], level: Level) -> Tensor:
+    """One of the hidden states by number, from the end when negative."""
+    if not isinstance(level, int) or not -len(states) <= level < len(states):
+        raise ConfigError(f"level {level!r} does not exist; expected a number under {len(states)} or -1, -2, …")
+    return states[level]
+
+
+def join_levels(maps: Sequence[Float[Tensor, "batch _ _ _"]], grid: int) -> Float[Tensor, "batch dim rows columns"]:
+    """Maps of several levels on one grid, concatenated; `grid` 0 takes the first level's own."""
+    size = (grid, grid) if grid else tuple(maps[0].shape[-2:])
+    return torch.cat([_resized(item.float(), size) for item in maps], dim=1)
+
+
+def _resized(features: Tensor, size: tuple[int, ...]) -> Tensor:
+    if tuple(features.shape[-2:]) == size:
+        return features
+    # Antialiasing averages where the grid gets coarser, and does nothing where it gets finer.
+    return interpolate(features, size=size, mode="bilinear", antialias=True)
+
+
+def all_points(features: Float[Tensor, "batch dim rows columns"]) -> Points:
+    """The cells of a map as points in row-major order, all of them real."""
+    vectors = features.flatten(2).transpose(1, 2)
+    return Points(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+
+
+def _grid(features: Tensor) -> tuple[int, int]:
+    return int(features.shape[2]), int(features.shape[3])
+
+
+def _as_map(states: Tensor, config: Any, size: Sequence[int]) -> Tensor:
+    """Patches of a sequence of states as a map; special tokens stand before them."""
+    patch = getattr(config, "patch_size", None)
+    if not isinstance(patch, int):
+        raise WeightsError(f"a tower of {config.model_type!r} has no square patches; use a timm model instead")
+    rows, columns = size[0] // patch, size[1] // patch
+    if states.dim() != 3 or states.shape[1] < rows * columns:
+        raise WeightsError(f"a tower of {config.model_type!r} gives no row of patches; use a timm model instead")
+    return states[:, states.shape[1] - rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
+
+
+def _reading(model: Any, tokenizer: Any, *, context: int, long_text: str) -> Reading:
+    prefix, suffix = special_tokens_around(tokenizer)
+    pad = tokenizer.pad_token_id
+    return Reading(
+        context=context or _context(model, tokenizer),
+        prefix=prefix,
+        suffix=suffix,
+        pad=int(pad if pad is not None else (suffix or prefix or (0,))[-1]),
+        long_text=long_text,
+    )
+
+
+def special_tokens_around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The special tokens that this tokenizer puts before and behind a text."""
+    backend = tokenizer.backend_tokenizer
+    # Some checkpoints ask for padding to a fixed length in their own file.
+    backend.no_padding()
+    backend.no_truncation()
+    bare, full = backend.encode("a", add_special_tokens=False).ids, backend.encode("a", add_special_tokens=True).ids
+    for lead in range(len(full) - len(bare) + 1):
+        if full[lead : lead + len(bare)] == bare:
+            return tuple(full[:lead]), tuple(full[lead + len(bare) :])
+    raise WeightsError("the tokenizer changes a text when it adds special tokens; use another checkpoint")
+
+
+def _context(model: Any, tokenizer: Any) -> int:
+    """What both the tokenizer and the position embeddings allow; RoBERTa's kin count positions from the pad on."""
+    stated = int(min(tokenizer.model_max_length, _LONGEST))
+    places = getattr(model.config, "max_position_embeddings", None)
+    if isinstance(places, int):
+        weight = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+        skipped = getattr(weight, "padding_idx", None)
+        stated = min(stated, places - (0 if skipped is None else skipped + 1))
+    return stated if stated < _LONGEST else _DEFAULT_CONTEXT

@@ -1,0 +1,201 @@
+"""Captions to padded windows of token ids, and the tower's states back to one row of tokens a caption."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from msdscore.core.sphere import unit
+from msdscore.encoders.base import TokenLayout
+from msdscore.encoders.text.windows import Span, Window, plan_cut, plan_windows
+
+# Half of a pair alone cannot be encoded as UTF-8; one character replaces one, so that spans stay true.
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens of one caption, without special ones, and their character spans in the caption as given."""
+
+    text: str
+    ids: tuple[int, ...]
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a text tower reads: its context in tokens, what stands around a text, what becomes of long ones."""
+
+    context: int
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    pad: int
+    long_text: str = "window"  # or "cut"
+    full: bool = False  # every window is padded to the whole context, for towers that read their padding
+
+    @property
+    def room(self) -> int:
+        """Tokens of a caption that fit into one window."""
+        return self.context - len(self.prefix) - len(self.suffix)
+
+
+@dataclass(frozen=True, slots=True)
+class TextBatch:
+    """Windows of all captions as one padded batch, and where each caption's tokens are in it."""
+
+    ids: Int[Tensor, "windows positions"]
+    attention: Bool[Tensor, "windows positions"]
+    windows: Int[Tensor, "batch points"]  # for each token of a caption: its window
+    positions: Int[Tensor, "batch points"]  # and its position there
+    mask: Bool[Tensor, "batch points"]
+    own: Int[Tensor, "batch parts"]  # the windows of a caption, padded with its own first one
+    shares: Float[Tensor, "batch parts"]  # of each of them in the caption's pooled vector
+    layout: tuple[TokenLayout, ...]
+
+
+def literal_backend(tokenizer: Any) -> Any:
+    """The Rust tokenizer behind a fast tokenizer, set to read a text as nothing but text.
+
+    Without truncation and padding, and with the spelling of a special token inside a caption read as
+    characters: a caption cannot end itself early.
+    """
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = True
+    return backend
+
+
+def tokenise(backend: Any, text: str) -> Tokens:
+    """The tokens of one caption."""
+    encoding = backend.encode(_LONE_SURROGATE.sub("\ufffd", text), add_special_tokens=False)
+    spans = close_spans(text, [_trimmed(text, span) for span in encoding.offsets])
+    return Tokens(text, tuple(encoding.ids), spans)
+
+
+def special_ids(backend: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids that a tokenizer puts before and after a text."""
+    inner = backend.encode("a", add_special_tokens=False).ids
+    whole = backend.encode("a", add_special_tokens=True).ids
+    starts = range(len(whole) - len(inner) + 1)
+    start = next(start for start in starts if whole[start : start + len(inner)] == inner)
+    return tuple(whole[:start]), tuple(whole[start + len(inner) :])
+
+
+def _trimmed(text: str, span: Span) -> Span:
+    """The span without the spaces around its word, which some vocabularies count in; a span of spaces stays."""
+    start, end = span
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return (start, end) if start < end else span
+
+
+def close_spans(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Give characters that a normaliser merged or dropped (accents, vowel signs) to the token before them.
+
+    >>> close_spans("cafe\u0301 x", [(0, 4), (6, 7)])
+    ((0, 5), (6, 7))
+    """
+    if text.isascii():
+        return tuple(spans)
+    closed, limit = [], len(text)
+    for index in reversed(range(len(spans))):
+        start, end = spans[index]
+        if index + 1 < len(spans) and spans[index + 1][0] > start:
+            limit = spans[index + 1][0]
+        while end < limit and not text[end].isspace():
+            end += 1
+        closed.append((start, end))
+    return tuple(reversed(closed))
+
+
+def pack(captions: Sequence[Tokens], reading: Reading) -> TextBatch:
+    """All windows of all captions as one padded batch."""
+    plans = [_plan(caption, reading) for caption in captions]
+    rows = [
+        [*reading.prefix, *caption.ids[window.start : window.stop], *reading.suffix]
+        for caption, plan in zip(captions, plans, strict=True)
+        for window in plan
+    ]
+    windows, positions = _places(plans, lead=len(reading.prefix))
+    width = reading.context if reading.full else 0
+    return TextBatch(
+        ids=_padded(rows, fill=reading.pad, width=width),
+        attention=_padded([[1] * len(row) for row in rows], fill=0, width=width).bool(),
+        windows=_padded(windows, fill=0),
+        positions=_padded(positions, fill=0),
+        mask=_padded([[1] * len(row) for row in windows], fill=0).bool(),
+        own=_own(plans),
+        shares=_shares(plans),
+        layout=tuple(_layout(caption, plan) for caption, plan in zip(captions, plans, strict=True)),
+    )
+
+
+def unpack_tokens(
+    states: Float[Tensor, "windows positions dim"], batch: TextBatch
+) -> Float[Tensor, "batch points dim"]:
+    """The state of every token of every caption, in caption order; padded places hold some other state."""
+    return states[batch.windows.to(states.device), batch.positions.to(states.device)]
+
+
+def unpack_pooled(pooled: Float[Tensor, "windows dim"], batch: TextBatch) -> Float[Tensor, "batch dim"]:
+    """One unit vector a caption: the mean of its windows' unit vectors, weighted by the tokens they keep."""
+    shares = batch.shares.to(pooled.device).unsqueeze(-1)
+    return unit((unit(pooled)[batch.own.to(pooled.device)] * shares).sum(dim=1))
+
+
+def _plan(caption: Tokens, reading: Reading) -> tuple[Window, ...]:
+    if reading.long_text == "cut":
+        return plan_cut(len(caption.ids), room=reading.room)
+    return plan_windows(caption.text, caption.spans, room=reading.room)
+
+
+def _layout(caption: Tokens, plan: Sequence[Window]) -> TokenLayout:
+    kept = plan[-1].last
+    return TokenLayout(spans=caption.spans[:kept], windows=len(plan), cut=len(caption.ids) - kept)
+
+
+def _places(plans: Sequence[Sequence[Window]], *, lead: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Window number and position of every kept token, caption by caption."""
+    windows: list[list[int]] = []
+    positions: list[list[int]] = []
+    number = 0
+    for plan in plans:
+        numbered = list(enumerate(plan, start=number))
+        windows.append([index for index, window in numbered for _ in range(window.kept)])
+        positions.append([lead + token - w.start for _, w in numbered for token in range(w.first, w.last)])
+        number += len(plan)
+    return windows, positions
+
+
+def _own(plans: Sequence[Sequence[Window]]) -> Int[Tensor, "batch parts"]:
+    most = max(map(len, plans), default=0)
+    firsts = [0, *accumulate(map(len, plans))]
+    rows = [
+        [first + part if part < len(plan) else first for part in range(most)]
+        for first, plan in zip(firsts, plans, strict=False)
+    ]
+    return torch.tensor(rows, dtype=torch.long).reshape(len(plans), most)
+
+
+def _shares(plans: Sequence[Sequence[Window]]) -> Float[Tensor, "batch parts"]:
+    """Kept tokens of each window over all tokens; a text without tokens has one window and all its share."""
+    shares = torch.zeros(len(plans), max(map(len, plans), default=0))
+    for row, plan in enumerate(plans):
+        total = sum(window.kept for window in plan)
+        for part, window in enumerate(plan):
+            shares[row, part] = window.kept / total if total else 1.0
+    return shares
+
+
+def _padded(rows: Sequence[Sequence[int]], *, fill: int, width: int = 0) -> Int[Tensor, "rows longest"]:
+    longest = max((len(row) for row in rows), default=0)
+    longest = max(longest, width)
+    return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], dtype=torch.long)

@@ -1,0 +1,198 @@
+"""Pictures to the pixels of a model, and patches of the model back to boxes of the picture.
+
+The steps and their order are those of the checkpoint's own preprocessor file, done with Pillow alone, so that
+the pixels do not depend on which image backend another library happens to prefer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, UInt8
+from PIL import Image
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from msdscore.encoders.base import PatchLayout, Prepared, View
+from msdscore.errors import WeightsError
+
+# Above this many pixels only the cropped part is resized: a 1 x 20000 picture would grow to gigabytes.
+_RESIZE_LIMIT = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocessing:
+    """The steps of preprocessing: resize, then centre crop, then scale and normalise.
+
+    `resize` is a shortest edge, or a (width, height) that squashes the picture, or None; `crop` is a (width,
+    height), black where it reaches beyond the picture. Half a pixel beside the centre goes up and left, or with
+    `even_centre` to the even side, as torchvision rounds.
+    """
+
+    resize: int | tuple[int, int] | None
+    crop: tuple[int, int] | None
+    resample: int = Image.Resampling.BICUBIC
+    scale: float = 1 / 255
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    even_centre: bool = False
+
+
+def read_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
+    """The steps that a `preprocessor_config.json` describes.
+
+    >>> read_preprocessing({"size": {"shortest_edge": 224}, "crop_size": 224, "do_normalize": False}).crop
+    (224, 224)
+
+    Raises:
+        WeightsError: the file describes steps that are not understood.
+    """
+    try:
+        resize = _edge(config["size"]) if config.get("do_resize", True) else None
+        crop = _pair(config["crop_size"]) if config.get("do_center_crop", "crop_size" in config) else None
+        scale = float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else 1.0
+        resample = int(config.get("resample", Image.Resampling.BICUBIC))
+        mean, std = _statistics(config)
+    except (KeyError, TypeError, ValueError) as error:
+        raise WeightsError(f"preprocessor_config.json is not understood ({error!r}); fetch it again") from None
+    return Preprocessing(resize, crop, resample, scale, mean, std)
+
+
+def _statistics(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if not config.get("do_normalize", True):
+        return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    mean = tuple(float(value) for value in config["image_mean"])
+    std = tuple(float(value) for value in config["image_std"])
+    return mean, std
+
+
+def _edge(size: Any) -> int | tuple[int, int]:
+    """Old files give a bare number, or a pair; newer ones name what they mean."""
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Mapping) and "shortest_edge" in size and "longest_edge" not in size:
+        return int(size["shortest_edge"])
+    return _pair(size)
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    if isinstance(size, int):
+        return size, size
+    if isinstance(size, Mapping):
+        return int(size["width"]), int(size["height"])
+    height, width = size
+    return int(width), int(height)
+
+
+def view(steps: Preprocessing, size: tuple[int, int]) -> View:
+    """Where a picture of `size` (width, height) lies on the canvas.
+
+    >>> view(Preprocessing(resize=32, crop=(32, 32)), (128, 64))
+    View(size=(128, 64), resized=(64, 32), offset=(16, 0), canvas=(32, 32))
+    """
+    resized = _resized(steps.resize, size)
+    canvas = steps.crop or resized
+    spare = (resized[0] - canvas[0], resized[1] - canvas[1])
+    offset = tuple(round(side / 2) if steps.even_centre else side // 2 for side in spare)
+    return View(size, resized, (offset[0], offset[1]), canvas)
+
+
+def _resized(resize: int | tuple[int, int] | None, size: tuple[int, int]) -> tuple[int, int]:
+    if resize is None:
+        return size
+    if isinstance(resize, tuple):
+        return resize
+    width, height = size
+    if width <= height:
+        return resize, int(resize * height / width)
+    return int(resize * width / height), resize
+
+
+def draw(picture: Image.Image, where: View, resample: int) -> UInt8[Tensor, "3 height width"]:
+    """The picture on the model's canvas; black where the canvas reaches beyond it."""
+    rgb = picture if picture.mode == "RGB" else picture.convert("RGB")
+    left, top = where.offset
+    right, bottom = left + where.canvas[0], top + where.canvas[1]
+    if where.resized[0] * where.resized[1] > _RESIZE_LIMIT and min(left, top) >= 0:
+        across, down = where.size[0] / where.resized[0], where.size[1] / where.resized[1]
+        part = (left * across, top * down, right * across, bottom * down)
+        drawn = rgb.resize(where.canvas, resample, box=part)
+    else:
+        drawn = rgb.resize(where.resized, resample).crop((left, top, right, bottom))
+    return torch.from_numpy(np.array(drawn)).permute(2, 0, 1)
+
+
+def normalise(
+    pixels: UInt8[Tensor, "batch 3 height width"], steps: Preprocessing
+) -> Float[Tensor, "batch 3 height width"]:
+    """Scaled and normalised float32 pixels, on the device where the bytes are."""
+    mean = torch.tensor(steps.mean, device=pixels.device).view(-1, 1, 1)
+    std = torch.tensor(steps.std, device=pixels.device).view(-1, 1, 1)
+    return (pixels.float() * steps.scale - mean) / std
+
+
+def prepare_picture(picture: Image.Image, steps: Preprocessing) -> Prepared:
+    """A decoded picture as the steps leave it, before its numbers are scaled."""
+    where = view(steps, picture.size)
+    return Prepared(draw(picture, where, steps.resample), where)
+
+
+def whole_picture(picture: Image.Image) -> Prepared:
+    """A picture as it is, for networks that take any size."""
+    rgb = picture if picture.mode == "RGB" else picture.convert("RGB")
+    where = View(picture.size, picture.size, (0, 0), picture.size)
+    return Prepared(torch.from_numpy(np.array(rgb)).permute(2, 0, 1), where)
+
+
+def stack_pixels(
+    pictures: Sequence[Prepared], steps: Preprocessing, device: torch.device
+) -> Float[Tensor, "batch 3 height width"]:
+    """Prepared pictures of one size as one batch of normalised pixels."""
+    return normalise(torch.stack([picture.pixels for picture in pictures]).to(device), steps)
+
+
+def patch_layout(where: View, grid: tuple[int, int], patch: tuple[float, float]) -> PatchLayout:
+    """Boxes of original pixels for a grid of (rows, columns) patches of (width, height) canvas pixels.
+
+    Resize and crop are undone; what lies beyond the picture is cut off, so a patch of padding alone has no
+    area.
+
+    >>> patch_layout(view(Preprocessing(resize=32, crop=(32, 32)), (128, 64)), (2, 2), (16, 16)).boxes[0]
+    tensor([32.,  0., 64., 32.])
+    """
+    rows, columns = grid
+    return cell_layout(where, columns=_edges(columns, patch[0]), rows=_edges(rows, patch[1]))
+
+
+def cell_layout(where: View, *, columns: Float[Tensor, "columns 2"], rows: Float[Tensor, "rows 2"]) -> PatchLayout:
+    """The layout of cells whose columns and rows (start, end) are given in pixels of the canvas."""
+    xs = _original(columns, where.offset[0], where.size[0], where.resized[0])
+    ys = _original(rows, where.offset[1], where.size[1], where.resized[1])
+    top, left = torch.meshgrid(ys[:, 0], xs[:, 0], indexing="ij")
+    bottom, right = torch.meshgrid(ys[:, 1], xs[:, 1], indexing="ij")
+    boxes = torch.stack([left, top, right, bottom], dim=-1).reshape(-1, 4)
+    return PatchLayout(size=where.size, grid=(len(rows), len(columns)), boxes=boxes)
+
+
+def _edges(cells: int, cell: float) -> Float[Tensor, "cells 2"]:
+    """Start and end of cells that lie side by side; float64 keeps whole pixels whole."""
+    edges = torch.arange(cells + 1, dtype=torch.float64) * cell
+    return torch.stack([edges[:-1], edges[1:]], dim=-1)
+
+
+def _original(canvas: Float[Tensor, "cells 2"], offset: int, size: int, resized: int) -> Float[Tensor, "cells 2"]:
+    """Places of the canvas along one axis, in original pixels."""
+    return ((canvas + offset) * size / resized).clamp(0, size).float()
+
+
+def on_picture(layout: PatchLayout) -> Tensor:
+    """True for the patches that show some of the picture and not padding alone."""
+    left, top, right, bottom = layout.boxes.unbind(dim=-1)
+    return (right > left) & (bottom > top)
+
+
+def mask_of(layouts: Sequence[PatchLayout]) -> Bool[Tensor, "batch points"]:
+    """The mask of a batch of pictures with the same or different numbers of patches, padded at the end."""
+    return pad_sequence([on_picture(layout) for layout in layouts], batch_first=True)

@@ -1,0 +1,127 @@
+"""Frames: the pixels agree with the library's own, and boxes undo resize and crop in closed form."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from msdscore.encoders.vision.preprocessing import (
+    Preprocessing,
+    draw,
+    on_picture,
+    patch_layout,
+    prepare_picture,
+    read_preprocessing,
+    stack_pixels,
+    view,
+)
+from msdscore.errors import WeightsError
+
+CPU = torch.device("cpu")
+CROPPED = Preprocessing(resize=32, crop=(32, 32))
+
+
+def noise(width, height):
+    return Image.fromarray(np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def pil_processor(**settings):
+    """The library's Pillow variant: version 5 gave it a name of its own."""
+    kind = getattr(transformers, "CLIPImageProcessorPil", None) or transformers.CLIPImageProcessor
+    return kind(**settings)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (97, 41), (41, 97), (20, 31), (500, 333)])
+@pytest.mark.parametrize("shape", [(32, 32), (40, 24), (32, 48)], ids=["crop", "mixed", "pad"])
+def test_pixels_are_those_of_the_librarys_pillow_processor(size, shape):
+    processor = pil_processor(size={"shortest_edge": 32}, crop_size={"width": shape[0], "height": shape[1]})
+    theirs = processor(noise(*size), return_tensors="pt")["pixel_values"]
+    steps = read_preprocessing(processor.to_dict())
+    ours = stack_pixels([prepare_picture(noise(*size), steps)], steps, CPU)
+    # Same bytes; only the order of float32 scaling differs.
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6)
+
+
+def test_squashed_pixels_are_those_of_the_library():
+    processor = pil_processor(size={"height": 24, "width": 40}, do_center_crop=False)
+    theirs = processor(noise(91, 33), return_tensors="pt")["pixel_values"]
+    steps = read_preprocessing(processor.to_dict())
+    ready = prepare_picture(noise(91, 33), steps)
+    ours, views = stack_pixels([ready], steps, CPU), [ready.view]
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6)
+    assert views[0].canvas == (40, 24)
+
+
+def test_a_wide_pictures_boxes_lie_in_its_middle():
+    layout = patch_layout(view(CROPPED, (128, 64)), (4, 4), (8, 8))
+    assert layout.size == (128, 64)
+    assert layout.boxes[0].tolist() == [32, 0, 48, 16]
+    assert layout.boxes[5].tolist() == [48, 16, 64, 32]
+    assert layout.boxes[15].tolist() == [80, 48, 96, 64]
+
+
+def test_a_tall_pictures_boxes_lie_in_its_middle():
+    boxes = patch_layout(view(CROPPED, (16, 48)), (4, 4), (8, 8)).boxes
+    assert boxes[0].tolist() == [0, 16, 4, 20]
+    assert boxes[15].tolist() == [12, 28, 16, 32]
+
+
+def test_squashed_boxes_cover_the_whole_picture():
+    boxes = patch_layout(view(Preprocessing(resize=(32, 32), crop=None), (100, 10)), (2, 4), (8, 16)).boxes
+    assert boxes[0].tolist() == [0, 0, 25, 5]
+    assert boxes[7].tolist() == [75, 5, 100, 10]
+
+
+def test_padding_alone_has_no_area():
+    layout = patch_layout(view(Preprocessing(resize=16, crop=(32, 32)), (16, 16)), (4, 4), (8, 8))
+    shown = on_picture(layout).reshape(4, 4)
+    assert shown.tolist() == [[1 <= r <= 2 and 1 <= c <= 2 for c in range(4)] for r in range(4)]
+    assert layout.boxes[5].tolist() == [0, 0, 8, 8]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3000), st.integers(1, 3000))
+def test_boxes_tile_a_square_inside_the_picture(width, height):
+    boxes = patch_layout(view(CROPPED, (width, height)), (4, 4), (8, 8)).boxes
+    left, top, right, bottom = boxes.unbind(-1)
+    assert (left >= 0).all()
+    assert (top >= 0).all()
+    assert right.max() <= width
+    assert bottom.max() <= height
+    covered = ((right - left) * (bottom - top)).sum()
+    side = min(width, height)
+    # The long edge is rounded down to whole canvas pixels, so a cell may be up to one part in 32 longer.
+    assert side * side * (1 - 1e-4) <= covered <= side * side * (1 + 1 / 32)
+
+
+def test_a_coloured_spot_is_drawn_where_its_box_says():
+    picture = Image.new("RGB", (128, 64), "black")
+    picture.paste((255, 0, 0), (48, 16, 64, 32))
+    where = view(CROPPED, picture.size)
+    red = draw(picture, where, Image.Resampling.BOX)[0].float()
+    cells = red.reshape(4, 8, 4, 8).mean(dim=(1, 3)).flatten()
+    assert cells.argmax() == patch_layout(where, (4, 4), (8, 8)).boxes.tolist().index([48, 16, 64, 32])
+    assert cells.max() == 255
+
+
+def test_a_thread_of_a_picture_does_not_fill_the_memory():
+    picture = Image.new("RGB", (60_000, 2), (10, 200, 30))
+    where = view(Preprocessing(resize=224, crop=(224, 224)), picture.size)
+    assert where.resized == (6_720_000, 224)
+    drawn = draw(picture, where, Image.Resampling.BICUBIC)
+    assert drawn.shape == (3, 224, 224)
+    assert drawn[:, 100, 100].tolist() == [10, 200, 30]
+
+
+def test_old_files_with_bare_numbers_are_read():
+    frame = read_preprocessing({"size": 224, "crop_size": 200, "image_mean": [0.5] * 3, "image_std": [0.5] * 3})
+    assert (frame.resize, frame.crop) == (224, (200, 200))
+
+
+@pytest.mark.parametrize("config", [{}, {"size": {"longest_edge": 3}}, {"size": 3, "image_mean": None}])
+def test_a_file_that_is_not_understood_says_so(config):
+    with pytest.raises(WeightsError, match=r"preprocessor_config.json is not understood \(.*\); fetch it again"):
+        read_preprocessing(config)
