@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from msdscore.encoders.base import encode_pictures
-from msdscore.encoders.mini.encoder import lite2, load_mini
+from msdscore.encoders.mini import lite2
+from msdscore.encoders.mini.encoder import load_mini
 
 COUNT = 32
 

@@ -10,8 +10,7 @@ from msdscore.encoders.table import EncoderRow
 from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_picture
 
 ROW = EncoderRow(name="greyscale", loader=f"{__name__}:load", family="greyscale", licence="MIT", trained_on="nothing")
-SIDE, STEPS = 4, Preprocessing(resize=(4, 4), crop=None)
-GREYS = {"black": 0.0, "dark": 0.25, "grey": 0.5, "light": 0.75, "white": 1.0}
+SIDE, GREYS = 4, {"black": 0.0, "dark": 0.25, "grey": 0.5, "light": 0.75, "white": 1.0}
 
 
 def load(source, *, name, revision=None, device="auto", dtype="auto", **options):
@@ -24,7 +23,7 @@ class Greyscale(Backbone):
     """`prepare` runs where pictures are decoded; names, unit lengths and checks come with Backbone."""
 
     def prepare(self, image):
-        return prepare_picture(image, STEPS)
+        return prepare_picture(image, Preprocessing(resize=(SIDE, SIDE), crop=None))
 
     def _see(self, images):
         layout = tuple(patch_layout(image.view, (SIDE, SIDE), (1, 1)) for image in images)

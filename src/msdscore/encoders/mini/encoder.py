@@ -150,7 +150,7 @@ def load_mini(
 
 def shipped_folder() -> Path:
     """Where the trained parts of `mini` lie in this package."""
-    return Path(str(files("msdscore.encoders.mini.encoder"))) / "weights"
+    return Path(str(files("msdscore.encoders.mini"))) / "weights"
 
 
 def read_config(folder: Path) -> dict[str, Any]:
