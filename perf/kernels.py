@@ -8,8 +8,8 @@ import statistics
 import torch
 
 from msdscore.core import fused
-from msdscore.core.divergence import PointSet, diverge
 from msdscore.core.mixture import FitSettings
+from msdscore.core.schedule import PointSet, diverge
 
 # patches, components, start, dtype: every size class, and the most components
 CHECKS = [
@@ -39,21 +39,22 @@ def shortened(points, sizes):
 def check(patches, components, init, dtype):
     images = shortened(side(4, patches, dtype=dtype), [patches, patches - 7, 20, patches])
     texts = shortened(side(4, 60, seed=1, dtype=dtype), [12, 1, 17, 60])
-    owner = torch.arange(4, device="cuda")
+    numbers = torch.arange(4, device="cuda")
     options = {
         "image_fit": FitSettings(components=components[0], init=init),
         "text_fit": FitSettings(components=components[1], init=init),
     }
-    result = diverge(images, texts, owner, **options)
+    result = diverge(images, texts, numbers, numbers, **options)
     exact = diverge(
         *[PointSet(one.points.double().cpu(), one.mask.cpu(), one.keys.cpu()) for one in (images, texts)],
-        owner.cpu(), **options,
+        numbers.cpu(), numbers.cpu(), **options,
     )  # fmt: skip
     gaps = [(getattr(result, name).cpu() - getattr(exact, name)).abs().max().item() for name in ("coverage", "support")]
     one = slice(2, 3)
     alone = diverge(
-        *[PointSet(each.points[one], each.mask[one], each.keys[one]) for each in (images, texts)], owner[:1], **options
-    )
+        *[PointSet(each.points[one], each.mask[one], each.keys[one]) for each in (images, texts)],
+        numbers[:1], numbers[:1], **options,
+    )  # fmt: skip
     same = torch.equal(alone.coverage_terms, result.coverage_terms[one])
     print(
         f"{patches:>5} patches, K={components}, {init}, {dtype}: off by {gaps[0]:.1e} {gaps[1]:.1e}, same bits {same}"

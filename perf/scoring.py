@@ -12,10 +12,10 @@ import time
 import torch
 from textbook import divergences
 
-from msdscore.core.divergence import PointSet, diverge
 from msdscore.core.mixture import FitSettings
+from msdscore.core.schedule import PointSet, diverge
 
-# patches, tokens, captions an image, dimension, components
+# patches, tokens, captions per image, dimension, components
 SHAPES = [
     (49, 12, 1, 768, (3, 2)),
     (256, 12, 1, 768, (3, 2)),
@@ -50,11 +50,12 @@ def compare(shape, device):
     patches, tokens, captions, dim, (image_k, text_k) = shape
     count = max(1, PAIRS[device] // captions)
     images, texts = side(count, patches, dim, device), side(count * captions, tokens, dim, device)
-    owner = torch.arange(count, device=device).repeat_interleave(captions)
+    image_of = torch.arange(count, device=device).repeat_interleave(captions)
+    text_of = torch.arange(count * captions, device=device)
     options = {"image_fit": FitSettings(components=image_k), "text_fit": FitSettings(components=text_k)}
 
     def batched():
-        return diverge(images, texts, owner, **options)
+        return diverge(images, texts, image_of, text_of, **options)
 
     def one_by_one():
         for pair in range(min(10, count)):
@@ -104,10 +105,11 @@ def encoder_share(batch=512):
         )
         for points in (vision, text)
     )
-    owner = torch.arange(batch, device="cuda")
+    numbers = torch.arange(batch, device="cuda")
+    options = {"image_fit": FitSettings(components=3), "text_fit": FitSettings(components=2)}
 
     def score():
-        return diverge(images, texts, owner, image_fit=FitSettings(components=3), text_fit=FitSettings(components=2))
+        return diverge(images, texts, numbers, numbers, **options)
 
     encode(), score()
     encoding, scoring = seconds(encode, "cuda", 10)[1], seconds(score, "cuda", 10)[1]

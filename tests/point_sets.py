@@ -2,7 +2,7 @@
 
 import torch
 
-from msdscore.core.divergence import PointSet
+from msdscore.core.schedule import PointSet
 
 
 def directions(generator, *shape, dtype=torch.float64):

@@ -13,7 +13,7 @@ from msdscore.core import blocks
 def test_blocks_hold_every_item_once_within_their_room(sizes, room):
     mask = torch.arange(700) < torch.tensor(sizes).unsqueeze(1)
     with mock.patch.object(blocks, "BLOCK_BYTES", room):
-        parts = list(blocks.blocks(mask, lambda width: 40 * width))
+        parts = list(blocks.blocks(blocks.widths(mask), lambda width: 40 * width))
     assert sorted(torch.cat([part.items for part in parts]).tolist()) == list(range(len(sizes)))
     for part in parts:
         assert len(part.items) == 1 or len(part.items) * 40 * part.width <= room

@@ -1,17 +1,21 @@
+from unittest import mock
+
 import pytest
 import torch
 
 import reference
+from msdscore.core import blocks, calibration
 from msdscore.core.calibration import Bank, expected_log_density
-from msdscore.core.divergence import diverge, fit_all, log_density
-from msdscore.core.mixture import FitSettings, Mixture
+from msdscore.core.divergence import total
+from msdscore.core.mixture import FitSettings, Mixture, log_density
+from msdscore.core.schedule import diverge, fit_all
 from point_sets import ragged, take
 
 IMAGE, TEXT = FitSettings(components=3), FitSettings(components=2)
 
 
 def calibrated(images, texts, owner, bank):
-    return diverge(images, texts, owner, image_fit=IMAGE, text_fit=TEXT, bank=bank)
+    return diverge(images, texts, owner, torch.arange(len(owner)), image_fit=IMAGE, text_fit=TEXT, bank=bank)
 
 
 @pytest.fixture
@@ -47,7 +51,7 @@ def test_calibrated_terms_are_plain_terms_less_their_mean_over_the_bank(sides, b
     patches = images.mask.sum(dim=1, keepdim=True)
     mean = (log_density(image_mixtures, images.points) - expected_log_density(bank.texts, images.points)) / patches
     assert torch.allclose(result.coverage_terms, torch.where(images.mask, plain.coverage_terms - mean, 0.0), atol=1e-12)
-    assert torch.equal(result.support, result.support_terms.sum(dim=1))
+    assert torch.equal(result.support, total(result.support_terms))
 
 
 def test_over_the_bank_itself_the_support_of_any_text_is_zero_on_average(sides, bank):
@@ -81,3 +85,38 @@ def test_company_does_not_change_calibrated_bits(sides, bank):
     for row in range(3):
         alone = calibrated(take(images, [row]), take(texts, [row]), torch.tensor([0]), narrow)
         assert torch.equal(alone.support_terms[0], together.support_terms[row])
+        assert torch.equal(alone.support[0], together.support[row])
+
+
+def test_a_large_bank_is_taken_some_items_at_a_time(sides, bank):
+    _, texts, _ = sides
+    whole = expected_log_density(bank.images, texts.points)
+    with mock.patch.object(calibration, "ITEMS", 3):
+        assert torch.allclose(expected_log_density(bank.images, texts.points), whole, atol=1e-12)
+
+
+def test_a_bank_in_half_precision_is_widened_and_points_are_not_narrowed(sides, bank):
+    _, texts, _ = sides
+    half = Mixture(bank.images.means.half(), bank.images.log_weights.half(), 20.0)
+    wide = Mixture(half.means.double(), half.log_weights.double(), 20.0)
+    assert torch.equal(expected_log_density(half, texts.points), expected_log_density(wide, texts.points))
+
+
+def test_the_bank_counts_in_the_size_of_a_block(bank):
+    """The products against the background are the largest thing in a block where the bank is large."""
+    images = ragged([9], 12, seed=1)
+    many = Bank(Mixture(bank.images.means.repeat(40, 1, 1), bank.images.log_weights.repeat(40, 1), 20.0), None)
+    sizes = []
+
+    def watched(background, solid):
+        logits = len(solid) * solid.shape[1] * calibration.room_per_point(background) * solid.element_size()
+        sizes.append((len(solid), logits))
+        return expected_log_density(background, solid)
+
+    with (
+        mock.patch.object(blocks, "BLOCK_BYTES", 1 << 17),
+        mock.patch("msdscore.core.schedule.expected_log_density", watched),
+    ):
+        calibrated(images, ragged([8] * 12, 12, seed=2), torch.zeros(12, dtype=torch.int64), many)
+    assert len(sizes) > 1
+    assert all(count == 1 or taken <= 1 << 17 for count, taken in sizes)

@@ -6,18 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
-from msdscore.core import blocks
-from msdscore.core.divergence import diverge, fit_all, terms
+from msdscore.core import blocks, schedule
+from msdscore.core.divergence import terms, total
 from msdscore.core.mixture import FitSettings
+from msdscore.core.schedule import diverge, fit_all
 from point_sets import ragged, take
 from test_core_mixture import seeds_of
 
 IMAGE, TEXT = FitSettings(components=3), FitSettings(components=2)
 
 
-def both(images, texts, owner, **options):
+def both(images, texts, image_of, text_of=None, **options):
     return diverge(
-        images, texts, owner,
+        images, texts, image_of, torch.arange(len(image_of)).to(image_of) if text_of is None else text_of,
         image_fit=FitSettings(components=3, **options), text_fit=FitSettings(components=2, **options),
     )  # fmt: skip
 
@@ -78,6 +79,55 @@ def test_the_same_item_has_the_same_bits_in_any_company(sizes, seed, room, dtype
         single = alone[item]
         assert torch.equal(together.coverage_terms[position, :width], single.coverage_terms[0, :width])
         assert torch.equal(together.support_terms[position, :length], single.support_terms[0, :length])
+        assert torch.equal(together.coverage[position], single.coverage[0])
+        assert torch.equal(together.support[position], single.support[0])
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=30),
+    room=st.sampled_from([1, 3000, 1 << 26]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+@settings(max_examples=15)
+def test_a_caption_that_meets_several_pictures_has_the_bits_of_each_pair_alone(rows, room, dtype):
+    images, texts = ragged([49, 7, 20, 9], 16, dtype=dtype), ragged([3, 12, 5, 30, 1], 16, seed=1, dtype=dtype)
+    image_of, text_of = torch.tensor(rows).T
+    with mock.patch.object(blocks, "BLOCK_BYTES", room):
+        together = both(images, texts, image_of, text_of)
+    for pair, (image, text) in enumerate(rows):
+        alone = both(take(images, [image]), take(texts, [text]), torch.tensor([0]))
+        assert torch.equal(together.coverage_terms[pair], alone.coverage_terms[0])
+        assert torch.equal(together.support_terms[pair], alone.support_terms[0])
+        assert torch.equal(together.coverage[pair], alone.coverage[0])
+        assert torch.equal(together.support[pair], alone.support[0])
+
+
+def test_every_item_is_fitted_once_however_many_pairs_it_is_in():
+    images, texts = ragged([9, 6], 12), ragged([5, 3, 4], 12, seed=1)
+    image_of, text_of = torch.cartesian_prod(torch.arange(2), torch.arange(3)).T
+    with mock.patch.object(schedule, "fit", wraps=schedule.fit) as fitted:
+        result = both(images, texts, image_of.contiguous(), text_of.contiguous())
+    assert sum(len(call.args[0]) for call in fitted.call_args_list) == 2 + 3
+    assert (len(result.image_mixtures), len(result.text_mixtures), len(result.coverage)) == (2, 3, 6)
+
+
+def test_no_pairs_are_no_terms():
+    nothing = torch.zeros(0, dtype=torch.int64)
+    result = both(ragged([9, 6], 12), ragged([5, 3, 4], 12, seed=1), nothing)
+    assert result.coverage_terms.shape == (0, 9)
+    assert result.support_terms.shape == (0, 5)
+    assert result.coverage.shape == result.support.shape == (0,)
+
+
+@given(size=st.integers(0, 70), extra=st.integers(0, 70), company=st.integers(1, 9), seed=st.integers(0, 99))
+def test_a_sum_of_terms_depends_on_the_terms_alone(size, extra, company, seed):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.zeros(company, size + extra)
+    rows[:, :size] = torch.randn(company, size, generator=generator)
+    together = total(rows)
+    assert torch.allclose(together, rows.sum(dim=1), atol=1e-4)
+    for row in range(company):
+        assert torch.equal(total(rows[row : row + 1, :size]), together[row : row + 1])
 
 
 def test_candidates_do_not_change_each_other_by_one_bit():

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from msdscore.core import fused
-from msdscore.core.divergence import PointSet, diverge, fit_all
-from msdscore.core.mixture import FitSettings, fit
+from msdscore.core.calibration import Bank
+from msdscore.core.mixture import FitSettings, Mixture, fit
+from msdscore.core.schedule import PointSet, diverge, fit_all
 from point_sets import ragged, take
 
 needs_cuda = pytest.mark.skipif(
@@ -25,9 +26,10 @@ def on(side, device, dtype=None):
     return PointSet(side.points.to(device, dtype), side.mask.to(device), side.keys.to(device))
 
 
-def both(images, texts, owner, components=(3, 2), **options):
+def both(images, texts, image_of, text_of=None, *, components=(3, 2), bank=None, **options):
     image, text = (FitSettings(components=count, **options) for count in components)
-    return diverge(images, texts, owner, image_fit=image, text_fit=text)
+    text_of = torch.arange(len(image_of)).to(image_of) if text_of is None else text_of
+    return diverge(images, texts, image_of, text_of, image_fit=image, text_fit=text, bank=bank)
 
 
 def starving():
@@ -46,13 +48,42 @@ def check_divergences(device, sizes, components, init, dim=48):
     images.mask[0, 1] = False
     images.points[~images.mask] = torch.nan
     owner = torch.tensor([1, 0, len(sizes) - 1, 1])
-    exact = both(on(images, "cpu", torch.float64), on(texts, "cpu", torch.float64), owner, components, init=init)
+    exact = both(
+        on(images, "cpu", torch.float64), on(texts, "cpu", torch.float64), owner, components=components, init=init
+    )
     with mock.patch.object(fused, "serves", return_value=True):
-        result = both(on(images, device), on(texts, device), owner.to(device), components, init=init)
+        result = both(on(images, device), on(texts, device), owner.to(device), components=components, init=init)
     # The tolerance that float32 owes float64 at kappa 20; typical is 1e-6.
     assert torch.allclose(result.coverage.cpu().double(), exact.coverage, atol=1e-4)
     assert torch.allclose(result.support.cpu().double(), exact.support, atol=1e-4)
     assert (result.coverage_terms.cpu()[~images.mask[owner]] == 0).all()
+
+
+def check_calibrated(device, items, components, dtype=torch.float32, dim=48):
+    """Pairs of both sides in any order, against a bank of more items than one product takes."""
+    images, texts = ragged([33, 9, 20], dim, seed=1, dtype=torch.float32), ragged([12, 1, 17], dim, seed=2, dtype=dtype)
+    images.points[~images.mask] = torch.nan
+    image_of, text_of = torch.tensor([1, 0, 2, 1, 1]), torch.tensor([0, 0, 2, 1, 2])
+    exact_bank = Bank(
+        *(
+            fit_all(ragged([10] * items, dim, seed=5 + side), FitSettings(components=components[side]))
+            for side in (0, 1)
+        )
+    )
+    bank = Bank(*(moved(side, device, torch.float16) for side in (exact_bank.images, exact_bank.texts)))
+    exact_bank = Bank(*(moved(side, "cpu", torch.float64) for side in (bank.images, bank.texts)))
+    wide = [on(side, "cpu", torch.float64) for side in (images, texts)]
+    exact = both(*wide, image_of, text_of, components=components, bank=exact_bank)
+    with mock.patch.object(fused, "serves", return_value=True):
+        there = [on(side, device) for side in (images, texts)]
+        result = both(*there, image_of.to(device), text_of.to(device), components=components, bank=bank)
+    assert torch.allclose(result.coverage.cpu().double(), exact.coverage, atol=1e-4)
+    assert torch.allclose(result.support.cpu().double(), exact.support, atol=1e-4)
+    assert (result.coverage_terms.cpu()[~images.mask[image_of]] == 0).all()
+
+
+def moved(mixture, device, dtype):
+    return Mixture(mixture.means.to(device, dtype), mixture.log_weights.to(device, dtype), mixture.kappa)
 
 
 def check_death(device):
@@ -74,6 +105,8 @@ def check_no_iterations(device):
 def interpret():
     check_divergences("cpu", [16, 33, 4], (3, 2), "spread")
     check_divergences("cpu", [66, 5], (8, 5), "sample")
+    check_calibrated("cpu", 23, (3, 2))
+    check_calibrated("cpu", 5, (8, 1))
     check_death("cpu")
     check_no_iterations("cpu")
 
@@ -101,27 +134,38 @@ def test_cuda_agrees_with_float64(sizes, components, init):
 
 
 @needs_cuda
+@pytest.mark.parametrize(("items", "components"), [(1, (3, 2)), (130, (8, 1)), (1000, (5, 3))])
+def test_cuda_calibrates_as_float64_does(items, components):
+    check_calibrated("cuda", items, components, dim=256)
+
+
+@needs_cuda
 def test_cuda_revives_dead_components_and_takes_no_step_when_told_so():
     check_death("cuda")
     check_no_iterations("cuda")
 
 
 @needs_cuda
+@pytest.mark.parametrize("calibrated", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_cuda_items_have_the_same_bits_in_any_company_and_run(dtype):
+def test_cuda_items_have_the_same_bits_in_any_company_and_run(dtype, calibrated):
     images = on(ragged([256, 40, 9, 200, 1030], 96, dtype=torch.float32), "cuda", dtype)
     texts = on(ragged([12, 16, 17, 70, 1], 96, seed=1, dtype=torch.float32), "cuda", dtype)
     owner = torch.arange(5, device="cuda")
-    together = both(images, texts, owner)
-    again = both(images, texts, owner)
+    background = (fit_all(on(ragged([20] * 70, 96, seed=7), "cuda", dtype), FitSettings(components=k)) for k in (3, 2))
+    bank = Bank(*background) if calibrated else None
+    together = both(images, texts, owner, bank=bank)
+    again = both(images, texts, owner, bank=bank)
     assert torch.equal(together.coverage_terms, again.coverage_terms)
     assert torch.equal(together.support_terms, again.support_terms)
     for i in range(5):
         width = int(images.mask[i].sum())
         cropped = PointSet(images.points[[i], :width], images.mask[[i], :width], images.keys[[i]])
-        alone = both(cropped, take(texts, [i]), owner[:1])
+        alone = both(cropped, take(texts, [i]), owner[:1], bank=bank)
         assert torch.equal(alone.coverage_terms[0], together.coverage_terms[i, :width])
         assert torch.equal(alone.support_terms[0], together.support_terms[i])
+        assert torch.equal(alone.coverage[0], together.coverage[i])
+        assert torch.equal(alone.support[0], together.support[i])
 
 
 @needs_cuda
@@ -144,6 +188,35 @@ def test_a_cpu_other_dtypes_gradients_and_many_components_go_through_torch():
 
 
 def test_importing_and_using_the_core_on_a_cpu_does_not_import_triton():
-    side = ragged([5], 8)
-    fit_all(side, FitSettings(components=2))
-    assert "msdscore.core.kernels" not in sys.modules
+    # In a process of its own: here other tests may have used the kernels.
+    script = (
+        "import sys; from point_sets import ragged; from msdscore.core.schedule import fit_all; "
+        "from msdscore.core.mixture import FitSettings; fit_all(ragged([5], 8), FitSettings(components=2)); "
+        "sys.exit('msdscore.core.kernels' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("reason", "line"),
+    [
+        ("Triton is not installed", r"not used on cuda:0, so scoring there is slower: Triton is not installed"),
+        ("their results differ", r"slower: their results differ"),
+    ],
+)
+def test_kernels_that_are_not_used_on_a_gpu_say_so_once(monkeypatch, reason, line):
+    monkeypatch.setattr(fused, "_obstacle", lambda device: reason)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    fused._works.cache_clear()
+    device = torch.device("cuda", 0)
+    with pytest.warns(RuntimeWarning, match=line) as seen:
+        assert [fused._works(device) for _ in range(3)] == [False] * 3
+    assert len(seen) == 1
+    fused._works.cache_clear()
+
+
+def test_a_cpu_gives_no_warning(recwarn):
+    fused._works.cache_clear()
+    assert not fused.serves(torch.zeros(1, 4, 8), 3)
+    assert not recwarn.list

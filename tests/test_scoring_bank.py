@@ -9,7 +9,7 @@ from msdscore.errors import ConfigError, InputError, RunError, WeightsError
 from msdscore.scoring.bank import build_bank, load_bank, save_bank
 from test_scoring import CAPTIONS, picture, tiny_clip
 
-BACKGROUND = MSDConfig(calibration="background")
+BACKGROUND = MSDConfig(calibration="background", gate="support")
 
 
 def bank_of(encoder, config=BACKGROUND, count=6, captions=()):
@@ -49,6 +49,31 @@ def test_a_bank_survives_its_file(tmp_path):
     assert by_path.score(picture(), "red") == Scorer(tiny_clip(), BACKGROUND, bank=bank).score(picture(), "red")
 
 
+@pytest.mark.parametrize("changes", [{"gate": "length"}, {"gate": "coverage"}, {"gate": "fixed", "beta": 0.1}])
+def test_calibration_covers_both_sides_or_is_refused(changes):
+    encoder, both_sides = tiny_clip(), BACKGROUND.changed(**changes)
+    message = (
+        f"gate={changes['gate']} weighs coverage, and the bank .* holds no captions to calibrate it; set gate=support"
+    )
+    with pytest.raises(ConfigError, match=message):
+        Scorer(encoder, both_sides, bank=bank_of(encoder))
+    scorer = Scorer(encoder, both_sides, bank=bank_of(encoder, captions=CAPTIONS))
+    plain = Scorer(encoder, MSDConfig(**changes))
+    # Less its mean over the bank's captions, so that captions of the bank cover a picture by zero on average.
+    calibrated = [score.coverage for score in scorer.rank(picture(), CAPTIONS)]
+    raw = [score.coverage for score in plain.rank(picture(), CAPTIONS)]
+    assert sum(calibrated) == pytest.approx(0, abs=1e-4)
+    assert [c - r for c, r in zip(calibrated, raw, strict=True)] == pytest.approx(
+        [calibrated[0] - raw[0]] * 4, abs=1e-4
+    )
+
+
+def test_a_fixed_gate_without_coverage_needs_no_captions():
+    encoder = tiny_clip()
+    fixed = Scorer(encoder, BACKGROUND.changed(gate="fixed", beta=0.0), bank=bank_of(encoder))
+    assert fixed.score(picture(), "red").divergence == fixed.score(picture(), "red").support
+
+
 def test_banks_that_do_not_fit_are_refused(tmp_path):
     encoder = tiny_clip()
     with pytest.raises(
@@ -78,6 +103,9 @@ def test_one_command_builds_a_bank_for_any_encoder(tmp_path):
     assert result.exit_code == 0, result.output
     assert "of 4 pictures for toy@1" in result.output
     command = ["score", str(folder / "0.png"), "a red square", "-e", "toy", "--set", "calibration=background"]
+    answer = CliRunner().invoke(app, [*command, "--bank", str(target)])
+    assert "gate=length weighs coverage" in str(answer.exception)
+    command += ["--set", "gate=support"]
     assert "cal:background,4@" in CliRunner().invoke(app, [*command, "--bank", str(target)]).output
 
 

@@ -15,8 +15,8 @@ from msdscore.align.recipe import Recipe
 from msdscore.align.run.checkpoint import read_run
 from msdscore.align.run.folder import CARD
 from msdscore.align.run.towers import Towers, read_known_towers, reopen_towers
-from msdscore.core.divergence import PointSet, fit_all
 from msdscore.core.mixture import FitSettings, Mixture
+from msdscore.core.schedule import PointSet, fit_all
 from msdscore.encoders.aligned.encoder import FORMAT, MODEL_TYPE
 from msdscore.encoders.aligned.heads import AlignedHeads
 from msdscore.encoders.aligned.specs import plain

@@ -42,14 +42,13 @@ def widths(mask: Bool[Tensor, "batch points"]) -> Int[Tensor, " batch"]:
     return (ends + steps - 1) // steps * steps
 
 
-def blocks(mask: Bool[Tensor, "batch points"], bytes_per_item: Callable[[int], int]) -> Iterator[Block]:
-    """Blocks over all items, each within the memory that one block may take."""
-    classes = widths(mask).cpu()
-    room = block_bytes(mask.device)
-    for width in classes.unique().tolist():
-        items = (classes == width).nonzero().squeeze(1).to(mask.device)
+def blocks(classes: Int[Tensor, " items"], bytes_per_item: Callable[[int], int]) -> Iterator[Block]:
+    """Blocks over all items, given their size classes, each within the memory that one block may take."""
+    here, room = classes.cpu(), block_bytes(classes.device)
+    for width in here.unique().tolist():
+        items = (here == width).nonzero().squeeze(1).to(classes.device)
         for part in items.split(max(1, room // bytes_per_item(width))):
-            yield Block(part, width, whole=len(part) == len(mask))
+            yield Block(part, width, whole=len(part) == len(here))
 
 
 def block_bytes(device: torch.device) -> int:

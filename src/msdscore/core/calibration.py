@@ -15,6 +15,9 @@ from torch import Tensor
 
 from msdscore.core.mixture import Mixture
 
+# Background items in one product: the number is fixed, so that the size of a block does not change the rounding.
+ITEMS = 128
+
 
 @dataclass(frozen=True, slots=True)
 class Bank:
@@ -27,10 +30,29 @@ class Bank:
 def expected_log_density(
     background: Mixture, points: Float[Tensor, "batch points dim"]
 ) -> Float[Tensor, "batch points"]:
-    """Mean over all background items of log P of each point."""
+    """Mean over all background items of log P of each point, in the points' dtype.
+
+    A background in half precision is widened some items at a time.
+    """
+    parts = [_sum_of_log_densities(part, points) for part in _parts(background)]
+    return sum(parts[1:], start=parts[0]) / len(background)
+
+
+def room_per_point(background: Mixture) -> int:
+    """How many numbers per point `expected_log_density` holds at once: logits, and their exponentials."""
+    return 3 * min(len(background), ITEMS) * background.means.shape[1]
+
+
+def _parts(background: Mixture) -> list[Mixture]:
+    return [background.take(slice(start, start + ITEMS)) for start in range(0, len(background), ITEMS)]
+
+
+def _sum_of_log_densities(
+    background: Mixture, points: Float[Tensor, "batch points dim"]
+) -> Float[Tensor, "batch points"]:
     items, components, dim = background.means.shape
-    # One product an item of the batch, so that the batch's size cannot change the rounding.
-    means = background.means.reshape(1, items * components, dim).expand(len(points), -1, -1)
-    cosines = means @ points.to(means.dtype).mT
-    logits = background.kappa * cosines + background.log_weights.reshape(1, items * components, 1)
-    return logits.unflatten(1, (items, components)).logsumexp(dim=2).mean(dim=1)
+    # One product per item of the batch, so that the batch's size cannot change the rounding.
+    means = background.means.to(points.dtype).reshape(1, items * components, dim).expand(len(points), -1, -1)
+    log_weights = background.log_weights.to(points.dtype).reshape(1, items * components, 1)
+    logits = background.kappa * (means @ points.mT) + log_weights
+    return logits.unflatten(1, (items, components)).logsumexp(dim=2).sum(dim=1)

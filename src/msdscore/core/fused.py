@@ -1,10 +1,11 @@
 """Fits and terms on a GPU in a handful of launches, where Triton can compile for it.
 
-The arithmetic is that of `mixture` and `divergence` in float32, to rounding. Nothing waits for the host, the memory
-taken does not grow with the batch, and an item's bits depend on that item alone.
+The arithmetic is that of `mixture`, `divergence` and `calibration` in float32, to rounding. Nothing waits for the host,
+the memory taken does not grow with the batch, and an item's bits depend on that item alone.
 """
 
 import math
+import warnings
 from dataclasses import dataclass
 from functools import cache
 from subprocess import SubprocessError
@@ -15,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.core import mixture
+from msdscore.core.calibration import expected_log_density
 from msdscore.core.mixture import DEAD_MASS, FitSettings, Mixture, log_density
 from msdscore.core.sphere import TINY, counts, unit
 from msdscore.core.starts import NEAR_TIE, sample
@@ -23,7 +25,8 @@ from msdscore.core.starts import NEAR_TIE, sample
 MOST_POINTS = 1024
 # Two mixtures share the sixteen columns of one product.
 MOST_COMPONENTS = 8
-# Ampere is the first generation whose matrix units take float32 in three passes; smaller cards have less room a block.
+# Ampere is the first generation whose matrix units take float32 in three passes. Smaller cards have less shared memory
+# per block.
 CAPABILITY = (8, 0)
 SHARED_BYTES = 160 << 10
 # How far log densities may lie from plain torch before the kernels are not trusted (they lie within 4e-5 of float64).
@@ -41,7 +44,7 @@ class Shape:
     depth: int  # coordinates read at a time
     warps: int
     stages: int
-    programs: int  # a multiprocessor
+    programs: int  # per multiprocessor
 
 
 SHAPES = (
@@ -51,6 +54,8 @@ SHAPES = (
     Shape(MOST_POINTS, tile=64, strip=16, depth=32, warps=4, stages=2, programs=1),
 )
 TERMS_TILE, TERMS_DEPTH = 64, 64
+# Points, and components of background items, that one product of `expected` compares.
+EXPECTED_TILE, EXPECTED_COLUMNS = 16, 64
 
 
 def serves(points: Float[Tensor, "batch points dim"], *mixtures: int | Mixture) -> bool:
@@ -58,8 +63,7 @@ def serves(points: Float[Tensor, "batch points dim"], *mixtures: int | Mixture) 
     tensors = [points, *(one.means for one in mixtures if isinstance(one, Mixture))]
     sizes = (one if isinstance(one, int) else one.means.shape[1] for one in mixtures)
     return (
-        points.dtype in DTYPES
-        and all(tensor.dtype == torch.float32 for tensor in tensors[1:])
+        all(tensor.dtype in DTYPES for tensor in tensors)
         and max(sizes) <= MOST_COMPONENTS
         and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
         and _works(points.device)
@@ -68,20 +72,32 @@ def serves(points: Float[Tensor, "batch points dim"], *mixtures: int | Mixture) 
 
 @cache
 def _works(device: torch.device) -> bool:
-    """Whether Triton is here, can compile for the device with what the system has, and agrees there with torch."""
+    """Whether the kernels serve a device; where they could but do not, a warning says why, once per device."""
     if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device) < CAPABILITY:
         return False
+    obstacle = _obstacle(device)
+    if obstacle is not None:
+        message = f"the fused kernels are not used on {device}, so scoring there is slower: {obstacle}"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    return obstacle is None
+
+
+def _obstacle(device: torch.device) -> str | None:
+    """Why the kernels cannot be used on a device, or None where they compile and agree with torch."""
     try:
         from triton.errors import TritonError
         from triton.runtime import driver
     except ImportError:
-        return False
+        return "Triton is not installed; install it with: pip install triton"
     try:
         # Making the driver compiles its glue: without a C compiler or Python's headers it cannot.
-        shared = driver.active.utils.get_device_properties(device.index)["max_shared_mem"]
-        return bool(shared >= SHARED_BYTES) and _agrees(device)
-    except (TritonError, OSError, RuntimeError, SubprocessError):
-        return False
+        shared = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
+        if shared < SHARED_BYTES:
+            return f"a block has {shared >> 10} KiB of shared memory, and {SHARED_BYTES >> 10} are needed"
+        return None if _agrees(device) else "their results differ from plain torch there"
+    except (TritonError, OSError, RuntimeError, SubprocessError) as error:
+        lines = str(error).strip().splitlines() or [""]
+        return f"Triton cannot compile for it ({type(error).__name__}: {lines[0][:200]})"
 
 
 @torch.no_grad()
@@ -95,8 +111,9 @@ def _agrees(device: torch.device) -> bool:
     ours, plain = fit(points, mask, items, settings), mixture.fit(points, mask, items, settings)
     densities = [log_density(one, points) for one in (ours, plain, plain.take(items.flip(0)))]
     difference = terms(points, mask, plain, plain, source=items, target=items.flip(0)) * counts(mask).unsqueeze(1)
-    same = (densities[0] - densities[1])[mask], (difference - densities[1] + densities[2])[mask]
-    return all(bool((gap.abs() < AGREEMENT).all()) for gap in same)
+    mean = expected(points, mask, plain) - expected_log_density(plain, points)
+    gaps = (densities[0] - densities[1], difference - densities[1] + densities[2], mean)
+    return all(bool((gap[mask].abs() < AGREEMENT).all()) for gap in gaps)
 
 
 def fit(
@@ -136,22 +153,47 @@ def terms(
     own: Mixture,
     other: Mixture,
     *,
-    source: Int[Tensor, " captions"],
-    target: Int[Tensor, " captions"],
-) -> Float[Tensor, "captions points"]:
-    """Each caption's terms: points and own mixture of item `source`, against the other mixture `target`."""
+    source: Int[Tensor, " pairs"],
+    target: Int[Tensor, " pairs"],
+    expected: Float[Tensor, "items points"] | None = None,
+) -> Float[Tensor, "pairs points"]:
+    """Each pair's terms: points and own mixture of item `source`, against the other mixture `target`.
+
+    Where `expected` is given it stands for the own mixture's log density.
+    """
     from msdscore.core.kernels import terms_kernel
 
     points, (_, width, dim) = _rows(points), points.shape
     result = points.new_empty((len(source), width), dtype=torch.float32)
+    given = result if expected is None else expected.contiguous()
     with _on(points.device):
         terms_kernel[(len(source), -(-width // TERMS_TILE))](
             points, mask.contiguous().view(torch.uint8), counts(mask),
             source, own.means.contiguous(), own.log_weights.contiguous(),
-            target, other.means.contiguous(), other.log_weights.contiguous(), result,
+            target, other.means.contiguous(), other.log_weights.contiguous(), given, result,
             width, dim, points.stride(1), points.stride(0),
             own.means.shape[1], other.means.shape[1], own.kappa, other.kappa,
-            TILE=TERMS_TILE, DEPTH=TERMS_DEPTH,
+            GIVEN=expected is not None, TILE=TERMS_TILE, DEPTH=TERMS_DEPTH,
+        )  # fmt: skip
+    return result
+
+
+def expected(
+    points: Float[Tensor, "items points dim"], mask: Bool[Tensor, "items points"], background: Mixture
+) -> Float[Tensor, "items points"]:
+    """`calibration.expected_log_density` of the real points, zero for padding; the background may be half precision."""
+    from msdscore.core.kernels import expected_kernel
+
+    points, (items, width, dim) = _rows(points), points.shape
+    result = points.new_empty((items, width), dtype=torch.float32)
+    components = background.means.shape[1]
+    room = 1 << (components - 1).bit_length()
+    with _on(points.device):
+        expected_kernel[(items, -(-width // EXPECTED_TILE))](
+            points, mask.contiguous().view(torch.uint8),
+            background.means.contiguous(), background.log_weights.contiguous(), result,
+            len(background), width, dim, points.stride(1), points.stride(0), components, background.kappa,
+            TILE=EXPECTED_TILE, DEPTH=TERMS_DEPTH, ROOM=room, GROUP=EXPECTED_COLUMNS // room,
         )  # fmt: skip
     return result
 

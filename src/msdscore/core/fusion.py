@@ -1,13 +1,10 @@
 r"""From similarity and divergence to one score: length gate, MSD, uncertainty, Soft-MSD, rank aggregation."""
 
-from typing import Literal
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 Column = Float[Tensor, " captions"]
-Gate = Literal["length", "coverage", "support", "fixed"]
 
 
 def length_gate(lengths: Int[Tensor, " captions"] | Column, *, center: float, width: float) -> Column:

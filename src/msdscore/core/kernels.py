@@ -258,11 +258,14 @@ def _combine(
 
 @_kernel
 def terms_kernel(
-    points, mask, sizes, source, own_means, own_weights, target, other_means, other_weights, result,
+    points, mask, sizes, source, own_means, own_weights, target, other_means, other_weights, given, result,
     width, dim, point_stride, item_stride, own_components, other_components, own_kappa, other_kappa,
-    TILE: tl.constexpr, DEPTH: tl.constexpr,
+    GIVEN: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Shares of KL(own‖other) of the points of item `source`, against mixture `target`, for one row of the result."""
+    """Shares of KL(own‖other) of the points of item `source`, against mixture `target`, for one row of the result.
+
+    With GIVEN the log density that stands for the own mixture's is read instead of made.
+    """
     pair = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * TILE + tl.arange(0, TILE)
     item, rival = tl.load(source + pair).to(tl.int64), tl.load(target + pair).to(tl.int64)
@@ -279,16 +282,56 @@ def terms_kernel(
         axis = begin + tl.arange(0, DEPTH)
         inside = (axis < dim)[:, None]
         x = tl.load(places + axis[None, :], mask=real[:, None] & (axis < dim)[None, :], other=0.0)
-        own = tl.load(own_means + column[None, :] * dim + axis[:, None], mask=mine[None, :] & inside, other=0.0)
-        other = tl.load(other_means + second[None, :] * dim + axis[:, None], mask=theirs[None, :] & inside, other=0.0)
-        cosines = tl.dot(x.to(tl.float32), own + other, cosines, input_precision="tf32x3")
-    own_weight = tl.load(own_weights + item * own_components + column, mask=mine, other=float("-inf"))
+        means = tl.load(other_means + second[None, :] * dim + axis[:, None], mask=theirs[None, :] & inside, other=0.0)
+        means = means.to(tl.float32)
+        if not GIVEN:
+            own = tl.load(own_means + column[None, :] * dim + axis[:, None], mask=mine[None, :] & inside, other=0.0)
+            means += own.to(tl.float32)
+        cosines = tl.dot(x.to(tl.float32), means, cosines, input_precision="tf32x3")
     other_weight = tl.load(other_weights + rival * other_components + second, mask=theirs, other=float("-inf"))
-    own_density = _log_sum_exp(own_kappa * cosines + own_weight[None, :])
-    other_density = _log_sum_exp(other_kappa * cosines + other_weight[None, :])
+    other_density = _log_sum_exp(other_kappa * cosines + other_weight.to(tl.float32)[None, :])
+    if GIVEN:
+        own_density = tl.load(given + item * width + row, mask=real, other=0.0)
+    else:
+        own_weight = tl.load(own_weights + item * own_components + column, mask=mine, other=float("-inf"))
+        own_density = _log_sum_exp(own_kappa * cosines + own_weight.to(tl.float32)[None, :])
     size = tl.maximum(tl.load(sizes + item), 1).to(tl.float32)
     share = tl.where(real, (own_density - other_density) / size, 0.0)
     tl.store(result + pair * width + row, share, mask=row < width)
+
+
+@_kernel
+def expected_kernel(
+    points, mask, means, weights, result,
+    items, width, dim, point_stride, item_stride, components, kappa,
+    TILE: tl.constexpr, DEPTH: tl.constexpr, ROOM: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """Mean over all background items of the log density of the points of one item; ROOM columns for each of a GROUP."""
+    item = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    real = tl.load(mask + item * width + row, mask=row < width, other=0) != 0
+    places = points + item * item_stride + row[:, None] * point_stride
+    column = tl.arange(0, GROUP * ROOM)
+    member, component = column // ROOM, column % ROOM
+    total = tl.zeros([TILE], tl.float32)
+    for first in range(0, items, GROUP):
+        used = (first + member < items) & (component < components)
+        place = (first + member) * components + component
+        cosines = tl.zeros([TILE, GROUP * ROOM], tl.float32)
+        for begin in range(0, dim, DEPTH):
+            axis = begin + tl.arange(0, DEPTH)
+            x = tl.load(places + axis[None, :], mask=real[:, None] & (axis < dim)[None, :], other=0.0)
+            inside = used[None, :] & (axis < dim)[:, None]
+            mean = tl.load(means + place[None, :] * dim + axis[:, None], mask=inside, other=0.0)
+            cosines = tl.dot(x.to(tl.float32), mean.to(tl.float32), cosines, input_precision="tf32x3")
+        weight = tl.load(weights + place, mask=used, other=0.0).to(tl.float32)
+        # Columns of no component add nothing. An item beyond the last one stays finite here, and is left out below.
+        empty = (first + member < items) & (component >= components)
+        logits = kappa * cosines + tl.where(empty, float("-inf"), weight)[None, :]
+        density = _log_sum_exp(tl.reshape(logits, [TILE * GROUP, ROOM]))
+        known = (first + tl.arange(0, GROUP) < items)[None, :]
+        total += tl.sum(tl.where(known, tl.reshape(density, [TILE, GROUP]), 0.0), axis=1)
+    tl.store(result + item * width + row, tl.where(real, total / items, 0.0), mask=row < width)
 
 
 @_kernel

@@ -13,8 +13,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from msdscore.core.calibration import Bank
-from msdscore.core.divergence import PointSet, fit_all
 from msdscore.core.mixture import Mixture
+from msdscore.core.schedule import PointSet, fit_all
 from msdscore.encoders.base import Embeddings, Encoder, encode_pictures
 from msdscore.errors import ConfigError, RunError, WeightsError
 from msdscore.io.atomic import write_bytes
@@ -48,6 +48,11 @@ class NamedBank:
                     f"the bank {self.name} has {side} mixtures of {mixtures.means.shape[1]} components with kappa "
                     f"{mixtures.kappa:g}, the configuration asks for {wanted} with {config.kappa:g}; build one to fit"
                 )
+        if self.bank.texts is None and config.weighs_coverage:
+            raise ConfigError(
+                f"gate={config.gate} weighs coverage, and the bank {self.name} holds no captions to calibrate it; set "
+                "gate=support or calibration=none, or build a bank with: msdscore bank PICTURES --captions FILE"
+            )
 
 
 def own_bank(encoder: Encoder) -> NamedBank | None:

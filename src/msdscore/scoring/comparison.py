@@ -7,8 +7,8 @@ import torch
 from PIL.Image import Image
 
 from msdscore.core.calibration import Bank
-from msdscore.core.divergence import PointSet, diverge
 from msdscore.core.mixture import FitSettings
+from msdscore.core.schedule import PointSet, diverge
 from msdscore.encoders.base import Embeddings, PatchLayout, TokenLayout
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement
@@ -43,6 +43,7 @@ def compare(
         _side(images, image_keys),
         _side(texts, text_keys),
         rows,
+        torch.arange(len(rows), device=device),
         image_fit=fit_settings(config, config.components[0]),
         text_fit=fit_settings(config, config.components[1]),
         bank=bank,

@@ -50,6 +50,15 @@ class MSDConfig:
         _require_choice("gate", self.gate, get_args(Gate))
         _require_choice("calibration", self.calibration, get_args(Calibration))
 
+    @property
+    def weighs_coverage(self) -> bool:
+        """Whether any caption's divergence contains coverage.
+
+        >>> MSDConfig().weighs_coverage, MSDConfig(gate="support").weighs_coverage
+        (True, False)
+        """
+        return self.gate in ("length", "coverage") or (self.gate == "fixed" and self.beta > 0)
+
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "MSDConfig":
         """A named set of settings, with changes on top."""
