@@ -18,6 +18,7 @@ def make_batch(
     references: list[tuple[str, ...]] | None = None,
     control: list[bool] | None = None,
     whole: bool = True,
+    names: tuple[str, ...] = (),
 ) -> Cases:
     """A batch of (picture number, candidate captions)."""
     texts = tuple(dict.fromkeys(text for _, captions in cases for text in captions))
@@ -32,6 +33,7 @@ def make_batch(
         control=np.array(control or [False] * len(cases)),
         references=tuple(references or [()] * len(cases)),
         whole=whole,
+        names=names,
     )
 
 

@@ -196,7 +196,7 @@ def test_metrics_that_do_not_fit_the_benchmark_are_refused_before_any_work(tmp_p
 def test_scores_from_a_file_stand_beside_the_others(tmp_path, scorer):
     items = load("sugarcrepe", make_sugarcrepe(tmp_path)).items
     write_rows(tmp_path / "given.jsonl", [{"id": item.id, "scores": [1, 0]} for item in items[:-1]])
-    label = f"file:{tmp_path / 'given.jsonl'}"
+    label = f"file:{tmp_path / 'given.jsonl'},partial=true"
     result = run(plan(tmp_path, metrics=("cosine", label)), tmp_path, scorer)
     given = result.metric(label)
     assert given.figure("accuracy/all").value == 1

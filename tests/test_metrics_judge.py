@@ -89,7 +89,7 @@ def test_both_orders_are_asked_with_picture_and_settings(server, tmp_path, monke
     assert scored.facts["tokens_in"].tolist() == [200, 0, 0]
     assert scored.facts["cost"][0] == pytest.approx((200 * 2 + 14 * 10) / 1e6)
     body = server.asked[0]
-    assert (body["model"], body["temperature"], body["top_p"]) == ("some-model", 0.5, 0.9)
+    assert (body["model"], body["temperature"], body["top_p"]) == ("some-model", 0.1, 0.9)
     data = body["messages"][1]["content"][0]["image_url"]["url"].split(",")[1]
     with Image.open(io.BytesIO(base64.b64decode(data))) as sent:
         assert sent.size == RED.size
@@ -111,7 +111,7 @@ def test_answers_are_kept_and_never_paid_for_twice(server, tmp_path):
     assert len(server.asked) == count
     np.testing.assert_array_equal(first.values, again.values)
     assert again.facts["tokens_in"].tolist() == first.facts["tokens_in"].tolist()
-    judge(server, tmp_path, temperature=0.1).score(BATCH)
+    judge(server, tmp_path, temperature=0.7).score(BATCH)
     assert len(server.asked) == 2 * count  # other settings are other questions
     for path in (tmp_path / "cache").rglob("*.json"):
         path.write_text("{")  # damaged
@@ -166,4 +166,4 @@ def test_reading_a_verdict(text, verdict):
 
 def test_the_signature_names_model_settings_and_prompt(server, tmp_path):
     choices = judge(server, tmp_path).choices
-    assert choices.startswith(f"model:some-model@{server.url}|t:0.5|p:0.9|orders:2|prompt:own@")
+    assert choices.startswith(f"model:some-model@{server.url}|t:0.1|p:0.9|orders:2|prompt:own@")

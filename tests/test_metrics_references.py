@@ -56,6 +56,24 @@ def test_the_control_does_not_change_the_true_scores():
     assert (both[2:, 0] < both[:2, 0]).all()
 
 
+def test_cider_equals_the_package_on_each_column_of_candidates():
+    from pycocoevalcap.cider.cider import Cider
+
+    rng = np.random.default_rng(0)
+    vocabulary = ["dog", "cat", "runs", "sleeps", "red", "blue", "on", "a", "mat", "beach", "two", "men"]
+
+    def sentence():
+        return " ".join(rng.choice(vocabulary, 6))
+
+    cases = [(0, (sentence(), sentence() + " unheard words")) for _ in range(30)]
+    references = [tuple(sentence() for _ in range(4)) for _ in cases]
+    found = load_metric("cider").score(make_batch([None], cases, references=references)).values
+    for place in (0, 1):
+        candidates = {case: [captions[place]] for case, (_, captions) in enumerate(cases)}
+        expected = Cider().compute_score({k: list(several) for k, several in enumerate(references)}, candidates)[1]
+        np.testing.assert_allclose(found[:, place], expected, rtol=1e-12)
+
+
 def test_words_follow_the_treebank_in_what_captions_hold():
     assert words('He said: "don\'t" (twice), at 2.5 m...') == "he said do n't twice at 2.5 m"
     assert words("well-known woman's hat") == "well-known woman 's hat"

@@ -91,17 +91,39 @@ def test_scores_of_a_file_are_joined_on_the_id(tmp_path):
     assert not load_metric(_file(tmp_path, rows) + ",lower_is_better=true").higher_is_better
 
 
+def test_scores_of_a_file_are_joined_on_picture_and_caption(tmp_path):
+    cases = [(0, ("one  two", "three")), (1, ("one two", "three")), (1, ("one two", "three"))]
+    batch = make_batch([None, None], cases, control=[False, False, True], names=("a/1.jpg", "2.jpg"))
+    scores = {("data/a/1.jpg", "one two"): 1, ("a/1.jpg", "three"): 2, ("x/2.jpg", "one two"): 3, ("2.jpg", "three"): 4}
+    rows = [{"image": image, "caption": text, "score": score} for (image, text), score in scores.items()]
+    found = load_metric(_file(tmp_path, rows)).score(batch).values
+    np.testing.assert_array_equal(found, [[1, 2], [3, 4], [3, 4]])  # the control too: its pair is in the file
+    with pytest.raises(InputError, match=r"has scores for 1 of 2 items, and none for 'item/1'"):
+        load_metric(_file(tmp_path, rows[:3])).score(batch)
+    found = load_metric(_file(tmp_path, rows[:3]) + ",partial=true").score(batch).values
+    np.testing.assert_array_equal(found, [[1, 2], [3, np.nan], [3, np.nan]])
+
+
 def test_what_a_file_of_scores_may_not_hold(tmp_path):
     batch = make_batch([None], CASES)
     with pytest.raises(InputError, match=r"1 ids belong to no item, for example 'x'; expected ids such as 'item/0'"):
         load_metric(_file(tmp_path, [{"id": "x", "score": 1}, {"id": "item/0", "scores": [1, 2]}])).score(batch)
     part = make_batch([None], CASES, whole=False)
-    found = load_metric(_file(tmp_path, [{"id": "x", "score": 1}, {"id": "item/0", "scores": [1, 2]}])).score(part)
+    rows = [{"id": "x", "score": 1}, {"id": "item/0", "scores": [1, 2]}]
+    found = load_metric(_file(tmp_path, rows) + ",partial=true").score(part)
     np.testing.assert_array_equal(found.values, [[1, 2], [np.nan, np.nan]])
     with pytest.raises(InputError, match=r"item item/0: expected 2 scores, got 1"):
         load_metric(_file(tmp_path, [{"id": "item/0", "score": 1}])).score(batch)
     with pytest.raises(InputError, match=r"expected a verdict a, b or tie on two captions, got 'c'"):
         load_metric(_file(tmp_path, [{"id": "item/0", "verdict": "c"}])).score(batch)
+    with pytest.raises(InputError, match=r"item item/0: expected a number as score, got 'high'"):
+        load_metric(_file(tmp_path, [{"id": "item/0", "scores": ["high", 1]}])).score(batch)
+    with pytest.raises(InputError, match=r"has scores for 1 of 2 items, and none for 'item/1'; add them, or ask for"):
+        load_metric(_file(tmp_path, [{"id": "item/0", "scores": [1, 2]}])).score(batch)
+    with pytest.raises(InputError, match=r"some rows have an id and some do not"):
+        load_metric(_file(tmp_path, [{"id": "item/0", "score": 1}, {"image": "x", "caption": "y", "score": 1}]))
+    with pytest.raises(InputError, match=r"x.jpg with 'y' has two different scores; expected one"):
+        load_metric(_file(tmp_path, [{"image": "x.jpg", "caption": "y", "score": score} for score in (1, 2)]))
     with pytest.raises(InputError, match=r"the id 'item/0' occurs twice"):
         load_metric(_file(tmp_path, [{"id": "item/0", "score": 1}] * 2))
     with pytest.raises(InputError, match=r"there is no file nowhere.jsonl"):

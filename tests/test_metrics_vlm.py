@@ -8,7 +8,7 @@ from PIL import Image
 from metric_batches import make_batch
 from msdscore.errors import ConfigError, WeightsError
 from msdscore.metrics import judge
-from msdscore.metrics.fleur import digit_tokens, smooth
+from msdscore.metrics.fleur import digit_probabilities, digit_tokens, smooth
 from msdscore.metrics.registry import load_metric
 from tiny_models import make_llava
 from tiny_talker import make_talker
@@ -38,6 +38,29 @@ def test_fleur_reads_the_digits_probabilities(talker):
     assert values[2, 1] == values[0, 0]
     assert "|prompt:prompt.txt@" in metric.choices
     assert "dtype:float32" in metric.choices
+
+
+def test_fleur_reads_a_model_whose_vocabulary_is_padded_past_its_tokenizer(talker, tmp_path):
+    import shutil
+
+    from transformers import AutoModelForImageTextToText
+
+    padded = tmp_path / "padded"
+    shutil.copytree(talker / "model", padded)
+    model = AutoModelForImageTextToText.from_pretrained(padded)
+    model.resize_token_embeddings(model.get_input_embeddings().num_embeddings + 64, mean_resizing=False)
+    model.save_pretrained(padded)
+    batch = make_batch([GREY], [(0, ("good", "bad"))])
+    values = load_metric(f"fleur:{padded},device=cpu,prompt={talker / 'prompt.txt'}").score(batch).values
+    assert values[0, 0] == pytest.approx(0.8, abs=0.1)
+
+
+def test_digits_of_a_vocabulary_of_another_size_than_the_model():
+    digits = digit_tokens({str(digit): digit for digit in range(10)})
+    spoken = torch.zeros(1, 16, dtype=torch.float64)
+    spoken[0, 3] = 1.0
+    assert digit_probabilities(spoken, digits)[0, 3] == 1
+    assert digit_probabilities(spoken[:, :8], digits)[0].tolist() == [0, 0, 0, 1] + [0] * 6
 
 
 def sure(*digits):

@@ -13,6 +13,7 @@ from msdscore.stats.pairs import (
     decide_matched,
     matched_threshold,
     mcnemar,
+    mcnemar_clustered,
     mcnemar_exact,
     pairwise_accuracy,
     sign_test,
@@ -119,3 +120,22 @@ def test_sign_test_drops_zeros_and_nan() -> None:
     result = sign_test([1, 2, 3, -1, 0, 0, _NAN, 5])
     assert (result.n, result.statistic) == (5, 0.8)
     assert result.p_value == pytest.approx(scipy_stats.binomtest(4, 5, 0.5).pvalue)
+
+
+def test_clustered_mcnemar_is_the_plain_one_for_single_pairs_and_keeps_its_level_for_clusters() -> None:
+    rng = np.random.default_rng(3)
+    first, second = rng.random(80) < 0.7, rng.random(80) < 0.5
+    b, c = int((first & ~second).sum()), int((second & ~first).sum())
+    alone = mcnemar_clustered(first, second, np.arange(80))
+    assert alone.statistic == pytest.approx((b - c) ** 2 / (b + c))
+    rejected = {"plain": 0, "clustered": 0}
+    clusters = np.repeat(np.arange(40), 8)
+    for _ in range(300):
+        better = rng.random((40, 2)).repeat(8, axis=0) + rng.normal(0, 0.05, (320, 2)) > 0.5  # pictures decide
+        rejected["plain"] += mcnemar(*better.T).p_value < 0.05
+        rejected["clustered"] += mcnemar_clustered(*better.T, clusters).p_value < 0.05
+    assert rejected["plain"] > 75
+    assert rejected["clustered"] < 30
+    assert mcnemar_clustered(first, first, np.arange(80)).p_value == 1.0
+    with pytest.raises(InputError, match="over the same pairs"):
+        mcnemar_clustered(first, second, np.arange(79))

@@ -12,6 +12,7 @@ from msdscore.stats.resample import (
     Resampling,
     bootstrap,
     bootstrap_mean,
+    bootstrap_share,
     bootstrap_test,
     holm,
     paired_difference,
@@ -35,6 +36,32 @@ def test_intervals_of_a_mean_cover_it_95_percent_of_the_time() -> None:
         inside += interval.low <= 0.7 <= interval.high
     # 400 runs of a 95 % event have a standard deviation of 1.1 %; three of them, and a little for n = 200.
     assert inside / runs == pytest.approx(0.95, abs=0.04)
+
+
+def test_intervals_of_five_pictures_are_wide_enough() -> None:
+    rng = np.random.default_rng(13)
+    runs, clusters = 400, np.repeat(np.arange(5), 6)
+    inside = 0
+    for _ in range(runs):
+        values = rng.normal(0, 1, 5).repeat(6) + rng.normal(0, 0.5, 30)
+        interval = bootstrap_mean(values, clusters=clusters, how=Resampling(samples=1000, seed=1))
+        inside += interval.low <= 0 <= interval.high
+    assert inside / runs >= 0.91  # plain percentiles: 0.84
+
+
+def test_one_unit_has_no_interval() -> None:
+    lone = bootstrap_mean([1.0, 0.0], clusters=["a", "a"])
+    assert lone.value == 0.5
+    assert np.isnan([lone.low, lone.high]).all()
+
+
+def test_a_share_of_all_or_none_keeps_an_interval() -> None:
+    known = scipy_stats.binomtest(12, 12).proportion_ci(method="exact")
+    found = bootstrap_share(np.ones(24), clusters=np.arange(24) // 2)
+    assert (found.low, found.high) == pytest.approx((known.low, known.high))
+    assert bootstrap_share(np.zeros(12)).high == pytest.approx(1 - known.low)
+    mixed = np.array([1.0, 1, 0, 1])
+    assert bootstrap_share(mixed) == bootstrap_mean(mixed)
 
 
 def test_only_cluster_intervals_cover_when_items_of_an_image_agree() -> None:
@@ -170,6 +197,23 @@ def test_identical_systems_are_never_different() -> None:
     same = np.random.default_rng(11).random(50)
     assert permutation_test(same, same).p_value == 1.0
     assert bootstrap_test(_mean_of(same - same), 50, how=_QUICK).p_value == 1.0
+
+
+def test_what_does_not_exist_is_not_significant() -> None:
+    constant, ratings = np.zeros(20), np.arange(20) % 4
+
+    def tau(scores: Any) -> float:
+        return kendall_c(prepare(scores, ratings))
+
+    assert np.isnan(swap_test(tau, constant, constant, how=_QUICK).p_value)
+    columns = prepare(constant, ratings)
+    assert np.isnan(bootstrap_test(lambda w: kendall_c(columns, w), 20, how=_QUICK).p_value)
+    same = ratings.astype(float)
+    assert swap_test(tau, same, same, how=_QUICK).p_value == 1.0
+
+
+def test_holm_leaves_out_what_was_not_tested() -> None:
+    np.testing.assert_allclose(holm([0.01, np.nan, 0.04]), [0.02, np.nan, 0.04])
 
 
 def test_holm_is_a_step_down_and_keeps_the_order() -> None:

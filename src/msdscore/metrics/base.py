@@ -76,6 +76,7 @@ class Cases:
     references: tuple[tuple[str, ...], ...]
     vectors: Vectors | None = None
     whole: bool = True
+    names: tuple[str, ...] = ()  # of the pictures, as short as tells them apart
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -87,6 +88,10 @@ class Cases:
     def picture(self, case: int) -> Image | None:
         """The decoded picture of one case."""
         return self.pictures[int(self.owner[case])]
+
+    def picture_name(self, case: int) -> str:
+        """The name of the picture of one case; empty where names were not given."""
+        return self.names[int(self.owner[case])] if self.names else ""
 
     def by_text(self, values: Sequence[float] | Floats) -> Floats:
         """Numbers of texts as a matrix of cases and candidates."""

@@ -43,9 +43,7 @@ def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: s
                 spoken = model.speak(
                     picture, template.replace("{caption}", batch.texts[key[1]]), most_tokens=_MOST_TOKENS
                 )
-                known[key] = smooth(
-                    spoken.pieces, (spoken.probabilities @ digits.to(spoken.probabilities)).cpu().numpy()
-                )
+                known[key] = smooth(spoken.pieces, digit_probabilities(spoken.probabilities, digits))
             values[case, place] = known.get(key, np.nan)
         return CaseScores(values)
 
@@ -62,6 +60,16 @@ def digit_tokens(vocabulary: dict[str, int]) -> torch.Tensor:
     if not matrix.sum(dim=0).bool().all():
         raise ConfigError("fleur needs a tokenizer with a token for every digit; choose another model")
     return matrix
+
+
+def digit_probabilities(probabilities: torch.Tensor, digits: torch.Tensor) -> Floats:
+    """Probabilities of the ten digits at each step.
+
+    A model may have more outputs than its tokenizer has tokens (padding), or a tokenizer more than the model.
+    """
+    width = min(probabilities.shape[1], len(digits))
+    found: Floats = (probabilities[:, :width] @ digits[:width].to(probabilities)).cpu().numpy()
+    return found
 
 
 def smooth(pieces: Sequence[str], digits: Floats) -> float:

@@ -1,7 +1,9 @@
-"""Scores that another program computed, joined on the item id."""
+"""Scores that another program computed, joined on the item id, or on picture and caption."""
 
 import json
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -11,64 +13,127 @@ from msdscore.io.hashing import file_key
 from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded
 
 _VERDICTS = {"a": (1.0, 0.0), "b": (0.0, 1.0), "tie": (0.5, 0.5)}
-_Rows = dict[str, dict[str, Any]]
+_Row = dict[str, Any]
 
 
-def load_file(path: str, lower_is_better: str = "false") -> Loaded:
-    """Scores of a JSON Lines file: a row an item, `id` with `score`, `scores` (one a caption) or `verdict`.
+def load_file(path: str, lower_is_better: str = "false", partial: str = "false") -> Loaded:
+    """Scores of a JSON Lines file: one row per item, or one row per picture and caption.
 
-    A verdict is "a", "b" or "tie"; a file of verdicts is a judge that calls its own ties. The wrong-image control
-    is taken from `wrong_score`, `wrong_scores` or `wrong_verdict`, and is missing where there is none.
+    Rows per item have `id` with `score`, `scores` (one per caption) or `verdict` ("a", "b" or "tie"; a file of verdicts
+    is a judge that calls its own ties); their wrong-image control is taken from `wrong_score`, `wrong_scores` or
+    `wrong_verdict`. Rows per picture and caption have `image`, `caption` and `score`; the control is there where they
+    cover the wrong pictures too. Items without scores are refused, unless `partial` is true.
     """
-    if lower_is_better not in ("true", "false"):
-        raise ConfigError(f"lower_is_better must be 'true' or 'false', got {lower_is_better!r}")
+    flags = {"lower_is_better": lower_is_better, "partial": partial}
+    for name, value in flags.items():
+        if value not in ("true", "false"):
+            raise ConfigError(f"{name} must be 'true' or 'false', got {value!r}")
     file = Path(path)
     if not file.is_file():
         raise InputError(f"there is no file {path}; expected JSON Lines with id and score")
-    rows = _read(file)
+    given = _read(file)
 
-    def score(batch: Cases) -> CaseScores:
-        _check_ids(batch, rows, path)
-        width = batch.captions.shape[1]
-        values = [
-            _values(rows.get(key, {}), width, "wrong_" if control else "", key)
-            for key, control in zip(batch.ids, batch.control.tolist(), strict=True)
-        ]
-        return CaseScores(np.array(values, dtype=np.float64).reshape(len(batch), width))
+    def score(cases: Cases) -> CaseScores:
+        _check_ids(cases, given, path)
+        values = np.array([_values(cases, given, case) for case in range(len(cases))], dtype=np.float64)
+        if partial == "false":
+            _check_complete(cases, given, path)
+        return CaseScores(values.reshape(cases.captions.shape))
 
     choices = f"file:{file.name}@{file_key(file)[:8]}"
-    verdicts = bool(rows) and all("verdict" in row for row in rows.values())
+    verdicts = bool(given.by_id) and all("verdict" in row for row in given.by_id.values())
     return Loaded(score, choices, lower_is_better == "true", verdicts)
 
 
-def _read(path: Path) -> _Rows:
-    rows: _Rows = {}
-    for line_number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The rows of a file: by item id, or a list of (picture, caption, row), found by the end of the picture's path."""
+
+    by_id: dict[str, _Row]
+    pairs: list[tuple[PurePosixPath, str, _Row]]
+    _by_tail: dict[int, dict[tuple[str, str], _Row]] = field(default_factory=dict)
+
+    def of_pair(self, name: str, caption: str) -> _Row | None:
+        """The row of a picture by as much of its path as `name` has, and of a caption."""
+        depth = len(PurePosixPath(name).parts)
+        if depth not in self._by_tail:
+            self._by_tail[depth] = {("/".join(p.parts[-depth:]), text): row for p, text, row in self.pairs}
+        return self._by_tail[depth].get((name, _tidy(caption)))
+
+
+def _read(path: Path) -> _Given:
+    given = _Given({}, [])
+    for number, row in _rows(path):
+        where = f"{path} line {number}"
+        if not isinstance(row, dict) or not ("id" in row or {"image", "caption"} <= row.keys()):
+            raise InputError(f"{where}: expected an object with the field id, or with image and caption")
+        if "id" not in row:
+            given.pairs.append((PurePosixPath(str(row["image"])), _tidy(str(row["caption"])), row))
+            continue
+        if str(row["id"]) in given.by_id:
+            raise InputError(f"{path}: the id {row['id']!r} occurs twice; expected every item once")
+        given.by_id[str(row["id"])] = row
+    if given.by_id and given.pairs:
+        raise InputError(f"{path}: some rows have an id and some do not; expected one form for all of them")
+    _check_repeats(path, given)
+    return given
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            yield number, json.loads(line)
         except json.JSONDecodeError as error:
-            raise InputError(f"{path} line {line_number} is not valid JSON: {error}") from error
-        if not isinstance(row, dict) or "id" not in row:
-            raise InputError(f"{path} line {line_number}: expected an object with the field id")
-        if str(row["id"]) in rows:
-            raise InputError(f"{path}: the id {row['id']!r} occurs twice; expected every item once")
-        rows[str(row["id"])] = row
-    return rows
+            raise InputError(f"{path} line {number} is not valid JSON: {error}") from error
 
 
-def _check_ids(batch: Cases, rows: _Rows, path: str) -> None:
-    known = set(batch.ids)
-    strangers = rows.keys() - known
-    if strangers and (batch.whole or not known & rows.keys()):
+def _check_repeats(path: Path, given: _Given) -> None:
+    """The same picture and caption may come again, with the same score."""
+    seen: dict[tuple[str, str], Any] = {}
+    for image, caption, row in given.pairs:
+        if seen.setdefault((str(image), caption), row.get("score")) != row.get("score"):
+            raise InputError(f"{path}: {image} with {caption[:40]!r} has two different scores; expected one")
+
+
+def _check_ids(cases: Cases, given: _Given, path: str) -> None:
+    known = set(cases.ids)
+    strangers = given.by_id.keys() - known
+    if strangers and (cases.whole or not known & given.by_id.keys()):
         raise InputError(
             f"{path}: {len(strangers)} ids belong to no item, for example {min(strangers)!r}; "
-            f"expected ids such as {batch.ids[0]!r}"
+            f"expected ids such as {cases.ids[0]!r}"
         )
 
 
-def _values(row: dict[str, Any], width: int, prefix: str, key: str) -> Floats:
+def _check_complete(cases: Cases, given: _Given, path: str) -> None:
+    own = [case for case in range(len(cases)) if not cases.control[case]]
+    lacking = [case for case in own if not _has_row(cases, given, case)]
+    if lacking:
+        raise InputError(
+            f"{path}: has scores for {len(own) - len(lacking)} of {len(own)} items, and none for "
+            f"{cases.ids[lacking[0]]!r}; add them, or ask for file:{path},partial=true"
+        )
+
+
+def _has_row(cases: Cases, given: _Given, case: int) -> bool:
+    if given.by_id:
+        return cases.ids[case] in given.by_id
+    return all(given.of_pair(cases.picture_name(case), text) is not None for text in cases.candidates(case))
+
+
+def _values(cases: Cases, given: _Given, case: int) -> Floats:
+    width = cases.captions.shape[1]
+    if given.by_id:
+        return _of_item(given.by_id.get(cases.ids[case], {}), width, bool(cases.control[case]), cases.ids[case])
+    name = cases.picture_name(case)
+    rows = [given.of_pair(name, text) for text in cases.candidates(case)]
+    return np.array([_number((row or {}).get("score"), f"{name}") for row in rows])
+
+
+def _of_item(row: _Row, width: int, control: bool, key: str) -> Floats:
+    prefix = "wrong_" if control else ""
     if (verdict := row.get(f"{prefix}verdict")) is not None:
         if verdict not in _VERDICTS or width != 2:
             raise InputError(f"item {key}: expected a verdict a, b or tie on two captions, got {verdict!r}")
@@ -76,7 +141,20 @@ def _values(row: dict[str, Any], width: int, prefix: str, key: str) -> Floats:
     found = row.get(f"{prefix}scores", row.get(f"{prefix}score"))
     if found is None:
         return np.full(width, np.nan)
-    values = np.atleast_1d(np.array(found, dtype=np.float64))  # null becomes NaN
-    if values.shape != (width,):
-        raise InputError(f"item {key}: expected {width} scores, got {values.size}")
-    return values
+    listed = found if isinstance(found, list) else [found]
+    if len(listed) != width:
+        raise InputError(f"item {key}: expected {width} scores, got {len(listed)}")
+    return np.array([_number(one, f"item {key}") for one in listed])
+
+
+def _number(value: Any, where: str) -> float:
+    """A score; null means that none could be made."""
+    if value is None:
+        return float("nan")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{where}: expected a number as score, got {value!r}")
+    return float(value)
+
+
+def _tidy(text: str) -> str:
+    return " ".join(text.split())

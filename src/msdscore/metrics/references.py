@@ -95,15 +95,18 @@ def _loaded(measure: _Measure, tokenizer: str) -> Loaded:
 
 
 def _measured(batch: Cases, cases: list[int], measure: _Measure, tokenize: Callable[[_Texts], _Texts]) -> Floats:
-    """Scores of some cases in one go; that references come once a candidate leaves document frequencies as they are."""
-    width = batch.captions.shape[1]
-    keys = [(case, place) for case in cases for place in range(width)]
-    references = tokenize({k: [_one_line(text) for text in batch.references[case]] for k, (case, _) in enumerate(keys)})
-    candidates = tokenize({k: [_one_line(batch.candidates(case)[place])] for k, (case, place) in enumerate(keys)})
-    # The package tells its progress on standard output, which is for results.
-    with redirect_stdout(sys.stderr):
-        values = np.array(list(measure(references, candidates)), dtype=np.float64)
-    return values.reshape(len(cases), width)
+    """Scores of some cases, one column of candidates at a time: CIDEr counts its documents by case.
+
+    References that came once per candidate would count words of no reference as rarer than they are.
+    """
+    references = tokenize({case: [_one_line(text) for text in batch.references[case]] for case in cases})
+    columns = []
+    for place in range(batch.captions.shape[1]):
+        candidates = tokenize({case: [_one_line(batch.candidates(case)[place])] for case in cases})
+        # The package tells its progress on standard output, which is for results.
+        with redirect_stdout(sys.stderr):
+            columns.append(np.array(list(measure(references, candidates)), dtype=np.float64))
+    return np.stack(columns, axis=1)
 
 
 def _one_line(text: str) -> str:

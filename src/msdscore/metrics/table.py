@@ -213,9 +213,9 @@ ROWS: tuple[MetricRow, ...] = (
     MetricRow(
         name="file",
         loader=f"{_HERE}.given:load_file",
-        title="scores computed elsewhere, joined on the item id",
-        argument="a JSON Lines file of {id, score | scores | verdict}",
-        options=("lower_is_better",),
+        title="scores computed elsewhere, joined on the item id, or on picture and caption",
+        argument="a JSON Lines file of {id, score | scores | verdict} or {image, caption, score}",
+        options=("lower_is_better", "partial"),
         scope="corpus",
         note="a control needs wrong_score, wrong_scores or wrong_verdict beside them",
     ),
