@@ -8,8 +8,9 @@ import statistics
 import torch
 
 from msdscore.core import fused
-from msdscore.core.mixture import FitSettings
-from msdscore.core.schedule import PointSet, diverge
+from msdscore.core.calibration import Bank
+from msdscore.core.mixture import FitSettings, Mixture
+from msdscore.core.schedule import PointSet, diverge, fit_all
 
 # patches, components, start, dtype: every size class, and the most components
 CHECKS = [
@@ -18,10 +19,12 @@ CHECKS = [
     (49, (8, 8), "spread", torch.bfloat16),
     (577, (3, 2), "spread", torch.float32),
 ]
+# items of a background, components
+BANKS = [(1, (3, 2)), (130, (8, 1)), (1000, (5, 3))]
 
 
 def side(count, points, *, seed=0, dtype=torch.float32, dim=768):
-    """Unit vectors around three centres an item."""
+    """Unit vectors around three centres per item."""
     generator = torch.Generator("cuda").manual_seed(seed)
     centres = torch.randn(count, 3, dim, device="cuda", generator=generator)
     noise = torch.randn(count, points, dim, device="cuda", generator=generator)
@@ -63,6 +66,32 @@ def check(patches, components, init, dtype):
     assert same
 
 
+def check_bank(items, components):
+    """Calibrated terms against a bank in half precision, both sides, against float64."""
+    images, texts = shortened(side(4, 64), [64, 9, 20, 33]), shortened(side(4, 17, seed=1), [12, 1, 17, 5])
+    numbers = torch.arange(4, device="cuda")
+    settings = [FitSettings(components=count) for count in components]
+    fitted = [fit_all(side(items, 20, seed=5 + number), one) for number, one in enumerate(settings)]
+    half = [Mixture(one.means.half(), one.log_weights.half(), one.kappa) for one in fitted]
+    wide = [Mixture(one.means.double().cpu(), one.log_weights.double().cpu(), one.kappa) for one in half]
+    options = {"image_fit": settings[0], "text_fit": settings[1]}
+    result = diverge(images, texts, numbers, numbers, **options, bank=Bank(*half))
+    exact = diverge(
+        *[PointSet(one.points.double().cpu(), one.mask.cpu(), one.keys.cpu()) for one in (images, texts)],
+        numbers.cpu(), numbers.cpu(), **options, bank=Bank(*wide),
+    )  # fmt: skip
+    gaps = [(getattr(result, name).cpu() - getattr(exact, name)).abs().max().item() for name in ("coverage", "support")]
+    one = slice(2, 3)
+    alone = diverge(
+        *[PointSet(each.points[one], each.mask[one], each.keys[one]) for each in (images, texts)],
+        numbers[:1], numbers[:1], **options, bank=Bank(*half),
+    )  # fmt: skip
+    same = all(torch.equal(getattr(alone, name), getattr(result, name)[one]) for name in ("coverage", "support"))
+    print(f"{items:>5} background items, K={components}: off by {gaps[0]:.1e} {gaps[1]:.1e}, same bits {same}")
+    assert max(gaps) < 1e-4
+    assert same
+
+
 def microseconds(work, pairs, repeats=7):
     work()
     taken = []
@@ -81,6 +110,8 @@ def main():
     assert fused.serves(images.points, 3), "the kernels do not serve this device"
     for row in CHECKS:
         check(*row)
+    for row in BANKS:
+        check_bank(*row)
     numbers, stages = torch.arange(2048, device="cuda"), {}
     mixtures = {}
     for name, points, count in (("images", images, 3), ("texts", texts, 2)):
@@ -97,8 +128,14 @@ def main():
             ),
             2048,
         )
+    for items in (128, 1024):
+        bank = fit_all(side(items, 64, seed=9), FitSettings(components=3))
+        bank = Mixture(bank.means.half(), bank.log_weights.half(), bank.kappa)
+        stages[f"background of {items}, texts"] = microseconds(
+            lambda b=bank: fused.expected(texts.points, texts.mask, b), 2048
+        )
     for stage, taken in stages.items():
-        print(f"{stage:<30} {taken:6.3f} µs a pair")
+        print(f"{stage:<30} {taken:6.3f} µs per pair")
 
 
 if __name__ == "__main__":

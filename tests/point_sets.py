@@ -2,7 +2,10 @@
 
 import torch
 
+from msdscore.core.divergence import share
+from msdscore.core.mixture import log_density
 from msdscore.core.schedule import PointSet
+from msdscore.core.sphere import real_points
 
 
 def directions(generator, *shape, dtype=torch.float64):
@@ -27,3 +30,9 @@ def ragged(sizes, dim, *, seed=0, dtype=torch.float64, extra=0, garbage=3.0):
 
 def take(side, index):
     return PointSet(side.points[index], side.mask[index], side.keys[index])
+
+
+def terms(points, mask, *, own, other):
+    """Each real point's share of KL(own‖other), straight from the formula."""
+    solid = real_points(points, mask)
+    return share(log_density(own, solid) - log_density(other, solid), mask)

@@ -19,9 +19,9 @@ from msdscore.align.losses.terms import (
     relevance,
     same_pictures,
 )
-from msdscore.core.divergence import terms
 from msdscore.core.mixture import FitSettings, fit
 from msdscore.core.sphere import unit
+from point_sets import terms
 
 
 def numbers(*shape, seed=0):

@@ -17,9 +17,9 @@ from msdscore.align.losses.terms import (
     token_table,
     word_loss,
 )
-from msdscore.core.divergence import terms
 from msdscore.core.mixture import FitSettings, fit
 from msdscore.encoders.aligned.heads import Projected
+from point_sets import terms
 
 
 def test_info_nce_is_the_papers_formula():

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 import reference
 from msdscore.core import blocks, schedule
-from msdscore.core.divergence import terms, total
+from msdscore.core.divergence import total
 from msdscore.core.mixture import FitSettings
 from msdscore.core.schedule import diverge, fit_all
-from point_sets import ragged, take
+from point_sets import ragged, take, terms
 from test_core_mixture import seeds_of
 
 IMAGE, TEXT = FitSettings(components=3), FitSettings(components=2)

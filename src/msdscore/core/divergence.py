@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from msdscore.core.mixture import Mixture, log_density
-from msdscore.core.sphere import counts, real_points
+from msdscore.core.mixture import Mixture
+from msdscore.core.sphere import counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,6 @@ class Divergence:
     def support(self) -> Float[Tensor, " pairs"]:
         """KL(text‖image): what the caption invents."""
         return total(self.support_terms)
-
-
-def terms(
-    points: Float[Tensor, "batch points dim"],
-    mask: Bool[Tensor, "batch points"],
-    *,
-    own: Mixture,
-    other: Mixture,
-) -> Float[Tensor, "batch points"]:
-    """Each real point's share of KL(own‖other), estimated on the points that `own` was fitted to."""
-    solid = real_points(points, mask)
-    return share(log_density(own, solid) - log_density(other, solid), mask)
 
 
 def share(

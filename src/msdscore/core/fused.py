@@ -187,7 +187,7 @@ def expected(
     points, (items, width, dim) = _rows(points), points.shape
     result = points.new_empty((items, width), dtype=torch.float32)
     components = background.means.shape[1]
-    room = 1 << (components - 1).bit_length()
+    room = max(2, 1 << (components - 1).bit_length())
     with _on(points.device):
         expected_kernel[(items, -(-width // EXPECTED_TILE))](
             points, mask.contiguous().view(torch.uint8),
