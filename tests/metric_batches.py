@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from msdscore.benchmarks.run.store import TextStore
 from msdscore.benchmarks.run.vectors import make_vectors
+from msdscore.errors import ImageError
 from msdscore.metrics.base import Cases
-from msdscore.scoring.scorer import Scorer
+from msdscore.scorer import Scorer
 
 
 def make_batch(
@@ -38,6 +38,6 @@ def make_batch(
 
 
 def with_vectors(batch: Cases, scorer: Scorer, *, mixtures: bool = True) -> Cases:
-    store = TextStore(scorer.embed_captions)
-    vectors, _ = make_vectors(batch, batch.pictures, scorer, store, mixtures=mixtures)
+    decoded = [ImageError("no picture") if one is None else scorer.pipeline.decode([one])[0] for one in batch.pictures]
+    vectors, _ = make_vectors(batch, decoded, scorer.pipeline, mixtures=mixtures)
     return replace(batch, vectors=vectors)

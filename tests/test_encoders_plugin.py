@@ -12,7 +12,7 @@ USE = """
 from PIL import Image
 from msdscore.encoders.base import Encoder, encode_pictures
 from msdscore.encoders.registry import find_row, load_encoder
-from msdscore.scoring.scorer import Scorer
+from msdscore.scorer import Scorer
 
 encoder = load_encoder("greyscale", device="cpu")
 assert isinstance(encoder, Encoder) and find_row("greyscale").licence == "MIT"

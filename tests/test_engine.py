@@ -34,7 +34,7 @@ def make_input(folder, rows=40, name="rows.jsonl"):
 
 def run(scorer, path, output, **options):
     with open_rows(path) as source:
-        return score_rows(scorer, source, output, **options)
+        return score_rows(scorer.pipeline, source, output, **options)
 
 
 class Counting:
@@ -219,7 +219,7 @@ def test_kill_nine_loses_at_most_one_chunk(tmp_path):
         "import sys, time\nfrom pathlib import Path\nfrom msdscore import Scorer\n"
         "from msdscore.engine.local import score_rows\nfrom msdscore.io.inputs.rows import open_rows\n"
         "with open_rows(sys.argv[1]) as rows:\n"
-        "    score_rows(Scorer('toy'), rows, Path(sys.argv[2]), chunk_rows=5, progress=lambda d, t: time.sleep(0.02))\n"
+        "    score_rows(Scorer('toy').pipeline, rows, Path(sys.argv[2]), chunk_rows=5, progress=lambda d, t: time.sleep(0.02))\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", code, str(path), str(output)])
     parts = tmp_path / "out.jsonl.parts"

@@ -172,15 +172,18 @@ def test_removals_are_the_slope_of_the_log_density_in_the_weight_of_a_patch():
 def test_influence_foretells_what_dropping_a_patch_does(scorer):
     # One patch at a time, with the mixture fitted anew.
     exact = Scorer(scorer.encoder, scorer.config.changed(gate="support"))
-    encoded = exact.encode([two_coloured("green", "red")], ["green and blue in the middle"])
-    measured = exact.compare(encoded, [0])
-    expected = maps.influence(terms_of(exact, encoded, measured)[0]).support
+    pipeline = exact.pipeline
+    images = pipeline.embed_images(pipeline.decode([two_coloured("green", "red")]))
+    texts = pipeline.embed_texts(["green and blue in the middle"])
+    measured = pipeline.measure(images, texts, [0], [0])
+    expected = maps.influence(terms_of(exact.config, images, texts, measured)[0]).support
     rises = []
     for patch in range(36):
-        mask = encoded.images.mask.clone()
+        mask = images.batch.mask.clone()
         mask[0, patch] = False
-        less = replace(encoded, images=replace(encoded.images, mask=mask))
-        rises.append(float(exact.compare(less, [0]).divergence.support[0] - measured.divergence.support[0]))
+        less = replace(images, batch=replace(images.batch, mask=mask))
+        after = pipeline.measure(less, texts, [0], [0]).divergence.support[0]
+        rises.append(float(after - measured.divergence.support[0]))
     assert np.corrcoef(expected, rises)[0, 1] > 0.9
 
 

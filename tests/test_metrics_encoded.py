@@ -12,7 +12,7 @@ from msdscore.errors import ConfigError
 from msdscore.io.hashing import pixel_key
 from msdscore.metrics.registry import load_metric
 from msdscore.scoring.config import MSDConfig
-from msdscore.scoring.scorer import Scorer
+from msdscore.scorer import Scorer
 
 RED, BLUE = (Image.new("RGB", (24, 24), colour) for colour in ("red", "blue"))
 PAIR = ("a red square on the left", "a blue square")
@@ -81,7 +81,7 @@ def test_rank_agg_lets_the_divergence_decide_within_the_margin(batch):
 
 
 def cosine(scorer, picture, text):
-    image, caption = scorer.embed_pictures([picture]).pooled[0], scorer.embed_captions([text]).pooled[0]
+    image, caption = scorer.encoder.encode_images([picture]).pooled[0], scorer.encoder.encode_texts([text]).pooled[0]
     return float(image.double() @ caption.double())
 
 
@@ -98,7 +98,7 @@ def test_refclipscore_is_the_harmonic_mean_with_the_nearest_reference(scorer):
     references = ("a red ball", "a dark room")
     batch = with_vectors(make_batch([RED], [(0, PAIR), (0, PAIR)], references=[references, ()]), scorer)
     found = score("refclipscore", batch)
-    texts = scorer.embed_captions([f"A photo depicts {text}" for text in (*PAIR, *references)]).pooled.double()
+    texts = scorer.encoder.encode_texts([f"A photo depicts {text}" for text in (*PAIR, *references)]).pooled.double()
     for place in range(2):
         alone = 2.5 * max(cosine(scorer, RED, f"A photo depicts {PAIR[place]}"), 0)
         nearest = max(float(max(texts[place] @ texts[2], texts[place] @ texts[3])), 0)
@@ -117,8 +117,8 @@ def test_longclipscore_refuses_windows(tmp_path):
 
 
 def test_max_sim_equals_a_loop(scorer, batch):
-    image = scorer.embed_pictures([RED])
-    text = scorer.embed_captions([PAIR[0]])
+    image = scorer.encoder.encode_images([RED])
+    text = scorer.encoder.encode_texts([PAIR[0]])
     patches, tokens = image.points[0][image.mask[0]], text.points[0][text.mask[0]]
     expected = np.mean([max(float(patch @ token) for patch in patches) for token in tokens])
     assert score("max-sim", batch)[0, 0] == pytest.approx(expected, abs=1e-6)
@@ -127,7 +127,7 @@ def test_max_sim_equals_a_loop(scorer, batch):
 def test_sinkhorn_is_the_mean_cost_where_tokens_are_one(scorer):
     pytest.importorskip("ot")
     batch = with_vectors(make_batch([RED, BLUE], [(0, ("red", "red square")), (1, ("red", "blue"))]), scorer)
-    image, text = scorer.embed_pictures([RED]), scorer.embed_captions(["red"])
+    image, text = scorer.encoder.encode_images([RED]), scorer.encoder.encode_texts(["red"])
     expected = (1 - image.points[0] @ text.points[0, 0]).mean()
     found = score("sinkhorn", batch)
     assert found[0, 0] == pytest.approx(float(expected), abs=1e-5)  # one token takes all mass, whatever the plan
@@ -164,9 +164,9 @@ def test_calibrated_max_sim_takes_away_what_the_text_finds_anywhere(scorer, batc
         ConfigError, match="max-sim-cal needs a background; choose settings with calibration=background"
     ):
         score("max-sim-cal", batch)
-    background = scorer.embed_pictures([RED, BLUE]).points[:, :5]
+    background = scorer.encoder.encode_images([RED, BLUE]).points[:, :5]
     changed = replace(batch, vectors=replace(batch.vectors, background=background))
-    text = scorer.embed_captions([PAIR[0]]).points[0]
+    text = scorer.encoder.encode_texts([PAIR[0]]).points[0]
     offset = np.mean([[max(float(mean @ token) for mean in means) for token in text] for means in background])
     raw, found = score("max-sim", batch), score("max-sim-cal", changed)
     assert found[0, 0] == pytest.approx(raw[0, 0] - offset, abs=1e-6)

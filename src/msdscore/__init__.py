@@ -8,38 +8,88 @@ from msdscore.version import __version__
 if TYPE_CHECKING:
     from msdscore.encoders.base import Embeddings, Encoder
     from msdscore.encoders.registry import list_encoders, load_encoder, register
+    from msdscore.errors import (
+        CaptionError,
+        ConfigError,
+        ImageError,
+        InputError,
+        MissingExtraError,
+        MSDScoreError,
+        RowError,
+        RunError,
+        UnknownNameError,
+        WeightsError,
+    )
     from msdscore.explain.terms import Explanation, Explanations
+    from msdscore.io.images import ImageLimits
+    from msdscore.scorer import Scorer
+    from msdscore.scoring.bank import NamedBank, build_bank, load_bank, save_bank
     from msdscore.scoring.config import MSDConfig
+    from msdscore.scoring.measurement import Measurement
     from msdscore.scoring.results import Score, Scores
-    from msdscore.scoring.scorer import Scorer
+    from msdscore.scoring.spec import ScorerSpec
 
 _EXPORTS = {
+    "CaptionError": "msdscore.errors",
+    "ConfigError": "msdscore.errors",
     "Embeddings": "msdscore.encoders.base",
     "Encoder": "msdscore.encoders.base",
     "Explanation": "msdscore.explain.terms",
     "Explanations": "msdscore.explain.terms",
+    "ImageError": "msdscore.errors",
+    "ImageLimits": "msdscore.io.images",
+    "InputError": "msdscore.errors",
     "MSDConfig": "msdscore.scoring.config",
+    "MSDScoreError": "msdscore.errors",
+    "Measurement": "msdscore.scoring.measurement",
+    "MissingExtraError": "msdscore.errors",
+    "NamedBank": "msdscore.scoring.bank",
+    "RowError": "msdscore.errors",
+    "RunError": "msdscore.errors",
     "Score": "msdscore.scoring.results",
-    "Scorer": "msdscore.scoring.scorer",
+    "Scorer": "msdscore.scorer",
+    "ScorerSpec": "msdscore.scoring.spec",
     "Scores": "msdscore.scoring.results",
+    "UnknownNameError": "msdscore.errors",
+    "WeightsError": "msdscore.errors",
+    "build_bank": "msdscore.scoring.bank",
     "list_encoders": "msdscore.encoders.registry",
+    "load_bank": "msdscore.scoring.bank",
     "load_encoder": "msdscore.encoders.registry",
     "register": "msdscore.encoders.registry",
+    "save_bank": "msdscore.scoring.bank",
 }
 
 __all__ = [
+    "CaptionError",
+    "ConfigError",
     "Embeddings",
     "Encoder",
     "Explanation",
     "Explanations",
+    "ImageError",
+    "ImageLimits",
+    "InputError",
     "MSDConfig",
+    "MSDScoreError",
+    "Measurement",
+    "MissingExtraError",
+    "NamedBank",
+    "RowError",
+    "RunError",
     "Score",
     "Scorer",
+    "ScorerSpec",
     "Scores",
+    "UnknownNameError",
+    "WeightsError",
     "__version__",
+    "build_bank",
     "list_encoders",
+    "load_bank",
     "load_encoder",
     "register",
+    "save_bank",
 ]
 
 

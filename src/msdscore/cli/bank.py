@@ -30,11 +30,11 @@ def bank(
     from msdscore.io.images import open_image
     from msdscore.scoring.bank import build_bank, save_bank
     from msdscore.scoring.config import MSDConfig
-    from msdscore.scoring.scorer import own_config
+    from msdscore.scoring.pipeline import recommended_config
 
     chosen = dict(map(options.setting, encoder_option))
     loaded = load_encoder(encoder, device=device, dtype=dtype, revision=revision, **chosen)
-    config = own_config(loaded) if preset is None else MSDConfig.preset(preset)
+    config = recommended_config(loaded) if preset is None else MSDConfig.preset(preset)
     config = config.changed(**dict(map(options.setting, change)))
     pictures = [open_image(path) for path in spread_over(folder, limit)]
     built = build_bank(loaded, config, pictures, _lines(captions) if captions else [], batch_size=batch_size)

@@ -53,11 +53,11 @@ def bench(
     from msdscore.benchmarks.run.runner import BenchmarkPlan
 
     @cache
-    def scorer() -> Any:
-        return options.make_scorer(
+    def pipeline() -> Any:
+        return options.make_spec(
             encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size,
             max_pixels=None, device=device, dtype=dtype, revision=revision,
-        )  # fmt: skip
+        ).build()  # fmt: skip
 
     plans = [
         BenchmarkPlan(
@@ -66,18 +66,18 @@ def bench(
         )
         for name in names
     ]  # fmt: skip
-    results = [_run(plan, output, scorer, overwrite) for plan in plans]
+    results = [_run(plan, output, pipeline, overwrite) for plan in plans]
     show_results(results, as_json=json)
     raise typer.Exit(SOME_FAILED if any(result.failed for result in results) else 0)
 
 
-def _run(plan: Any, output: Path, scorer: Any, overwrite: bool) -> "Result":
+def _run(plan: Any, output: Path, pipeline: Any, overwrite: bool) -> "Result":
     from msdscore.benchmarks.run.runner import run_benchmark
     from msdscore.cli.progress import bar
 
     try:
         with bar(plan.name) as show:
-            return run_benchmark(plan, output / f"{plan.name}.json", scorer, overwrite=overwrite, progress=show)
+            return run_benchmark(plan, output / f"{plan.name}.json", pipeline, overwrite=overwrite, progress=show)
     except KeyboardInterrupt:
         typer.echo("stopped; finished parts are kept, and the same command goes on from there", err=True)
         raise typer.Exit(STOPPED) from None

@@ -20,7 +20,7 @@ def demo(
 
     from msdscore.cli.tables import demo_table
     from msdscore.report.demo import show, write
-    from msdscore.scoring.scorer import Scorer
+    from msdscore.scorer import Scorer
 
     shown = show(Scorer(encoder))
     page = write(shown, output)

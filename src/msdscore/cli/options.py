@@ -8,7 +8,8 @@ import typer
 from msdscore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from msdscore.scoring.scorer import Scorer
+    from msdscore.scorer import Scorer
+    from msdscore.scoring.spec import ScorerSpec
 
 Encoder = Annotated[
     str, typer.Option("--encoder", "-e", help="Short name, hub name or folder; see `msdscore encoders`.")
@@ -29,7 +30,7 @@ Images = Annotated[Path | None, typer.Option("--images", help="Folder of the pic
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write: .parquet, .jsonl, .csv or .json.")]
 
 
-def make_scorer(
+def make_spec(
     encoder: str,
     preset: str | None,
     changes: list[str],
@@ -39,18 +40,28 @@ def make_scorer(
     batch_size: int,
     max_pixels: int | None,
     **place: Any,
-) -> "Scorer":
-    """The scorer that the options describe."""
-    from msdscore.encoders.registry import load_encoder
+) -> "ScorerSpec":
+    """The description of the scorer that the options ask for."""
     from msdscore.io.images import ImageLimits
-    from msdscore.scoring.config import MSDConfig
-    from msdscore.scoring.scorer import Scorer, own_config
+    from msdscore.scoring.spec import ScorerSpec
 
-    loaded = load_encoder(encoder, **place, **dict(map(setting, encoder_options)))
-    config = own_config(loaded) if preset is None else MSDConfig.preset(preset)
-    limits = ImageLimits() if max_pixels is None else ImageLimits(max_pixels=max_pixels)
-    changed = config.changed(**dict(map(setting, changes)))
-    return Scorer(loaded, changed, bank=bank, batch_size=batch_size, limits=limits)
+    return ScorerSpec(
+        encoder=encoder,
+        options=tuple(map(setting, encoder_options)),
+        config=preset,
+        changes=tuple(map(setting, changes)),
+        bank=None if bank is None else str(bank),
+        limits=ImageLimits() if max_pixels is None else ImageLimits(max_pixels=max_pixels),
+        batch_size=batch_size,
+        **place,
+    )
+
+
+def make_scorer(encoder: str, preset: str | None, changes: list[str], **more: Any) -> "Scorer":
+    """The scorer that the options ask for; `more` are those of `make_spec`."""
+    from msdscore.scorer import Scorer
+
+    return Scorer.from_spec(make_spec(encoder, preset, changes, **more))
 
 
 def setting(text: str) -> tuple[str, Any]:

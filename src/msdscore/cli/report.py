@@ -8,7 +8,7 @@ import typer
 from msdscore.cli import options
 
 if TYPE_CHECKING:
-    from msdscore.scoring.scorer import Scorer
+    from msdscore.scorer import Scorer
 
 
 def report(

@@ -13,7 +13,7 @@ from msdscore.errors import ConfigError
 
 if TYPE_CHECKING:
     from msdscore.io.outputs.run import Summary
-    from msdscore.scoring.scorer import Scorer
+    from msdscore.scorer import Scorer
 
 SOME_FAILED, STOPPED = 3, 130
 
@@ -103,7 +103,7 @@ def score_file(
     with open_rows(source, images=images, format=input_format) as rows, TemporaryDirectory() as place:
         target = output or Path(place) / "scores.jsonl"
         with bar("scoring") as show:
-            summary = score_rows(scorer, rows, target, images=images, overwrite=overwrite, progress=show)
+            summary = score_rows(scorer.pipeline, rows, target, images=images, overwrite=overwrite, progress=show)
         if output is None:
             sys.stdout.write(target.read_text(encoding="utf-8"))
     where = f" -> {output}" if output else ""

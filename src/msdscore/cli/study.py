@@ -11,7 +11,7 @@ from msdscore.cli import options
 
 if TYPE_CHECKING:
     from msdscore.benchmarks.base import Pair
-    from msdscore.scoring.scorer import Scorer
+    from msdscore.scoring.pipeline import Pipeline
 
 study = typer.Typer(no_args_is_help=True, help="Studies of the score's explanations on a benchmark of pairs.")
 
@@ -40,15 +40,15 @@ def faithfulness(
     from msdscore.studies import curves as curve_study
     from msdscore.studies import faithfulness as masking_study
 
-    scorer, pairs = _prepare(root, encoder, preset, change, bank, device, batch_size)
+    pipeline, pairs = _prepare(root, encoder, preset, change, bank, device, batch_size)
     settings = masking_study.MaskingSettings(share=share, limit=limit, seed=seed)
     with _bar("masking") as show:
         if every_projection:
-            tables = masking_study.compare_projections(scorer, pairs, settings, progress=show)
+            tables = masking_study.compare_projections(pipeline, pairs, settings, progress=show)
         else:
-            tables = [masking_study.faithfulness(scorer, pairs, settings, progress=show)]
+            tables = [masking_study.faithfulness(pipeline, pairs, settings, progress=show)]
     with _bar("curves") as show:
-        lines = curve_study.curves(scorer, pairs, settings, progress=show)
+        lines = curve_study.curves(pipeline, pairs, settings, progress=show)
     text = f"{masking_study.section(tables)}\n{curve_study.section(lines)}"
     _write({"masking": [table.to_dict() for table in tables], "curves": lines.to_dict()}, text, output)
 
@@ -69,9 +69,9 @@ def localisation(
     """How often the changed word of a wrong caption is the least supported one."""
     from msdscore.studies import localisation as word_study
 
-    scorer, pairs = _prepare(root, encoder, preset, change, bank, device, batch_size)
+    pipeline, pairs = _prepare(root, encoder, preset, change, bank, device, batch_size)
     with _bar("localising") as show:
-        result = word_study.localisation(scorer, pairs, limit=limit, seed=seed, progress=show)
+        result = word_study.localisation(pipeline, pairs, limit=limit, seed=seed, progress=show)
     _write(result.to_dict(), word_study.section(result), output)
 
 
@@ -83,14 +83,14 @@ def _prepare(
     bank: Path | None,
     device: str,
     batch_size: int,
-) -> "tuple[Scorer, list[Pair]]":
+) -> "tuple[Pipeline, list[Pair]]":
     from msdscore.benchmarks.readers.sugarcrepe import read
 
     pairs = list(read(root).items)
     scorer = options.make_scorer(
         encoder, preset, change, encoder_options=[], bank=bank, batch_size=batch_size, max_pixels=None, device=device
     )
-    return scorer, pairs
+    return scorer.pipeline, pairs
 
 
 def _bar(what: str) -> AbstractContextManager[Callable[[int, int], None]]:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from msdscore.engine.chunks import Scored
 from msdscore.engine.plan import Chunk, image_name
+from msdscore.errors import RowError
 from msdscore.io.hashing import text_key
-from msdscore.io.inputs.rows import Row, RowSource
 from msdscore.io.outputs.run import Run
+from msdscore.io.inputs.rows import Row, RowSource
 from msdscore.io.outputs.tables import conform, table_from_columns, unified
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Numbers, soften
@@ -23,16 +23,16 @@ _NUMBERS = tuple(field.name for field in fields(Numbers))
 _COUNTS = ("length", "windows")
 
 
-def part_table(chunk: Chunk, scored: Sequence[Scored]) -> pa.Table:
-    """The numbers of one chunk, with each row's place in the input and the key of its candidate set."""
+def part_table(chunk: Chunk, scored: Sequence[Numbers | RowError]) -> pa.Table:
+    """Numbers or reasons of one chunk's rows, with each row's place in the input and the key of its candidate set."""
     groups = [text_key(image_name(row) if row.group is None else f"group {row.group}") for row in chunk.rows]
     columns: dict[str, pa.Array] = {
-        "row": pa.array([one.row for one in scored], pa.int64()),
+        "row": pa.array([row.index for row in chunk.rows], pa.int64()),
         "group": pa.array(groups, pa.int64()),
-        "error": pa.array([one.error for one in scored], pa.string()),
+        "error": pa.array([str(one) if isinstance(one, RowError) else None for one in scored], pa.string()),
     }
     for name in _NUMBERS:
-        values = [None if one.numbers is None else getattr(one.numbers, name) for one in scored]
+        values = [getattr(one, name) if isinstance(one, Numbers) else None for one in scored]
         columns[name] = pa.array(values, pa.int32() if name in _COUNTS else pa.float64())
     return pa.table(columns)
 

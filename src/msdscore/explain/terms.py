@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +13,14 @@ from torch import Tensor
 
 from msdscore.core.mixture import Mixture
 from msdscore.encoders.base import PatchLayout, TokenLayout
-from msdscore.errors import ConfigError
+from msdscore.errors import ConfigError, RowError
 from msdscore.explain import maps
 from msdscore.explain.words import Kind, Piece, group, owners, segment
 from msdscore.io.images import ImageSource
-from msdscore.scoring.comparison import Encoded
 from msdscore.scoring.config import MSDConfig
-from msdscore.scoring.measurement import Measurement, gate
-from msdscore.scoring.results import Score
-
-if TYPE_CHECKING:
-    from msdscore.scoring.scorer import Scorer
+from msdscore.scoring.measurement import Measurement, gate, numbers
+from msdscore.scoring.pipeline import Decoded, Embedded, Pipeline
+from msdscore.scoring.results import Score, Scores
 
 Floats = npt.NDArray[np.float64]
 
@@ -197,41 +194,51 @@ class Explanations:
             return None
 
 
-def explain(scorer: "Scorer", image: ImageSource, captions: Sequence[str]) -> Explanations:
+def explain(pipeline: Pipeline, image: ImageSource, captions: Sequence[str]) -> Explanations:
     """Score captions of one picture as a candidate set and keep every term."""
     if isinstance(captions, str) or not captions:
         raise ConfigError("an explanation needs a list of at least one caption")
-    encoded = scorer.encode([image], captions)
-    measured = scorer.compare(encoded, [0] * len(captions))
-    scores = scorer.fuse(captions, measured)
-    terms = terms_of(scorer, encoded, measured)
+    decoded = pipeline.decode([image], keep=True)
+    images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts(captions).require()
+    measured = pipeline.measure(images, texts, [0] * len(captions), range(len(captions)))
+    rows = numbers(measured, pipeline.config)
+    scores = Scores.of(captions, rows, [0] * len(captions), pipeline.config, pipeline.signature)
+    terms = terms_of(pipeline.config, images, texts, measured)
     return Explanations(
         tuple(
             Explanation(
                 score,
-                encoded.pictures[0],
+                picture_of(decoded[0]),
                 measured.patches[0],
                 measured.tokens[number],
                 terms[number],
-                scorer.config,
+                pipeline.config,
             )
             for number, score in enumerate(scores)
         )
     )
 
 
-def terms_of(scorer: "Scorer", encoded: Encoded, measured: Measurement) -> list[maps.Terms]:
-    """The terms of every caption that was measured, and how its tokens spread over its picture's patches."""
-    betas = gate(measured.lengths.cpu(), scorer.config).tolist()
+def picture_of(decoded: Decoded | RowError) -> Image:
+    """The picture of a source that was decoded and kept."""
+    assert isinstance(decoded, Decoded), "pictures that cannot be read have raised their reason"
+    assert decoded.picture is not None, "the picture was to be kept"
+    return decoded.picture
+
+
+def terms_of(config: MSDConfig, images: Embedded, texts: Embedded, measured: Measurement) -> list[maps.Terms]:
+    """The terms of every pair that was measured, and how its tokens spread over its picture's patches."""
+    betas = gate(measured.lengths.cpu(), config).tolist()
+    seen, read = images.vectors, texts.vectors
     found = []
-    for number, picture in enumerate(measured.owner.tolist()):
-        patches, tokens = encoded.images.mask[picture], encoded.texts.mask[number]
-        x, y = _points(encoded.images.points[picture], patches), _points(encoded.texts.points[number], tokens)
+    for number, (picture, text) in enumerate(zip(measured.image_of.tolist(), measured.text_of.tolist(), strict=True)):
+        patches, tokens = seen.mask[picture], read.mask[text]
+        x, y = _points(seen.points[picture], patches), _points(read.points[text], tokens)
         found.append(
             maps.Terms(
                 coverage=_real(measured.divergence.coverage_terms[number], patches),
                 support=_real(measured.divergence.support_terms[number], tokens),
-                affinity=maps.affinities(x, y, scorer.config.kappa),
+                affinity=maps.affinities(x, y, config.kappa),
                 removal=maps.removals(x, y, _components(measured.divergence.image_mixtures, picture)),
                 beta=betas[number],
             )

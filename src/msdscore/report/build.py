@@ -11,7 +11,7 @@ from msdscore.report.html import Gallery, page
 from msdscore.report.reading import read_results
 
 if TYPE_CHECKING:
-    from msdscore.scoring.scorer import Scorer
+    from msdscore.scorer import Scorer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

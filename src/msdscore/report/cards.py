@@ -19,7 +19,7 @@ from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.report.reading import Results
 
 if TYPE_CHECKING:
-    from msdscore.scoring.scorer import Scorer
+    from msdscore.scorer import Scorer
 
 View = Literal["penalty", "omission"]
 THUMB_PIXELS = 220

@@ -14,7 +14,7 @@ from msdscore.explain.terms import Explanation, Explanations
 from msdscore.report.photographs import KINDS, PHOTOGRAPHS, Photograph, locate
 
 if TYPE_CHECKING:
-    from msdscore.scoring.scorer import Scorer
+    from msdscore.scorer import Scorer
 
 PICTURE_PIXELS = 420
 STYLE = """

@@ -1,10 +1,8 @@
 """Two batches of embeddings compared: similarity of the pooled vectors, divergence of the local ones."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
-from PIL.Image import Image
 
 from msdscore.core.calibration import Bank
 from msdscore.core.mixture import FitSettings
@@ -14,47 +12,39 @@ from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Pictures and captions as vectors, with the keys of their content; `pictures` are as they were decoded."""
-
-    pictures: tuple[Image, ...]
-    images: Embeddings
-    texts: Embeddings
-    image_keys: tuple[int, ...]
-    text_keys: tuple[int, ...]
-
-
 def compare(
     images: Embeddings,
     texts: Embeddings,
-    owner: Sequence[int],
+    image_of: Sequence[int],
+    text_of: Sequence[int],
     *,
-    image_keys: Sequence[int],
-    text_keys: Sequence[int],
+    keys: tuple[Sequence[int], Sequence[int]],
     config: MSDConfig,
     bank: Bank | None = None,
 ) -> Measurement:
-    """Measure every caption against its image; `owner[i]` is the image number of caption i."""
-    device = images.points.device
-    rows = torch.tensor(owner, dtype=torch.int64, device=device)
-    similarity = (images.pooled[rows] * texts.pooled).sum(dim=-1)
+    """Measure pairs: pair p is row `image_of[p]` of the images with row `text_of[p]` of the texts.
+
+    `keys` are those of the images and of the texts.
+    """
+    first, second = (torch.tensor(rows, dtype=torch.int64, device=images.points.device) for rows in (image_of, text_of))
     divergence = diverge(
-        _side(images, image_keys),
-        _side(texts, text_keys),
-        rows,
-        torch.arange(len(rows), device=device),
+        _side(images, keys[0]),
+        _side(texts, keys[1]),
+        first,
+        second,
         image_fit=fit_settings(config, config.components[0]),
         text_fit=fit_settings(config, config.components[1]),
         bank=bank,
     )
+    tokens = [layout for layout in texts.layout if isinstance(layout, TokenLayout)]
     return Measurement(
-        similarity,
+        (images.pooled[first] * texts.pooled[second]).sum(dim=-1),
         divergence,
-        texts.mask.sum(dim=1),
-        rows,
+        texts.mask.sum(dim=1)[second],
+        first,
+        second,
         tuple(layout for layout in images.layout if isinstance(layout, PatchLayout)),
-        tuple(layout for layout in texts.layout if isinstance(layout, TokenLayout)),
+        tuple(tokens[row] for row in text_of),
     )
 
 

@@ -14,12 +14,17 @@ from msdscore.scoring.config import MSDConfig
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Similarity and divergence terms of captions; `owner[i]` is the image number of caption i, in `patches`."""
+    """Similarity and divergence terms of pairs of a picture and a caption.
 
-    similarity: Float[Tensor, " captions"]
+    `image_of` and `text_of` are the rows of each pair's picture and caption in the batches that were compared;
+    `patches` holds one layout per picture, `tokens` and `lengths` one entry per pair.
+    """
+
+    similarity: Float[Tensor, " pairs"]
     divergence: Divergence
-    lengths: Int[Tensor, " captions"]
-    owner: Int[Tensor, " captions"]
+    lengths: Int[Tensor, " pairs"]
+    image_of: Int[Tensor, " pairs"]
+    text_of: Int[Tensor, " pairs"]
     patches: tuple[PatchLayout, ...]
     tokens: tuple[TokenLayout, ...]
 

@@ -1,16 +1,24 @@
-"""Scores that print well, compare, and leave as rows, Arrow or pandas."""
+"""Scores that print well, compare, and leave as arrays, rows, Arrow or pandas."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
-from msdscore.errors import require
-from msdscore.scoring.measurement import Numbers
+import numpy as np
+import numpy.typing as npt
+
+from msdscore.errors import ConfigError, RowError, require
+from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.measurement import Numbers, soften
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 # What scoring adds to a row, in this order.
 COLUMNS = (
@@ -26,14 +34,22 @@ COLUMNS = (
     "soft_msd",
     "error",
 )
+_NUMBERS = tuple(field.name for field in fields(Numbers))
+_COUNTS = ("length", "windows")
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of one caption; larger `msd` is better, larger `coverage` and `support` divergences are worse.
+    """The score of one caption.
+
+    Higher is better: `msd`, `soft_msd`, `similarity`. Lower is better, because they are divergences in nats:
+    `coverage` (what the picture shows and the caption omits), `support` (what the caption says and the picture does
+    not show) and `divergence`, the two weighed by `beta`. Neither: `beta` is the weight of coverage, `uncertainty`
+    that of the candidate set (1: the similarities do not tell the captions apart), `length` counts the tokens,
+    `windows` the pieces in which a long caption was read.
 
     `soft_msd` is gated by the uncertainty of the candidate set of `candidates` captions; for a caption scored alone
-    it equals `msd`.
+    it equals `msd`. Where `error` gives a reason there was nothing to score, and the numbers are NaN.
     """
 
     caption: str
@@ -49,8 +65,11 @@ class Score:
     windows: int
     candidates: int
     signature: str
+    error: str | None = None
 
     def __str__(self) -> str:
+        if self.error is not None:
+            return f"not scored: {self.error}"
         alone = "alone" if self.candidates == 1 else f"among {self.candidates}"
         return (
             f"MSD {self.msd:+.4f}  Soft-MSD {self.soft_msd:+.4f} ({alone})  similarity {self.similarity:+.4f}  "
@@ -61,20 +80,83 @@ class Score:
         return f"<table>{_html_head()}{_html_row(self)}</table><small><code>{escape(self.signature)}</code></small>"
 
     def row(self) -> dict[str, Any]:
-        """The added columns of a scored row."""
+        """The added columns of a scored row; None where there is no number."""
         values = asdict(self)
-        return {name: values.get(name) for name in COLUMNS}
+        return {name: _known(values.get(name)) for name in COLUMNS}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """The scores of a candidate set, in the order the captions were given."""
+    """Scores of captions as arrays, in the order the captions were given; see `Score` for which direction is better.
+
+    `columns` holds every number by name, NaN (counts: 0) where `errors` has a reason. `candidates` is the size of each
+    caption's candidate set. A slice gives `Scores`, a number gives one `Score`; `a + b` joins two that were made with
+    the same signature.
+
+    >>> from PIL import Image
+    >>> from msdscore import Scorer
+    >>> scores = Scorer("toy").rank(Image.new("RGB", (64, 64), "red"), ["a blue square", "a red square"])
+    >>> bool(scores.msd[1] > scores.msd[0]), len(scores[1:])
+    (True, 1)
+    """
 
     captions: tuple[str, ...]
-    numbers: tuple[Numbers, ...]
-    uncertainty: tuple[float, ...]
-    soft_msd: tuple[float, ...]
+    columns: Mapping[str, npt.NDArray[Any]]
+    candidates: Ints
+    errors: tuple[str | None, ...]
     signature: str
+
+    @classmethod
+    def of(
+        cls,
+        captions: Sequence[str],
+        scored: Sequence[Numbers | RowError],
+        sets: Sequence[int],
+        config: MSDConfig,
+        signature: str,
+    ) -> "Scores":
+        """Scores from numbers or reasons; captions with equal numbers in `sets` are one candidate set."""
+        good = [place for place, one in enumerate(scored) if isinstance(one, Numbers)]
+        rows = [one for one in scored if isinstance(one, Numbers)]
+        columns = {name: _column(name, rows, good, len(scored)) for name in _NUMBERS}
+        chosen = [sets[place] for place in good]
+        softened = soften([row.similarity for row in rows], [row.divergence for row in rows], chosen, config)
+        for name, values in zip(("uncertainty", "soft_msd"), softened, strict=True):
+            columns[name] = np.full(len(scored), np.nan)
+            columns[name][good] = values
+        _, inverse, counts = np.unique(np.asarray(sets, dtype=np.int64), return_inverse=True, return_counts=True)
+        errors = tuple(str(one) if isinstance(one, RowError) else None for one in scored)
+        return cls(tuple(captions), columns, counts[inverse], errors, signature)
+
+    @property
+    def msd(self) -> Floats:
+        """MSD of every caption; higher is better."""
+        return self.columns["msd"]
+
+    @property
+    def soft_msd(self) -> Floats:
+        """Soft-MSD of every caption within its candidate set; higher is better."""
+        return self.columns["soft_msd"]
+
+    @property
+    def similarity(self) -> Floats:
+        """Cosine of the pooled vectors; higher is better."""
+        return self.columns["similarity"]
+
+    @property
+    def coverage(self) -> Floats:
+        """What each caption omits, in nats; lower is better."""
+        return self.columns["coverage"]
+
+    @property
+    def support(self) -> Floats:
+        """What each caption says and the picture does not show, in nats; lower is better."""
+        return self.columns["support"]
+
+    @property
+    def failed(self) -> int:
+        """How many captions could not be scored."""
+        return sum(error is not None for error in self.errors)
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -83,27 +165,40 @@ class Scores:
     def __getitem__(self, index: int) -> Score: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[Score]: ...
+    def __getitem__(self, index: slice) -> "Scores": ...
 
-    def __getitem__(self, index: int | slice) -> Score | list[Score]:
+    def __getitem__(self, index: int | slice) -> "Score | Scores":
         if isinstance(index, slice):
-            return [self[place] for place in range(len(self))[index]]
+            columns = {name: values[index] for name, values in self.columns.items()}
+            return Scores(self.captions[index], columns, self.candidates[index], self.errors[index], self.signature)
         return Score(
             caption=self.captions[index],
-            soft_msd=self.soft_msd[index],
-            uncertainty=self.uncertainty[index],
-            candidates=len(self),
+            candidates=int(self.candidates[index]),
             signature=self.signature,
-            **asdict(self.numbers[index]),
+            error=self.errors[index],
+            **{name: values[index].item() for name, values in self.columns.items()},
         )
 
     def __iter__(self) -> Iterator[Score]:
         return (self[index] for index in range(len(self)))
 
+    def __add__(self, other: "Scores") -> "Scores":
+        return concatenate([self, other])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Scores):
+            return NotImplemented
+        plain = (self.captions, self.errors, self.signature) == (other.captions, other.errors, other.signature)
+        return plain and all(
+            np.array_equal(values, other.columns[name], equal_nan=True) for name, values in self.columns.items()
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays can be changed
+
     @property
     def ranking(self) -> tuple[int, ...]:
-        """Numbers of the captions from best to worst Soft-MSD; equal scores keep their order."""
-        return tuple(sorted(range(len(self)), key=lambda index: -self.soft_msd[index]))
+        """Numbers of the captions from best to worst Soft-MSD; equal scores keep their order, failed ones come last."""
+        return tuple(np.argsort(-self.soft_msd, kind="stable").tolist())
 
     @property
     def best(self) -> str:
@@ -111,16 +206,19 @@ class Scores:
         return self.captions[self.ranking[0]]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dictionary a caption, with the caption and the added columns."""
+        """One dictionary per caption, with the caption and the added columns."""
         return [{"caption": score.caption, **score.row()} for score in self]
 
     def to_arrow(self) -> "pyarrow.Table":
         """An Arrow table whose schema carries the signature."""
         pyarrow = require("pyarrow", extra="all")
-        names = ("caption", *COLUMNS)
-        columns = {name: [row[name] for row in self.rows()] for name in names}
-        columns["error"] = pyarrow.array(columns["error"], pyarrow.string())
-        return pyarrow.table(columns).replace_schema_metadata({"msdscore": self.signature})
+        bad = np.array([error is not None for error in self.errors], dtype=bool)
+        columns = {name: pyarrow.array(self.columns[name], mask=bad) for name in COLUMNS if name in self.columns}
+        columns |= {"error": pyarrow.array(self.errors, pyarrow.string())}
+        ordered = {"caption": pyarrow.array(self.captions, pyarrow.string())} | {
+            name: columns[name] for name in COLUMNS
+        }
+        return pyarrow.table(ordered).replace_schema_metadata({"msdscore": self.signature})
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A pandas table whose `attrs` carry the signature."""
@@ -137,12 +235,41 @@ class Scores:
         ]
         return "\n".join([*lines, self.signature])
 
+    def __repr__(self) -> str:
+        best = f", best {self.best!r}" if len(self) > 1 and int(self.candidates.min()) == len(self) else ""
+        return f"Scores({len(self)} captions, {self.failed} failed{best}, {self.signature})"
+
     def _repr_html_(self) -> str:
         cells = "".join(_html_row(score) for score in self._ranked())
         return f"<table>{_html_head()}{cells}</table><small><code>{escape(self.signature)}</code></small>"
 
     def _ranked(self) -> Sequence[Score]:
         return [self[index] for index in self.ranking]
+
+
+def concatenate(parts: Sequence[Scores]) -> Scores:
+    """Scores one after the other; they must have been made with the same signature."""
+    signatures = list(dict.fromkeys(part.signature for part in parts))
+    if len(signatures) != 1:
+        raise ConfigError(f"expected scores of one signature to join, got {len(signatures)}: {'; '.join(signatures)}")
+    return Scores(
+        tuple(caption for part in parts for caption in part.captions),
+        {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns},
+        np.concatenate([part.candidates for part in parts]),
+        tuple(error for part in parts for error in part.errors),
+        signatures[0],
+    )
+
+
+def _column(name: str, rows: Sequence[Numbers], places: Sequence[int], total: int) -> npt.NDArray[Any]:
+    """One of the numbers for all captions, NaN or 0 where there is none."""
+    values: npt.NDArray[Any] = np.zeros(total, dtype=np.int64) if name in _COUNTS else np.full(total, np.nan)
+    values[list(places)] = [getattr(row, name) for row in rows]
+    return values
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _html_head() -> str:

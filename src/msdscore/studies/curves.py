@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from msdscore.benchmarks.base import Pair, clusters
+from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, bootstrap_mean
 from msdscore.studies.faithfulness import KINDS, Kind, MaskingSettings, Progress, ranking
-from msdscore.studies.masking import Chunk, Floats, Places, chunks, sample, without_patches
-
-if TYPE_CHECKING:
-    from msdscore.scoring.scorer import Scorer
+from msdscore.studies.masking import Floats, MeasuredPairs, Places, measured_pairs, sample, without_patches
 
 Order = Literal["map", "random", "reverse"]
 Way = Literal["deletion", "insertion"]
@@ -50,7 +48,7 @@ class Curves:
 
 
 def curves(
-    scorer: "Scorer",
+    pipeline: Pipeline,
     pairs: Sequence[Pair],
     settings: MaskingSettings,
     *,
@@ -65,9 +63,9 @@ def curves(
     rng = np.random.default_rng(settings.seed)
     found: dict[tuple[Kind, Way, Order], list[Floats]] = {}
     order: list[Pair] = []
-    for chunk in chunks(scorer, chosen, settings.projection):
-        _measure(scorer, chunk, rng, found)
-        order += chunk.pairs
+    for known in measured_pairs(pipeline, chosen, settings.projection):
+        _measure(pipeline, known, rng, found)
+        order += known.pairs
         progress(len(order), len(chosen))
     made = {key: np.concatenate(parts) for key, parts in found.items()}
     names = clusters(order)
@@ -77,31 +75,34 @@ def curves(
         for kind in KINDS
         for way in WAYS
     )
-    return Curves(lines, gains, len(chosen), settings.projection, scorer.signature)
+    return Curves(lines, gains, len(chosen), settings.projection, pipeline.signature)
 
 
 def _measure(
-    scorer: "Scorer", chunk: Chunk, rng: np.random.Generator, found: dict[tuple[Kind, Way, Order], list[Floats]]
+    pipeline: Pipeline,
+    known: MeasuredPairs,
+    rng: np.random.Generator,
+    found: dict[tuple[Kind, Way, Order], list[Floats]],
 ) -> None:
-    ranked = [ranking(chunk, caption) for caption in range(len(chunk.regions))]
+    ranked = [ranking(known, caption) for caption in range(len(known.regions))]
     shuffled = [rng.permutation(len(one)) for one in ranked]
     orders: dict[Order, list[Places]] = {"map": ranked, "random": shuffled, "reverse": [one[::-1] for one in ranked]}
     for name, order in orders.items():
         # Having inserted the first of an order is having deleted the rest, which comes first in its reverse.
         backwards = [one[::-1] for one in order]
         both: dict[Way, Floats] = {
-            "deletion": _deletion(scorer, chunk, order),
-            "insertion": _deletion(scorer, chunk, backwards)[:, ::-1],
+            "deletion": _deletion(pipeline, known, order),
+            "insertion": _deletion(pipeline, known, backwards)[:, ::-1],
         }
         for way, values in both.items():
             found.setdefault(("correct", way, name), []).append(values[0::2])
             found.setdefault(("incorrect", way, name), []).append(values[1::2])
 
 
-def _deletion(scorer: "Scorer", chunk: Chunk, order: list[Places]) -> Floats:
+def _deletion(pipeline: Pipeline, known: MeasuredPairs, order: list[Places]) -> Floats:
     """d of every caption (rows) after each share of its order is deleted (columns)."""
     dropped = [_first(one, share) for share in DELETED for one in order]
-    return without_patches(scorer, chunk, dropped).reshape(len(DELETED), len(order)).T
+    return without_patches(pipeline, known, dropped).reshape(len(DELETED), len(order)).T
 
 
 def _first(order: Places, share: float) -> Places:

@@ -18,7 +18,8 @@ from msdscore.benchmarks.run.runner import BenchmarkPlan, run_benchmark
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.registry import load_encoder
 from msdscore.io.atomic import write_bytes
-from msdscore.scoring.scorer import DEFAULT_ENCODER, Scorer
+from msdscore.scorer import Scorer
+from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.stats.resample import Resampling, holm
 from msdscore.studies.remembered import Remembered
 
@@ -155,7 +156,7 @@ def _command(asked: argparse.Namespace) -> str:
 def _one(plan: BenchmarkPlan, output: Path, scorer: Scorer, settings: str) -> Evidence:
     metrics = plan.metrics if scorer.bank is None else (*plan.metrics, "max-sim-cal")
     plan = replace(plan, metrics=metrics)
-    result = run_benchmark(plan, output, lambda: scorer, progress=_tell(f"{plan.name}, {settings}"))
+    result = run_benchmark(plan, output, lambda: scorer.pipeline, progress=_tell(f"{plan.name}, {settings}"))
     how, base = Resampling(samples=plan.samples), side_of(result, BASELINE, output.parent)
     rivals = [side_of(result, label, output.parent) for label in metrics if label not in (BASELINE, *TRIVIAL)]
     return Evidence(settings, result, tuple(compare_sides(rival, base, how=how) for rival in rivals))

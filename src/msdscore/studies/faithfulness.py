@@ -6,7 +6,7 @@ by the penalty map, and the number is d(original) − d(masked). A faithful map 
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,18 +14,16 @@ from msdscore.benchmarks.base import Pair, clusters
 from msdscore.errors import ConfigError
 from msdscore.explain.maps import PROJECTIONS
 from msdscore.explain.terms import PROJECTION
+from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, bootstrap_mean
-from msdscore.studies.masking import Chunk, Floats, Places, chunks, sample, without_patches, without_pixels
-
-if TYPE_CHECKING:
-    from msdscore.scoring.scorer import Scorer
+from msdscore.studies.masking import Floats, MeasuredPairs, Places, measured_pairs, sample, without_patches, without_pixels
 
 Kind = Literal["correct", "incorrect"]
 Region = Literal["top", "random", "bottom"]
 Masking = Literal["patches", "pixels"]
 KINDS: tuple[Kind, ...] = ("correct", "incorrect")
 REGIONS: tuple[Region, ...] = ("top", "random", "bottom")
-MASKINGS: dict[Masking, Callable[["Scorer", Chunk, Sequence[Places]], Floats]] = {
+MASKINGS: dict[Masking, Callable[[Pipeline, MeasuredPairs, Sequence[Places]], Floats]] = {
     "patches": without_patches,
     "pixels": without_pixels,
 }
@@ -80,7 +78,7 @@ class Faithfulness:
 
 
 def faithfulness(
-    scorer: "Scorer",
+    pipeline: Pipeline,
     pairs: Sequence[Pair],
     settings: MaskingSettings,
     *,
@@ -92,44 +90,44 @@ def faithfulness(
     rng = np.random.default_rng(settings.seed)
     effects: dict[tuple[Kind, Masking, Region], list[float]] = {}
     order: list[Pair] = []
-    for chunk in chunks(scorer, chosen, settings.projection):
-        _measure(scorer, chunk, settings.share, rng, maskings, effects)
-        order += chunk.pairs
+    for known in measured_pairs(pipeline, chosen, settings.projection):
+        _measure(pipeline, known, settings.share, rng, maskings, effects)
+        order += known.pairs
         progress(len(order), len(chosen))
     rows = [_row(kind, masking, effects, order) for kind in KINDS for masking in maskings]
-    return Faithfulness(tuple(rows), len(chosen), settings.share, settings.projection, scorer.signature)
+    return Faithfulness(tuple(rows), len(chosen), settings.share, settings.projection, pipeline.signature)
 
 
 def compare_projections(
-    scorer: "Scorer", pairs: Sequence[Pair], settings: MaskingSettings, **options: Any
+    pipeline: Pipeline, pairs: Sequence[Pair], settings: MaskingSettings, **options: Any
 ) -> list[Faithfulness]:
     """The same for every projection: which of them make faithful maps."""
     tried = [
         MaskingSettings(share=settings.share, projection=name, limit=settings.limit, seed=settings.seed)
         for name in PROJECTIONS
     ]
-    return [faithfulness(scorer, pairs, one, **options) for one in tried]
+    return [faithfulness(pipeline, pairs, one, **options) for one in tried]
 
 
-def ranking(chunk: Chunk, caption: int) -> Places:
+def ranking(known: MeasuredPairs, caption: int) -> Places:
     """Numbers of the patches of a caption's picture, the most important for its kind of map first."""
-    regions = chunk.regions[caption]
+    regions = known.regions[caption]
     return np.argsort(-(regions.support if caption % 2 == 0 else regions.penalty), kind="stable")
 
 
 def _measure(
-    scorer: "Scorer",
-    chunk: Chunk,
+    pipeline: Pipeline,
+    known: MeasuredPairs,
     share: float,
     rng: np.random.Generator,
     maskings: Sequence[Masking],
     effects: dict[tuple[Kind, Masking, Region], list[float]],
 ) -> None:
-    chosen = [_choose(ranking(chunk, caption), share, rng) for caption in range(len(chunk.regions))]
+    chosen = [_choose(ranking(known, caption), share, rng) for caption in range(len(known.regions))]
     for masking in maskings:
         for region in REGIONS:
-            after = MASKINGS[masking](scorer, chunk, [places[region] for places in chosen])
-            rise = after - chunk.divergence
+            after = MASKINGS[masking](pipeline, known, [places[region] for places in chosen])
+            rise = after - known.divergence
             effects.setdefault(("correct", masking, region), []).extend(rise[0::2].tolist())
             effects.setdefault(("incorrect", masking, region), []).extend((-rise[1::2]).tolist())
 

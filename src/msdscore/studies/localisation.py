@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from math import comb
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +13,10 @@ from msdscore.errors import InputError
 from msdscore.explain.terms import units_of
 from msdscore.explain.words import Piece, segment
 from msdscore.scoring.measurement import Measurement
+from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, bootstrap_mean
 from msdscore.studies.faithfulness import Progress
 from msdscore.studies.masking import Floats, sample
-
-if TYPE_CHECKING:
-    from msdscore.scoring.scorer import Scorer
 
 SUBSETS = ("replace_obj", "replace_att")
 DEPTHS = (1, 3)
@@ -92,7 +90,7 @@ def changed_words(right: str, wrong: str) -> frozenset[int]:
 
 
 def localisation(
-    scorer: "Scorer",
+    pipeline: Pipeline,
     pairs: Sequence[Pair],
     *,
     limit: int | None = None,
@@ -110,7 +108,7 @@ def localisation(
     strangers = wrong_images([one.pair for one in asked], seed)
     rankings: list[Rankings] = []
     for number, (one, stranger) in enumerate(zip(asked, strangers, strict=True), start=1):
-        rankings.append(rank_words(scorer, one, stranger))
+        rankings.append(rank_words(pipeline, one, stranger))
         progress(number, len(asked))
     rows = [
         _row(
@@ -120,10 +118,10 @@ def localisation(
         if any(one.pair.subset == subset for one in asked)
         for depth in DEPTHS
     ]
-    return Localisation(tuple(rows), len(chosen) - len(asked), scorer.signature)
+    return Localisation(tuple(rows), len(chosen) - len(asked), pipeline.signature)
 
 
-def rank_words(scorer: "Scorer", question: Question, stranger: Image) -> Rankings:
+def rank_words(pipeline: Pipeline, question: Question, stranger: Image) -> Rankings:
     """Numbers of the content words, the least supported first, in three ways.
 
     By their gaps in the explanation; by how much the similarity rises when each is left out; by their gaps with
@@ -131,8 +129,9 @@ def rank_words(scorer: "Scorer", question: Question, stranger: Image) -> Ranking
     """
     caption = question.pair.negative
     shorter = [" ".join((caption[: word.start] + caption[word.end :]).split()) for word in question.words]
-    encoded = scorer.encode([picture(question.pair.image), picture(stranger)], [caption, caption, *shorter])
-    measured = scorer.compare(encoded, [0, 1] + [0] * len(shorter))
+    decoded = pipeline.decode([picture(question.pair.image), picture(stranger)])
+    images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts([caption, *shorter]).require()
+    measured = pipeline.measure(images, texts, [0, 1] + [0] * len(shorter), [0, *range(len(shorter) + 1)])
     own, other = (_by_gap(question, measured, place) for place in (0, 1))
     return Rankings(own, _falling(measured.similarity[2:].double().tolist()), other)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,26 +12,27 @@ from msdscore.benchmarks.base import Pair, picture, picture_key
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import InputError
 from msdscore.explain.maps import Regions, project
-from msdscore.explain.terms import terms_of
-from msdscore.io.hashing import pixel_key
+from msdscore.explain.terms import picture_of, terms_of
 from msdscore.scoring.batches import take
-from msdscore.scoring.comparison import Encoded
 from msdscore.scoring.measurement import numbers
-
-if TYPE_CHECKING:
-    from msdscore.scoring.scorer import Scorer
+from msdscore.scoring.pipeline import Embedded, Pipeline
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
-CHUNK = 16  # pairs that are worked on together
+PAIRS = 16  # that are worked on together
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Some pairs encoded; captions 2i and 2i + 1 are the right and the wrong one of pair i, of picture `owner`."""
+class MeasuredPairs:
+    """Some pairs embedded and measured; captions 2i and 2i + 1 are the right and the wrong one of pair i.
+
+    `owner` holds the number of each caption's picture.
+    """
 
     pairs: tuple[Pair, ...]
-    encoded: Encoded
+    pictures: tuple[Image.Image, ...]
+    images: Embedded
+    texts: Embedded
     owner: tuple[int, ...]
     layouts: tuple[PatchLayout, ...]
     regions: tuple[Regions, ...]
@@ -49,57 +49,63 @@ def sample(pairs: Sequence[Pair], limit: int | None, seed: int) -> list[Pair]:
     return [pairs[number] for number in np.sort(chosen)]
 
 
-def chunks(scorer: "Scorer", pairs: Sequence[Pair], projection: str) -> Iterator[Chunk]:
-    """Pairs encoded, measured and projected, some at a time; pairs of one picture share it."""
+def measured_pairs(pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -> Iterator[MeasuredPairs]:
+    """Pairs embedded, measured and projected, some at a time; pairs of one picture share it."""
     ordered = sorted(pairs, key=lambda pair: picture_key(pair.image))
-    for start in range(0, len(ordered), CHUNK):
-        some = tuple(ordered[start : start + CHUNK])
+    for start in range(0, len(ordered), PAIRS):
+        some = tuple(ordered[start : start + PAIRS])
         names = list(dict.fromkeys(picture_key(pair.image) for pair in some))
         sources = {picture_key(pair.image): pair.image for pair in some}
         owner = tuple(names.index(picture_key(pair.image)) for pair in some for _ in pair.captions)
         captions = [caption for pair in some for caption in pair.captions]
-        encoded = scorer.encode([picture(sources[name]) for name in names], captions)
-        measured = scorer.compare(encoded, owner)
-        regions = tuple(project(terms, projection) for terms in terms_of(scorer, encoded, measured))
-        yield Chunk(some, encoded, owner, measured.patches, regions, divergences(scorer, encoded, owner))
+        decoded = pipeline.decode([picture(sources[name]) for name in names], keep=True)
+        images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts(captions).require()
+        measured = pipeline.measure(images, texts, owner, range(len(captions)))
+        yield MeasuredPairs(
+            some,
+            tuple(map(picture_of, decoded)),
+            images,
+            texts,
+            owner,
+            measured.patches,
+            tuple(project(terms, projection) for terms in terms_of(pipeline.config, images, texts, measured)),
+            np.array([row.divergence for row in numbers(measured, pipeline.config)]),
+        )
 
 
-def divergences(scorer: "Scorer", encoded: Encoded, owner: Sequence[int]) -> Floats:
-    """The local divergence d of every caption."""
-    return np.array([row.divergence for row in numbers(scorer.compare(encoded, owner), scorer.config)])
+def divergences(
+    pipeline: Pipeline, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]
+) -> Floats:
+    """The local divergence d of every pair."""
+    measured = pipeline.measure(images, texts, image_of, text_of)
+    return np.array([row.divergence for row in numbers(measured, pipeline.config)])
 
 
-def without_patches(scorer: "Scorer", chunk: Chunk, dropped: Sequence[Places]) -> Floats:
-    """d of every caption after dropping some patches (numbers, one array a caption) from its picture's points.
+def without_patches(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[Places]) -> Floats:
+    """d of every caption after dropping some patches (numbers, one array per caption) from its picture's points.
 
     More arrays than captions go round: array i is dropped from the picture of caption i modulo their number.
     """
-    captions = [place % len(chunk.owner) for place in range(len(dropped))]
-    owner = [chunk.owner[caption] for caption in captions]
-    images = take(chunk.encoded.images, owner)
-    mask = images.mask.clone()
+    captions = [place % len(known.owner) for place in range(len(dropped))]
+    owner = [known.owner[caption] for caption in captions]
+    batch = take(known.images.vectors, [known.images.row(item) for item in owner])
+    mask = batch.mask.clone()
     for number, places in enumerate(dropped):
         real = torch.nonzero(mask[number]).squeeze(1)
         mask[number, real[torch.as_tensor(places, device=real.device)]] = False
-    encoded = replace(
-        chunk.encoded,
-        images=replace(images, mask=mask),
-        texts=take(chunk.encoded.texts, captions),
-        image_keys=tuple(chunk.encoded.image_keys[number] for number in owner),
-        text_keys=tuple(chunk.encoded.text_keys[caption] for caption in captions),
-    )
-    return divergences(scorer, encoded, range(len(captions)))
+    keys = tuple(known.images.keys[known.images.row(item)] for item in owner)
+    images = Embedded(replace(batch, mask=mask), tuple(range(len(owner))), {}, keys)
+    return divergences(pipeline, images, known.texts, range(len(owner)), captions)
 
 
-def without_pixels(scorer: "Scorer", chunk: Chunk, dropped: Sequence[Places]) -> Floats:
+def without_pixels(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[Places]) -> Floats:
     """d of every caption after painting some patches in the picture's mean colour and encoding it again."""
     pictures = [
-        blank(chunk.encoded.pictures[owner], chunk.layouts[owner], places)
-        for owner, places in zip(chunk.owner, dropped, strict=True)
+        blank(known.pictures[owner], known.layouts[owner], places)
+        for owner, places in zip(known.owner, dropped, strict=True)
     ]
-    keys = tuple(pixel_key(one) for one in pictures)
-    encoded = replace(chunk.encoded, images=scorer.embed_pictures(pictures), image_keys=keys)
-    return divergences(scorer, encoded, range(len(pictures)))
+    images = pipeline.embed_images(pipeline.decode(pictures)).require()
+    return divergences(pipeline, images, known.texts, range(len(pictures)), range(len(pictures)))
 
 
 def blank(image: Image.Image, layout: PatchLayout, places: Places) -> Image.Image:

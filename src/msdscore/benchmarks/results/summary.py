@@ -15,7 +15,7 @@ from msdscore.benchmarks.protocols.figure import Figures, Floats
 from msdscore.benchmarks.results.result import MetricResult, Result
 from msdscore.benchmarks.results.scores import fact_sums, score_matrix
 from msdscore.metrics.base import Metric
-from msdscore.scoring.scorer import Scorer
+from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Resampling
 from msdscore.version import __version__
 
@@ -23,15 +23,15 @@ _PACKAGES = ("numpy", "scipy", "torch", "transformers", "pillow")
 _SHOWN = 5  # reasons of failed items that a result names
 
 
-def signature(metric: Metric, scorer: Scorer | None) -> str:
+def signature(metric: Metric, pipeline: Pipeline | None) -> str:
     """Everything that can change a score of this metric, in one line."""
     choices = f"|{metric.choices}" if metric.choices else ""
-    if scorer is None or not metric.needs("encoder"):
+    if pipeline is None or not metric.needs("encoder"):
         return f"{metric.row.name}{choices}|v:{__version__}"
     if metric.needs("mixtures"):
-        settings = scorer.signature.split("|", 1)[1]
+        settings = pipeline.signature.split("|", 1)[1]
         return f"{metric.row.name}{choices}|{settings}"
-    return f"{metric.row.name}{choices}|enc:{scorer.encoder.signature}|v:{__version__}"
+    return f"{metric.row.name}{choices}|enc:{pipeline.encoder.signature}|v:{__version__}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Counting:
 
     row: Benchmark
     protocol: str
-    scorer: Scorer | None
+    pipeline: Pipeline | None
     seed: int
     samples: int
     limit: int | None
@@ -57,7 +57,7 @@ def summarise(how: Counting, metrics: Sequence[Metric], table: pa.Table, items: 
         title=how.row.title,
         kind=how.row.kind,
         protocol=how.protocol,
-        encoder=how.scorer.encoder.signature if how.scorer else "",
+        encoder=how.pipeline.encoder.signature if how.pipeline else "",
         items=len(items),
         pictures=len({picture_key(item.image) for item in items}),
         failed=len(errors),
@@ -95,7 +95,7 @@ def _metric(how: Counting, metric: Metric, table: pa.Table, items: Sequence[Item
     true, wrong = (_figures(how, metric, items, _oriented(metric, table, wrong=side)) for side in (False, True))
     return MetricResult(
         metric.label,
-        signature(metric, how.scorer) + tail,
+        signature(metric, how.pipeline) + tail,
         metric.higher_is_better,
         metric.judged,
         true,

@@ -5,17 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
-from PIL.Image import Image as Picture
 
 from msdscore.benchmarks.base import Image, Item, picture
 from msdscore.benchmarks.run.portions import Portion
-from msdscore.benchmarks.run.store import TextStore
 from msdscore.benchmarks.run.vectors import make_vectors
 from msdscore.errors import RowError
-from msdscore.io.images import ImageLimits, open_image
+from msdscore.io.images import open_image
 from msdscore.io.parquet_images import StoredImage
 from msdscore.metrics.base import Cases, Metric
-from msdscore.scoring.scorer import Scorer
+from msdscore.scoring.pipeline import Decoded, Pipeline
 
 _DECODERS = 4
 
@@ -26,16 +24,20 @@ class Wants:
 
     encoder: bool
     mixtures: bool
-    pictures: bool
+    pixels: bool
+
+    @property
+    def pictures(self) -> bool:
+        """Whether pictures have to be read at all."""
+        return self.encoder or self.pixels
 
     @classmethod
     def of(cls, metrics: Sequence[Metric]) -> "Wants":
         """The union of their needs."""
-        encoder = any(metric.needs("encoder") for metric in metrics)
         return cls(
-            encoder,
+            any(metric.needs("encoder") for metric in metrics),
             any(metric.needs("mixtures") for metric in metrics),
-            encoder or any(metric.needs("pictures") for metric in metrics),
+            any(metric.needs("pictures") for metric in metrics),
         )
 
 
@@ -72,38 +74,40 @@ def text_cases(
     )
 
 
-def fill(bare: Cases, portion: Portion, wants: Wants, scorer: Scorer | None, store: TextStore | None) -> FilledCases:
+def fill(bare: Cases, portion: Portion, wants: Wants, pipeline: Pipeline | None) -> FilledCases:
     """Decode and encode what the metrics want."""
     if not wants.pictures:
         return FilledCases(bare, {})
-    limits = scorer.limits if scorer else ImageLimits()
-    decoded = _decode(portion.pictures, limits)
-    pictures = tuple(found if isinstance(found, Picture) else None for found in decoded)
+    decoded = _decode(portion.pictures, pipeline, keep=wants.pixels)
+    pictures = tuple(found.picture if isinstance(found, Decoded) else None for found in decoded)
     reasons = {number: str(found) for number, found in enumerate(decoded) if isinstance(found, RowError)}
     errors = {place: reasons[owner] for place, owner in enumerate(portion.owner) if owner in reasons}
     vectors = None
-    if wants.encoder and scorer is not None and store is not None:
-        vectors, unread = make_vectors(bare, pictures, scorer, store, mixtures=wants.mixtures)
+    if wants.encoder and pipeline is not None:
+        vectors, unread = make_vectors(bare, decoded, pipeline, mixtures=wants.mixtures)
         for place, row in enumerate(bare.captions[: len(portion.items)].tolist()):
             found = [unread[number] for number in row if number in unread]
             errors |= {place: found[0]} if found and place not in errors else {}
     return FilledCases(replace(bare, pictures=pictures, vectors=vectors), errors)
 
 
-def _decode(images: Sequence[Image], limits: ImageLimits) -> list[Picture | RowError]:
+def _decode(images: Sequence[Image], pipeline: Pipeline | None, *, keep: bool) -> list[Decoded | RowError]:
     """Read pictures side by side, those inside tables in the order they lie there."""
-
-    def read(image: Image) -> Picture | RowError:
-        try:
-            return open_image(picture(image), limits=limits)
-        except RowError as error:
-            return error
 
     def where(number: int) -> tuple[str, int]:
         image = images[number]
         return (str(image.file), image.row) if isinstance(image, StoredImage) else ("", number)
 
+    def read(number: int) -> Decoded | RowError:
+        try:
+            source = picture(images[number])
+            if pipeline is not None:
+                return pipeline.decode([source], keep=keep)[0]
+            return Decoded(None, picture=open_image(source))
+        except RowError as error:
+            return error
+
     order = sorted(range(len(images)), key=where)
     with ThreadPoolExecutor(_DECODERS) as pool:
-        found = dict(zip(order, pool.map(read, [images[number] for number in order]), strict=True))
+        found = dict(zip(order, pool.map(read, order), strict=True))
     return [found[number] for number in range(len(images))]

@@ -18,12 +18,11 @@ from msdscore.benchmarks.results.scores import corpus_columns, item_columns, par
 from msdscore.benchmarks.results.summary import Counting, signature, summarise
 from msdscore.benchmarks.run.cases import Wants, fill, text_cases
 from msdscore.benchmarks.run.portions import PORTION_PICTURES, Portion, portions
-from msdscore.benchmarks.run.store import TextStore
 from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore.io.outputs.run import Run, discard, finished, open_run
 from msdscore.metrics.base import Metric
 from msdscore.metrics.registry import load_metrics
-from msdscore.scoring.scorer import Scorer
+from msdscore.scoring.pipeline import Pipeline
 from msdscore.version import __version__
 
 Progress = Callable[[int, int], None]
@@ -61,7 +60,7 @@ class BenchmarkPlan:
 def run_benchmark(
     plan: BenchmarkPlan,
     output: Path,
-    scorer: Callable[[], Scorer],
+    pipeline: Callable[[], Pipeline],
     *,
     overwrite: bool = False,
     progress: Progress = lambda done, total: None,
@@ -69,7 +68,7 @@ def run_benchmark(
     """Score and count a benchmark; scores go to a Parquet file beside the result file `output` (.json).
 
     A run goes on where an earlier one stopped; a finished one is counted again, so that another protocol costs
-    nothing. `scorer` is called only where a metric needs an encoder.
+    nothing. `pipeline` is called only where a metric needs an encoder.
     """
     if output.suffix != ".json":
         raise ConfigError(f"{output}: a result is a .json file, its scores lie beside it as .parquet")
@@ -79,7 +78,7 @@ def run_benchmark(
     reading = _limited(load(plan.name, plan.root, **plan.options), plan.limit)
     metrics = load_metrics(plan.metrics)
     _check_needs(row, reading.items, metrics)
-    work = _Work(plan, row, reading, metrics, scorer() if Wants.of(metrics).encoder else None)
+    work = _Work(plan, row, reading, metrics, pipeline() if Wants.of(metrics).encoder else None)
     output.parent.mkdir(parents=True, exist_ok=True)
     scores = output.with_suffix(".parquet")
     if overwrite:
@@ -101,7 +100,7 @@ class _Work:
     row: Benchmark
     reading: Reading[Any]
     metrics: tuple[Metric, ...]
-    scorer: Scorer | None
+    pipeline: Pipeline | None
 
     @property
     def control(self) -> bool:
@@ -110,19 +109,19 @@ class _Work:
 
     @property
     def signature(self) -> str:
-        return " ".join(signature(metric, self.scorer) for metric in self.metrics)
+        return " ".join(signature(metric, self.pipeline) for metric in self.metrics)
 
     @property
     def manifest(self) -> dict[str, Any]:
         """Everything that must be the same for a run to go on; how to count is not among it."""
-        scorer = self.scorer
-        settings = asdict(scorer.config) | {"components": list(scorer.config.components)} if scorer else None
+        pipeline = self.pipeline
+        settings = asdict(pipeline.config) | {"components": list(pipeline.config.components)} if pipeline else None
         return {
             "benchmark": self.plan.name,
             "items": _fingerprint(self.reading.items),
-            "metrics": [signature(metric, scorer) for metric in self.metrics],
+            "metrics": [signature(metric, pipeline) for metric in self.metrics],
             "labels": [metric.label for metric in self.metrics],
-            "encoder": scorer.encoder.signature if scorer else None,
+            "encoder": pipeline.encoder.signature if pipeline else None,
             "settings": settings,
             "control": self.control,
             "seed": self.plan.seed,
@@ -142,7 +141,7 @@ class _Work:
         return Counting(
             row=self.row,
             protocol=plan.protocol,
-            scorer=self.scorer,
+            pipeline=self.pipeline,
             seed=plan.seed,
             samples=plan.samples,
             limit=plan.limit,
@@ -173,7 +172,8 @@ def _score(work: _Work, run: Run, progress: Progress) -> None:
     """Write the parts that no earlier run has finished."""
     some = [metric for metric in work.metrics if metric.row.scope == "portion"]
     wants = Wants.of(some)
-    store = TextStore(work.scorer.embed_captions) if work.scorer else None
+    # Every distinct caption is embedded once, whichever portions it appears in.
+    pipeline = work.pipeline.remembering() if work.pipeline else None
     todo, earlier = work.portions(work.plan.portion_pictures), set(run.done())
     done, total = 0, len(work.reading.items)
     references = _references(work.reading.items)
@@ -181,7 +181,7 @@ def _score(work: _Work, run: Run, progress: Progress) -> None:
     for portion in todo:
         if portion.number not in earlier:
             bare = text_cases(work.reading.items, portion, _of_pictures(portion, references), whole=False)
-            run.write(portion.number, part_table(portion, some, fill(bare, portion, wants, work.scorer, store)))
+            run.write(portion.number, part_table(portion, some, fill(bare, portion, wants, pipeline)))
         done += len(portion.items)
         progress(done, total)
 

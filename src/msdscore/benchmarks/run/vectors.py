@@ -1,102 +1,66 @@
-"""The embeddings of a batch, and every pair of picture and caption measured once for all metrics."""
+"""The embeddings of a portion, and every pair of picture and caption measured once for all metrics."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from PIL.Image import Image
 
-from msdscore.benchmarks.run.store import TextStore
 from msdscore.encoders.base import Embeddings
 from msdscore.errors import RowError
-from msdscore.io.hashing import pixel_key, text_key
 from msdscore.metrics.base import Cases, Floats, Ints, Vectors
-from msdscore.scoring.bank import moved
-from msdscore.scoring.batches import join, take
-from msdscore.scoring.comparison import Encoded
 from msdscore.scoring.measurement import numbers
-from msdscore.scoring.scorer import Scorer, unreadable
+from msdscore.scoring.pipeline import Decoded, Embedded, Pipeline
 
 _COLUMNS = ("similarity", "coverage", "support", "beta", "divergence", "msd")
 
 
 def make_vectors(
-    batch: Cases, pictures: Sequence[Image | None], scorer: Scorer, store: TextStore, *, mixtures: bool
+    cases: Cases, decoded: Sequence[Decoded | RowError], pipeline: Pipeline, *, mixtures: bool
 ) -> tuple[Vectors, dict[int, str]]:
-    """Vectors of a batch, true and wrong pictures alike, and why some of its texts have none."""
-    images, image_row = _embed_pictures(pictures, scorer)
-    texts, text_row, reasons = _embed_texts(batch.texts, store)
-    pair_of, pair_images, pair_texts = _pairs(batch, image_row, text_row)
-    readable = tuple(batch.texts[number] for number in text_row)
-    good = tuple(picture for number, picture in enumerate(pictures) if number in image_row and picture is not None)
-    if not len(pair_images):
-        columns: Mapping[str, Floats] = {name: np.zeros(0) for name in _COLUMNS}
-    elif mixtures:
-        paired = take(texts, pair_texts.tolist())
-        keys = tuple(text_key(readable[row]) for row in pair_texts.tolist())
-        encoded = Encoded(good, images, paired, tuple(map(pixel_key, good)), keys)
-        rows = numbers(scorer.compare(encoded, pair_images.tolist()), scorer.config)
-        columns = {name: np.array([getattr(row, name) for row in rows], dtype=np.float64) for name in _COLUMNS}
-    else:
-        columns = {"similarity": _similarity(images, texts, pair_images, pair_texts)}
-    background = None if scorer.bank is None else moved(scorer.bank.bank, images.points.device).images.means
+    """Vectors of a portion, true and wrong pictures alike, and why some of its texts have none."""
+    images, texts = pipeline.embed_images(decoded), pipeline.embed_texts(cases.texts)
+    pair_of, pairs = _pairs(cases, images, texts)
+    bank = pipeline.placed_bank(pipeline.encoder.device)
     found = Vectors(
-        images, texts, readable, pair_images, pair_texts, pair_of, columns, store.embed, scorer.config, background
+        images.batch or _empty(),
+        texts.batch or _empty(),
+        tuple(text for text, row in zip(cases.texts, texts.rows, strict=True) if row is not None),
+        np.array([images.row(image) for image, _ in pairs], dtype=np.int64),
+        np.array([texts.row(text) for _, text in pairs], dtype=np.int64),
+        pair_of,
+        _columns(pipeline, images, texts, pairs, mixtures=mixtures),
+        pipeline.encode_texts,
+        pipeline.config,
+        None if bank is None else bank.images.means,
     )
-    return found, reasons
+    return found, {item: str(reason) for item, reason in texts.reasons.items()}
 
 
-def _similarity(images: Embeddings, texts: Embeddings, pair_images: Ints, pair_texts: Ints) -> Floats:
-    first, second = images.pooled[torch.from_numpy(pair_images)], texts.pooled[torch.from_numpy(pair_texts)]
-    similarity: Floats = (first * second).sum(dim=-1).double().cpu().numpy()
-    return similarity
-
-
-def _embed_pictures(pictures: Sequence[Image | None], scorer: Scorer) -> tuple[Embeddings, dict[int, int]]:
-    """Embeddings of the readable pictures, with the row of each by its number."""
-    whole = {number: picture for number, picture in enumerate(pictures) if picture is not None}
-    try:
-        return (scorer.embed_pictures(list(whole.values())) if whole else _empty()), _rows(whole)
-    except RowError:
-        singles = {number: _embed_one(picture, scorer) for number, picture in whole.items()}
-        kept = {number: one for number, one in singles.items() if one is not None}
-        return (join(list(kept.values())) if kept else _empty()), _rows(kept)
-
-
-def _embed_one(picture: Image, scorer: Scorer) -> Embeddings | None:
-    try:
-        return scorer.embed_pictures([picture])
-    except RowError:
-        return None
-
-
-def _embed_texts(texts: Sequence[str], store: TextStore) -> tuple[Embeddings, dict[int, int], dict[int, str]]:
-    """Embeddings of the readable texts, with the row of each by its number, and the reasons of the others."""
-    batch, row_of, reasons = store.embed_each(texts)
-    if batch is None:
-        return _empty(), {}, reasons
-    filled = batch.mask.any(dim=1).tolist()
-    reasons |= {number: unreadable(texts[number]) for number, row in row_of.items() if not filled[row]}
-    kept = [number for number, row in row_of.items() if filled[row]]
-    return take(batch, [row_of[number] for number in kept]), {n: row for row, n in enumerate(kept)}, reasons
-
-
-def _pairs(batch: Cases, image_row: Mapping[int, int], text_row: Mapping[int, int]) -> tuple[Ints, Ints, Ints]:
-    """The pair of every case and candidate (−1: none), and the rows of every pair, each once."""
+def _pairs(cases: Cases, images: Embedded, texts: Embedded) -> tuple[Ints, list[tuple[int, int]]]:
+    """The pair of every case and candidate (−1: none), and the picture and text of every pair, each once."""
     known: dict[tuple[int, int], int] = {}
-    pair_of = np.full(batch.captions.shape, -1, dtype=np.int64)
-    for case, row in enumerate(batch.captions.tolist()):
-        image = image_row.get(int(batch.owner[case]))
-        for place, number in enumerate(row):
-            text = text_row.get(number)
-            if image is not None and text is not None:
+    pair_of = np.full(cases.captions.shape, -1, dtype=np.int64)
+    for case, candidates in enumerate(cases.captions.tolist()):
+        image = int(cases.owner[case])
+        for place, text in enumerate(candidates):
+            if images.rows[image] is not None and texts.rows[text] is not None:
                 pair_of[case, place] = known.setdefault((image, text), len(known))
-    both = np.array(list(known), dtype=np.int64).reshape(-1, 2)
-    return pair_of, both[:, 0], both[:, 1]
+    return pair_of, list(known)
 
 
-def _rows(kept: Mapping[int, object]) -> dict[int, int]:
-    return {number: row for row, number in enumerate(kept)}
+def _columns(
+    pipeline: Pipeline, images: Embedded, texts: Embedded, pairs: Sequence[tuple[int, int]], *, mixtures: bool
+) -> Mapping[str, Floats]:
+    """The numbers of all pairs; without mixtures their similarity alone."""
+    if not pairs:
+        return {name: np.zeros(0) for name in _COLUMNS}
+    image_of, text_of = [image for image, _ in pairs], [text for _, text in pairs]
+    if not mixtures:
+        first = images.vectors.pooled[[images.row(item) for item in image_of]]
+        second = texts.vectors.pooled[[texts.row(item) for item in text_of]]
+        return {"similarity": (first * second).sum(dim=-1).double().cpu().numpy()}
+    rows = numbers(pipeline.measure(images, texts, image_of, text_of), pipeline.config)
+    return {name: np.array([getattr(row, name) for row in rows], dtype=np.float64) for name in _COLUMNS}
 
 
 def _empty() -> Embeddings:

@@ -1,15 +1,14 @@
-"""Captions encoded once for a whole benchmark, however many pictures they are compared with."""
+"""Captions encoded once within a run, however many pictures they meet."""
 
 from collections.abc import Callable, Sequence
 
 from msdscore.encoders.base import Embeddings
-from msdscore.errors import RowError
 from msdscore.scoring.batches import join, take
 
 _LIMIT = 512 << 20  # bytes of vectors that are kept
 
 
-class TextStore:
+class TextMemory:
     """Embeddings of texts by text; the oldest are forgotten where memory runs out."""
 
     def __init__(self, encode: Callable[[Sequence[str]], Embeddings], *, limit: int = _LIMIT) -> None:
@@ -17,38 +16,14 @@ class TextStore:
         self._limit = limit
         self._known: dict[str, Embeddings] = {}
         self._bytes = 0
-        self.encoded = 0  # texts that went through the encoder
 
     def embed(self, texts: Sequence[str]) -> Embeddings:
         """Embeddings of texts in their order; raises `RowError` for one that the encoder refuses."""
         missing = list(dict.fromkeys(text for text in texts if text not in self._known))
         fresh = dict(zip(missing, _split(self._encode(missing)), strict=True)) if missing else {}
-        self.encoded += len(missing)
         wanted = join([fresh.get(text) or self._known[text] for text in texts])
         self._keep(fresh)
         return wanted
-
-    def embed_each(self, texts: Sequence[str]) -> tuple[Embeddings | None, dict[int, int], dict[int, str]]:
-        """The same for texts that may be bad: a batch of the good ones, their rows by number, reasons of the rest."""
-        reasons: dict[int, str] = {}
-        good = list(range(len(texts)))
-        try:
-            batch = self.embed(texts) if texts else None
-        except RowError:
-            good, reasons = self._sort_out(texts)
-            batch = self.embed([texts[number] for number in good]) if good else None
-        return batch, {number: row for row, number in enumerate(good)}, reasons
-
-    def _sort_out(self, texts: Sequence[str]) -> tuple[list[int], dict[int, str]]:
-        good: list[int] = []
-        reasons: dict[int, str] = {}
-        for number, text in enumerate(texts):
-            try:
-                self.embed([text])
-                good.append(number)
-            except RowError as error:
-                reasons[number] = str(error)
-        return good, reasons
 
     def _keep(self, fresh: dict[str, Embeddings]) -> None:
         self._known |= fresh

@@ -1,0 +1,243 @@
+"""The scorer: pictures and captions in, scores and explanations out."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from operator import index
+from pathlib import Path
+from typing import Any, TypeVar
+
+from PIL.Image import Image
+
+from msdscore.encoders.base import Encoder
+from msdscore.errors import ConfigError, RowError
+from msdscore.explain.terms import Explanation, Explanations, explain
+from msdscore.io.images import ImageLimits, ImageSource
+from msdscore.scoring.bank import NamedBank, load_bank
+from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.measurement import Measurement, Numbers, numbers
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.results import Score, Scores
+from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
+from msdscore.scoring.stream import Request, by_picture, request, score_requests
+
+Item = TypeVar("Item")
+Progress = Callable[[int, int], None]
+Row = tuple[ImageSource, str] | Mapping[str, Any]
+
+
+class Scorer:
+    """Scores captions against pictures with one encoder and one configuration.
+
+    `Scorer()` is the embedded default encoder `mini` with the settings that it recommends. They differ from the
+    paper's MSD: every support term is taken less its mean over a bank of background pictures (`calibration`), so
+    that zero means "as well supported as by any picture", and the gate is fixed. `Scorer(..., "short")` is the paper's
+    score for captions of a sentence, `Scorer(..., "long")` for captions of a paragraph.
+
+    `bank` is a bank of background pictures or the path of one; `options` are `device`, `dtype`, `revision` and those
+    of the encoder's family.
+
+    >>> from PIL import Image
+    >>> scorer = Scorer("toy")
+    >>> red = Image.new("RGB", (64, 64), "red")
+    >>> scorer.rank(red, ["a blue square", "a red square"]).best
+    'a red square'
+    >>> scorer
+    Scorer('toy', msd|enc:toy@1|k:3,2|kappa:20|it:20|init:spread|a:0.1|gate:length,20,3|xi:0.2|v:0.1.0, device=cpu)
+    """
+
+    def __init__(
+        self,
+        encoder: str | Encoder = DEFAULT_ENCODER,
+        config: MSDConfig | str | None = None,
+        *,
+        bank: NamedBank | str | Path | None = None,
+        batch_size: int = 32,
+        limits: ImageLimits | None = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(encoder, str):
+            if options:
+                raise ConfigError(f"options go with an encoder's name, not with a loaded encoder: {', '.join(options)}")
+            self._spec = None
+            self._pipeline = Pipeline(
+                encoder, _settings(config), bank=_loaded(bank), limits=limits, batch_size=batch_size
+            )
+            return
+        place = {name: options.pop(name) for name in ("device", "dtype", "revision") if name in options}
+        spec = ScorerSpec(
+            encoder=encoder,
+            config=config,
+            bank=None if bank is None or isinstance(bank, NamedBank) else str(bank),
+            limits=limits or ImageLimits(),
+            batch_size=batch_size,
+            options=tuple(options.items()),
+            **place,
+        )
+        self._spec = None if isinstance(bank, NamedBank) else spec
+        self._pipeline = spec.build() if self._spec else spec.build(bank=_loaded(bank))
+
+    @classmethod
+    def from_spec(cls, spec: ScorerSpec) -> "Scorer":
+        """The scorer that a description describes."""
+        scorer = cls.__new__(cls)
+        scorer._spec, scorer._pipeline = spec, spec.build()
+        return scorer
+
+    @property
+    def spec(self) -> ScorerSpec:
+        """A picklable description from which another process builds the same scorer with `Scorer.from_spec`."""
+        if self._spec is None:
+            raise ConfigError(
+                "this scorer was made from a loaded encoder or bank, which a description cannot name; "
+                "give the encoder's name and the bank's path"
+            )
+        return self._spec
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What it scores with: the way from pictures and captions to numbers."""
+        return self._pipeline
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder."""
+        return self._pipeline.encoder
+
+    @property
+    def config(self) -> MSDConfig:
+        """The settings of the score."""
+        return self._pipeline.config
+
+    @property
+    def bank(self) -> NamedBank | None:
+        """The background pictures that terms are calibrated against, if they are."""
+        return self._pipeline.bank
+
+    @property
+    def signature(self) -> str:
+        """Everything that can change a score, in one line."""
+        return self._pipeline.signature
+
+    def __repr__(self) -> str:
+        return f"Scorer({self.encoder.name!r}, {self.signature}, device={self.encoder.device})"
+
+    def score(self, image: ImageSource, caption: str) -> Score:
+        """Score one caption. Alone it has no candidate set, so its soft score is its MSD."""
+        return self.rank(image, [caption])[0]
+
+    def rank(self, image: ImageSource, captions: Iterable[str]) -> Scores:
+        """Score captions of one picture as a candidate set; `ranking` and `best` order them by Soft-MSD."""
+        texts = _listed(captions)
+        if not texts:
+            raise ConfigError("rank needs a list of at least one caption; score takes a single one")
+        measured = self.measure([image], texts, [0] * len(texts))
+        return Scores.of(texts, numbers(measured, self.config), [0] * len(texts), self.config, self.signature)
+
+    def score_batch(
+        self,
+        images: Sequence[ImageSource],
+        captions: Sequence[str],
+        *,
+        owner: Iterable[int] | None = None,
+        progress: Progress = lambda done, total: None,
+    ) -> Scores:
+        """Scores of many pairs, in the order of the captions.
+
+        Without `owner` there is one picture per caption, and each caption is scored alone. With it, `owner[i]` is the
+        number of the picture of caption i, and captions of one picture are a candidate set. A picture or caption
+        that cannot be read leaves a row of NaN with the reason in `errors`. `progress` is called with the captions
+        done and the captions in all.
+        """
+        pictures, texts = _listed(images), _listed(captions)
+        if not pictures or not texts:
+            raise ConfigError("expected a list of at least one picture and a list of at least one caption")
+        if owner is None and len(pictures) != len(texts):
+            raise ConfigError(
+                f"expected one picture per caption, got {len(pictures)} and {len(texts)}; for several captions of "
+                "one picture give owner=, the number of each caption's picture"
+            )
+        places = list(range(len(texts))) if owner is None else _owners(owner, len(texts), len(pictures))
+        chosen = list(by_picture(places, size=self.pipeline.batch_size))
+        found: dict[int, Numbers | RowError] = {}
+        progress(0, len(texts))
+        asked = (request(pictures, texts, places, some) for some in chosen)
+        for some, scored in zip(chosen, score_requests(self.pipeline, asked), strict=True):
+            found.update(zip(some, scored, strict=True))
+            progress(len(found), len(texts))
+        rows = [found[number] for number in range(len(texts))]
+        return Scores.of(texts, rows, places, self.config, self.signature)
+
+    def stream(self, rows: Iterable[Row]) -> Iterator[Score]:
+        """Scores of any number of rows, one after the other, in little memory.
+
+        A row is a pair `(image, caption)` or a mapping with `image` and `caption`. Each caption is scored alone. A
+        row that cannot be scored gives a `Score` with an `error`.
+        """
+        pairs, taken = map(_pair, rows), deque[list[str]]()
+
+        def asked() -> Iterator[Request]:
+            while some := list(islice(pairs, self.pipeline.batch_size)):
+                taken.append([caption for _, caption in some])
+                yield Request([image for image, _ in some], taken[-1], range(len(some)))
+
+        for scored in score_requests(self.pipeline, asked()):
+            yield from Scores.of(taken.popleft(), scored, range(len(scored)), self.config, self.signature)
+
+    def measure(self, images: Sequence[ImageSource], captions: Sequence[str], owner: Iterable[int]) -> Measurement:
+        """Similarity and terms of many captions; `owner[i]` is the number of the picture of caption i.
+
+        Raises `ImageError` or `CaptionError` for the first item that cannot be read.
+        """
+        sources, texts = _listed(images), _listed(captions)
+        if not sources or not texts:
+            raise ConfigError("expected a list of at least one picture and a list of at least one caption")
+        places = _owners(owner, len(texts), len(sources))
+        pipeline = self.pipeline
+        seen = pipeline.embed_images(pipeline.decode(sources)).require()
+        return pipeline.measure(seen, pipeline.embed_texts(texts).require(), places, range(len(texts)))
+
+    def explain(self, image: ImageSource, caption: str) -> Explanation:
+        """The score of one caption with its terms per word and per region, ready to look at or to `save`."""
+        return self.contrast(image, [caption])[0]
+
+    def contrast(self, image: ImageSource, captions: Iterable[str]) -> Explanations:
+        """Explanations of captions of one picture, scored as a candidate set and shown side by side."""
+        return explain(self.pipeline, image, _listed(captions))
+
+
+def _settings(config: MSDConfig | str | None) -> MSDConfig | None:
+    if not isinstance(config, MSDConfig | str | None):
+        raise ConfigError(f"expected an MSDConfig or the name of a preset, got {type(config).__name__}")
+    return MSDConfig.preset(config) if isinstance(config, str) else config
+
+
+def _loaded(bank: NamedBank | str | Path | None) -> NamedBank | None:
+    return load_bank(Path(bank)) if isinstance(bank, str | Path) else bank
+
+
+def _pair(row: Row) -> tuple[ImageSource, str]:
+    """Picture and caption of a row of `stream`."""
+    if isinstance(row, Mapping):
+        if "image" not in row or "caption" not in row:
+            raise ConfigError(f"expected a row with 'image' and 'caption', got the names {', '.join(map(str, row))}")
+        return row["image"], row["caption"]
+    if not isinstance(row, tuple | list) or len(row) != 2:
+        raise ConfigError(f"expected a row (image, caption) or a mapping with both, got {type(row).__name__}")
+    return row[0], row[1]
+
+
+def _listed(items: Iterable[Item]) -> list[Item]:
+    """The items as a list; empty for a lone text or picture, which is no list of them, and for what is no series."""
+    lone = isinstance(items, str | bytes | Path | Image) or not isinstance(items, Iterable)
+    return [] if lone else list(items)
+
+
+def _owners(owner: Iterable[int], captions: int, pictures: int) -> list[int]:
+    """The numbers of the captions' pictures; a wrong one would quietly score a caption with another picture."""
+    places = [index(place) for place in _listed(owner) if hasattr(place, "__index__")]
+    if len(places) != captions or not all(0 <= place < pictures for place in places):
+        raise ConfigError(
+            f"owner must be the numbers (0 to {pictures - 1}) of the pictures of {captions} captions, got {owner!r}"
+        )
+    return places

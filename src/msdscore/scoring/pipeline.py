@@ -1,0 +1,286 @@
+"""From sources to numbers: decode, embed with a reason for every item that fails, measure.
+
+Everything that scores goes through here: the scorer, runs over files, benchmarks, studies and explanations.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from PIL.Image import Image
+
+from msdscore.core.calibration import Bank
+from msdscore.encoders.base import Embeddings, Encoder
+from msdscore.errors import CaptionError, ConfigError, RowError
+from msdscore.io.images import ImageLimits, ImageSource, open_image
+from msdscore.io.hashing import pixel_key, text_key
+from msdscore.scoring.bank import NamedBank, moved, own_bank
+from msdscore.scoring.batches import encode_by_length, encode_in_batches, join, take
+from msdscore.scoring.comparison import compare
+from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.measurement import Measurement, Numbers, numbers
+from msdscore.scoring.memory import TextMemory
+from msdscore.scoring.signature import signature
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A picture ready for the encoder.
+
+    `key` is made from the pixels where starts are drawn by them, else 0. `picture` is the decoded picture where it
+    was asked to be kept.
+    """
+
+    prepared: Any
+    key: int = 0
+    picture: Image | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Items as vectors: item i is row `rows[i]` of `batch`, or has a reason in `reasons`; equal captions share a row.
+
+    `keys` are those of the rows. `batch` is None where no item could be embedded.
+    """
+
+    batch: Embeddings | None
+    rows: tuple[int | None, ...]
+    reasons: Mapping[int, RowError]
+    keys: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def vectors(self) -> Embeddings:
+        """The batch, where at least one item could be embedded."""
+        assert self.batch is not None, "no item was embedded; look at the reasons first"
+        return self.batch
+
+    def row(self, item: int) -> int:
+        """The row of an item that was embedded."""
+        row = self.rows[item]
+        assert row is not None, f"item {item} was not embedded: {self.reasons[item]}"
+        return row
+
+    def require(self) -> "Embedded":
+        """Itself, where every item was embedded; else the first reason is raised."""
+        if self.reasons:
+            raise self.reasons[min(self.reasons)]
+        return self
+
+
+class Pipeline:
+    """One encoder, one configuration and one bank, and the way from pictures and captions to numbers.
+
+    >>> from PIL import Image
+    >>> from msdscore.encoders.registry import load_encoder
+    >>> pipeline = Pipeline(load_encoder("toy"))
+    >>> red = pipeline.decode([Image.new("RGB", (64, 64), "red")])
+    >>> [type(found).__name__ for found in pipeline.score(red, ["a red square", ""], [0, 0])]
+    ['Numbers', 'CaptionError']
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        config: MSDConfig | None = None,
+        *,
+        bank: NamedBank | None = None,
+        limits: ImageLimits | None = None,
+        batch_size: int = 32,
+    ) -> None:
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ConfigError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
+        if not hasattr(encoder, "encode_images"):
+            raise ConfigError(f"expected an encoder or the name of one, got {type(encoder).__name__}")
+        self.encoder = encoder
+        self.config = config or recommended_config(encoder)
+        self.bank = _bank(bank, encoder, self.config)
+        self.limits = limits or ImageLimits()
+        self.batch_size = batch_size
+        self._placed: Bank | None = None
+        self._memory: TextMemory | None = None
+
+    def remembering(self) -> "Pipeline":
+        """The same pipeline for one run: every distinct caption goes through the encoder once."""
+        other = copy(self)
+        other._memory = TextMemory(self._encode)
+        return other
+
+    @property
+    def signature(self) -> str:
+        """Everything that can change a score, in one line."""
+        return signature(self.encoder, self.config, None if self.bank is None else self.bank.name)
+
+    def decode(
+        self, sources: Iterable[ImageSource], *, pool: Executor | None = None, keep: bool = False
+    ) -> list[Decoded | RowError]:
+        """Pictures ready for the encoder, in order; one that cannot be read is its reason.
+
+        With a `pool` of threads they are read side by side. With `keep` the decoded pictures are kept in full size.
+        """
+
+        def read(source: ImageSource) -> Decoded | RowError:
+            try:
+                return self._prepare(open_image(source, limits=self.limits), keep=keep)
+            except RowError as error:
+                return error
+
+        return list(map(read, sources) if pool is None else pool.map(read, list(sources)))
+
+    def embed_images(self, decoded: Sequence[Decoded | RowError]) -> Embedded:
+        """Vectors of decoded pictures, batch by batch."""
+
+        def encode(items: Sequence[Decoded]) -> Embeddings:
+            prepared = [item.prepared for item in items]
+            return encode_in_batches(prepared, self.encoder.encode_images, size=self.batch_size)
+
+        batch, rows, reasons = _sort_out(decoded, encode)
+        keys = tuple(
+            item.key for item, row in zip(decoded, rows, strict=True) if row is not None and isinstance(item, Decoded)
+        )
+        return Embedded(batch, rows, reasons, keys)
+
+    def embed_texts(self, captions: Sequence[str]) -> Embedded:
+        """Vectors of captions, each distinct one embedded once; one that holds nothing to read has a reason."""
+        # An error is compared by identity: every caption that is no text stays an item of its own.
+        checked = [_checked(caption) for caption in captions]
+        place = {text: number for number, text in enumerate(dict.fromkeys(checked))}
+        distinct, places = list(place), [place[text] for text in checked]
+        batch, rows, reasons = _sort_out(distinct, self.encode_texts)
+        if batch is not None:
+            batch, rows, reasons = _without_empty(distinct, batch, rows, reasons)
+        keys = tuple(text_key(str(text)) for text, row in zip(distinct, rows, strict=True) if row is not None)
+        return Embedded(
+            batch,
+            tuple(rows[number] for number in places),
+            {item: reasons[number] for item, number in enumerate(places) if number in reasons},
+            keys,
+        )
+
+    def encode_texts(self, captions: Sequence[str]) -> Embeddings:
+        """Vectors of texts as they are, in order; raises `RowError` for one that the encoder refuses."""
+        return self._encode(captions) if self._memory is None else self._memory.embed(captions)
+
+    def placed_bank(self, device: torch.device) -> Bank | None:
+        """The bank on a device; moved there once."""
+        if self.bank is not None and (self._placed is None or self._placed.images.means.device != device):
+            self._placed = moved(self.bank.bank, device)
+        return self._placed
+
+    def measure(
+        self, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]
+    ) -> Measurement:
+        """Similarity and terms of pairs; `image_of` and `text_of` are the numbers of their picture and caption."""
+        return compare(
+            images.vectors,
+            texts.vectors,
+            [images.row(item) for item in image_of],
+            [texts.row(item) for item in text_of],
+            keys=(images.keys, texts.keys),
+            config=self.config,
+            bank=self.placed_bank(images.vectors.points.device),
+        )
+
+    def score(
+        self, decoded: Sequence[Decoded | RowError], captions: Sequence[str], owner: Sequence[int]
+    ) -> list[Numbers | RowError]:
+        """Numbers or a reason for every caption; `owner[i]` is the number of the picture of caption i."""
+        images, texts = self.embed_images(decoded), self.embed_texts(captions)
+        found: list[Numbers | RowError | None] = [
+            images.reasons.get(picture, texts.reasons.get(item)) for item, picture in enumerate(owner)
+        ]
+        good = [item for item, reason in enumerate(found) if reason is None]
+        if good:
+            measured = self.measure(images, texts, [owner[item] for item in good], good)
+            for item, row in zip(good, numbers(measured, self.config), strict=True):
+                found[item] = row
+        return [row for row in found if row is not None]
+
+    def _prepare(self, picture: Image, *, keep: bool) -> Decoded:
+        # A full hash of the pixels costs as much as decoding: only drawn starts need it.
+        key = pixel_key(picture) if self.config.init == "sample" else 0
+        prepare: Callable[[Image], Any] = getattr(self.encoder, "prepare", lambda image: image)
+        return Decoded(prepare(picture), key, picture if keep else None)
+
+    def _encode(self, captions: Sequence[str]) -> Embeddings:
+        return encode_by_length(captions, self.encoder.encode_texts, size=4 * self.batch_size)
+
+
+def recommended_config(encoder: Encoder) -> MSDConfig:
+    """The settings that an encoder recommends for itself, else the paper's for short captions."""
+    recommended: Mapping[str, Any] = getattr(encoder, "recommended", None) or {}
+    return MSDConfig.preset("short", **recommended)
+
+
+def _bank(given: NamedBank | None, encoder: Encoder, config: MSDConfig) -> NamedBank | None:
+    """The bank given, else the one that comes with the encoder; none where the terms are not calibrated."""
+    if config.calibration == "none":
+        if given is not None:
+            raise ConfigError("a bank is given, and calibration is none; set calibration=background, or leave it out")
+        return None
+    named = given or own_bank(encoder)
+    if named is None:
+        raise ConfigError(
+            f"calibration needs a bank, and encoder {encoder.name!r} brings none; build one with: "
+            f"msdscore bank PICTURES -o bank.safetensors --encoder {encoder.name}"
+        )
+    named.require(encoder, config)
+    return named
+
+
+def _sort_out(
+    items: Sequence[Item | RowError], encode: Callable[[Sequence[Item]], Embeddings]
+) -> tuple[Embeddings | None, tuple[int | None, ...], dict[int, RowError]]:
+    """Embed what can be embedded: the batch, the row of every item, and the reasons of those that have none.
+
+    If the encoder refuses the batch, each item is tried alone to find out which one it was.
+    """
+    reasons = {number: item for number, item in enumerate(items) if isinstance(item, RowError)}
+    whole = {number: item for number, item in enumerate(items) if not isinstance(item, RowError)}
+    batches: list[Embeddings] = []
+    try:
+        batches += [encode(list(whole.values()))] if whole else []
+    except RowError:
+        for number, item in whole.items():
+            try:
+                batches.append(encode([item]))
+            except RowError as error:
+                reasons[number] = error
+    kept = {number: row for row, number in enumerate(number for number in whole if number not in reasons)}
+    return join(batches) if batches else None, tuple(kept.get(number) for number in range(len(items))), reasons
+
+
+def _without_empty(
+    texts: Sequence[str | RowError],
+    batch: Embeddings,
+    rows: Sequence[int | None],
+    reasons: Mapping[int, RowError],
+) -> tuple[Embeddings | None, tuple[int | None, ...], dict[int, RowError]]:
+    """The same without captions in which the encoder found no token; they get a reason."""
+    filled = batch.mask.any(dim=1).tolist()
+    empty = {number for number, row in enumerate(rows) if row is not None and not filled[row]}
+    if not empty:
+        return batch, tuple(rows), dict(reasons)
+    kept = [number for number, row in enumerate(rows) if row is not None and number not in empty]
+    place = {number: row for row, number in enumerate(kept)}
+    why = {number: CaptionError(unreadable(str(texts[number]))) for number in empty}
+    chosen = take(batch, [row for number in kept if (row := rows[number]) is not None]) if kept else None
+    return chosen, tuple(place.get(number) for number in range(len(rows))), {**reasons, **why}
+
+
+def _checked(caption: Any) -> str | CaptionError:
+    return (
+        caption if isinstance(caption, str) else CaptionError(f"a caption must be text, got {type(caption).__name__}")
+    )
+
+
+def unreadable(caption: str) -> str:
+    """Why a caption without tokens cannot be scored."""
+    return f"the caption {caption[:40]!r} holds no words that the encoder can read"

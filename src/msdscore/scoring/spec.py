@@ -1,0 +1,74 @@
+"""A scorer described in plain values, from which any process builds the same one."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import ConfigError
+from msdscore.io.images import ImageLimits
+from msdscore.scoring.bank import NamedBank, load_bank
+from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.pipeline import Pipeline, recommended_config
+
+DEFAULT_ENCODER = "mini"
+Options = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScorerSpec:
+    """Encoder and its options, settings, bank, limits and device: small, picklable, printable.
+
+    `config` is an `MSDConfig`, the name of a preset, or None for the settings that the encoder recommends; `changes`
+    are settings changed on top of it. `options` are those of the encoder's family. `bank` is the path of a bank
+    file. Mappings are accepted for `options` and `changes` and stored as sorted pairs.
+
+    >>> spec = ScorerSpec(encoder="toy", config="long", changes={"alpha": 0.2})
+    >>> spec.build().config.alpha
+    0.2
+    """
+
+    encoder: str = DEFAULT_ENCODER
+    options: Options = ()
+    device: str = "auto"
+    dtype: str = "auto"
+    revision: str | None = None
+    config: MSDConfig | str | None = None
+    changes: Options = ()
+    bank: str | None = None
+    limits: ImageLimits = field(default_factory=ImageLimits)
+    batch_size: int = 32  # pictures per batch of the encoder
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.encoder, str):
+            raise ConfigError(f"expected an encoder or the name of one, got {type(self.encoder).__name__}")
+        if not isinstance(self.config, MSDConfig | str | None):
+            raise ConfigError(f"expected an MSDConfig or the name of a preset, got {type(self.config).__name__}")
+        for name in ("options", "changes"):
+            object.__setattr__(self, name, _pairs(getattr(self, name)))
+
+    def build(self, bank: NamedBank | None = None) -> Pipeline:
+        """Load everything that the description names; a `bank` given here is used instead of its own."""
+        encoder = load_encoder(
+            self.encoder, device=self.device, dtype=self.dtype, revision=self.revision, **dict(self.options)
+        )
+        base = self.config
+        config = MSDConfig.preset(base) if isinstance(base, str) else base or recommended_config(encoder)
+        return Pipeline(
+            encoder,
+            config.changed(**dict(self.changes)),
+            bank=bank if bank or self.bank is None else load_bank(Path(self.bank)),
+            limits=self.limits,
+            batch_size=self.batch_size,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON and for a run's metadata."""
+        return asdict(self) | {"options": dict(self.options), "changes": dict(self.changes)}
+
+
+def _pairs(given: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Options:
+    """Options as sorted pairs whose lists are tuples, so that the description can be compared and hashed."""
+    pairs = given.items() if isinstance(given, Mapping) else given
+    return tuple(sorted((name, tuple(value) if isinstance(value, list) else value) for name, value in pairs))
