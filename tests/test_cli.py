@@ -147,7 +147,7 @@ def test_missing_weights_are_one_line(red):
 
 
 def test_a_mistake_in_the_library_is_not_hidden(monkeypatch, red):
-    from msdscore.scoring import scorer
+    from msdscore import scorer
 
     def broken(*_, **__):
         raise ZeroDivisionError

@@ -11,8 +11,8 @@ from metric_batches import make_batch, with_vectors
 from msdscore.errors import ConfigError
 from msdscore.io.hashing import pixel_key
 from msdscore.metrics.registry import load_metric
-from msdscore.scoring.config import MSDConfig
 from msdscore.scorer import Scorer
+from msdscore.scoring.config import MSDConfig
 
 RED, BLUE = (Image.new("RGB", (24, 24), colour) for colour in ("red", "blue"))
 PAIR = ("a red square on the left", "a blue square")

@@ -29,7 +29,7 @@ def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
     scorer = Scorer("toy")
     with open_rows(write_rows(folder)) as source:
-        score_rows(scorer, source, folder / "out.parquet")
+        score_rows(scorer.pipeline, source, folder / "out.parquet")
     build(folder / "out.parquet", folder / "report.html", Wishes(images=folder, show=4), scorer=scorer)
     return folder / "report.html"
 

@@ -53,7 +53,7 @@ def scored(tmp_path_factory, scorer):
     rows = write_rows(folder)
     for suffix in ("parquet", "jsonl", "csv"):
         with open_rows(rows) as source:
-            score_rows(scorer, source, folder / f"out.{suffix}")
+            score_rows(scorer.pipeline, source, folder / f"out.{suffix}")
     return folder
 
 

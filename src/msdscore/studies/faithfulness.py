@@ -16,7 +16,15 @@ from msdscore.explain.maps import PROJECTIONS
 from msdscore.explain.terms import PROJECTION
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, bootstrap_mean
-from msdscore.studies.masking import Floats, MeasuredPairs, Places, measured_pairs, sample, without_patches, without_pixels
+from msdscore.studies.masking import (
+    Floats,
+    MeasuredPairs,
+    Places,
+    measured_pairs,
+    sample,
+    without_patches,
+    without_pixels,
+)
 
 Kind = Literal["correct", "incorrect"]
 Region = Literal["top", "random", "bottom"]
