@@ -11,8 +11,8 @@ import pyarrow as pa
 from msdscore.engine.plan import Chunk, image_name
 from msdscore.errors import RowError
 from msdscore.io.hashing import text_key
-from msdscore.io.outputs.run import Run
 from msdscore.io.inputs.rows import Row, RowSource
+from msdscore.io.outputs.run import Run
 from msdscore.io.outputs.tables import conform, table_from_columns, unified
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Numbers, soften

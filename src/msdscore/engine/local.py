@@ -9,9 +9,9 @@ from typing import Any
 from msdscore.engine.assemble import assemble, part_table
 from msdscore.engine.plan import Chunk, plan
 from msdscore.errors import ConfigError, RowError, RunError
+from msdscore.io.inputs.rows import RowSource
 from msdscore.io.outputs.files import check_output
 from msdscore.io.outputs.run import Run, Summary, discard, finished, open_run
-from msdscore.io.inputs.rows import RowSource
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Request, by_picture, request, score_requests

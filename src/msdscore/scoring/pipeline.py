@@ -15,8 +15,8 @@ from PIL.Image import Image
 from msdscore.core.calibration import Bank
 from msdscore.encoders.base import Embeddings, Encoder
 from msdscore.errors import CaptionError, ConfigError, RowError
-from msdscore.io.images import ImageLimits, ImageSource, open_image
 from msdscore.io.hashing import pixel_key, text_key
+from msdscore.io.images import ImageLimits, ImageSource, open_image
 from msdscore.scoring.bank import NamedBank, moved, own_bank
 from msdscore.scoring.batches import encode_by_length, encode_in_batches, join, take
 from msdscore.scoring.comparison import compare
