@@ -13,7 +13,7 @@ import torch
 from PIL.Image import Image
 
 from msdscore.core.calibration import Bank
-from msdscore.encoders.base import Embeddings, Encoder
+from msdscore.encoders.base import Embeddings, Encoder, Prepared
 from msdscore.errors import CaptionError, ConfigError, RowError
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image
@@ -36,7 +36,7 @@ class Decoded:
     was asked to be kept.
     """
 
-    prepared: Any
+    prepared: Prepared
     key: int = 0
     picture: Image | None = None
 
@@ -206,8 +206,7 @@ class Pipeline:
     def _prepare(self, picture: Image, *, keep: bool) -> Decoded:
         # A full hash of the pixels costs as much as decoding: only drawn starts need it.
         key = pixel_key(picture) if self.config.init == "sample" else 0
-        prepare: Callable[[Image], Any] = getattr(self.encoder, "prepare", lambda image: image)
-        return Decoded(prepare(picture), key, picture if keep else None)
+        return Decoded(self.encoder.prepare(picture), key, picture if keep else None)
 
     def _encode(self, captions: Sequence[str]) -> Embeddings:
         return encode_by_length(captions, self.encoder.encode_texts, size=4 * self.batch_size)
@@ -215,8 +214,7 @@ class Pipeline:
 
 def recommended_config(encoder: Encoder) -> MSDConfig:
     """The settings that an encoder recommends for itself, else the paper's for short captions."""
-    recommended: Mapping[str, Any] = getattr(encoder, "recommended", None) or {}
-    return MSDConfig.preset("short", **recommended)
+    return MSDConfig.preset("short", **(encoder.recommended or {}))
 
 
 def _bank(given: NamedBank | None, encoder: Encoder, config: MSDConfig) -> NamedBank | None:

@@ -1,8 +1,10 @@
 """One portion made ready for all metrics at once: pictures decoded, everything encoded, all pairs measured once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from msdscore.metrics.base import Cases, Metric
 from msdscore.scoring.pipeline import Decoded, Pipeline
 
 _DECODERS = 4
+Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,32 +81,36 @@ def fill(bare: Cases, portion: Portion, wants: Wants, pipeline: Pipeline | None)
     """Decode and encode what the metrics want."""
     if not wants.pictures:
         return FilledCases(bare, {})
-    decoded = _decode(portion.pictures, pipeline, keep=wants.pixels)
+    if pipeline is None:
+        seen = _read_all(portion.pictures, open_image)
+        pictures = tuple(None if isinstance(found, RowError) else found for found in seen)
+        return FilledCases(replace(bare, pictures=pictures), _image_errors(portion, seen))
+    decoded = _read_all(portion.pictures, lambda source: pipeline.decode([source], keep=wants.pixels)[0])
     pictures = tuple(found.picture if isinstance(found, Decoded) else None for found in decoded)
-    reasons = {number: str(found) for number, found in enumerate(decoded) if isinstance(found, RowError)}
-    errors = {place: reasons[owner] for place, owner in enumerate(portion.owner) if owner in reasons}
-    vectors = None
-    if wants.encoder and pipeline is not None:
-        vectors, unread = make_vectors(bare, decoded, pipeline, mixtures=wants.mixtures)
-        for place, row in enumerate(bare.captions[: len(portion.items)].tolist()):
-            found = [unread[number] for number in row if number in unread]
-            errors |= {place: found[0]} if found and place not in errors else {}
+    errors = _image_errors(portion, decoded)
+    vectors, unread = make_vectors(bare, decoded, pipeline, mixtures=wants.mixtures)
+    for place, row in enumerate(bare.captions[: len(portion.items)].tolist()):
+        reasons = [unread[number] for number in row if number in unread]
+        errors |= {place: reasons[0]} if reasons and place not in errors else {}
     return FilledCases(replace(bare, pictures=pictures, vectors=vectors), errors)
 
 
-def _decode(images: Sequence[Image], pipeline: Pipeline | None, *, keep: bool) -> list[Decoded | RowError]:
+def _image_errors(portion: Portion, seen: Sequence[object]) -> dict[int, str]:
+    """The reasons of items whose picture could not be read, by their place in the portion."""
+    reasons = {number: str(found) for number, found in enumerate(seen) if isinstance(found, RowError)}
+    return {place: reasons[owner] for place, owner in enumerate(portion.owner) if owner in reasons}
+
+
+def _read_all(images: Sequence[Image], decode: Callable[[Path | bytes], Seen | RowError]) -> list[Seen | RowError]:
     """Read pictures side by side, those inside tables in the order they lie there."""
 
     def where(number: int) -> tuple[str, int]:
         image = images[number]
         return (str(image.file), image.row) if isinstance(image, StoredImage) else ("", number)
 
-    def read(number: int) -> Decoded | RowError:
+    def read(number: int) -> Seen | RowError:
         try:
-            source = picture(images[number])
-            if pipeline is not None:
-                return pipeline.decode([source], keep=keep)[0]
-            return Decoded(None, picture=open_image(source))
+            return decode(picture(images[number]))
         except RowError as error:
             return error
 
