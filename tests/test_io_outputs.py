@@ -14,6 +14,7 @@ from msdscore.errors import ConfigError, RunError
 from msdscore.io.inputs.rows import open_rows
 from msdscore.io.outputs.files import known_outputs, write_table
 from msdscore.io.outputs.tables import conform, table_from_columns, unified
+from msdscore.io.outputs.targets import check_target, put_all
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 values = st.fixed_dictionaries(
@@ -46,10 +47,10 @@ def finite(row: dict[str, object]) -> dict[str, object]:
 @given(rows=st.lists(values, max_size=6))
 def test_json_lines_round_trip(tmp_path, rows):
     path = tmp_path / "out.jsonl"
-    write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+    write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path, overwrite=True)
     lines = path.read_bytes().decode("utf-8").split("\n")
     assert [json.loads(line, parse_constant=pytest.fail) for line in lines if line] == [finite(row) for row in rows]
-    write_table(pa.Table.from_pylist(rows, schema=SCHEMA), tmp_path / "out.json")
+    write_table(pa.Table.from_pylist(rows, schema=SCHEMA), tmp_path / "out.json", overwrite=True)
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == [finite(row) for row in rows]
 
 
@@ -57,7 +58,7 @@ def test_json_lines_round_trip(tmp_path, rows):
 @given(rows=st.lists(values, min_size=1, max_size=6))
 def test_csv_round_trip(tmp_path, rows):
     path = tmp_path / "out.csv"
-    write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+    write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path, overwrite=True)
     with path.open(encoding="utf-8", newline="") as file:
         read = list(csv.DictReader(file, strict=True))
     assert [(row["image"], row["caption"]) for row in read] == [(row["image"], row["caption"]) for row in rows]
@@ -73,7 +74,7 @@ def test_csv_round_trip(tmp_path, rows):
 def test_parquet_round_trip(tmp_path, rows):
     path = tmp_path / "out.parquet"
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
-    write_table(table, path, metadata={"msdscore": "msd|enc:toy"})
+    write_table(table, path, metadata={"msdscore": "msd|enc:toy"}, overwrite=True)
     read = pq.read_table(path)
     assert repr(read.to_pylist()) == repr(table.to_pylist())
     assert read.schema.metadata[b"msdscore"] == b"msd|enc:toy"
@@ -107,12 +108,14 @@ def test_values_that_json_has_no_type_for(tmp_path):
 
 
 def test_outputs_are_named_by_suffix(tmp_path):
-    with pytest.raises(ConfigError, match=r"out\.txt: unknown kind of output; .* \.parquet, \.jsonl, \.csv, \.json"):
-        write_table(pa.table({"a": [1]}), tmp_path / "out.txt")
     with pytest.raises(
-        RunError, match=r"none/out\.csv: cannot be written \(No such file or directory\); choose another"
+        ConfigError, match=r"out\.txt: unknown kind of output; .* \.parquet, \.jsonl, \.csv, \.tsv, \.json"
     ):
-        write_table(pa.table({"a": [1]}), tmp_path / "none" / "out.csv")
+        write_table(pa.table({"a": [1]}), tmp_path / "out.txt")
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"file/out\.csv: cannot be written \(.*\); choose another name"):
+        write_table(pa.table({"a": [1]}), tmp_path / "file" / "out.csv")
+    (tmp_path / "file").unlink()
     for suffix in known_outputs():
         write_table(pa.table({"a": [1]}), tmp_path / f"out{suffix.upper()}")
     assert len(list(tmp_path.iterdir())) == len(known_outputs())
@@ -123,7 +126,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     path.write_text("old")
     broken = pa.table({"a": pa.array([b"\xff"]).view(pa.string())})  # no text, so it cannot be written as JSON
     with pytest.raises(UnicodeDecodeError):
-        write_table(broken, path)
+        write_table(broken, path, overwrite=True)
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["out.jsonl"]
 
@@ -172,3 +175,56 @@ def test_parts_of_different_kinds_are_unified():
         "n": [1.0, 0.5],
         "late": [None, True],
     }
+
+
+def test_tsv_round_trip(tmp_path):
+    rows = [
+        {"caption": 'a "dog",\twith a tab\nand more', "msd": 0.1, "note": None},
+        {"caption": "", "msd": None, "note": "x"},
+    ]
+    write_table(pa.Table.from_pylist(rows), tmp_path / "out.tsv")
+    with (tmp_path / "out.tsv").open(newline="") as file:
+        read = list(csv.reader(file, delimiter="\t", strict=True))
+    assert read == [["caption", "msd", "note"], [rows[0]["caption"], "0.1", ""], ["", "", "x"]]
+
+
+def test_an_output_is_not_lost(tmp_path):
+    path, other = tmp_path / "out.csv", pa.table({"a": [2]})
+    write_table(pa.table({"a": [1]}), path)
+    write_table(pa.table({"a": [1]}), path)  # the same work again
+    with pytest.raises(RunError, match=r"out\.csv: exists and holds something else; choose another -o or pass --over"):
+        write_table(other, path)
+    assert path.read_text() == "a\n1\n"
+    write_table(other, path, overwrite=True)
+    assert path.read_text() == "a\n2\n"
+    (tmp_path / "out.csv.run.json").write_text("{}")
+    with pytest.raises(RunError, match=r"out\.csv: holds a finished run"):
+        write_table(other, path)
+    write_table(other, path, overwrite=True)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.csv"]
+
+
+def test_an_input_is_never_an_output(tmp_path):
+    picture, link, hard = tmp_path / "dog.png", tmp_path / "link.png", tmp_path / "hard.png"
+    picture.write_bytes(b"pixels")
+    link.symlink_to(picture)
+    hard.hardlink_to(picture)
+    for name in (picture, link, hard, tmp_path / "." / "dog.png"):
+        with pytest.raises(RunError, match="is an input of this command, which would be lost; choose another output"):
+            check_target(name, [".png"], inputs=[None, "-", "no\0name", picture])
+    check_target(tmp_path / "new.PNG", [".png"], inputs=[picture])
+    with pytest.raises(ConfigError, match=r"new\.jpg: unknown kind of output; expected a name ending in \.png, \.svg"):
+        check_target(tmp_path / "new.jpg", [".png", ".svg"])
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(ConfigError, match="is a folder; expected the name of a file"):
+        check_target(tmp_path / "folder.png", [".png"])
+
+
+def test_several_files_are_written_all_or_none(tmp_path):
+    (tmp_path / "b.md").write_text("mine")
+    files = {tmp_path / "deep" / "a.json": b"1", tmp_path / "b.md": b"2"}
+    with pytest.raises(RunError, match=r"b\.md: exists and holds something else"):
+        put_all(files)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["b.md"]
+    put_all(files, overwrite=True)
+    assert [path.read_bytes() for path in files] == [b"1", b"2"]

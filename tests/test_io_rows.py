@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from msdscore.errors import InputError
+from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.formats import known_inputs
 from msdscore.io.inputs.rows import Row, RowSource, open_rows
 
@@ -172,7 +174,7 @@ def test_empty_and_odd_values_are_row_errors(tmp_path):
         "no picture; expected one of image, image_path, file_name, filename, img; found: caption",
         "image is empty",
         "image must be a path or bytes, got int",
-        "image is an address, not a file: https://example.org/a.jpg; download it first",
+        "image is an address, not a file; download it first: https://example.org/a.jpg",
         None,
     ]
     assert rows[12].image == tmp_path / "b.jpg"
@@ -275,7 +277,7 @@ def test_missing_columns_are_named(writer, tmp_path):
 def test_inputs_that_are_not_there(tmp_path):
     with pytest.raises(InputError, match=r"none\.jsonl: no such file"):
         open_rows(tmp_path / "none.jsonl")
-    with pytest.raises(InputError, match="unknown input format 'txt'; expected one of jsonl, ndjson, json, csv, tsv"):
+    with pytest.raises(InputError, match="unknown input format 'txt'; .* one of jsonl, ndjson, json, csv, tsv"):
         open_rows(write(tmp_path / "rows.txt", ""))
     with pytest.raises(InputError, match="unknown input format ''"):
         open_rows(write(tmp_path / "rows", ""))
@@ -511,3 +513,46 @@ def test_a_long_file_is_read_from_any_place(tmp_path):
     source: RowSource = open_rows(tmp_path / "rows.parquet")
     assert next(iter(source.read(4321))).caption == "caption 4321"
     assert list(source.read(5000)) == []
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("writer", [write_jsonl, write_json, write_csv, write_tsv])
+def test_compressed_rows_are_read_like_plain_ones(tmp_path, writer, suffix):
+    plain = writer(tmp_path / "rows", samples())
+    packed = plain.with_name(plain.name + suffix)
+    with pa.output_stream(str(packed), compression="detect") as file:
+        file.write(plain.read_bytes())
+    before = set(Path(gettempdir()).glob("msdscore-*"))
+    assert rows_of(packed) == rows_of(plain)
+    assert set(Path(gettempdir()).glob("msdscore-*")) == before
+
+
+def test_a_damaged_archive_is_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"rows\.jsonl\.gz: cannot be decompressed as gzip"):
+        open_rows(write(tmp_path / "rows.jsonl.gz", b"no archive at all"))
+    with pytest.raises(InputError, match=r"rows\.txt\.zst: unknown input format 'txt'"):
+        open_rows(write(tmp_path / "rows.txt.zst", b""))
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_columns_by_name(tmp_path, writer):
+    rows = [{"Nr": "7", "Photo": "a.jpg", "image": "wrong.jpg", "Sentence": "a dog", "caption": "wrong"}]
+    path = writer(tmp_path / "rows", rows)
+    names = ColumnNames(image="photo", caption="Sentence", id="nr")
+    (row,) = rows_of(path, columns=names)
+    assert (row.id, row.image, row.caption) == ("7", Path(_beside(path), "a.jpg"), "a dog")
+    assert dict(row.columns) == rows[0]
+    with pytest.raises(InputError, match="unknown column 'sentense'. Did you mean 'Sentence'"):
+        open_rows(path, columns=ColumnNames(caption="sentense"))
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_column_names_in_any_case(tmp_path, writer):
+    path = writer(tmp_path / "rows", [{"ID": "x", "Image": "a.jpg", "CAPTION": "a dog"}] * 2)
+    first, second = rows_of(path)
+    assert (first.id, first.image, first.caption) == ("x", Path(_beside(path), "a.jpg"), "a dog")
+    assert second.error == "id 'x' is already that of row 0"
+
+
+def _beside(path: Path) -> Path:
+    return path if path.is_dir() else path.parent

@@ -13,7 +13,7 @@ def table(
     """Print a table a benchmark and protocol, with intervals, controls and signatures."""
     from msdscore.benchmarks.results.grids import result_grids
     from msdscore.benchmarks.results.result import read_result
-    from msdscore.io.outputs.run import RUN_NOTES
+    from msdscore.io.outputs.manifest import RUN_NOTES
     from msdscore.report.tables import render
 
     # A pattern such as results/*.json also finds what a run notes beside its scores.

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError
+from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.io.inputs.formats import open_records
-from msdscore.io.inputs.rows import CAPTION_NAMES, IMAGE_NAMES
-from msdscore.io.outputs.run import RUN_NOTES
+from msdscore.io.outputs.manifest import RUN_NOTES
 from msdscore.scoring.results import COLUMNS
 
 Floats = npt.NDArray[np.float64]

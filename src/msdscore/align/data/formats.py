@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from msdscore.align.data.pairs import Found, Pairs, Picture, Skip, checked, collect
 from msdscore.errors import InputError, unknown_name
+from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.io.inputs.formats import open_records
-from msdscore.io.inputs.rows import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.io.parquet_images import StoredImage
 from msdscore.io.tar import read_samples
 

@@ -56,13 +56,13 @@ class ParquetTable:
             batches = file.iter_batches(batch_size=_SLICE, row_groups=groups)
             yield from _records(_skip(batches, skip), self.schema)
 
-    def ids(self, stop: int) -> Iterator[Any]:
+    def ids(self, stop: int, name: str) -> Iterator[Any]:
         """The ids before number `stop`; no other column is read."""
-        if "id" not in self.columns:
+        if name not in self.columns:
             return
         with _readable(self.path), pq.ParquetFile(self.path) as file:
-            batches = file.iter_batches(batch_size=1024 * _SLICE, columns=["id"])
-            yield from _first_ids(batches, stop)
+            batches = file.iter_batches(batch_size=1024 * _SLICE, columns=[name])
+            yield from _first_ids(batches, stop, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ class SavedDataset:
         """The records from number `start` on."""
         yield from _records(_skip(self._batches(), start), self.schema)
 
-    def ids(self, stop: int) -> Iterator[Any]:
+    def ids(self, stop: int, name: str) -> Iterator[Any]:
         """The ids before number `stop`."""
-        if "id" in self.columns:
-            yield from _first_ids(self._batches(), stop)
+        if name in self.columns:
+            yield from _first_ids(self._batches(), stop, name)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for path in self.files:
@@ -152,11 +152,11 @@ def _skip(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBat
         rows = max(0, rows - batch.num_rows)
 
 
-def _first_ids(batches: Iterable[pa.RecordBatch], stop: int) -> Iterator[Any]:
+def _first_ids(batches: Iterable[pa.RecordBatch], stop: int, name: str) -> Iterator[Any]:
     for batch in batches:
         if stop <= 0:
             return
-        yield from _python(batch.column("id").slice(0, stop))
+        yield from _python(batch.column(name).slice(0, stop))
         stop -= batch.num_rows
 
 

@@ -6,7 +6,9 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import Protocol
+
+import pyarrow as pa
 
 from msdscore.errors import InputError, shortened
 from msdscore.io.inputs.arrow import ParquetTable, SavedDataset
@@ -23,6 +25,14 @@ _READERS: dict[str, Callable[[Path], Records]] = {
     "parquet": ParquetTable,
     "dataset": SavedDataset,
 }
+_CODECS = {".gz": "gzip", ".zst": "zstd"}
+
+
+class Readable(Protocol):
+    """A stream of bytes."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """At most so many bytes; none at the end."""
 
 
 def known_inputs() -> tuple[str, ...]:
@@ -35,14 +45,22 @@ def known_inputs() -> tuple[str, ...]:
 
 
 def open_records(source: str | Path, *, format: str | None, until: ExitStack) -> Records:  # noqa: A002, the user's word
-    """The records of a file, a folder, a pipe or `-`; spooled input is deleted when `until` closes."""
+    """The records of a file, a folder, a pipe or `-`; spooled input is deleted when `until` closes.
+
+    A file compressed with gzip or Zstandard (`rows.jsonl.gz`, `rows.csv.zst`) is spooled in full: counting, hashing and
+    going on all need to read it again.
+    """
     if str(source) == "-":
         return _reader(format or "jsonl", "-")(_spool(sys.stdin.buffer, until))
     path = Path(source)
     if not path.exists():
         raise InputError(f"{shortened(str(path))}: no such file")
-    name = format or ("dataset" if path.is_dir() else path.suffix.lower().removeprefix("."))
+    codec = _CODECS.get(path.suffix.lower())
+    named = path.with_suffix("") if codec else path
+    name = format or ("dataset" if path.is_dir() else named.suffix.lower().removeprefix("."))
     reader = _reader(name, str(path))
+    if codec and not path.is_dir():
+        return reader(_unpacked(path, codec, until))
     if path.is_file() or path.is_dir():
         return reader(path)
     with path.open("rb") as pipe:
@@ -52,13 +70,27 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
 def _reader(name: str, source: str) -> Callable[[Path], Records]:
     if name not in _READERS:
         known = ", ".join(_READERS)
-        raise InputError(f"{source}: unknown input format {name!r}; expected one of {known}, by suffix or by name")
+        raise InputError(
+            f"{shortened(source)}: unknown input format {shortened(name)!r}; expected a name ending in one of {known} "
+            "(for text also with .gz or .zst), or --format"
+        )
     return _READERS[name]
 
 
-def _spool(stream: BinaryIO, until: ExitStack) -> Path:
-    """Copy a stream to a file, since counting, hashing and going on all need to read it again."""
-    file = until.enter_context(tempfile.NamedTemporaryFile(prefix="msdscore-", suffix=".input"))  # noqa: SIM115
-    shutil.copyfileobj(stream, file)
-    file.flush()
+def _unpacked(path: Path, codec: str, until: ExitStack) -> Path:
+    try:
+        with pa.OSFile(str(path)) as packed, pa.CompressedInputStream(packed, codec) as stream:
+            return _spool(stream, until)
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path}: cannot be decompressed as {codec} ({reason})") from error
+
+
+def _spool(stream: Readable, until: ExitStack) -> Path:
+    """Copy a stream to a file that can be read again."""
+    # Closed and deleted by hand: Windows opens no file a second time while it is open.
+    file = tempfile.NamedTemporaryFile(prefix="msdscore-", suffix=".input", delete=False)  # noqa: SIM115
+    until.callback(Path(file.name).unlink, missing_ok=True)
+    with file:
+        shutil.copyfileobj(stream, file, 1 << 20)
     return Path(file.name)

@@ -47,10 +47,10 @@ class JsonDocument:
         except (_MalformedError, RecursionError) as error:
             raise InputError(f"{self.path}: {error}") from error
 
-    def ids(self, stop: int) -> Iterator[Any]:
+    def ids(self, stop: int, name: str) -> Iterator[Any]:
         """The ids before number `stop`."""
         for _, record in zip(range(stop), self.read(), strict=False):
-            yield record.values.get("id")
+            yield record.values.get(name)
 
 
 class _MalformedError(Exception):

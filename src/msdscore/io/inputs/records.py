@@ -35,8 +35,8 @@ class Records(Protocol):
     def read(self, start: int = 0) -> Iterator[Record]:
         """The records from number `start` on."""
 
-    def ids(self, stop: int) -> Iterator[Any]:
-        """The values of `id` before number `stop`; the cheap way to know them when a run goes on."""
+    def ids(self, stop: int, name: str) -> Iterator[Any]:
+        """The values of the column of ids before number `stop`; the cheap way to know them when a run goes on."""
 
 
 def seen_columns(records: Records, *, sample: int = 20) -> tuple[str, ...]:

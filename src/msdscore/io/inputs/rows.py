@@ -1,7 +1,7 @@
 """Rows to score, from every input format."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,17 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from msdscore.errors import CaptionError, ImageError, InputError, shortened
+from msdscore.errors import CaptionError, ImageError, shortened
 from msdscore.io.hashing import text_key
 from msdscore.io.images import refuse_address
+from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.picture_folder import PictureFolder
 from msdscore.io.inputs.records import Record, Records, seen_columns
 
-# The first name that a row has is the one that counts.
-IMAGE_NAMES = ("image", "image_path", "file_name", "filename", "img")
-CAPTION_NAMES = ("caption", "text", "candidate", "cand")
-_KEY_NAMES = ("image_id", "id")  # looked up in the folder of pictures where a row has no picture of its own
+_USUAL = ColumnNames()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,9 @@ class RowSource:
     fingerprint: str
     columns: tuple[str, ...] | None
     schema: pa.Schema | None  # of `Row.columns`, where the format has types
+    names: ColumnNames
     _records: Records = field(repr=False)
+    _id_name: str = field(repr=False)
     _folder: Path = field(repr=False)
     _pictures: PictureFolder | None = field(repr=False)
     _opened: ExitStack = field(repr=False)
@@ -58,11 +58,11 @@ class RowSource:
 
     def read(self, start: int = 0) -> Iterator[Row]:
         """The rows from number `start` on; exactly what a reading from 0 gives there."""
-        first_of: dict[int, int] = {}
-        for index, value in enumerate(self._records.ids(start)):
-            _claim(first_of, _text(value), index)
+        claimed: dict[int, int] = {}
+        for index, value in enumerate(self._records.ids(start, self._id_name)):
+            _claim(claimed, _text(value), index)
         for index, record in enumerate(self._records.read(start), start=start):
-            yield self._row(index, record, first_of)
+            yield self._row(index, record, claimed)
 
     def is_read_from(self, path: Path) -> bool:
         """Whether the rows come from this very file, by whatever name."""
@@ -78,19 +78,19 @@ class RowSource:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _row(self, index: int, record: Record, first_of: dict[int, int]) -> Row:
+    def _row(self, index: int, record: Record, claimed: dict[int, int]) -> Row:
         values = record.values
-        given = _text(values.get("id"))
+        given = _text(values.get(self._id_name))
         image, image_error = self._image(values)
-        caption, caption_error = _caption(values)
-        errors = (record.error, _claim(first_of, given, index), image_error, caption_error)
+        caption, caption_error = self._caption(values)
+        errors = (record.error, _claim(claimed, given, index), image_error, caption_error)
         return Row(
             index=index,
             id=str(index) if given is None else given,
             image=image,
             caption=caption,
             group=_text(values.get("group")),
-            columns=_without_bytes(values),
+            columns=_without_bytes(values, self.names.image_in(values)),
             error=next((error for error in errors if error is not None), None),
         )
 
@@ -100,13 +100,19 @@ class RowSource:
         except ImageError as error:
             return None, str(error)
 
+    def _caption(self, values: Mapping[str, Any]) -> tuple[str | None, str | None]:
+        try:
+            return _find_caption(values, self.names), None
+        except CaptionError as error:
+            return None, str(error)
+
     def _find_image(self, values: Mapping[str, Any]) -> Path | bytes:
-        if (name := _first(values, IMAGE_NAMES)) is not None:
+        if (name := self.names.image_in(values)) is not None:
             content = _image_content(name, values[name])
             return content if isinstance(content, bytes) else Path(self._folder, content)
-        key_name = _first(values, _KEY_NAMES)
+        key_name = first_of(values, KEY_NAMES)
         if self._pictures is None or key_name is None:
-            raise ImageError(f"no picture; expected one of {', '.join(IMAGE_NAMES)}; found: {_listed(values)}")
+            raise ImageError(f"no picture; expected one of {self.names.image_names()}; found: {listed(values)}")
         key = values[key_name]
         if isinstance(key, float) and key.is_integer():
             key = int(key)
@@ -120,24 +126,29 @@ def open_rows(
     *,
     images: str | Path | None = None,
     format: str | None = None,  # noqa: A002, the user's word
+    columns: ColumnNames = _USUAL,
 ) -> RowSource:
     """Open rows from a file by its suffix, a saved dataset, or `-` for JSON lines on standard input.
 
     Relative pictures are looked for in `images`, else beside the rows. Rows without a picture column are
-    matched with the pictures in `images` by `image_id` or `id`.
+    matched with the pictures in `images` by `image_id` or `id`. `columns` names columns that are not called as usual.
     """
     with ExitStack() as stack:
         pictures = None if images is None else PictureFolder(Path(images))
         records = open_records(source, format=format, until=stack)
         names = seen_columns(records)
         if names or records.columns is not None:
-            _check_columns(names, str(source), pictures)
+            columns.check(names, str(source), folder=pictures is not None)
         return RowSource(
             name=str(source),
             fingerprint=records.fingerprint(),
             columns=records.columns,
-            schema=None if records.schema is None else _schema_without_bytes(records.schema),
+            schema=None
+            if records.schema is None
+            else _schema_without_bytes(records.schema, columns.image_in(records.schema.names)),
+            names=columns,
             _records=records,
+            _id_name=columns.id_in(names) or columns.id or "id",
             _folder=_base(source) if pictures is None else pictures.path,
             _pictures=pictures,
             _opened=stack.pop_all(),
@@ -151,29 +162,10 @@ def _base(source: str | Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def _check_columns(names: Sequence[str], source: str, pictures: PictureFolder | None) -> None:
-    if _first(names, CAPTION_NAMES) is None:
-        known = ", ".join(CAPTION_NAMES)
-        raise InputError(f"{source}: no caption column; expected one of {known}; found: {_listed(names)}")
-    if _first(names, IMAGE_NAMES) is None and (pictures is None or _first(names, _KEY_NAMES) is None):
-        known = ", ".join(IMAGE_NAMES)
-        raise InputError(
-            f"{source}: no picture column; expected one of {known}, or image_id or id together with a folder "
-            f"of pictures (images); found: {_listed(names)}"
-        )
-
-
-def _caption(values: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    try:
-        return _find_caption(values), None
-    except CaptionError as error:
-        return None, str(error)
-
-
-def _find_caption(values: Mapping[str, Any]) -> str:
-    name = _first(values, CAPTION_NAMES)
+def _find_caption(values: Mapping[str, Any], names: ColumnNames) -> str:
+    name = names.caption_in(values)
     if name is None:
-        raise CaptionError(f"no caption; expected one of {', '.join(CAPTION_NAMES)}; found: {_listed(values)}")
+        raise CaptionError(f"no caption; expected one of {names.caption_names()}; found: {listed(values)}")
     caption = values[name]
     if _is_missing(caption) or (isinstance(caption, str) and not caption.strip()):
         raise CaptionError(f"{name} is empty")
@@ -218,16 +210,7 @@ def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _first(names: Sequence[str] | Mapping[str, Any], wanted: Sequence[str]) -> str | None:
-    return next((name for name in wanted if name in names), None)
-
-
-def _listed(names: Sequence[str] | Mapping[str, Any]) -> str:
-    return ", ".join(names) or "none"
-
-
-def _without_bytes(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    image = _first(values, IMAGE_NAMES)
+def _without_bytes(values: Mapping[str, Any], image: str | None) -> Mapping[str, Any]:
     return {name: _path_alone(value, is_image=name == image) for name, value in values.items()}
 
 
@@ -237,8 +220,7 @@ def _path_alone(value: Any, *, is_image: bool) -> Any:
     return None if is_image and isinstance(value, bytes) else value
 
 
-def _schema_without_bytes(schema: pa.Schema) -> pa.Schema:
-    image = _first(schema.names, IMAGE_NAMES)
+def _schema_without_bytes(schema: pa.Schema, image: str | None) -> pa.Schema:
     return pa.schema([pa.field(entry.name, _type_without_bytes(entry, image)) for entry in schema])
 
 

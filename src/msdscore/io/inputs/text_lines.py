@@ -39,10 +39,11 @@ class JsonLines:
             if index >= start:
                 yield _json_record(line, f"line {number}")
 
-    def ids(self, stop: int) -> Iterator[Any]:
+    def ids(self, stop: int, name: str) -> Iterator[Any]:
         """The ids before number `stop`; lines that cannot have one are not parsed."""
+        key = f'"{name}"'.encode() if name.isascii() and name.isalnum() else b""  # others may be written with escapes
         for _, (number, line) in zip(range(stop), self._lines(), strict=False):
-            yield _json_record(line, f"line {number}").values.get("id") if b'"id"' in line else None
+            yield _json_record(line, f"line {number}").values.get(name) if key in line else None
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         with self.path.open("rb") as file:
@@ -106,11 +107,11 @@ class Delimited:
             if index >= start:
                 yield self._record(number, fields)
 
-    def ids(self, stop: int) -> Iterator[Any]:
+    def ids(self, stop: int, name: str) -> Iterator[Any]:
         """The ids before number `stop`."""
-        if "id" in self.columns:
+        if name in self.columns:
             for _, (number, fields) in zip(range(stop), self._body(), strict=False):
-                yield self._record(number, fields).values.get("id")
+                yield self._record(number, fields).values.get(name)
 
     def _record(self, number: int, fields: list[str] | str) -> Record:
         if isinstance(fields, str):

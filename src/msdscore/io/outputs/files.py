@@ -1,8 +1,10 @@
-"""Tables written as Parquet, JSON lines, JSON or CSV, by file name and in one step."""
+"""Tables written as Parquet, JSON lines, JSON, CSV or TSV, by file name and in one step."""
 
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,41 +13,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from msdscore.errors import ConfigError, RunError
-from msdscore.io.atomic import replacing
 from msdscore.io.outputs.tables import as_text, conform, json_value, unified
+from msdscore.io.outputs.targets import check_target, put
 
 _SLICE = 4096  # rows turned into Python values at once
 _ROW_GROUP = 32768  # small tables are gathered, since tiny row groups make a Parquet file slow
-_QUOTED = frozenset(',"\r\n')
+_QUOTED = frozenset(',\t"\r\n')
 
 
 def known_outputs() -> tuple[str, ...]:
     """The suffixes that tables can be written to.
 
     >>> known_outputs()
-    ('.parquet', '.jsonl', '.csv', '.json')
+    ('.parquet', '.jsonl', '.csv', '.tsv', '.json')
     """
     return tuple(_WRITERS)
 
 
-def check_output(path: Path) -> None:
-    """Refuse a folder, or a file name whose suffix says nothing, before any work is done."""
-    if path.suffix.lower() not in _WRITERS:
-        raise ConfigError(f"{path}: unknown kind of output; expected a name ending in {', '.join(_WRITERS)}")
-    if path.is_dir():
-        raise ConfigError(f"{path}: is a folder; expected the name of a file to write")
+def check_output(path: Path, *, inputs: Iterable[str | Path | None] = ()) -> None:
+    """Refuse a folder, an input, or a file name whose suffix says nothing, before any work is done."""
+    check_target(path, known_outputs(), inputs=inputs)
 
 
-def write_table(table: pa.Table, path: str | Path, *, metadata: Mapping[str, str] | None = None) -> None:
+def write_table(
+    table: pa.Table, path: str | Path, *, metadata: Mapping[str, str] | None = None, overwrite: bool = False
+) -> None:
     """Write a table by the suffix of its name; `metadata` is kept by Parquet alone."""
     target = Path(path)
     check_output(target)
-    try:
-        with replacing(target) as file:
-            write_tables([conform(table, unified([table.schema]))], file, target.suffix, metadata=metadata)
-    except OSError as error:
-        raise RunError(f"{target}: cannot be written ({error.strerror or error}); choose another name") from error
+    content = BytesIO()
+    write_tables([conform(table, unified([table.schema]))], content, target.suffix, metadata=metadata)
+    put(target, content.getvalue(), overwrite=overwrite)
 
 
 def write_tables(
@@ -59,7 +57,7 @@ def write_tables(
 
 
 def jsonl_lines(table: pa.Table) -> Iterator[str]:
-    """One JSON object a row, without line ends; text stays as it is, NaN and infinities become null.
+    """One JSON object per row, without line ends; text stays as it is, NaN and infinities become null.
 
     >>> list(jsonl_lines(pa.table({"a": ["é", None], "b": [1.5, math.nan]})))
     ['{"a": "é", "b": 1.5}', '{"a": null, "b": null}']
@@ -68,20 +66,20 @@ def jsonl_lines(table: pa.Table) -> Iterator[str]:
         yield json.dumps(row, ensure_ascii=False, default=json_value, allow_nan=False)
 
 
-def csv_lines(table: pa.Table) -> Iterator[str]:
-    """One record a row, without line ends and header; null is an empty field, empty text a quoted one.
+def csv_lines(table: pa.Table, delimiter: str = ",") -> Iterator[str]:
+    """One record per row, without line ends and header; null is an empty field, empty text a quoted one.
 
     >>> list(csv_lines(pa.table({"a": ["x, y", None], "b": [[1, 2], None]})))
     ['"x, y","[1, 2]"', ',']
     """
     for row in _rows(table):
         # A blank line would be no record.
-        yield ",".join(map(_csv_field, row.values())) or '""'
+        yield delimiter.join(map(_csv_field, row.values())) or '""'
 
 
-def csv_header(schema: pa.Schema) -> str:
+def csv_header(schema: pa.Schema, delimiter: str = ",") -> str:
     """The first line of a CSV file, without line end."""
-    return ",".join(map(_csv_field, schema.names))
+    return delimiter.join(map(_csv_field, schema.names))
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
@@ -149,15 +147,17 @@ def _write_json(tables: Iterable[pa.Table], file: BinaryIO, _: pa.Schema) -> Non
     file.write(b"\n]\n" if separator == b",\n" else b"[]\n")
 
 
-def _write_csv(tables: Iterable[pa.Table], file: BinaryIO, schema: pa.Schema) -> None:
-    file.write(csv_header(schema).encode() + b"\n")
-    for line in chain.from_iterable(map(csv_lines, tables)):
-        file.write(line.encode() + b"\n")
+def _write_delimited(tables: Iterable[pa.Table], file: BinaryIO, schema: pa.Schema, delimiter: str) -> None:
+    file.write(csv_header(schema, delimiter).encode() + b"\n")
+    for table in tables:
+        for line in csv_lines(table, delimiter):
+            file.write(line.encode() + b"\n")
 
 
 _WRITERS: dict[str, Callable[[Iterable[pa.Table], BinaryIO, pa.Schema], None]] = {
     ".parquet": _write_parquet,
     ".jsonl": _write_jsonl,
-    ".csv": _write_csv,
+    ".csv": partial(_write_delimited, delimiter=","),
+    ".tsv": partial(_write_delimited, delimiter="\t"),
     ".json": _write_json,
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 from msdscore.errors import RunError
 
+RUN_NOTES = ".run.json"  # suffix of the run-metadata file, which lies beside a run's output
 REMEDY = "choose another -o or pass --overwrite"
 
 

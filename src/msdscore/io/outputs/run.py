@@ -13,10 +13,8 @@ from filelock import BaseFileLock
 from msdscore.errors import RunError
 from msdscore.io.atomic import remove_owned, remove_temporaries, replacing, take_lock, write_bytes
 from msdscore.io.outputs.files import check_output, write_tables
-from msdscore.io.outputs.manifest import REMEDY, compare, dump, load
+from msdscore.io.outputs.manifest import REMEDY, RUN_NOTES, compare, dump, load
 from msdscore.io.outputs.tables import conform, unified
-
-RUN_NOTES = ".run.json"  # what the name of the file of a run's settings adds to that of its output
 
 
 @dataclass(frozen=True, slots=True)

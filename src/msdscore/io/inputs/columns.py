@@ -1,0 +1,90 @@
+"""Which column of an input is what: by the user's word, else by names that people use, in any case."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msdscore.errors import InputError, unknown_name
+
+# The first name that a row has is the one that counts.
+IMAGE_NAMES = ("image", "image_path", "file_name", "filename", "img")
+CAPTION_NAMES = ("caption", "text", "candidate", "cand")
+KEY_NAMES = ("image_id", "id")  # looked up in the folder of pictures where a row has no picture of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnNames:
+    """The columns that hold pictures, captions and ids; None stands for the usual names.
+
+    >>> ColumnNames().image_in({"Image": 1, "caption": 2}), ColumnNames(image="photo").image_in({"image": 1})
+    ('Image', None)
+    """
+
+    image: str | None = None
+    caption: str | None = None
+    id: str | None = None
+
+    def image_in(self, names: Iterable[str]) -> str | None:
+        """The column of the picture among these names."""
+        return first_of(names, IMAGE_NAMES if self.image is None else (self.image,))
+
+    def caption_in(self, names: Iterable[str]) -> str | None:
+        """The column of the caption."""
+        return first_of(names, CAPTION_NAMES if self.caption is None else (self.caption,))
+
+    def id_in(self, names: Iterable[str]) -> str | None:
+        """The column of the row's id."""
+        return first_of(names, ("id",) if self.id is None else (self.id,))
+
+    def image_names(self) -> str:
+        """The names that a picture may stand under, for a message."""
+        return ", ".join(IMAGE_NAMES) if self.image is None else self.image
+
+    def caption_names(self) -> str:
+        """The names that a caption may stand under."""
+        return ", ".join(CAPTION_NAMES) if self.caption is None else self.caption
+
+    def check(self, names: Sequence[str], source: str, *, folder: bool) -> None:
+        """Refuse an input without the columns that are needed; with a `folder` pictures may be found by id."""
+        for given in (self.image, self.caption, self.id):
+            if given is not None and first_of(names, (given,)) is None:
+                raise InputError(f"{source}: {unknown_name('column', given, names)}")
+        if self.caption_in(names) is None:
+            raise InputError(
+                f"{source}: no caption column; expected one of {self.caption_names()}; found: {listed(names)}; "
+                "name it with --caption-column"
+            )
+        if self.image_in(names) is None and not (folder and first_of(names, KEY_NAMES)):
+            raise InputError(
+                f"{source}: no picture column; expected one of {self.image_names()}, or image_id or id together with "
+                f"a folder of pictures (images); found: {listed(names)}; name it with --image-column"
+            )
+
+
+def first_of(names: Iterable[str], wanted: Sequence[str]) -> str | None:
+    """The first wanted name that is there, as it is written there; exact spelling goes before another case.
+
+    >>> first_of(["Caption", "text"], ("caption", "text"))
+    'Caption'
+    """
+    present = names if isinstance(names, Mapping) else list(names)
+    lower: dict[str, str] | None = None
+    for name in wanted:
+        if name in present:
+            return name
+        if lower is None:
+            lower = {}
+            for other in present:
+                lower.setdefault(other.casefold(), other)
+        if (found := lower.get(name.casefold())) is not None:
+            return found
+    return None
+
+
+def listed(names: Iterable[str] | Mapping[str, Any]) -> str:
+    """Names for a message.
+
+    >>> listed([])
+    'none'
+    """
+    return ", ".join(names) or "none"
