@@ -1,0 +1,41 @@
+"""`msdscore serve`: a page to look at captions with, and an API to call."""
+
+from typing import Annotated
+
+import typer
+
+from msdscore.cli import options
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on; anything but this machine needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    token: Annotated[
+        str | None, typer.Option(envvar="MSDSCORE_TOKEN", help="Token that every caller must send (Bearer).")
+    ] = None,
+    max_batch: Annotated[int, typer.Option(min=1, help="Captions per call of the encoder.")] = 64,
+    max_wait: Annotated[float, typer.Option(min=0, help="Milliseconds that a request waits for company.")] = 5.0,
+    max_queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more are answered 503.")] = 256,
+    encoder: options.Encoder = "mini",
+    preset: options.Preset = None,
+    change: options.Change = [],  # noqa: B006
+    encoder_option: options.EncoderOption = [],  # noqa: B006
+    bank: options.BankFile = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    revision: options.Revision = None,
+    max_pixels: options.MaxPixels = None,
+) -> None:
+    """Serve a page and an API on this machine. Stop with Ctrl-C: what was taken is finished first."""
+    from msdscore.serve.run import serve as run
+    from msdscore.serve.settings import ServeSettings
+
+    settings = ServeSettings(
+        host=host, port=port, token=token, max_batch=max_batch, max_wait=max_wait / 1000, max_queue=max_queue,
+        **({} if max_pixels is None else {"max_pixels": max_pixels}),
+    )  # fmt: skip
+    scorer = options.make_scorer(
+        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=32,
+        max_pixels=settings.max_pixels, device=device, dtype=dtype, revision=revision,
+    )  # fmt: skip
+    run(scorer.pipeline, settings, announce=lambda line: typer.echo(line, err=True))

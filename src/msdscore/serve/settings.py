@@ -1,0 +1,60 @@
+"""Where the service listens, who may call it, and how much one request may ask."""
+
+from dataclasses import dataclass, fields
+from ipaddress import ip_address
+
+from msdscore.errors import ConfigError
+
+SHORTEST_TOKEN = 16  # characters; shorter ones can be guessed over a network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """Settings of the service; the defaults are safe on a laptop.
+
+    >>> ServeSettings(host="0.0.0.0")
+    Traceback (most recent call last):
+    msdscore.errors.ConfigError: binding to 0.0.0.0 lets other machines call the service: give --token, or bind to 127.0.0.1
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = None  # required from every caller where it is set
+    max_body: int = 32 << 20  # bytes of one request
+    max_items: int = 64  # pictures per request
+    max_captions: int = 64  # captions per picture
+    max_characters: int = 20_000  # per caption
+    max_pixels: int = 50_000_000  # per picture
+    max_batch: int = 64  # captions that one call of the encoder takes
+    max_wait: float = 0.005  # seconds that a request waits for company
+    max_queue: int = 256  # requests that wait; more are answered 503
+    timeout: float = 60.0  # seconds until a request is given up
+    cache: int = 512  # pictures and captions whose vectors are kept in memory, each
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type in ("int", int) and field.name not in ("port", "cache") and value < 1:
+                raise ConfigError(f"{field.name} must be at least 1, got {value}")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port must lie between 0 and 65535, got {self.port}")
+        if self.max_wait < 0 or self.timeout <= 0:
+            raise ConfigError(f"max_wait and timeout must be positive, got {self.max_wait} and {self.timeout}")
+        if self.token is not None and len(self.token) < SHORTEST_TOKEN:
+            raise ConfigError(f"the token must have at least {SHORTEST_TOKEN} characters, got {len(self.token)}")
+        if self.token is None and not is_loopback(self.host):
+            raise ConfigError(
+                f"binding to {self.host} lets other machines call the service: give --token, or bind to 127.0.0.1"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address.
+
+    >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("192.168.1.5")
+    (True, True, False)
+    """
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
