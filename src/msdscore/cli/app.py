@@ -16,6 +16,7 @@ from msdscore.cli.explain import explain
 from msdscore.cli.metrics import metrics
 from msdscore.cli.report import report
 from msdscore.cli.score import score
+from msdscore.cli.serve import serve
 from msdscore.cli.study import study
 from msdscore.cli.table import table
 from msdscore.errors import MSDScoreError
@@ -33,6 +34,7 @@ app.command()(score)
 app.command()(explain)
 app.command()(report)
 app.command()(demo)
+app.command()(serve)
 app.command()(encoders)
 app.command()(bank)
 app.command()(bench)

@@ -8,7 +8,9 @@ from msdscore.cli import options
 
 
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on; anything but this machine needs a token.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; anything but this machine needs a token.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
     token: Annotated[
         str | None, typer.Option(envvar="MSDSCORE_TOKEN", help="Token that every caller must send (Bearer).")

@@ -36,7 +36,6 @@ from msdscore.version import __version__
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
-    from starlette.responses import Response
 
 log = logging.getLogger("msdscore.serve")
 DECODERS = 2  # threads that read pictures while the worker scores others

@@ -34,6 +34,10 @@ def add_page(app: "FastAPI", signature: str) -> None:
     async def look() -> Response:
         return Response(_look(signature), media_type="application/json")
 
+    @app.get("/assets/samples.json", include_in_schema=False)
+    async def samples() -> Response:
+        return Response(_asset("samples/samples.json"), media_type="application/json")
+
     @app.get("/assets/{name}", include_in_schema=False)
     async def asset(name: str) -> Response:
         return _file(name, HTTPException)
@@ -41,10 +45,6 @@ def add_page(app: "FastAPI", signature: str) -> None:
     @app.get("/samples/{name}", include_in_schema=False)
     async def sample(name: str) -> Response:
         return _file(f"samples/{name}", HTTPException)
-
-    @app.get("/assets/samples.json", include_in_schema=False)
-    async def samples() -> Response:
-        return Response(_asset("samples/samples.json"), media_type="application/json")
 
 
 def _file(name: str, missing: type[Exception]) -> "Response":

@@ -82,12 +82,14 @@ async def _form_item(request: "Request", settings: ServeSettings) -> Asked:
         )
     except HTTPException as error:
         raise RefusedError(422, f"the multipart body cannot be read ({error.detail})") from error
-    async with form:
+    try:
         picture = form.get("image")
         captions = [value for name in ("caption", "captions") for value in form.getlist(name) if isinstance(value, str)]
         if picture is None or isinstance(picture, str) or not captions:
             raise RefusedError(422, "expected a file named image and at least one field named caption")
         return Asked(await picture.read(), tuple(captions))
+    finally:
+        await form.close()
 
 
 def _validated(model: type[Model], body: bytes) -> Model:
