@@ -151,7 +151,7 @@ def create_app(pipeline: Pipeline, settings: ServeSettings) -> "FastAPI":
     _add_questions(app, service)
     _add_state(app, service)
     add_page(app, service.judge.signature)
-    app.add_middleware(Guard, settings=settings, observe=service.telemetry.answered)  # type: ignore[arg-type]
+    app.add_middleware(Guard, settings=settings, observe=service.telemetry.answered)
     return app
 
 

@@ -1,4 +1,4 @@
-"""Requests gathered into one call of the encoder: a bounded queue, one worker thread, company for a few milliseconds."""
+"""Requests gathered into one call of the encoder: a bounded queue and one worker thread."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -46,6 +46,7 @@ class Guard:
         self._app, self._settings, self._observe = app, settings, observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or pass it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -11,7 +11,7 @@ from msdscore.explain.colours import Role, css, ink
 from msdscore.version import __version__
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from fastapi import FastAPI, Response
 
 STEPS = 32  # colours of a ramp
 ROLES: tuple[Role, ...] = ("support", "penalty", "omission", "leaning")
@@ -53,7 +53,7 @@ def _file(name: str, missing: type[Exception]) -> "Response":
     kind = _KINDS.get("." + name.rpartition(".")[2])
     # Names are looked up in the list of files, never joined to a path that the caller chose.
     if kind is None or name not in _names():
-        raise missing(404)  # type: ignore[arg-type]
+        raise missing(404)
     return Response(_asset(name), media_type=kind)
 
 

@@ -35,7 +35,7 @@ class Items(BaseModel):
 
 
 class RewardRequest(BaseModel):
-    """Completions of a trainer; `image_of[i]` is the number of the picture of completion i (default: its own number)."""
+    """Completions of a trainer; `image_of[i]` is the number of the picture of completion i (default: i)."""
 
     model_config = _Strict
     images: Annotated[list[Picture], Field(min_length=1)]

@@ -1,0 +1,217 @@
+"""The service's API with the toy encoder: answers, refusals, limits, gathering, shutdown."""
+
+import asyncio
+import base64
+import threading
+from collections.abc import Iterator
+from io import BytesIO
+
+import pytest
+from PIL import Image
+
+from msdscore import Scorer
+from msdscore.errors import ConfigError
+from msdscore.serve.app import create_app
+from msdscore.serve.gathering import ClosingError, Gatherer, QueueFullError
+from msdscore.serve.settings import ServeSettings
+
+testclient = pytest.importorskip("fastapi.testclient", reason="needs the extra serve")
+TOKEN = "a token of many characters"
+
+
+def picture(colour: str = "red") -> bytes:
+    place = BytesIO()
+    Image.new("RGB", (64, 48), colour).save(place, "PNG")
+    return place.getvalue()
+
+
+def asked(colour: str = "red", captions: tuple[str, ...] = ("a red square", "a blue square")) -> dict[str, object]:
+    return {"image": base64.b64encode(picture(colour)).decode(), "captions": list(captions)}
+
+
+@pytest.fixture(scope="module")
+def scorer() -> Scorer:
+    return Scorer("toy")
+
+
+@pytest.fixture(scope="module")
+def client(scorer: Scorer) -> Iterator[object]:
+    with testclient.TestClient(create_app(scorer.pipeline, ServeSettings(max_captions=8, max_items=4))) as made:
+        yield made
+
+
+def test_rank_gives_the_scorer_s_own_numbers(client, scorer):
+    answer = client.post("/v1/rank", json=asked()).json()
+    expected = scorer.rank(picture(), ["a red square", "a blue square"])
+    item = answer["items"][0]
+    assert answer["signature"] == scorer.signature
+    assert item["ranking"] == list(expected.ranking)
+    assert [row["soft_msd"] for row in item["scores"]] == [score.soft_msd for score in expected]
+
+
+def test_score_judges_every_caption_alone_and_multipart_is_the_same(client, scorer):
+    rows = client.post("/v1/score", json=asked()).json()["items"][0]["scores"]
+    form = client.post("/v1/score", files={"image": picture()}, data={"caption": ["a red square", "a blue square"]})
+    assert rows == form.json()["items"][0]["scores"]
+    assert rows[1]["msd"] == rows[1]["soft_msd"] == scorer.score(picture(), "a blue square").msd
+
+
+def test_a_bad_caption_or_picture_is_an_error_of_its_own(client):
+    rows = client.post("/v1/score", json=asked(captions=("a red square", "  "))).json()["items"][0]["scores"]
+    assert rows[0]["error"] is None
+    assert "no words" in rows[1]["error"]
+    broken = base64.b64encode(picture()[:40]).decode()
+    body = {"items": [{"image": broken, "captions": ["a"]}, asked()]}
+    first, second = client.post("/v1/rank", json=body).json()["items"]
+    assert "not a picture" in first["scores"][0]["error"]
+    assert first["ranking"] == []
+    assert second["ranking"] == [0, 1]
+
+
+def test_explain_has_terms_that_add_up_and_a_spread_per_word(client):
+    item = client.post("/v1/explain", json=asked()).json()["items"][0]
+    first = item["explanations"][0]
+    assert sum(token["term"] for token in first["tokens"]) == pytest.approx(first["score"]["support"], abs=1e-5)
+    spread = first["spreads"][1]
+    assert len(spread) == len(first["boxes"])
+    assert sum(spread) == pytest.approx(1, abs=1e-3)
+
+
+def test_reward_follows_completions_and_says_why_not(client, scorer):
+    images = [base64.b64encode(picture(colour)).decode() for colour in ("red", "blue")]
+    body = {"images": images, "completions": ["a red square", None, "a red square"], "image_of": [0, 0, 1]}
+    answer = client.post("/v1/reward", json=body).json()
+    assert answer["rewards"][0] == scorer.score(picture(), "a red square").msd
+    assert answer["rewards"][1] is None
+    assert "no words" in answer["reasons"][1]
+    assert answer["rewards"][2] < answer["rewards"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "text"),
+    [
+        ({"content": b"{", "headers": {"content-type": "application/json"}}, 422, "JSON"),
+        ({"content": b"hello", "headers": {"content-type": "text/plain"}}, 415, "expected application/json"),
+        ({"json": {"image": "%%%", "captions": ["a"]}}, 422, "base64"),
+        ({"json": asked() | {"captions": []}}, 422, "captions"),
+        ({"json": asked() | {"path": "/etc/passwd"}}, 422, "path"),
+        ({"json": asked(captions=("a dog",) * 9)}, 413, "at most 8 captions"),
+        ({"json": asked(captions=("a" * 20_001,))}, 413, "20000 characters"),
+        ({"json": {"items": [asked()] * 5}}, 413, "at most 4 pictures"),
+        ({"files": {"image": b"x"}}, 422, "named caption"),
+    ],
+)
+def test_refusals_are_one_line_with_the_right_status(client, change, status, text):
+    answer = client.post("/v1/score", **change)
+    assert answer.status_code == status
+    assert text in answer.json()["error"]
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+def test_a_body_past_its_limit_is_refused_with_and_without_a_length(scorer):
+    with testclient.TestClient(create_app(scorer.pipeline, ServeSettings(max_body=1000))) as client:
+        assert client.post("/v1/score", content=b"x" * 1001).status_code == 413
+        endless = (b"x" * 400 for _ in range(5))
+        answer = client.post("/v1/score", content=endless, headers={"content-type": "application/json"})
+        assert answer.status_code == 413
+
+
+def test_token_headers_and_state(scorer):
+    with testclient.TestClient(create_app(scorer.pipeline, ServeSettings(token=TOKEN))) as client:
+        for path in ("/v1/score", "/v1/rank", "/v1/explain", "/v1/reward"):
+            assert client.post(path, json=asked()).status_code == 401
+        assert client.get("/metrics").status_code == 401
+        assert client.get("/healthz").json() == {"status": "ok"}
+        assert client.get("/readyz").json() == {"status": "ready"}
+        given = {"Authorization": f"Bearer {TOKEN}"}
+        answer = client.post("/v1/score", json=asked(), headers=given)
+        assert answer.status_code == 200
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert client.get("/version", headers=given).json()["signature"] == scorer.signature
+        assert "msdscore_requests_total" in client.get("/metrics", headers=given).text
+
+
+def test_files_of_the_page_are_listed_never_joined(client):
+    assert client.get("/").headers["content-type"].startswith("text/html")
+    assert client.get("/assets/page.js").status_code == 200
+    assert client.get("/samples/coffee.jpg").headers["content-type"] == "image/jpeg"
+    for path in ("/assets/..%2Fapp.py", "/assets/index.html%00.js", "/samples/nothing.jpg", "/assets/samples"):
+        assert client.get(path).status_code == 404
+
+
+def test_binding_elsewhere_without_a_token_is_refused():
+    with pytest.raises(ConfigError, match="binding to 0.0.0.0 lets other machines call"):
+        ServeSettings(host="0.0.0.0")
+    with pytest.raises(ConfigError, match="at least 16 characters"):
+        ServeSettings(host="0.0.0.0", token="short")
+
+
+def gathering(do, **changes) -> Gatherer:
+    return Gatherer(do, **({"max_batch": 4, "max_wait": 0.05, "max_queue": 8} | changes))
+
+
+def test_work_is_gathered_up_to_a_batch():
+    sizes: list[int] = []
+
+    def do(works):
+        sizes.append(len(works))
+        return [work * 2 for work in works]
+
+    async def main():
+        queue = gathering(do)
+        queue.start()
+        answers = await asyncio.gather(*(queue.submit(number, size=1) for number in range(6)))
+        await queue.stop()
+        return answers
+
+    assert asyncio.run(main()) == [0, 2, 4, 6, 8, 10]
+    assert sizes == [4, 2]
+
+
+def test_a_full_queue_refuses_a_caller_who_left_costs_nothing_and_stop_finishes():
+    gate, done = threading.Event(), []
+
+    def do(works):
+        gate.wait(10)
+        done.extend(works)
+        return list(works)
+
+    async def main():
+        queue = gathering(do, max_batch=1, max_queue=2)
+        queue.start()
+        first = asyncio.ensure_future(queue.submit("first", size=1))
+        await asyncio.sleep(0.1)
+        leaver, stayer = (asyncio.ensure_future(queue.submit(name, size=1)) for name in ("leaver", "stayer"))
+        await asyncio.sleep(0.05)
+        with pytest.raises(QueueFullError):
+            await queue.submit("late", size=1)
+        leaver.cancel()
+        stopping = asyncio.ensure_future(queue.stop())
+        await asyncio.sleep(0)
+        with pytest.raises(ClosingError):
+            await queue.submit("too late", size=1)
+        gate.set()
+        await stopping
+        return await first, await stayer
+
+    assert asyncio.run(main()) == ("first", "stayer")
+    assert done == ["first", "stayer"]
+
+
+def test_an_error_of_the_worker_reaches_its_callers_alone():
+    def do(works):
+        if "bad" in works:
+            raise RuntimeError("broken")
+        return list(works)
+
+    async def main():
+        queue = gathering(do, max_batch=1)
+        queue.start()
+        answers = await asyncio.gather(*(queue.submit(w, size=1) for w in ("bad", "good")), return_exceptions=True)
+        await queue.stop()
+        return answers
+
+    bad, good = asyncio.run(main())
+    assert str(bad) == "broken"
+    assert good == "good"
