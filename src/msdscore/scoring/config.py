@@ -37,6 +37,7 @@ class MSDConfig:
 
     def __post_init__(self) -> None:
         _require_components(self.components)
+        object.__setattr__(self, "components", tuple(self.components))
         for field in fields(self):
             _require_number(field.name, getattr(self, field.name), type(field.default))
         for name in ("kappa", "gate_width", "temperature"):

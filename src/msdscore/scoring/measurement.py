@@ -1,6 +1,6 @@
 """What is measured of pairs of pictures and captions before anything is fused."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float, Int
@@ -34,7 +34,10 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers of one scored caption that depend on its own picture alone."""
+    """The numbers of one scored caption that depend on its own picture alone.
+
+    `warnings` say what a reader of the score should know of the caption and the picture.
+    """
 
     similarity: float
     coverage: float
@@ -44,6 +47,11 @@ class Numbers:
     length: int
     windows: int
     msd: float
+    warnings: tuple[str, ...] = ()
+
+
+# The names of the numbers, in order.
+NUMBERS = tuple(field.name for field in fields(Numbers) if field.name != "warnings")
 
 
 def gate(lengths: Int[Tensor, " captions"], config: MSDConfig) -> Float[Tensor, " captions"]:
@@ -72,8 +80,18 @@ def numbers(measurement: Measurement, config: MSDConfig) -> tuple[Numbers, ...]:
         measurement.lengths.tolist(),
         [layout.windows for layout in measurement.tokens],
         fusion.msd(similarity, divergence, alpha=config.alpha).tolist(),
+        _warnings(measurement),
     )
     return tuple(Numbers(*row) for row in zip(*columns, strict=True))
+
+
+def _warnings(measurement: Measurement) -> list[tuple[str, ...]]:
+    """What encoders say of each pair's caption and picture, and whether the caption was cut."""
+    found = []
+    for picture, tokens in zip(measurement.image_of.tolist(), measurement.tokens, strict=True):
+        cut = (f"cut: {tokens.cut} tokens at the end were not read",) if tokens.cut else ()
+        found.append((*tokens.warnings, *cut, *measurement.patches[picture].warnings))
+    return found
 
 
 def soften(

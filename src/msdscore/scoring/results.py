@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from msdscore.errors import ConfigError, RowError, require
 from msdscore.scoring.config import MSDConfig
-from msdscore.scoring.measurement import Numbers, soften
+from msdscore.scoring.measurement import NUMBERS, Numbers, soften
 
 if TYPE_CHECKING:
     import pandas
@@ -32,9 +32,9 @@ COLUMNS = (
     "windows",
     "msd",
     "soft_msd",
+    "warnings",
     "error",
 )
-_NUMBERS = tuple(field.name for field in fields(Numbers))
 _COUNTS = ("length", "windows")
 
 
@@ -49,7 +49,8 @@ class Score:
     `windows` the pieces in which a long caption was read.
 
     `soft_msd` is gated by the uncertainty of the candidate set of `candidates` captions; for a caption scored alone
-    it equals `msd`. Where `error` gives a reason there was nothing to score, and the numbers are NaN.
+    it equals `msd`. `warnings` say what a reader of the score should know, such as words that the encoder cannot
+    read. Where `error` gives a reason there was nothing to score, and the numbers are NaN.
     """
 
     caption: str
@@ -65,11 +66,15 @@ class Score:
     windows: int
     candidates: int
     signature: str
+    warnings: tuple[str, ...] = ()
     error: str | None = None
 
     def __str__(self) -> str:
         if self.error is not None:
             return f"not scored: {self.error}"
+        return "\n".join([self._line(), *(f"warning: {warning}" for warning in self.warnings)])
+
+    def _line(self) -> str:
         alone = "alone" if self.candidates == 1 else f"among {self.candidates}"
         return (
             f"MSD {self.msd:+.4f}  Soft-MSD {self.soft_msd:+.4f} ({alone})  similarity {self.similarity:+.4f}  "
@@ -81,8 +86,8 @@ class Score:
 
     def row(self) -> dict[str, Any]:
         """The added columns of a scored row; None where there is no number."""
-        values = asdict(self)
-        return {name: _known(values.get(name)) for name in COLUMNS}
+        values = asdict(self) | {"warnings": "; ".join(self.warnings) or None}
+        return {name: _known(values[name]) for name in COLUMNS}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +108,7 @@ class Scores:
     captions: tuple[str, ...]
     columns: Mapping[str, npt.NDArray[Any]]
     candidates: Ints
+    warnings: tuple[tuple[str, ...], ...]
     errors: tuple[str | None, ...]
     signature: str
 
@@ -118,7 +124,7 @@ class Scores:
         """Scores from numbers or reasons; captions with equal numbers in `sets` are one candidate set."""
         good = [place for place, one in enumerate(scored) if isinstance(one, Numbers)]
         rows = [one for one in scored if isinstance(one, Numbers)]
-        columns = {name: _column(name, rows, good, len(scored)) for name in _NUMBERS}
+        columns = {name: _column(name, rows, good, len(scored)) for name in NUMBERS}
         chosen = [sets[place] for place in good]
         softened = soften([row.similarity for row in rows], [row.divergence for row in rows], chosen, config)
         for name, values in zip(("uncertainty", "soft_msd"), softened, strict=True):
@@ -126,7 +132,8 @@ class Scores:
             columns[name][good] = values
         _, inverse, counts = np.unique(np.asarray(sets, dtype=np.int64), return_inverse=True, return_counts=True)
         errors = tuple(str(one) if isinstance(one, RowError) else None for one in scored)
-        return cls(tuple(captions), columns, counts[inverse], errors, signature)
+        warnings = tuple(one.warnings if isinstance(one, Numbers) else () for one in scored)
+        return cls(tuple(captions), columns, counts[inverse], warnings, errors, signature)
 
     @property
     def msd(self) -> Floats:
@@ -170,11 +177,13 @@ class Scores:
     def __getitem__(self, index: int | slice) -> "Score | Scores":
         if isinstance(index, slice):
             columns = {name: values[index] for name, values in self.columns.items()}
-            return Scores(self.captions[index], columns, self.candidates[index], self.errors[index], self.signature)
+            texts = self.captions[index], self.warnings[index], self.errors[index]
+            return Scores(texts[0], columns, self.candidates[index], *texts[1:], self.signature)
         return Score(
             caption=self.captions[index],
             candidates=int(self.candidates[index]),
             signature=self.signature,
+            warnings=self.warnings[index],
             error=self.errors[index],
             **{name: values[index].item() for name, values in self.columns.items()},
         )
@@ -214,6 +223,8 @@ class Scores:
         pyarrow = require("pyarrow", extra="all")
         bad = np.array([error is not None for error in self.errors], dtype=bool)
         columns = {name: pyarrow.array(self.columns[name], mask=bad) for name in COLUMNS if name in self.columns}
+        warnings = ["; ".join(some) or None for some in self.warnings]
+        columns |= {"warnings": pyarrow.array(warnings, pyarrow.string())}
         columns |= {"error": pyarrow.array(self.errors, pyarrow.string())}
         ordered = {"caption": pyarrow.array(self.captions, pyarrow.string())} | {
             name: columns[name] for name in COLUMNS
@@ -233,7 +244,9 @@ class Scores:
             f"  {s.caption}"
             for place, s in enumerate(self._ranked(), start=1)
         ]
-        return "\n".join([*lines, self.signature])
+        notes = [f"warning, {s.caption[:40]!r}: {warning}" for s in self._ranked() for warning in s.warnings]
+        notes += [f"not scored, {s.caption[:40]!r}: {s.error}" for s in self._ranked() if s.error is not None]
+        return "\n".join([*lines, *notes, self.signature])
 
     def __repr__(self) -> str:
         best = f", best {self.best!r}" if len(self) > 1 and int(self.candidates.min()) == len(self) else ""
@@ -256,6 +269,7 @@ def concatenate(parts: Sequence[Scores]) -> Scores:
         tuple(caption for part in parts for caption in part.captions),
         {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns},
         np.concatenate([part.candidates for part in parts]),
+        tuple(warnings for part in parts for warnings in part.warnings),
         tuple(error for part in parts for error in part.errors),
         signatures[0],
     )

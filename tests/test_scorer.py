@@ -1,0 +1,289 @@
+"""The scorer as people use it: many pairs, streams, descriptions that travel, pictures in any form, bounded memory."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from msdscore import (
+    CaptionError,
+    ConfigError,
+    ImageLimits,
+    MSDConfig,
+    Scorer,
+    ScorerSpec,
+    build_bank,
+    load_encoder,
+    save_bank,
+)
+from msdscore.encoders.base import TokenLayout
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.results import COLUMNS, concatenate
+from msdscore.scoring.stream import Request, score_requests
+
+COLOURS = ("red", "green", "blue", "white", "yellow")
+
+
+def picture(colour="red", size=(48, 32)):
+    return Image.new("RGB", size, colour)
+
+
+class Spy:
+    """The toy encoder, noting what it is given."""
+
+    name, device, bank, recommended = "spy", torch.device("cpu"), None, None
+
+    def __init__(self, refuse=()):
+        self._toy, self._refuse = load_encoder("toy"), refuse
+        self.pictures, self.captions = 0, []
+
+    signature = property(lambda self: self._toy.signature)
+
+    def prepare(self, image):
+        return self._toy.prepare(image)
+
+    def encode_images(self, images):
+        self.pictures += len(images)
+        return self._toy.encode_images(images)
+
+    def encode_texts(self, texts):
+        if any(text in self._refuse for text in texts):
+            raise CaptionError("refused")
+        self.captions += texts
+        return self._toy.encode_texts(texts)
+
+
+def test_many_pairs_score_as_each_alone():
+    scorer = Scorer("toy")
+    pictures, captions = [picture(colour) for colour in COLOURS], [f"a {colour} square" for colour in COLOURS]
+    scores = scorer.score_batch(pictures, captions)
+    assert [*scores] == [scorer.score(image, text) for image, text in zip(pictures, captions, strict=True)]
+    assert scores.msd.tolist() == scores.soft_msd.tolist()
+    for name in ("msd", "soft_msd", "similarity", "coverage", "support"):
+        values = getattr(scores, name)
+        assert isinstance(values, np.ndarray)
+        assert values.dtype == np.float64
+        assert values.tolist() == [getattr(score, name) for score in scores]
+
+
+def test_captions_of_one_owner_are_a_candidate_set():
+    scorer, pictures = Scorer("toy", batch_size=1), [picture("red"), picture("blue")]
+    captions, owner = ["red", "a blue square", "green", "blue"], [0, 1, 0, 1]
+    seen = []
+    scores = scorer.score_batch(pictures, captions, owner=owner, progress=lambda *now: seen.append(now))
+    for number, image in enumerate(pictures):
+        mine = [caption for caption, place in zip(captions, owner, strict=True) if place == number]
+        expected = {score.caption: score for score in scorer.rank(image, mine)}
+        for score in scores:
+            if score.caption in expected:
+                assert score == expected[score.caption]
+    assert seen == [(0, 4), (2, 4), (4, 4)]
+    assert scores.candidates.tolist() == [2, 2, 2, 2]
+
+
+def test_a_bad_item_of_a_batch_is_a_row_with_its_reason(tmp_path):
+    scores = Scorer("toy").score_batch([picture(), tmp_path / "none.png", picture()], ["red", "red", "\u200b"])
+    assert scores.failed == 2
+    assert scores.errors[0] is None
+    assert "none.png: no such file" in scores.errors[1]
+    assert "holds no words" in scores.errors[2]
+    assert np.isnan(scores.msd).tolist() == [False, True, True]
+    assert scores.ranking[0] == 0
+    assert scores[1].row()["msd"] is None
+    assert str(scores[1]).startswith("not scored: ")
+    table = scores.to_arrow()
+    assert table.column("msd").null_count == 2
+    assert table.column("error").null_count == 1
+    assert scores.to_pandas()["msd"].isna().sum() == 2
+
+
+def test_batches_that_cannot_be_paired_are_refused():
+    scorer = Scorer("toy")
+    with pytest.raises(ConfigError, match="expected one picture per caption, got 1 and 2; for several captions"):
+        scorer.score_batch([picture()], ["a", "b"])
+    with pytest.raises(ConfigError, match=r"owner must be the numbers \(0 to 0\)"):
+        scorer.score_batch([picture()], ["a", "b"], owner=[0, 1])
+    with pytest.raises(ConfigError, match="expected a list of at least one picture"):
+        scorer.score_batch([], [])
+
+
+def test_a_stream_reads_little_ahead_and_keeps_order():
+    scorer, taken = Scorer("toy", batch_size=2), []
+
+    def rows():
+        for number in range(20):
+            taken.append(number)
+            colour = COLOURS[number % 5]
+            yield (picture(colour), colour) if number % 2 else {"image": picture(colour), "caption": colour}
+
+    stream = scorer.stream(rows())
+    first = next(stream)
+    assert first == scorer.score(picture("red"), "red")
+    assert len(taken) <= 4
+    assert [score.caption for score in stream] == [COLOURS[number % 5] for number in range(1, 20)]
+    with pytest.raises(ConfigError, match="expected a row with 'image' and 'caption', got the names picture, caption"):
+        next(scorer.stream([{"picture": picture(), "caption": "red"}]))
+    with pytest.raises(ConfigError, match=r"expected a row \(image, caption\) or a mapping with both, got str"):
+        next(scorer.stream(["dog.jpg"]))
+
+
+def test_every_distinct_caption_is_embedded_once_within_a_run():
+    spy = Spy()
+    scorer = Scorer(spy, batch_size=2)
+    captions = [COLOURS[number % 2] for number in range(12)]
+    scorer.score_batch([picture(COLOURS[number % 5]) for number in range(12)], captions)
+    assert sorted(spy.captions) == ["green", "red"]
+    assert spy.pictures == 12
+
+
+def test_one_refused_caption_does_not_cost_its_company_their_scores():
+    pipeline = Pipeline(Spy(refuse=("bad",)))
+    requests = [Request([picture()], ["red", "bad", "blue"], [0, 0, 0]), Request([picture()], ["bad", "red"], [0, 0])]
+    found = [[type(one).__name__ for one in scored] for scored in score_requests(pipeline, requests)]
+    assert found == [["Numbers", "CaptionError", "Numbers"], ["CaptionError", "Numbers"]]
+
+
+def test_pixels_are_hashed_only_where_starts_are_drawn_by_them(monkeypatch):
+    hashed = []
+    monkeypatch.setattr("msdscore.scoring.pipeline.pixel_key", lambda image: hashed.append(image) or 1)
+    Scorer("toy").score(picture(), "red")
+    assert not hashed
+    Scorer("toy", MSDConfig(init="sample")).score(picture(), "red")
+    assert len(hashed) == 1
+
+
+def test_scores_slice_join_and_compare():
+    scorer = Scorer("toy")
+    scores = scorer.rank(picture(), list(COLOURS))
+    assert scores[:2] + scores[2:] == scores
+    assert scores[1:3] != scores[2:4]
+    assert scores[1:3].captions == COLOURS[1:3]
+    assert concatenate([scores, scores]).msd.tolist() == [*scores.msd, *scores.msd]
+    with pytest.raises(ConfigError, match="expected scores of one signature to join, got 2"):
+        _ = scores + Scorer("toy", "long").rank(picture(), ["red"])
+    assert repr(scores).startswith("Scores(5 captions, 0 failed, best 'red', msd|enc:toy@1|")
+    assert list(scores.rows()[0]) == ["caption", *COLUMNS]
+
+
+def test_a_description_builds_the_same_scorer_in_another_process(tmp_path):
+    config = MSDConfig(calibration="background", gate="support")
+    bank = tmp_path / "bank.safetensors"
+    save_bank(build_bank(load_encoder("toy"), config, [picture(colour) for colour in COLOURS]), bank)
+    scorer = Scorer("toy", config, bank=bank, limits=ImageLimits(max_pixels=10_000), batch_size=3, device="cpu")
+    spec = pickle.loads(pickle.dumps(scorer.spec))
+    assert spec == scorer.spec
+    assert hash(spec) == hash(scorer.spec)
+    (tmp_path / "spec").write_bytes(pickle.dumps(spec))
+    picture().save(tmp_path / "p.png")
+    code = (
+        "import pickle, sys\nfrom pathlib import Path\nfrom msdscore import Scorer\n"
+        "scorer = Scorer.from_spec(pickle.loads(Path(sys.argv[1], 'spec').read_bytes()))\n"
+        "print(scorer.signature, scorer.pipeline.limits.max_pixels, scorer.pipeline.batch_size)\n"
+        "print(repr(scorer.score(Path(sys.argv[1], 'p.png'), 'a red dog').msd))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    expected = [f"{scorer.signature} 10000 3", repr(scorer.score(picture(), "a red dog").msd)]
+    assert answer.stdout.splitlines() == expected
+
+
+def test_descriptions_take_mappings_and_lists_and_refuse_what_they_cannot_name():
+    spec = ScorerSpec(encoder="toy", config="short", changes={"components": [5, 3], "alpha": 0.2})
+    assert spec.changes == (("alpha", 0.2), ("components", (5, 3)))
+    assert spec.build().config == MSDConfig(components=(5, 3), alpha=0.2)
+    assert spec.to_dict()["changes"] == {"alpha": 0.2, "components": (5, 3)}
+    assert Scorer.from_spec(spec).spec is spec
+    with pytest.raises(ConfigError, match="made from a loaded encoder or bank, which a description cannot name"):
+        _ = Scorer(load_encoder("toy")).spec
+
+
+def test_components_given_as_a_list_are_stored_as_a_tuple():
+    config = MSDConfig(components=[5, 3])
+    assert config.components == (5, 3)
+    assert config == MSDConfig.preset("long")
+    assert hash(config) == hash(MSDConfig.preset("long"))
+
+
+def test_the_scorer_says_what_it_is():
+    text = repr(Scorer("toy", "long"))
+    assert text.startswith("Scorer('toy', msd|enc:toy@1|k:5,3|")
+    assert text.endswith("device=cpu)")
+
+
+def forms():
+    """One picture in every form that it may come in."""
+    from io import BytesIO
+
+    image = Image.effect_mandelbrot((40, 30), (-2, -1.5, 1, 1.5), 50).convert("RGB")
+    image.paste((200, 30, 60), (3, 4, 20, 25))
+    file = BytesIO()
+    image.save(file, "PNG")
+    values = np.asarray(image)
+    alpha = np.dstack([values, np.full(values.shape[:2], 255, np.uint8)])
+    return image, {
+        "bytes": file.getvalue(),
+        "file": BytesIO(file.getvalue()),
+        "uint8": values,
+        "float": (values / 255.0).astype(np.float32),
+        "RGBA": alpha,
+        "RGBA float": alpha / 255.0,
+        "tensor HWC": torch.tensor(values),
+        "tensor CHW": torch.tensor(values).permute(2, 0, 1),
+        "float tensor CHW": torch.tensor(values).permute(2, 0, 1) / 255,
+    }
+
+
+def test_a_picture_scores_the_same_in_every_form(tmp_path):
+    image, sources = forms()
+    image.save(tmp_path / "p.png")
+    scorer = Scorer("toy")
+    expected = scorer.score(image, "a red square").msd
+    for name, source in (sources | {"path": tmp_path / "p.png", "text": str(tmp_path / "p.png")}).items():
+        assert scorer.score(source, "a red square").msd == expected, name
+    grey = np.asarray(image.convert("L"))
+    assert scorer.score(grey, "grey").msd == scorer.score(image.convert("L"), "grey").msd
+
+
+def test_what_an_encoder_says_of_an_item_stands_beside_its_score():
+    class Doubting(Spy):
+        def encode_texts(self, texts):
+            from dataclasses import replace
+
+            batch = super().encode_texts(texts)
+            return replace(batch, layout=tuple(TokenLayout(one.spans, 1, 7, ("odd words",)) for one in batch.layout))
+
+    scores = Scorer(Doubting()).rank(picture(), ["a red dog", "blue"])
+    assert scores[0].warnings == ("odd words", "cut: 7 tokens at the end were not read")
+    assert "warning, 'blue': odd words" in str(scores)
+    assert scores.to_arrow().column("warnings").to_pylist()[0] == "odd words; cut: 7 tokens at the end were not read"
+    assert Scorer("toy").score(picture(), "red").row()["warnings"] is None
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from PIL import Image
+from msdscore import Scorer
+
+folder = Path(sys.argv[1])
+scorer = Scorer("toy", batch_size=64)
+scorer.score(Image.new("RGB", (32, 32), "red"), "a red square")
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+limit = used + int(sys.argv[2]) * 2**20
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+scores = scorer.score_batch([folder / "large.png"] * 96, ["a red square"] * 96)
+print(scores.failed)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and limits the address space")
+def test_large_photographs_do_not_lie_in_memory_together(tmp_path):
+    # 96 pictures of 16 megapixels are 4.6 GB decoded; eight at a time, with the copies that decoding makes, are 1 GB.
+    Image.new("RGB", (4000, 4000), "red").save(tmp_path / "large.png", compress_level=1)
+    command = [sys.executable, "-c", LIMITED, str(tmp_path), "2600"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr[-2000:]
+    assert answer.stdout.strip() == "0"
