@@ -11,7 +11,8 @@ from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, S
 from msdscore.encoders.aligned.towers.base import ImageTowerSpec, Points, TextTowerSpec, TowerPlace
 from msdscore.encoders.aligned.towers.load import load_towers, tower_dims
 from msdscore.encoders.base import prepare_all
-from msdscore.encoders.loading.files import files_sha256, locate
+from msdscore.encoders.loading.hashing import files_sha256
+from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.text.words import content_tokens, words_at
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from tiny_clip import make_tiny_clip

@@ -31,10 +31,12 @@ class EncoderRow:
     options: Mapping[str, Any] = field(default_factory=_no_options, hash=False)
 
 
+_ALIGNED = "msdscore.encoders.aligned.encoder:load_aligned"
 _CLIP = "msdscore.encoders.clip:load_clip"
 _SIGLIP = "msdscore.encoders.siglip.encoder:load_siglip"
 _BLIP = "msdscore.encoders.blip:load_blip"
-_OPEN_CLIP = "msdscore.encoders.openclip.encoder:load_openclip"
+_OPEN_ALIGNED = "msdscore.encoders.aligned.encoder:load_aligned"
+_CLIP = "msdscore.encoders.openclip.encoder:load_openclip"
 _VLM = "msdscore.encoders.vlm.encoder:load_vlm"
 
 _WIT = "400 million image-text pairs of the web (OpenAI, not published)"
@@ -132,8 +134,9 @@ def _vlm(name: str, source: str, parameters: int, trained_on: str, **more: Any) 
 ROWS: tuple[EncoderRow, ...] = (
     EncoderRow(
         name="mini",
-        loader="msdscore.encoders.mini.encoder:load_mini",
-        family="mini",
+        loader=_ALIGNED,
+        family="msdscore-aligned",
+        source="package:msdscore/encoders/mini/weights",
         licence="Apache-2.0",
         parameters=33,
         context=512,
@@ -229,8 +232,7 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
         "llava": _VLM,
         "llava_onevision": _VLM,
         "llava_qwen": _VLM,
-        "msdscore-aligned": "msdscore.encoders.aligned.encoder:load_aligned",
-        "msdscore-mini": "msdscore.encoders.mini.encoder:load_mini",
+        "msdscore-aligned": _ALIGNED,
         "open_clip": _OPEN_CLIP,
         "qwen2_5_vl": _VLM,
         "siglip": _SIGLIP,

@@ -21,7 +21,7 @@ from msdscore.align.recipe import Recipe
 from msdscore.encoders.aligned.specs import plain
 from msdscore.encoders.aligned.towers.base import Features, Points
 from msdscore.encoders.base import TokenLayout, prepare_all
-from msdscore.encoders.loading.files import files_sha256
+from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.errors import ConfigError, ImageError
 from msdscore.io.atomic import in_turn, replacing
 

@@ -14,7 +14,7 @@ from msdscore.align.recipe import LanguageSpec
 from msdscore.encoders.aligned.towers.transformers import frozen, special_tokens_around
 from msdscore.encoders.backbone import place
 from msdscore.encoders.loading.checkpoints import find_checkpoint
-from msdscore.encoders.loading.files import locate
+from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.loading.transformers import load_model, load_tokenizer
 from msdscore.errors import WeightsError, require
 

@@ -12,7 +12,7 @@ from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.aligned.specs import plain, read_spec
 from msdscore.encoders.aligned.towers.base import ImageTower, TextTower, TowerPlace
 from msdscore.encoders.aligned.towers.load import load_towers, tower_dims
-from msdscore.encoders.loading.files import files_sha256, verify_files
+from msdscore.encoders.loading.hashing import files_sha256, verify_files
 from msdscore.errors import RunError
 from msdscore.io.atomic import replacing
 

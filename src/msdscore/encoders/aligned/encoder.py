@@ -1,4 +1,7 @@
-"""Trained heads over two frozen backbones as an encoder, from the folder that `align export` writes."""
+"""Trained heads over two frozen backbones as an encoder, from the folder that `align export` writes.
+
+`mini`, the embedded default, is such a folder inside this package.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,10 +9,9 @@ from typing import Any, TypeVar
 
 import torch
 from PIL.Image import Image
-from safetensors.torch import load_file
 
 from msdscore.core.calibration import Bank
-from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, Projected, SideDims
+from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, HeadStates, SideDims
 from msdscore.encoders.aligned.specs import read_spec
 from msdscore.encoders.aligned.towers.base import (
     Features,
@@ -20,96 +22,76 @@ from msdscore.encoders.aligned.towers.base import (
     TowerPlace,
 )
 from msdscore.encoders.aligned.towers.load import load_towers
-from msdscore.encoders.backbone import Placement, place, read_options, require_choice
-from msdscore.encoders.base import Embeddings, Prepared
+from msdscore.encoders.backbone import Backbone, Identity, Placement, SharedOptions, States, place, read_options
+from msdscore.encoders.base import Prepared
+from msdscore.encoders.loading import banks
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
+from msdscore.encoders.loading.packages import locate
+from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError
 
 MODEL_TYPE = "msdscore-aligned"
-FORMAT = 1
+FORMAT = 2
 
 Spec = TypeVar("Spec")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlignedOptions:
+class AlignedOptions(SharedOptions):
     """What a user can choose about an aligned encoder."""
 
     image_backbone: str = ""  # another place of the same weights
     text_backbone: str = ""
-    long_text: str = "window"  # or "cut"
 
     def __post_init__(self) -> None:
-        require_choice("long_text", self.long_text, ("window", "cut"))
+        SharedOptions.__post_init__(self)
+        if self.compile:
+            raise ConfigError(f"an aligned encoder cannot be compiled; leave out compile={self.compile!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class AlignedParts:
-    """Two frozen towers and the heads on them."""
+    """Two frozen towers, the heads on them, and what was measured with them."""
 
     image: ImageTower
     text: TextTower
     heads: AlignedHeads
+    bank: Bank | None
+    recommended: Mapping[str, Any] | None
 
 
-class AlignedEncoder:
+class AlignedEncoder(Backbone):
     """Patches, tokens and pooled vectors in the space that the local aligner learned; no language model is here."""
 
-    def __init__(self, parts: AlignedParts, *, name: str, signed: str, placement: Placement, long_text: str) -> None:
+    def __init__(self, parts: AlignedParts, identity: Identity) -> None:
+        super().__init__(identity)
         self._parts = parts
-        self._name, self._signed, self._placement, self._long_text = name, signed, placement, long_text
-
-    @property
-    def name(self) -> str:
-        """The name it was loaded by."""
-        return self._name
-
-    @property
-    def signature(self) -> str:
-        """Everything that can change a vector; the mark covers config.json, and so the SHA-256 of both backbones."""
-        pool = self._parts.heads.spec.pool
-        return f"{self._signed},pool:{pool},long:{self._long_text},dtype:{self._placement.dtype_name}"
-
-    @property
-    def device(self) -> torch.device:
-        """Where the vectors are made."""
-        return self._placement.device
 
     @property
     def bank(self) -> Bank | None:
-        """It brings none yet."""
-        return None
+        """The background that it is calibrated against, where its folder holds one."""
+        return self._parts.bank
 
     @property
     def recommended(self) -> Mapping[str, Any] | None:
-        """It knows none yet."""
-        return None
+        """The settings of the score that serve it best, where its folder names them."""
+        return self._parts.recommended
 
     def prepare(self, image: Image) -> Prepared:
         """The picture as the image tower takes it."""
         return self._parts.image.prepare(image)
 
-    @torch.no_grad()
-    def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
-        """Patches and pooled vectors; `layout` holds one `PatchLayout` per item."""
-        _require_items(images, "picture")
-        features = self._parts.image.features(images)
-        return self._embeddings(self._parts.heads.project_images(_moved(features, self.device)), features)
+    def _see(self, images: Sequence[Prepared]) -> States:
+        features = _moved(self._parts.image.features(images), self.device)
+        return _states(self._parts.heads.image_states(features), features)
 
-    @torch.no_grad()
-    def encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        """Tokens and pooled vectors; `layout` holds a `TokenLayout` an item."""
-        _require_items(texts, "caption")
-        features = self._parts.text.features(texts)
-        return self._embeddings(self._parts.heads.project_texts(_moved(features, self.device)), features)
+    def _read(self, texts: Sequence[str]) -> States:
+        features = _moved(self._parts.text.features(texts), self.device)
+        return _states(self._parts.heads.text_states(features), features)
 
-    def _embeddings(self, found: Projected, features: Features) -> Embeddings:
-        if not (torch.isfinite(found.points).all() and torch.isfinite(found.pooled).all()):
-            raise ConfigError(
-                f"a backbone of {self._name} overflows in {self._placement.dtype_name}; "
-                "load it with dtype='float32' or dtype='bfloat16'"
-            )
-        return Embeddings(found.points, found.mask, found.pooled, features.layout)
+
+def _states(found: HeadStates, features: Features) -> States:
+    return States(found.points, features.local.mask, found.pooled, features.layout)  # type: ignore[arg-type]
 
 
 def load_aligned(
@@ -127,16 +109,17 @@ def load_aligned(
         WeightsError: files are missing or damaged, or a backbone is not the one that the heads were trained on.
     """
     chosen = read_options(AlignedOptions, options)
-    placement = place(device, dtype)
-    checkpoint = find_checkpoint(source, revision=revision)
+    if revision is not None and source.startswith("package:"):
+        raise ConfigError(f"{name} comes with this version of msdscore and has no revisions")
+    checkpoint = find_checkpoint(locate(source), revision=revision)
     config = checkpoint.read_json("config.json")
     if config.get("format") != FORMAT:
         raise WeightsError(
-            f"{source!r} has format {config.get('format')!r} of {MODEL_TYPE}, expected {FORMAT}; update msdscore"
+            f"{source!r} has format {config.get('format')!r} of {MODEL_TYPE}, expected {FORMAT}; export it again"
         )
+    placement = place(device, str(config.get("dtype", "auto")) if dtype == "auto" else dtype)
     parts = _parts(checkpoint, config, placement, chosen)
-    signed = checkpoint.signed(name)
-    return AlignedEncoder(parts, name=name, signed=signed, placement=placement, long_text=chosen.long_text)
+    return AlignedEncoder(parts, Identity(name, checkpoint.signed(name), placement, chosen))
 
 
 def _parts(
@@ -155,7 +138,21 @@ def _parts(
     towers = load_towers(image, text, where, base=checkpoint.folder)
     heads = AlignedHeads(spec, *dims)
     _fill(heads, checkpoint)
-    return AlignedParts(*towers, heads.to(placement.device).eval().requires_grad_(False))
+    bank = checkpoint.folder / banks.FILE
+    return AlignedParts(
+        *towers,
+        heads.to(placement.device).eval().requires_grad_(False),
+        banks.read_bank(bank)[0] if bank.is_file() else None,
+        _recommended(config),
+    )
+
+
+def _recommended(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Settings as the configuration of the score takes them: JSON has no tuples."""
+    given = config.get("recommended")
+    if given is None:
+        return None
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
 
 
 def _spec(kind: type[Spec], config: Mapping[str, Any], key: str) -> Spec:
@@ -173,13 +170,11 @@ def _backbone(spec: Any, override: str) -> Any:
 
 
 def _fill(heads: AlignedHeads, checkpoint: Checkpoint) -> None:
-    path = checkpoint.folder / "model.safetensors"
     try:
         # Shipped in half precision to stay small; heads are light, so they always compute in float32.
-        tensors = {key: tensor.float() for key, tensor in load_file(path).items()}
-        heads.load_state_dict(tensors)
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        heads.load_state_dict({key: tensor.float() for key, tensor in read_tensors(checkpoint.weight_files()).items()})
+    except (RuntimeError, WeightsError) as error:
+        reason = str(error).strip().splitlines()[0]
         raise WeightsError(f"heads of {checkpoint.source!r} cannot be loaded ({reason}); export them again") from error
 
 
@@ -193,8 +188,3 @@ def _moved(features: Features, device: torch.device) -> Features:
         whole=whole and replace(whole, vectors=whole.vectors.to(device), mask=whole.mask.to(device)),
         pooled=None if features.pooled is None else features.pooled.to(device),
     )
-
-
-def _require_items(items: Sequence[object], kind: str) -> None:
-    if not items:
-        raise ConfigError(f"expected at least one {kind} to encode, got none")

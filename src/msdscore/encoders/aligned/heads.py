@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from msdscore.core.sphere import masked_mean, real_points, unit
-from msdscore.encoders.aligned.towers.base import Features, Points
-from msdscore.encoders.mini.heads import AttentionPool
+from msdscore.encoders.aligned.towers.base import Features
+from msdscore.encoders.text.tokens import join_windows
 from msdscore.errors import ConfigError, unknown_name
 
 POOLS = ("mean", "own", "model")
@@ -69,7 +69,7 @@ class HeadsSpec:
         if self.pool not in POOLS:
             raise unknown_name("pool", self.pool, POOLS)
         if "pool" in (self.image.kind, self.text.kind, self.global_image.kind):
-            raise ConfigError("a head of kind 'pool' gives one vector an item; it can only be heads.global_text")
+            raise ConfigError("a head of kind 'pool' gives one vector per item; it can only be heads.global_text")
         if self.mean_hidden < 0 or (self.mean_hidden and self.global_text.kind != "pool"):
             raise ConfigError(f"mean_hidden needs a global_text of kind 'pool', got {self.global_text.kind!r}")
         if self.dim < 1 or self.global_dim < 0:
@@ -78,7 +78,7 @@ class HeadsSpec:
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """Aligned unit vectors of one side: local points with their mask, and one pooled vector an item."""
+    """Aligned unit vectors of one side: local points with their mask, and one pooled vector per item."""
 
     points: Float[Tensor, "batch points dim"]
     mask: Bool[Tensor, "batch points"]
@@ -86,6 +86,14 @@ class Projected:
 
     def __len__(self) -> int:
         return self.points.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadStates:
+    """What heads give before the last step: local vectors of any length, pooled unit vectors or None for their mean."""
+
+    points: Float[Tensor, "batch points dim"]
+    pooled: Float[Tensor, "batch pooled_dim"] | None
 
 
 class LinearHead(nn.Module):
@@ -167,13 +175,36 @@ class _Block(nn.Module):
         return points + self.drop(self.mlp(self.between(points)))
 
 
-class PoolHead(nn.Module):
-    """One vector an item: a transformer block over its points, then their mean with learned weights."""
+class AttentionPool(nn.Module):
+    """One transformer layer over all points of an item, then a weighted mean with learned weights."""
 
     def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
         super().__init__()
-        inner = spec.inner or 2 * spec.hidden
-        self.pool = AttentionPool(inputs, outputs, inner, width=spec.hidden, heads=spec.heads, dropout=spec.dropout)
+        width, inner = spec.hidden, spec.inner or 2 * spec.hidden
+        self.inp = nn.Sequential(nn.LayerNorm(inputs), nn.Dropout(spec.dropout), nn.Linear(inputs, width))
+        layer = nn.TransformerEncoderLayer(
+            width, spec.heads, inner, spec.dropout, nn.functional.gelu, batch_first=True, norm_first=True
+        )
+        self.enc = nn.ModuleList([layer])
+        self.ln, self.score, self.out = nn.LayerNorm(width), nn.Linear(width, 1), nn.Linear(width, outputs)
+        self.drop = nn.Dropout(spec.dropout)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """One vector per item; padding has no weight."""
+        x = self.inp(x)
+        for layer in self.enc:
+            x = layer(x, src_key_padding_mask=~mask)
+        x = self.ln(x)
+        weights = self.score(x).squeeze(-1).masked_fill(~mask, -torch.inf).softmax(dim=-1)
+        return self.out(self.drop((weights.unsqueeze(-1) * x).sum(dim=1)))
+
+
+class PoolHead(nn.Module):
+    """One vector per item: a transformer block over its points, then their mean with learned weights."""
+
+    def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.pool = AttentionPool(spec, inputs, outputs)
 
     def forward(self, points: Tensor, mask: Tensor) -> Tensor:
         """One vector for all points; an item without points must not turn into NaN."""
@@ -228,39 +259,53 @@ class AlignedHeads(nn.Module):
 
     def project_images(self, features: Features) -> Projected:
         """Aligned patches and pooled vectors of pictures."""
-        return self._project(features, self.image, getattr(self, "global_image", None))
+        return _finished(self.image_states(features), features)
 
     def project_texts(self, features: Features) -> Projected:
         """Aligned tokens and pooled vectors of captions."""
-        return self._project(features, self.text, getattr(self, "global_text", None))
+        return _finished(self.text_states(features), features)
 
-    def _project(self, features: Features, head: nn.Module, global_head: nn.Module | None) -> Projected:
-        points = _aligned(head, features.local)
-        if global_head is not None:
-            if features.whole is None:
-                raise ConfigError("pool 'own' needs a global path; load the towers with one")
-            return Projected(points, features.local.mask, self._own(global_head, features.whole, features.pooled))
+    def image_states(self, features: Features) -> HeadStates:
+        """Patches of any length and pooled unit vectors of pictures."""
+        return self._states(features, self.image, getattr(self, "global_image", None))
+
+    def text_states(self, features: Features) -> HeadStates:
+        """Tokens of any length and pooled unit vectors of captions."""
+        return self._states(features, self.text, getattr(self, "global_text", None))
+
+    def _states(self, features: Features, head: nn.Module, global_head: nn.Module | None) -> HeadStates:
+        points = head(features.local.vectors, features.local.mask)
         if self.spec.pool == "mean":
-            return Projected(points, features.local.mask, masked_mean(points, features.local.mask))
+            return HeadStates(points, None)
+        if global_head is not None:
+            return HeadStates(points, self._own(global_head, features))
         if features.pooled is None:
             raise ConfigError("pool 'model' needs backbones with pooled outputs of one space; use pool 'mean' or 'own'")
-        return Projected(points, features.local.mask, unit(features.pooled))
+        return HeadStates(points, unit(features.pooled))
 
-    def _own(self, head: nn.Module, whole: Points, pooled: Tensor | None) -> Float[Tensor, "batch dim"]:
-        """Pooled unit vectors of a global path."""
-        if not isinstance(head, PoolHead):
-            return masked_mean(_aligned(head, whole), whole.mask)
-        found: Tensor = head(whole.vectors, whole.mask)
-        if self.global_mean is not None:
-            if pooled is None:
-                raise ConfigError("mean_hidden needs a text tower with pooled vectors; set it to 0")
-            found = found + self.global_mean(pooled, whole.mask)
-        return unit(found)
+    def _own(self, head: nn.Module, features: Features) -> Float[Tensor, "batch dim"]:
+        """Pooled unit vectors of a global path; a caption of several windows has the mean of theirs."""
+        whole = features.whole
+        if whole is None:
+            raise ConfigError("pool 'own' needs a global path; load the towers with one")
+        if isinstance(head, PoolHead):
+            found: Tensor = head(whole.vectors, whole.mask)
+            if self.global_mean is not None:
+                if features.pooled is None:
+                    raise ConfigError("mean_hidden needs a text tower with pooled vectors; set it to 0")
+                found = found + self.global_mean(features.pooled, whole.mask)
+        elif whole.vectors.shape[1] == 1:  # one point is its own mean
+            found = head(whole.vectors, whole.mask).squeeze(1)
+        else:
+            found = real_points(unit(head(whole.vectors, whole.mask)), whole.mask).sum(dim=1)
+        return unit(found) if features.windows is None else join_windows(found, features.windows)
 
 
-def _aligned(head: nn.Module, points: Points) -> Float[Tensor, "batch points dim"]:
+def _finished(states: HeadStates, features: Features) -> Projected:
     """Unit vectors, zero where the mask says padding."""
-    return real_points(unit(head(points.vectors, points.mask)), points.mask)
+    mask = features.local.mask
+    points = real_points(unit(states.points), mask)
+    return Projected(points, mask, masked_mean(points, mask) if states.pooled is None else states.pooled)
 
 
 def count_parameters(module: nn.Module) -> int:

@@ -4,7 +4,6 @@ Weights are read from safetensors, or from a `.bin` file through `torch.load(wei
 is ever opened, and no code of a checkpoint is ever run.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -12,11 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from msdscore.encoders.loading.hashing import content_mark
 from msdscore.errors import WeightsError, require
 
 CONFIG = "config.json"
-# A few blocks tell two fine-tunings of one architecture apart without reading gigabytes.
-_BLOCKS, _BLOCK_BYTES = 64, 4096
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SMALL_FILES = (".json", ".txt", ".model")
 
@@ -193,29 +191,13 @@ def _missing(checkpoint: Checkpoint, needs: Needs) -> list[str]:
 
 
 def _content_mark(checkpoint: Checkpoint) -> str:
-    """Eight digits of a hash over all small files and evenly spaced blocks of the weights.
+    """Eight digits of a hash over every byte of the small files and the weights.
 
     What lies beside a single file of weights does not belong to it.
     """
-    digest = hashlib.sha256()
     whole = checkpoint.form.config.endswith(".json")
     small = (path for path in checkpoint.folder.iterdir() if whole and path.suffix in _SMALL_FILES and path.is_file())
-    for path in sorted({*small, *checkpoint.weight_files()}, key=lambda path: path.name):
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size}:".encode())
-        for block in _blocks(path, size):
-            digest.update(block)
-    return digest.hexdigest()[:8]
-
-
-def _blocks(path: Path, size: int) -> Iterable[bytes]:
-    with path.open("rb") as file:
-        if size <= _BLOCKS * _BLOCK_BYTES:
-            yield file.read()
-            return
-        for number in range(_BLOCKS):
-            file.seek(number * (size - _BLOCK_BYTES) // (_BLOCKS - 1))
-            yield file.read(_BLOCK_BYTES)
+    return content_mark({*small, *checkpoint.weight_files()})
 
 
 def _cached(source: str, revision: str | None, form: Format) -> Checkpoint | None:

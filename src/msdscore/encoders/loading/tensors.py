@@ -1,23 +1,23 @@
-"""Read the tensors of a checkpoint without running anything that a file may hold."""
+"""Read the tensors of weight files without running anything that a file may hold."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from msdscore.encoders.loading.checkpoints import Checkpoint
 from msdscore.errors import WeightsError
 
 
-def read_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """All tensors of a checkpoint, by safetensors or `torch.load(weights_only=True)`.
+def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
+    """All tensors of some files, by safetensors or `torch.load(weights_only=True)`.
 
     Raises:
         WeightsError: a file is damaged, or holds anything but tensors.
     """
     tensors: dict[str, Tensor] = {}
-    for path in checkpoint.weight_files():
+    for path in files:
         try:
             tensors |= _tensors(path)
         except Exception as error:  # damaged files raise anything

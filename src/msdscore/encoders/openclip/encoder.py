@@ -201,7 +201,7 @@ def _local_tower(text: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
 
 def _fill(model: Any, plan: Plan, context: int) -> None:
     factory = require("open_clip.factory", extra="openclip")
-    tensors = read_tensors(plan.checkpoint)
+    tensors = read_tensors(plan.checkpoint.weight_files())
     state = merge_positions({key.removeprefix("module."): tensor for key, tensor in tensors.items()})
     state = factory.convert_state_dict(model, state)
     if "positional_embedding" in state and not hasattr(model, "positional_embedding"):

@@ -45,16 +45,23 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Windows:
+    """How the windows of a batch belong to its captions."""
+
+    own: Int[Tensor, "batch parts"]  # the windows of a caption, padded with its own first one
+    shares: Float[Tensor, "batch parts"]  # of each of them in the caption's pooled vector
+
+
+@dataclass(frozen=True, slots=True)
 class TextBatch:
     """Windows of all captions as one padded batch, and where each caption's tokens are in it."""
 
     ids: Int[Tensor, "windows positions"]
     attention: Bool[Tensor, "windows positions"]
-    windows: Int[Tensor, "batch points"]  # for each token of a caption: its window
-    positions: Int[Tensor, "batch points"]  # and its position there
+    window_of: Int[Tensor, "batch points"]  # for each token of a caption: its window
+    position: Int[Tensor, "batch points"]  # and its position there
     mask: Bool[Tensor, "batch points"]
-    own: Int[Tensor, "batch parts"]  # the windows of a caption, padded with its own first one
-    shares: Float[Tensor, "batch parts"]  # of each of them in the caption's pooled vector
+    windows: Windows
     layout: tuple[TokenLayout, ...]
 
 
@@ -129,11 +136,10 @@ def pack(captions: Sequence[Tokens], reading: Reading) -> TextBatch:
     return TextBatch(
         ids=_padded(rows, fill=reading.pad, width=width),
         attention=_padded([[1] * len(row) for row in rows], fill=0, width=width).bool(),
-        windows=_padded(windows, fill=0),
-        positions=_padded(positions, fill=0),
+        window_of=_padded(windows, fill=0),
+        position=_padded(positions, fill=0),
         mask=_padded([[1] * len(row) for row in windows], fill=0).bool(),
-        own=_own(plans),
-        shares=_shares(plans),
+        windows=Windows(_own(plans), _shares(plans)),
         layout=tuple(_layout(caption, plan) for caption, plan in zip(captions, plans, strict=True)),
     )
 
@@ -142,13 +148,18 @@ def unpack_tokens(
     states: Float[Tensor, "windows positions dim"], batch: TextBatch
 ) -> Float[Tensor, "batch points dim"]:
     """The state of every token of every caption, in caption order; padded places hold some other state."""
-    return states[batch.windows.to(states.device), batch.positions.to(states.device)]
+    return states[batch.window_of.to(states.device), batch.position.to(states.device)]
 
 
 def unpack_pooled(pooled: Float[Tensor, "windows dim"], batch: TextBatch) -> Float[Tensor, "batch dim"]:
-    """One unit vector a caption: the mean of its windows' unit vectors, weighted by the tokens they keep."""
-    shares = batch.shares.to(pooled.device).unsqueeze(-1)
-    return unit((unit(pooled)[batch.own.to(pooled.device)] * shares).sum(dim=1))
+    """One unit vector per caption from one vector per window."""
+    return join_windows(pooled, batch.windows)
+
+
+def join_windows(pooled: Float[Tensor, "windows dim"], windows: Windows) -> Float[Tensor, "batch dim"]:
+    """One unit vector per caption: the mean of its windows' unit vectors, weighted by the tokens they keep."""
+    shares = windows.shares.to(pooled.device).unsqueeze(-1)
+    return unit((unit(pooled)[windows.own.to(pooled.device)] * shares).sum(dim=1))
 
 
 def _plan(caption: Tokens, reading: Reading) -> tuple[Window, ...]:

@@ -1,25 +1,30 @@
-"""Which words of a caption can be seen in a picture: content words, told from function words by a fixed list."""
+"""Words of a caption: which of them can be seen in a picture, told from function words by one list, and their tokens."""
 
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
 
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
 from msdscore.encoders.text.windows import Span
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+# What `mini` was trained to leave out: words without a picture of their own, and talk about the picture itself.
 _LIST = """
-a an the this that these those some any each every all both no not
-i me my we us our you your he him his she her hers it its they them their who whom whose which what one ones
-and or but nor so yet if then than as while when where because though
-in on at by of to for from with without into onto off up down out over under through about around along across
-between among against near next toward towards behind beside beneath below above inside outside after before
-during within upon per via like
-is are was were be been being am do does did done has have had having can could will would shall should may
-might must get gets getting got
-there here very too also just only more most much many other another such same own several few
-it's he's she's there's that's isn't aren't wasn't don't doesn't can't
+a about above across after against all along also am among an and another any anyone anything apart appear appears are
+aren't around as at away back be been before behind being below beside besides between both but by can can't could d
+did do does doesn't doing don't done down during each every everyone few for from get gets getting go goes going gone
+got had has have having he he's her here him his how i if image in inside into is isn't it it's its just let lets like
+ll m made make makes making many may me might more most much must my near next no nor not of off on one one's ones
+onto or other others our out outside over own per photo photograph picture put puts putting re s same scene see seem
+seems seen sees several shall she she's should show showing shown shows so some somebody someone something such t take
+taken takes taking than that that's the their theirs them then there there's these they this those through to together
+too toward towards under up upon us various ve very via view was wasn't we were what when where which while whilst who
+whom whose why will with within without would yes you your
 """
-_FUNCTION_WORDS = frozenset(_LIST.split())
+STOP_WORDS = frozenset(_LIST.split())
 
 
 def words_at(text: str, spans: Sequence[Span]) -> tuple[str, ...]:
@@ -58,19 +63,53 @@ def every_word(text: str) -> frozenset[str]:
 
 
 def is_content(word: str) -> bool:
-    """Whether a lower-case word names something to see; signs and function words do not.
+    """Whether a lower-case word names something to see; signs and stop words do not.
 
     >>> is_content("dog"), is_content("the"), is_content("")
     (True, False, False)
     """
-    return bool(word) and word not in _FUNCTION_WORDS
+    return bool(word) and word not in STOP_WORDS
 
 
-def content_tokens(text: str, spans: Sequence[Span]) -> tuple[bool, ...]:
-    """For each token whether it belongs to a content word; all of them where the caption has no such word.
+def content_tokens(text: str, spans: Sequence[Span]) -> tuple[int, ...]:
+    """Numbers of the tokens that belong to content words: letters or digits in them, and no stop words.
 
-    >>> content_tokens("The dog", [(0, 3), (4, 7)]), content_tokens("The", [(0, 3)])
-    ((False, True), (True,))
+    Tokens whose spans touch are pieces of one word. A caption of stop words alone keeps all its tokens.
+
+    >>> content_tokens("a dog on grass", [(0, 1), (2, 5), (6, 8), (9, 12), (12, 14)])
+    (1, 3, 4)
     """
-    kept = tuple(is_content(word) for word in words_at(text, spans))
-    return kept if any(kept) else (True,) * len(spans)
+    kept = [number for word in token_words(text, spans) if _shows(text, spans, word) for number in word]
+    return tuple(kept) if kept else tuple(range(len(spans)))
+
+
+def token_words(text: str, spans: Sequence[Span]) -> list[list[int]]:
+    """Numbers of tokens, word by word: a word goes on while spans touch and both sides are letters or digits."""
+    words: list[list[int]] = []
+    for number, span in enumerate(spans):
+        if words and _joined(text, spans[number - 1], span):
+            words[-1].append(number)
+        else:
+            words.append([number])
+    return words
+
+
+def pick(
+    points: Float[Tensor, "batch points dim"], chosen: Sequence[Sequence[int]]
+) -> tuple[Float[Tensor, "batch kept dim"], Bool[Tensor, "batch kept"]]:
+    """The chosen points of every item, moved to the front, and their mask."""
+    width = max((len(own) for own in chosen), default=0)
+    rows = [[*own, *[0] * (width - len(own))] for own in chosen]
+    index = torch.tensor(rows, dtype=torch.int64, device=points.device).reshape(len(chosen), width)
+    sizes = torch.tensor([[len(own)] for own in chosen], device=points.device)
+    mask = torch.arange(width, device=points.device) < sizes
+    return points.gather(1, index.unsqueeze(-1).expand(-1, -1, points.shape[2])), mask
+
+
+def _joined(text: str, before: Span, after: Span) -> bool:
+    return before[1] >= after[0] > 0 and text[after[0] - 1].isalnum() and text[after[0] : after[0] + 1].isalnum()
+
+
+def _shows(text: str, spans: Sequence[Span], word: Sequence[int]) -> bool:
+    spelled = text[spans[word[0]][0] : spans[word[-1]][1]].lower()
+    return any(character.isalnum() for character in spelled) and spelled not in STOP_WORDS

@@ -65,7 +65,7 @@ def converted(checkpoint: Checkpoint) -> dict[str, Any]:
     Raises:
         WeightsError: files are damaged, or settings are missing.
     """
-    state = {_renamed(key): tensor for key, tensor in read_tensors(checkpoint).items()}
+    state = {_renamed(key): tensor for key, tensor in read_tensors(checkpoint.weight_files()).items()}
     config = checkpoint.read_json("config.json")
     try:
         return {"config": _config(config, state), "state_dict": state}

@@ -11,7 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from msdscore.encoders.base import Encoder, PatchLayout, Prepared, TokenLayout
-from msdscore.encoders.text.words import content_tokens
+from msdscore.encoders.text.tokens import Windows
+from msdscore.encoders.text.words import content_tokens, pick
 from msdscore.errors import ConfigError, unknown_name
 
 IMAGE_KINDS = ("encoder", "transformers", "timm", "mini")
@@ -30,12 +31,16 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a frozen tower sees: its local path, a global path where one is asked for, its own pooled vectors."""
+    """What a frozen tower sees: its local path, a global path where one is asked for, its own pooled vectors.
+
+    Where `windows` is given, the rows of `whole` and `pooled` are windows of captions, which it puts together.
+    """
 
     local: Points
     whole: Points | None
-    pooled: Float[Tensor, "batch pooled_dim"] | None
+    pooled: Float[Tensor, "rows pooled_dim"] | None
     layout: tuple[PatchLayout | TokenLayout, ...]
+    windows: Windows | None = None
 
     def __len__(self) -> int:
         return self.local.vectors.shape[0]
@@ -54,7 +59,7 @@ class ImageTowerSpec:
     kind: str = "encoder"
     source: str
     revision: str = ""
-    weights: str = ""  # timm: a file of tensors; empty: the hub's
+    weights: str = ""  # timm: a file of tensors; empty: the hub's. mini: a file of tuned convolutions, if there is one
     sha256: str = ""  # of the weights; checked when given
     levels: tuple[Level, ...] = (-1,)
     grid: int = 0  # 0: as the first level has it
@@ -202,19 +207,12 @@ class EncoderTexts:
 def keep_content(features: Features, texts: Sequence[str]) -> Features:
     """The same features with only the content words on the local path, moved to the front of each caption."""
     layouts = [layout for layout in features.layout if isinstance(layout, TokenLayout)]
-    kept = [content_tokens(text, layout.spans) for text, layout in zip(texts, layouts, strict=True)]
-    places = [[number for number, keep in enumerate(row) if keep] for row in kept]
-    width = max(map(len, places), default=0)
-    vectors = features.local.vectors
-    index = torch.tensor([row + [0] * (width - len(row)) for row in places], dtype=torch.long, device=vectors.device)
-    index = index.reshape(len(places), width)
-    mask = torch.tensor([[n < len(row) for n in range(width)] for row in places], dtype=torch.bool)
-    points = vectors.gather(1, index.unsqueeze(-1).expand(-1, -1, vectors.shape[2]))
+    chosen = [content_tokens(text, layout.spans) for text, layout in zip(texts, layouts, strict=True)]
     fewer = tuple(
-        replace(layout, spans=tuple(layout.spans[place] for place in row))
-        for layout, row in zip(layouts, places, strict=True)
+        replace(layout, spans=tuple(layout.spans[number] for number in own))
+        for layout, own in zip(layouts, chosen, strict=True)
     )
-    return replace(features, local=Points(points, mask.reshape(index.shape).to(vectors.device)), layout=fewer)
+    return replace(features, local=Points(*pick(features.local.vectors, chosen)), layout=fewer)
 
 
 def feature_dims(found: Features) -> tuple[int, int, int]:

@@ -18,7 +18,8 @@ from msdscore.encoders.aligned.towers.base import (
 from msdscore.encoders.aligned.towers.transformers import TransformersImages, TransformersTexts
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.loading.checkpoints import find_checkpoint, looks_like_hub_name
-from msdscore.encoders.loading.files import locate, verify_files
+from msdscore.encoders.loading.hashing import verify_files
+from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import WeightsError
 
@@ -45,7 +46,7 @@ def load_image_tower(
     if spec.kind == "mini":
         from msdscore.encoders.aligned.towers.mini import Lite2Images
 
-        return Lite2Images(spec, where)
+        return Lite2Images(spec, where, base=base)
     source = locate(spec.source, base=base)
     if spec.kind == "transformers":
         return TransformersImages(spec, where, source=source)

@@ -13,7 +13,9 @@ from msdscore.encoders.aligned.towers.transformers import all_points, frozen, jo
 from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
-from msdscore.encoders.loading.files import locate, verify_files
+from msdscore.encoders.loading.tensors import read_tensors
+from msdscore.encoders.loading.hashing import verify_files
+from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_picture, stack_pixels
 from msdscore.errors import ConfigError, WeightsError, require, unknown_name
 
@@ -34,7 +36,7 @@ class TimmImages:
         model = _model(timm, spec.source, self._side)
         self.files: tuple[Path, ...] = _weight_files(spec, model, base)
         verify_files(self.files, spec.sha256, source=spec.weights or spec.source)
-        load_by_name_or_order(model, _read_tensors(self.files), source=spec.weights or spec.source)
+        load_by_name_or_order(model, read_tensors(self.files), source=spec.weights or spec.source)
         self._indices = _indices(model, (*spec.levels, *(spec.global_levels if where.whole else ())))
         self._steps = _preprocessing(model.pretrained_cfg, spec, self._side)
         self._model = frozen(model, self._place)
@@ -103,23 +105,6 @@ def _weight_files(spec: ImageTowerSpec, model: Any, base: Path | None) -> tuple[
     if not name:
         raise WeightsError(f"timm knows no weights of {spec.source!r}; give a file of them as image.weights")
     return find_checkpoint(str(name), revision=spec.revision or None).weight_files()
-
-
-def _read_tensors(files: Sequence[Path]) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for path in files:
-        try:
-            if path.suffix == ".safetensors":
-                from safetensors.torch import load_file
-
-                tensors.update(load_file(path))
-            else:
-                tensors.update(torch.load(path, map_location="cpu", weights_only=True))
-        except Exception as error:  # damaged files raise anything
-            raise WeightsError(
-                f"weights {path.name!r} cannot be read ({type(error).__name__}); fetch them again"
-            ) from error
-    return tensors
 
 
 def load_by_name_or_order(model: Any, tensors: Mapping[str, Tensor], *, source: str) -> None:

@@ -22,7 +22,7 @@ from msdscore.encoders.aligned.towers.base import (
 from msdscore.encoders.backbone import Placement, place
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
-from msdscore.encoders.loading.files import verify_files
+from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.transformers import load_model, load_preprocessing, load_tokenizer
 from msdscore.encoders.text.tokens import (
     Reading,
