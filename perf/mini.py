@@ -11,7 +11,7 @@ from PIL import Image
 
 from msdscore.encoders.base import encode_pictures
 from msdscore.encoders.mini import lite2
-from msdscore.encoders.mini.encoder import load_mini
+from msdscore.encoders.registry import load_encoder
 
 COUNT = 32
 
@@ -28,7 +28,7 @@ def seconds(work, repeats=5):
 
 
 def main():
-    encoder = load_mini(device="cpu")
+    encoder = load_encoder("mini", device="cpu")
     noise = np.random.RandomState(0)
     pictures = [Image.fromarray(noise.randint(0, 255, (240, 320, 3), dtype=np.uint8)) for _ in range(COUNT)]
     captions = [f"a dog number {number} runs on the wet sand of a beach" for number in range(COUNT)]

@@ -1,5 +1,8 @@
 """What all tests share: shapes in annotations are checked while they run, and examples are the same in every run."""
 
+import os
+
+import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
@@ -8,3 +11,9 @@ install_import_hook("msdscore.core", "beartype.beartype")
 # Timing is not a property of the code under test on a shared machine.
 settings.register_profile("msdscore", deadline=None, derandomize=True)
 settings.load_profile("msdscore")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _home(tmp_path_factory):
+    """What is kept between runs stays out of the user's own folder."""
+    os.environ["MSDSCORE_HOME"] = str(tmp_path_factory.mktemp("home"))

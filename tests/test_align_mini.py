@@ -1,6 +1,5 @@
 """The recipe `mini` on its real backbones: towers, a few steps by heart, and an export that loads as the shipped one."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from typer.testing import CliRunner
 
 from align_data import draw, make_rows, source, things
 from msdscore.align.data.formats import open_pairs
-from msdscore.align.export import export, export_mini
+from msdscore.align.export import export
 from msdscore.align.features.batch import make_batch, picture_references
 from msdscore.align.losses.objective import objective
 from msdscore.align.processes import World
@@ -23,12 +22,10 @@ from msdscore.align.run.towers import open_towers
 from msdscore.align.run.train import train
 from msdscore.cli.app import app
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
-from msdscore.encoders.aligned.towers.base import ImageTowerSpec, Points, TextTowerSpec
+from msdscore.encoders.aligned.towers.base import Features, ImageTowerSpec, Points, TextTowerSpec
 from msdscore.encoders.aligned.towers.load import tower_dims
 from msdscore.encoders.base import encode_pictures, prepare_all
-from msdscore.encoders.loading.packages import read_tensors
-from msdscore.encoders.mini.encoder import load_mini, shipped_folder
-from msdscore.encoders.mini.heads import HeadSizes, MiniHeads
+from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.scorer import Scorer
@@ -66,41 +63,39 @@ def run(rows, tmp_path_factory):
 
 def test_the_towers_see_what_the_shipped_encoder_sees():
     """The shipped heads on the tool's towers give the shipped encoder's vectors."""
-    recipe, shipped = load_recipe("mini"), load_mini(device="cpu")
+    recipe, shipped = load_recipe("mini"), load_encoder("mini", device="cpu")
     towers = open_towers(recipe, torch.device("cpu"))
     assert tower_dims(*towers) == (SideDims(1752, 1752), SideDims(1536, 768, 384))
     heads = shipped._parts.heads
     pictures, seen = encode_pictures(shipped, PICTURES[:2]), towers[0].features(prepare_all(towers[0], PICTURES[:2]))
-    points = torch.nn.functional.normalize(heads.li(seen.local.vectors), dim=-1)
-    assert torch.allclose(points, pictures.points, atol=1e-5)
-    pooled = torch.nn.functional.normalize(heads.gi(seen.whole.vectors[:, 0]), dim=-1)
-    assert torch.allclose(pooled, pictures.pooled, atol=1e-5)
+    projected = heads.project_images(seen)
+    assert torch.allclose(projected.points, pictures.points, atol=1e-5)
+    assert torch.allclose(projected.pooled, pictures.pooled, atol=1e-5)
     texts, read = shipped.encode_texts(CAPTIONS), towers[1].features(CAPTIONS)
     assert read.layout == texts.layout
     assert torch.equal(read.local.mask, texts.mask)
-    tokens = torch.nn.functional.normalize(heads.lt(read.local.vectors), dim=-1)
-    assert torch.allclose(tokens[texts.mask], texts.points[texts.mask], atol=1e-5)
-    pooled = heads.gt(read.whole.vectors, read.whole.mask) + heads.gt2(read.pooled)
-    assert torch.allclose(torch.nn.functional.normalize(pooled, dim=-1), texts.pooled, atol=1e-5)
+    projected = heads.project_texts(read)
+    assert torch.allclose(projected.points, texts.points, atol=1e-5)
+    assert torch.allclose(projected.pooled, texts.pooled, atol=1e-5)
 
 
-def test_long_captions_keep_all_windows_on_the_global_path():
-    tower = open_towers(load_recipe("mini"), torch.device("cpu"))[1]
-    features = tower.features(["a dog", "a dog runs on the beach . " * 100])
-    assert features.layout[1].windows > 1
-    assert features.whole.mask.sum(dim=1).tolist()[0] == 4
-    assert int(features.whole.mask[1].sum()) >= 700 + 2 * features.layout[1].windows
-    alone = tower.features(["a dog"])
-    assert torch.allclose(features.pooled[:1], alone.pooled, atol=1e-5)
+def test_long_captions_are_one_row_in_training_and_windows_in_scoring():
+    long = "a dog runs on the beach . " * 100
+    features = open_towers(load_recipe("mini"), torch.device("cpu"))[1].features(["a dog", long])
+    assert len(features.whole.vectors) == len(features.pooled) == 2
+    assert features.layout[1].cut > 0
+    encoder = load_encoder("mini", device="cpu")
+    found = encoder.encode_texts(["a dog", long])
+    assert (found.layout[1].windows, found.layout[1].cut) == (2, 0)
+    assert torch.allclose(found.pooled[:1], encoder.encode_texts(["a dog"]).pooled, atol=1e-5)
 
 
 def test_the_recipe_has_the_shipped_structure_and_numbers():
     recipe = load_recipe("mini")
     heads = AlignedHeads(recipe.heads, SideDims(1752, 1752), SideDims(1536, 768, 384))
-    config = json.loads((shipped_folder() / "config.json").read_text(encoding="utf-8"))
-    layers = {key: tuple(config["heads"][key]) for key in ("pooled_layers", "local_layers")}
-    shipped = MiniHeads(HeadSizes(**config["heads"] | layers))
-    assert sum(p.numel() for p in heads.parameters()) == sum(p.numel() for p in shipped.parameters())
+    shipped = load_encoder("mini", device="cpu")._parts.heads
+    assert recipe.heads == shipped.spec
+    assert {n: v.shape for n, v in heads.state_dict().items()} == {n: v.shape for n, v in shipped.state_dict().items()}
     loss = recipe.loss
     assert (loss.contrastive, loss.relevance, loss.grounded, loss.bias) == (1.0, 1.0, 1.0, 0.5)
     assert (loss.local, loss.word, loss.local_relevance, loss.kl) == (0.5, 1.0, 0.5, 0.2)
@@ -116,41 +111,27 @@ def test_every_term_of_the_recipe_is_learned(run):
         assert curve[-1][name] < curve[0][name], name
 
 
-def test_the_export_loads_as_mini_and_gives_the_vectors_of_the_run(run, tmp_path):
-    folder = export_mini(run, tmp_path / "mini", PICTURES)
-    made, shipped = load_mini(str(folder), device="cpu"), load_mini(device="cpu")
-    assert made._parts.heads.sizes == shipped._parts.heads.sizes
-    assert (made.recommended, made._parts.stop_words) == (shipped.recommended, shipped._parts.stop_words)
+def test_the_export_brings_its_bank_and_gives_the_vectors_of_the_run(run, tmp_path):
+    made = load_encoder(str(export(run, tmp_path / "mini", background=PICTURES)), device="cpu")
+    shipped = load_encoder("mini", device="cpu")
+    assert made.recommended == shipped.recommended
     assert made.bank.images.means.shape == (8, 8, 256)
-    # The other form of export holds the same heads over the same towers.
-    aligned = load_encoder(str(export(run, tmp_path / "aligned")), device="cpu")
-    for ours, theirs in (
-        (encode_pictures(made, PICTURES), encode_pictures(aligned, PICTURES)),
-        (made.encode_texts(CAPTIONS), aligned.encode_texts(CAPTIONS)),
-    ):
-        assert torch.allclose(ours.pooled, theirs.pooled, atol=1e-5)
-        assert torch.allclose(ours.points[ours.mask], theirs.points[theirs.mask], atol=1e-5)
+    plain = load_encoder(str(export(run, tmp_path / "plain")), device="cpu")
+    assert (plain.bank, plain.recommended) == (None, None)
+    heads, towers = read_run(run)[1], open_towers(read_run(run)[0], torch.device("cpu"))
+    seen = heads.project_images(towers[0].features(prepare_all(towers[0], PICTURES)))
+    read = heads.project_texts(towers[1].features(CAPTIONS))
+    # Stored in half precision.
+    for ours, theirs in ((encode_pictures(made, PICTURES), seen), (made.encode_texts(CAPTIONS), read)):
+        assert torch.allclose(ours.pooled, theirs.pooled, atol=5e-3)
+        assert torch.allclose(ours.points[ours.mask], theirs.points[theirs.mask], atol=5e-3)
     scores = Scorer(made).rank(PICTURES[0], ["a red square", "the circle is blue"])
     assert scores[0].caption == "a red square"
 
 
-def test_the_bank_is_the_one_that_the_scorer_would_build(run, tmp_path):
-    from msdscore.scoring.bank import build_bank
-    from msdscore.scoring.pipeline import recommended_config
-
-    made = load_mini(str(export_mini(run, tmp_path / "mini", PICTURES)), device="cpu")
-    built = build_bank(made, recommended_config(made), PICTURES).bank.images
-    # Stored in half precision.
-    assert torch.allclose(made.bank.images.means, built.means, atol=2e-3)
-
-
-def test_exports_that_cannot_be_mini_say_why(run, rows, tmp_path):
+def test_a_bank_of_one_picture_is_refused(run, tmp_path):
     with pytest.raises(ConfigError, match="expected at least 2 background pictures, got 1"):
-        export_mini(run, tmp_path / "a", PICTURES[:1])
-    other = load_recipe("mini", changes=[*SMALL, "train.steps=1", "heads.mean_hidden=0"])
-    train(other, rows, tmp_path / "other", options=CPU)
-    with pytest.raises(ConfigError, match=r"heads of this run are not built as those of mini \(gt2"):
-        export_mini(tmp_path / "other", tmp_path / "b", PICTURES)
+        export(run, tmp_path / "a", background=PICTURES[:1])
 
 
 def test_references_are_means_of_frozen_sentence_vectors(rows):
@@ -188,11 +169,15 @@ def test_a_pool_head_never_looks_at_padding_and_survives_empty_items():
     vectors, mask = torch.randn(2, 3, 6), torch.tensor([[True, True, False], [False, False, False]])
     garbage = vectors.masked_fill(~mask.unsqueeze(-1), 1e4)
     mean = torch.randn(2, 7)
-    found = [heads._own(heads.global_text, Points(points, mask), mean) for points in (vectors, garbage)]
+    found = [read(heads, points, mask, mean).pooled for points in (vectors, garbage)]
     assert torch.allclose(found[0][0], found[1][0], atol=1e-5)
     assert all(bool(torch.isfinite(pooled).all()) for pooled in found)
     with pytest.raises(ConfigError, match="mean_hidden needs a text tower with pooled vectors"):
-        heads._own(heads.global_text, Points(vectors, mask), None)
+        read(heads, vectors, mask, None)
+
+
+def read(heads, vectors, mask, pooled):
+    return heads.project_texts(Features(Points(vectors, mask), Points(vectors, mask), pooled, ()))
 
 
 @pytest.mark.parametrize(
@@ -232,4 +217,4 @@ def test_backbones_are_read_from_either_kind_of_file(tmp_path):
     save_file(numbers, tmp_path / "a.safetensors")
     torch.save(numbers, tmp_path / "a.pth")
     for name in ("a.safetensors", "a.pth"):
-        assert torch.equal(read_tensors(tmp_path / name)["a"], numbers["a"])
+        assert torch.equal(read_tensors([tmp_path / name])["a"], numbers["a"])

@@ -6,12 +6,14 @@ import subprocess
 import sys
 import threading
 import time
+from hashlib import file_digest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 from urllib.parse import unquote
 
 import pytest
 
+from msdscore.encoders.loading import hashing
 from msdscore.encoders.loading.checkpoints import _fetch_error, _wanted, find_checkpoint, find_file, model_type
 from msdscore.errors import WeightsError
 
@@ -79,6 +81,47 @@ def test_the_mark_changes_with_the_weights_and_the_settings(folder):
     second = find_checkpoint(str(folder)).mark
     (folder / "tokenizer.json").write_text("{ }")
     assert len({first, second, find_checkpoint(str(folder)).mark}) == 3
+
+
+def test_every_byte_of_the_weights_counts(folder):
+    """A fine-tune may change any part of a large file and nothing else."""
+    weights = folder / "model.safetensors"
+    content = bytearray(bytes(range(256)) * 16384)
+    marks = set()
+    for place in (None, 5_000, 1_234_567, len(content) // 2 + 1):
+        changed = bytearray(content)
+        if place is not None:
+            changed[place] ^= 1
+        weights.write_bytes(changed)
+        marks.add(find_checkpoint(str(folder)).mark)
+    assert len(marks) == 4
+
+
+def test_what_was_hashed_once_is_not_read_again_until_it_changes(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("MSDSCORE_HOME", str(tmp_path / "home"))
+    weights = folder / "model.safetensors"
+    reads = []
+    monkeypatch.setattr(hashing, "file_digest", lambda file, kind: reads.append(file.name) or file_digest(file, kind))
+    fresh = hashing.file_sha256(weights)  # written a moment ago: it may change again without a new time
+    assert hashing.file_sha256(weights) == fresh
+    assert len(reads) == 2
+    os.utime(weights, ns=(10**18, 10**18))
+    for _ in range(3):
+        assert hashing.file_sha256(weights) == fresh
+    assert len(reads) == 3
+    weights.write_bytes(weights.read_bytes()[::-1])
+    os.utime(weights, ns=(2 * 10**18, 10**18 + 1))
+    assert hashing.file_sha256(weights) != fresh
+    for kept in (tmp_path / "home" / "hashes").iterdir():
+        kept.write_text("damaged")
+    assert len({hashing.file_sha256(weights), hashing.file_sha256(weights)}) == 1
+
+
+def test_a_home_that_cannot_be_written_is_no_obstacle(folder, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MSDSCORE_HOME", str(tmp_path / "file"))
+    os.utime(folder / "model.safetensors", ns=(10**18, 10**18))
+    assert len(find_checkpoint(str(folder)).mark) == 8
 
 
 def test_shards_are_found_by_their_index(folder):

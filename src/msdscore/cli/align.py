@@ -83,20 +83,17 @@ def export(
     dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
     background: Annotated[
         Path | None,
-        typer.Option(help="Recipe mini: folder of background pictures; writes the form of the shipped one."),
+        typer.Option(help="Folder of background pictures: the encoder brings its own bank."),
     ] = None,
     limit: Annotated[int, typer.Option(min=2, help="How many background pictures at most.")] = 128,
 ) -> None:
     """Write a run as an encoder that loads by its folder's name."""
     from msdscore.align.export import export as write
-    from msdscore.align.export import export_mini
     from msdscore.cli.bank import spread_over
     from msdscore.io.images import open_image
 
-    if background is None:
-        made = write(run, folder, dtype=dtype)
-    else:
-        made = export_mini(run, folder, [open_image(path) for path in spread_over(background, limit)])
+    pictures = [] if background is None else [open_image(path) for path in spread_over(background, limit)]
+    made = write(run, folder, dtype=dtype, background=pictures)
     typer.echo(f"{made}: load it with --encoder {folder}")
 
 

@@ -31,12 +31,13 @@ class EncoderRow:
     options: Mapping[str, Any] = field(default_factory=_no_options, hash=False)
 
 
+MINI_FOLDER = "package:msdscore/encoders/mini/weights"  # the embedded default, as `align export` writes it
+
 _ALIGNED = "msdscore.encoders.aligned.encoder:load_aligned"
 _CLIP = "msdscore.encoders.clip:load_clip"
 _SIGLIP = "msdscore.encoders.siglip.encoder:load_siglip"
 _BLIP = "msdscore.encoders.blip:load_blip"
-_OPEN_ALIGNED = "msdscore.encoders.aligned.encoder:load_aligned"
-_CLIP = "msdscore.encoders.openclip.encoder:load_openclip"
+_OPEN_CLIP = "msdscore.encoders.openclip.encoder:load_openclip"
 _VLM = "msdscore.encoders.vlm.encoder:load_vlm"
 
 _WIT = "400 million image-text pairs of the web (OpenAI, not published)"
@@ -136,7 +137,7 @@ ROWS: tuple[EncoderRow, ...] = (
         name="mini",
         loader=_ALIGNED,
         family="msdscore-aligned",
-        source="package:msdscore/encoders/mini/weights",
+        source=MINI_FOLDER,
         licence="Apache-2.0",
         parameters=33,
         context=512,

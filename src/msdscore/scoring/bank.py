@@ -8,22 +8,19 @@ from pathlib import Path
 
 import torch
 from PIL.Image import Image
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
 
 from msdscore.core.calibration import Bank
 from msdscore.core.mixture import Mixture
 from msdscore.core.schedule import PointSet, fit_all
 from msdscore.encoders.base import Embeddings, Encoder, encode_pictures
-from msdscore.errors import ConfigError, RunError, WeightsError
+from msdscore.encoders.loading.banks import bank_bytes, bank_tensors, read_bank
+from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import write_bytes
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.scoring.batches import encode_by_length, encode_in_batches
 from msdscore.scoring.comparison import fit_settings
 from msdscore.scoring.config import MSDConfig
-
-FORMAT = "msdscore-bank-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,33 +80,16 @@ def build_bank(
 
 def save_bank(named: NamedBank, path: Path) -> None:
     """Write a bank as safetensors."""
-    metadata = {"format": FORMAT, "encoder": named.encoder, "kappa": repr(named.bank.images.kappa)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, save(_tensors(named.bank), metadata=metadata), folder=path.parent)
+        write_bytes(path, bank_bytes(named.bank, encoder=named.encoder), folder=path.parent)
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error}); choose another -o") from error
 
 
 def load_bank(path: Path) -> NamedBank:
     """Read a bank that `save_bank` wrote."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118, no mapping
-    except (OSError, SafetensorError) as error:
-        raise WeightsError(f"{path}: cannot be read as a bank ({error}); build one with: msdscore bank") from error
-    if metadata.get("format") != FORMAT:
-        raise WeightsError(f"{path}: is no bank of background pictures; build one with: msdscore bank")
-    return named_bank(tensors, kappa=float(metadata["kappa"]), encoder=metadata["encoder"])
-
-
-def named_bank(tensors: dict[str, Tensor], *, kappa: float, encoder: str) -> NamedBank:
-    """A bank from its tensors: `images.means`, `images.log_weights`, and `texts.*` where there are captions."""
-    texts = None
-    if "texts.means" in tensors:
-        texts = Mixture(tensors["texts.means"], tensors["texts.log_weights"], kappa)
-    bank = Bank(Mixture(tensors["images.means"], tensors["images.log_weights"], kappa), texts)
+    bank, encoder = read_bank(path)
     return NamedBank(_mark(bank), encoder, bank)
 
 
@@ -128,13 +108,6 @@ def _mixtures(side_batch: Embeddings, keys: Sequence[int], config: MSDConfig, *,
     return _moved(fit_all(points, fit_settings(config, config.components[side])), torch.device("cpu"))
 
 
-def _tensors(bank: Bank) -> dict[str, Tensor]:
-    sides = {"images": bank.images} | ({} if bank.texts is None else {"texts": bank.texts})
-    tensors = {f"{side}.means": mixture.means for side, mixture in sides.items()}
-    tensors |= {f"{side}.log_weights": mixture.log_weights for side, mixture in sides.items()}
-    return {name: tensor.contiguous() for name, tensor in tensors.items()}
-
-
 def _mark(bank: Bank) -> str:
     """Size and a short hash of the content, e.g. `128@1f0c9a2b`."""
-    return f"{len(bank.images)}@{sha256(save(_tensors(bank))).hexdigest()[:8]}"
+    return f"{len(bank.images)}@{sha256(save(bank_tensors(bank))).hexdigest()[:8]}"

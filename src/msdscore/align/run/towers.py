@@ -32,7 +32,9 @@ class KnownTowers:
 
 def open_towers(recipe: Recipe, device: torch.device) -> Towers:
     """The frozen towers of a recipe."""
-    where = TowerPlace(device=str(device), whole=recipe.heads.pool == "own")
+    # Rows of the global path of mini are windows: one per caption, so that features can be kept by caption.
+    long_text = "cut" if recipe.text.kind == "mini" else "window"
+    where = TowerPlace(device=str(device), whole=recipe.heads.pool == "own", long_text=long_text)
     return load_towers(recipe.image, recipe.text, where)
 
 

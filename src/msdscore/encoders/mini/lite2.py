@@ -79,7 +79,7 @@ class Convolution(nn.Module):
 def _fused() -> Any | None:
     """Convolution and ReLU6 in one pass over the memory, as torch's compiler calls it; None where torch lacks it.
 
-    The same bits as one after the other, in less time (perf/mini.py).
+    The same numbers as one after the other up to rounding, in less time (perf/mini.py).
     """
     return getattr(torch.ops.mkldnn, "_convolution_pointwise", None) if torch.backends.mkldnn.is_available() else None
 

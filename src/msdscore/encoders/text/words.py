@@ -1,4 +1,4 @@
-"""Words of a caption: which of them can be seen in a picture, told from function words by one list, and their tokens."""
+"""Words of a caption: which can be seen in a picture, told from function words by one list, and their tokens."""
 
 import re
 from bisect import bisect_right
