@@ -89,7 +89,7 @@ def test_missing_scores_and_items_are_left_out_and_counted(tmp_path, crepe):
     root = make_sugarcrepe(tmp_path)
     items = load("sugarcrepe", root).items
     write_rows(tmp_path / "given.jsonl", [{"id": item.id, "scores": [1, 0]} for item in items[:9]])
-    label = f"file:{tmp_path / 'given.jsonl'}"
+    label = f"file:{tmp_path / 'given.jsonl'},partial=true"
     other = bench(root, "sugarcrepe", tmp_path / "other.json", (label,), limit=12)
     found = compare_sides(open_side(str(other)), open_side(f"{crepe}:cosine"), how=HOW)
     assert found.not_in_both == 4

@@ -41,10 +41,16 @@ def test_pair_figures_count_ties_as_wrong_and_nan_as_missing() -> None:
 
 
 def test_intervals_resample_pictures() -> None:
-    figure = evaluate(benchmark("foil"), _pairs([""] * 40), np.tile([1.0, 0.0], (40, 1)), how=_QUICK)[0]
-    assert figure.name == "accuracy/all"
-    assert figure.interval is not None
-    assert (figure.interval.n, figure.interval.method) == (20, "cluster bootstrap")
+    scores = np.tile([1.0, 0.0], (40, 1))
+    whole = evaluate(benchmark("foil"), _pairs([""] * 40), scores, how=_QUICK)[0]
+    scores[0] = 0.0, 1.0
+    most = evaluate(benchmark("foil"), _pairs([""] * 40), scores, how=_QUICK)[0]
+    assert whole.name == "accuracy/all"
+    assert whole.interval is not None
+    assert most.interval is not None
+    assert (whole.interval.n, whole.interval.method) == (20, "cluster exact binomial")
+    assert (most.interval.n, most.interval.method) == (20, "cluster bootstrap")
+    assert whole.interval.low < 0.85
 
 
 def test_pascal_ties_are_half_officially_and_wrong_for_the_authors() -> None:

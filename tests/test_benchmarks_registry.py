@@ -38,14 +38,16 @@ NO_ROW = "toy"
 @pytest.mark.parametrize("row", registry.BENCHMARKS, ids=lambda row: row.name)
 def test_rows_are_whole(row: Benchmark) -> None:
     assert callable(resolve(row.reader))
-    assert callable(resolve(row.figures))
-    assert row.protocols[:2] == ("official", "authors")
-    assert all((row.title, row.licence, row.size, row.source, row.files, row.citation))
+    for target in filter(None, (row.figures, row.statistics, row.credits, row.rows)):
+        assert callable(resolve(target))
+    assert bool(row.figures) != bool(row.statistics)
+    assert row.protocols[0] == "official"
+    assert all((row.title, row.licence, row.size, row.source, row.files, row.citation, row.counting))
 
 
 def test_names_are_unique_and_the_issue_is_covered() -> None:
     names = [row.name for row in registry.BENCHMARKS]
-    assert len(set(names)) == len(names) == 13
+    assert len(set(names)) == len(names) == 16
 
 
 @pytest.mark.parametrize("row", registry.BENCHMARKS, ids=lambda row: row.name)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from coloured_pairs import two_coloured, write_pairs
 from msdscore import Scorer
 from msdscore.benchmarks.base import Pair
-from msdscore.benchmarks.readers.sugarcrepe import read
+from msdscore.benchmarks.registry import load
 from msdscore.cli.app import app
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, InputError
@@ -27,7 +27,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pairs(root):
-    return list(read(root).items)
+    return list(load("sugarcrepe", root).items)
 
 
 @pytest.fixture(scope="module")

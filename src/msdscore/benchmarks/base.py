@@ -9,7 +9,7 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from msdscore.errors import InputError
+from msdscore.errors import ConfigError, InputError
 from msdscore.io.parquet_images import StoredImage
 
 Image = Path | StoredImage
@@ -40,7 +40,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """A picture with one caption and what people thought of it, one rating per judge."""
+    """A picture with one caption and what people thought of it, one rating per judge.
+
+    `system` wrote the caption; `scales` holds further ratings of it by name, such as precision and recall.
+    """
 
     id: str
     image: Image
@@ -48,11 +51,21 @@ class Rated:
     ratings: tuple[float, ...]
     references: tuple[str, ...] = ()
     subset: str = ""
+    system: str = ""
+    scales: tuple["Scale", ...] = ()
 
     @property
     def captions(self) -> tuple[str, ...]:
         """The one candidate to score."""
         return (self.caption,)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """One named rating of a caption."""
+
+    name: str
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +129,32 @@ class Reading(Generic[ItemT]):
 class Benchmark:
     """The registry row of a benchmark: what it is, what must lie where, who reads it and who counts.
 
-    `reader`, `figures` and `credits` are "module:function" strings, imported when used; `credits` gives one value
-    an item, by which two metrics are compared (empty: the figures are correlations). `protocols` names the ways
-    of counting, the default first.
+    `reader`, `rows`, `figures`, `credits` and `statistics` are "module:function" strings, imported when used. `rows`
+    reads the rows form (`NAME.jsonl`), `rows_name` is the word of its file name where that is not the benchmark's.
+    Two metrics are compared by `credits`, one value per item, or by `statistics` of the items where figures are no
+    means. `counting` says in words how scores become figures; `protocols` names the ways, the default first.
     """
 
     name: str
     title: str
     kind: Kind
     reader: str
-    figures: str
     licence: str
     size: str
     source: str
     files: tuple[str, ...]
     citation: str
+    figures: str = ""
+    rows: str = ""
+    rows_name: str = ""
     credits: str = ""
+    statistics: str = ""
+    counting: str = ""
     protocols: tuple[str, ...] = ("official", "authors")
+
+    def __post_init__(self) -> None:
+        if not (self.figures or self.statistics):
+            raise ConfigError(f"benchmark {self.name} needs figures or statistics, got neither")
 
 
 def picture_key(image: Image) -> str:

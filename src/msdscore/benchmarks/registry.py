@@ -8,6 +8,7 @@ from typing import Any
 
 from msdscore.benchmarks.base import Benchmark, Reading
 from msdscore.benchmarks.protocols.counting import resolve
+from msdscore.benchmarks.readers.rows import find_rows
 from msdscore.benchmarks.table import BENCHMARKS
 from msdscore.errors import InputError, unknown_name
 
@@ -38,9 +39,13 @@ def benchmark(name: str) -> Benchmark:
 
 def load(name: str, root: str | Path, **options: Any) -> Reading[Any]:
     """Read a benchmark's released files under `root`; `options` are those of its reader (split, seed …)."""
-    reader = resolve(benchmark(name).reader)
-    _check_options(name, reader, options)
-    reading: Reading[Any] = reader(Path(root), **options)
+    row, place = benchmark(name), Path(root)
+    rows = find_rows(place, row.rows_name or name) if row.rows else None
+    if rows is None and place.is_file():
+        raise InputError(f"{place}: expected a folder, or a .jsonl file of rows")
+    reader = resolve(row.rows if rows else row.reader)
+    _check_options(f"{name} (rows form)" if rows else name, reader, options)
+    reading: Reading[Any] = reader(rows or place, **options)
     if not reading.items:
         raise InputError(f"{name}: the files under {root} hold no items")
     return reading

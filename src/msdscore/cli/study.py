@@ -84,9 +84,9 @@ def _prepare(
     device: str,
     batch_size: int,
 ) -> "tuple[Pipeline, list[Pair]]":
-    from msdscore.benchmarks.readers.sugarcrepe import read
+    from msdscore.benchmarks.registry import load
 
-    pairs = list(read(root).items)
+    pairs = list(load("sugarcrepe", root).items)
     scorer = options.make_scorer(
         encoder, preset, change, encoder_options=[], bank=bank, batch_size=batch_size, max_pixels=None, device=device
     )

@@ -101,11 +101,29 @@ def pearson(columns: Columns, weights: Floats | None = None) -> float:
     return _linear(columns.first, columns.second, _weights(columns, weights))
 
 
+def auc(columns: Columns, weights: Floats | None = None) -> float:
+    """Area under the ROC curve of the first column for the items whose second is the higher of two values.
+
+    >>> auc(prepare([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]))
+    0.75
+    """
+    w = _weights(columns, weights)
+    if columns.second_groups.max(initial=0) > 1:
+        raise InputError("AUC needs labels of two values")
+    right = columns.second_groups == 1
+    many, few = float(w[right].sum()), float(w[~right].sum())
+    if len(np.unique(columns.second_groups)) < 2 or many == 0 or few == 0:
+        return float("nan")
+    ranks = _mid_ranks(columns.first_groups, w)
+    return float((w[right] @ ranks[right] - many * (many + 1) / 2) / (many * few))
+
+
 MEASURES: dict[str, Measure] = {
     "kendall_b": kendall_b,
     "kendall_c": kendall_c,
     "spearman": spearman,
     "pearson": pearson,
+    "auc": auc,
 }
 
 

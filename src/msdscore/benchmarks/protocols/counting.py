@@ -1,6 +1,6 @@
 """Scores in, official figures out: one call for every benchmark, protocol and metric."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from msdscore.benchmarks.base import Benchmark, Item
-from msdscore.benchmarks.protocols.figure import Figures, Sheet
+from msdscore.benchmarks.protocols.figure import Figure, Figures, Sheet
+from msdscore.benchmarks.protocols.lengths import matched_pairs, matched_ratings
 from msdscore.errors import InputError, unknown_name
 from msdscore.stats.resample import DEFAULT, Resampling
 
@@ -24,7 +25,7 @@ def evaluate(
     protocol: str = "official",
     how: Resampling = DEFAULT,
 ) -> Figures:
-    """The benchmark's figures, the headline first, from one row of scores an item, one score a caption.
+    """The benchmark's figures, the headline first, from one row of scores per item, one score per caption.
 
     A NaN means that no score could be made: it is dropped and counted. Higher scores mean better captions.
     """
@@ -85,9 +86,23 @@ def count(
     judged: bool = False,
 ) -> Figures:
     """The figures; with `judged` the scores are verdicts as numbers, on which no tie threshold is put."""
-    sheet = make_sheet(benchmark, items, scores, protocol=protocol, how=how, judged=judged)
-    figures: Figures = resolve(benchmark.figures)(sheet)
-    return figures
+    return figures_of(benchmark)(make_sheet(benchmark, items, scores, protocol=protocol, how=how, judged=judged))
+
+
+def figures_of(benchmark: Benchmark) -> Callable[[Sheet[Any]], Figures]:
+    """The function that counts a sheet of this benchmark, the headline first."""
+    if benchmark.figures:
+        counted: Callable[[Sheet[Any]], Figures] = resolve(benchmark.figures)
+        return counted
+    statistics = resolve(benchmark.statistics)
+    return lambda sheet: tuple(statistic.figure(sheet) for statistic in statistics(sheet.items))
+
+
+def matched_length(benchmark: Benchmark, sheet: Sheet[Any]) -> Figure | None:
+    """The headline among captions of about equal length."""
+    if benchmark.figures:
+        return matched_pairs(sheet, figures_of(benchmark))
+    return matched_ratings(sheet, resolve(benchmark.statistics))
 
 
 def make_sheet(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msdscore.benchmarks.base import ItemT, clusters
-from msdscore.stats.resample import Interval, Resampling, bootstrap, bootstrap_mean
+from msdscore.stats.resample import Interval, Resampling, bootstrap, bootstrap_share
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -33,8 +33,39 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """A statistic of one score column: its value as a function of item weights, and what it rests on."""
+
+    value: Callable[[Floats], float]
+    n: int
+    missing: int = 0
+    ties: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A figure that is no mean over items, made for some items: `of` measures a column of their scores (NaN: none).
+
+    `compared` ones are tested when two metrics are compared.
+    """
+
+    name: str
+    of: Callable[[Floats], Measured]
+    compared: bool = True
+    scale: int = 100
+
+    def figure(self, sheet: "Sheet[ItemT]") -> Figure:
+        """The figure of a sheet's first score column, with its interval."""
+        scores = sheet.scores[:, 0]
+        measured, known = self.of(scores), scores[~np.isnan(scores)]
+        ties = measured.ties or len(known) - len(np.unique(known))
+        found = sheet.figure(self.name, measured.value, measured.n, ties=ties, missing=measured.missing)
+        return replace(found, scale=self.scale)
+
+
+@dataclass(frozen=True, slots=True)
 class Sheet(Generic[ItemT]):
-    """Items with one score a candidate caption (NaN: none), and how to count them.
+    """Items with one score per candidate caption (NaN: none), and how to count them.
 
     With `judged`, scores are verdicts of a judge that calls ties itself: no tie threshold is put on them.
     """
@@ -51,10 +82,10 @@ class Sheet(Generic[ItemT]):
         return replace(self, items=items, scores=self.scores[keep])
 
     def mean_figure(self, name: str, values: Floats, **counts: int) -> Figure:
-        """The mean of one value an item, resampled by picture."""
+        """The mean of one value per item, resampled by picture."""
         if not len(values):
             return Figure(name, float("nan"), None, 0, **counts)
-        interval = bootstrap_mean(values, clusters=clusters(self.items), how=self.how)
+        interval = bootstrap_share(values, clusters=clusters(self.items), how=self.how)
         return Figure(name, interval.value, interval, len(values), **counts)
 
     def figure(self, name: str, statistic: Callable[[Floats], float], n: int, **counts: int) -> Figure:

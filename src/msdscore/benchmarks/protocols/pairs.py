@@ -1,6 +1,7 @@
 """Figures of pairwise benchmarks: how often the right caption scores higher."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -62,6 +63,8 @@ def _figures(credits: list[Credit[Pair]]) -> Figures:  # noqa: A002, the word of
 
 
 def _mean_of_subsets(whole: Credit[Pair]) -> Figure:
+    if (whole.values == whole.values[:1]).all():  # resamples would agree too, and show no interval
+        return replace(whole, name="accuracy/mean").figure()
     statistic = macro(whole.values, [item.subset for item in whole.sheet.items])
     counts = {"ties": whole.ties, "missing": whole.missing}
     return whole.sheet.figure("accuracy/mean", statistic, len(whole.values), **counts)

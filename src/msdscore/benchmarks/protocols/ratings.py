@@ -1,60 +1,179 @@
-"""Figures of rating benchmarks: correlations of scores with what people said."""
+"""Figures of benchmarks that rate single captions: correlations with what people said, AUC, pairs of one picture."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from msdscore.benchmarks.base import Rated
-from msdscore.benchmarks.protocols.figure import Figure, Figures, Floats, Sheet
-from msdscore.stats.ranks import MEASURES, prepare
+from msdscore.benchmarks.base import Rated, picture_key
+from msdscore.benchmarks.protocols.figure import Floats, Measured, Statistic
+from msdscore.benchmarks.protocols.lengths import matched, words
+from msdscore.benchmarks.readers.thumb import HUMAN
+from msdscore.stats.ranks import MEASURES, Columns, prepare
 
-NAMES = {"tau_c": "kendall_c", "tau_b": "kendall_b", "spearman": "spearman", "pearson": "pearson"}
-_TAUS = ("tau_c", "tau_b")
+Ints = NDArray[np.int64]
+Items = Sequence[Rated]
+_NAMES = {"tau_c": "kendall_c", "tau_b": "kendall_b", "spearman": "spearman", "pearson": "pearson", "auc": "auc"}
 
 
-def expert(sheet: Sheet[Rated]) -> Figures:
+def expert(items: Items) -> list[Statistic]:
     """Flickr8k-Expert: tau-c over the single ratings first; the averaged ratings, often mixed up, say so."""
-    single = (_single(sheet, name) for name in ("tau_c", "tau_b", "spearman", "pearson"))
-    return (*single, *(_averaged(sheet, name) for name in _TAUS))
+    single = [_single(items, name) for name in ("tau_c", "tau_b", "spearman", "pearson")]
+    return [*single, *(_averaged(items, name) for name in ("tau_c", "tau_b"))]
 
 
-def crowdflower(sheet: Sheet[Rated]) -> Figures:
+def crowdflower(items: Items) -> list[Statistic]:
     """Flickr8k-CF: tau-b with the share of yes votes first."""
-    return tuple(_single(sheet, name) for name in ("tau_b", "tau_c", "spearman", "pearson"))
+    return [_single(items, name) for name in ("tau_b", "tau_c", "spearman", "pearson")]
 
 
-def composite(sheet: Sheet[Rated]) -> Figures:
+def composite(items: Items) -> list[Statistic]:
     """Composite: tau-c over the pooled sources first, then tau-c of each source."""
-    pooled = [_single(sheet, name) for name in ("tau_c", "tau_b", "spearman", "pearson")]
-    sources = np.array([item.subset for item in sheet.items], dtype=np.str_)
-    for source in dict.fromkeys(sources.tolist()):
-        pooled.append(_single(sheet.take(sources == source), "tau_c", f"/{source}"))
-    return tuple(pooled)
+    pooled = [_single(items, name) for name in ("tau_c", "tau_b", "spearman", "pearson")]
+    sources = [item.subset for item in items]
+    return [*pooled, *(_single(items, "tau_c", f"/{name}", _where(sources, name)) for name in dict.fromkeys(sources))]
 
 
-def observations(items: Sequence[Rated]) -> tuple[Floats, np.ndarray]:
-    """Every single rating, and the number of the item it belongs to."""
-    ratings = [item.ratings for item in items]
-    owner = np.repeat(np.arange(len(ratings)), [len(found) for found in ratings])
-    return np.array([rating for found in ratings for rating in found], dtype=np.float64), owner
+def thumb(items: Items) -> list[Statistic]:
+    """THumB: Pearson's correlation with total, precision and recall, with and without people's captions.
+
+    `place of Human` is the rank of people's captions among the systems by mean score, 1 for the best; `mean/SYSTEM` are
+    the means themselves, in standard deviations over all captions.
+    """
+    values = {"total": np.array([item.ratings[0] for item in items])}
+    for name in ("precision", "recall"):
+        values[name] = np.array([next(s.value for s in item.scales if s.name == name) for item in items])
+    systems = [item.system for item in items]
+    machines = np.flatnonzero([name != HUMAN for name in systems])
+    found = [_pearson(name, column, np.arange(len(items))) for name, column in values.items()]
+    found += [_pearson(f"{name}/machines", column[machines], machines) for name, column in values.items()]
+    names = list(dict.fromkeys(systems))
+    if HUMAN in names:
+        found.append(Statistic("place of Human", lambda scores: _place(scores, systems), compared=False, scale=1))
+    return [*found, *(_mean_of_system(systems, name) for name in names)]
 
 
-def _single(sheet: Sheet[Rated], name: str, suffix: str = "") -> Figure:
+def hallucinating(items: Items) -> list[Statistic]:
+    """Captions that invent against clean ones: AUC over all captions."""
+    return [_single(items, "auc")]
+
+
+def long_captions(items: Items) -> list[Statistic]:
+    """Pairs of one picture, a clean caption against one that invents: over all, at matched length; AUC over captions.
+
+    Shorter captions invent less, so that "shorter wins" is strong over all pairs, and worth nothing at matched length.
+    """
+    clean, inventing = _pairs_of_pictures(items)
+    lengths = np.array([words(item.caption) for item in items])
+    alike = matched(lengths[clean], lengths[inventing])
+    return [
+        _pair_accuracy("pairs", clean, inventing),
+        _pair_accuracy("pairs/matched length", clean[alike], inventing[alike]),
+        _single(items, "auc"),
+    ]
+
+
+def _observations(items: Items, at: Iterable[int]) -> tuple[Floats, Ints]:
+    """Every single rating of some items, and the number of the item it belongs to."""
+    chosen = list(at)
+    owner = np.repeat(np.array(chosen, dtype=np.int64), [len(items[place].ratings) for place in chosen])
+    return np.array([rating for place in chosen for rating in items[place].ratings], dtype=np.float64), owner
+
+
+def _where(values: Sequence[str], wanted: str) -> list[int]:
+    return [place for place, value in enumerate(values) if value == wanted]
+
+
+def _single(items: Items, name: str, suffix: str = "", at: Iterable[int] | None = None) -> Statistic:
     """Every rating of an item is an observation of its own, against the item's one score."""
-    return _correlation(sheet, name + suffix, NAMES[name], *observations(sheet.items))
-
-
-def _averaged(sheet: Sheet[Rated], name: str) -> Figure:
-    means = np.array([np.mean(item.ratings) for item in sheet.items], dtype=np.float64)
-    return _correlation(sheet, f"{name}/averaged", NAMES[name], means, np.arange(len(means)))
-
-
-def _correlation(sheet: Sheet[Rated], name: str, method: str, ratings: Floats, owner: np.ndarray) -> Figure:
-    scores = sheet.scores[:, 0]
-    columns = prepare(scores[owner], ratings)
-    kept_owner, measure = owner[columns.kept], MEASURES[method]
-    scored = scores[~np.isnan(scores)]
-    ties = len(scored) - len(np.unique(scored))
-    return sheet.figure(
-        name, lambda w: measure(columns, w[kept_owner]), len(columns), ties=ties, missing=columns.missing
+    ratings, owner = _observations(items, range(len(items)) if at is None else at)
+    return Statistic(
+        name + suffix, _correlation(_NAMES[name], ratings, owner), compared=name in ("tau_c", "tau_b", "auc")
     )
+
+
+def _averaged(items: Items, name: str) -> Statistic:
+    means = np.array([np.mean(item.ratings) for item in items], dtype=np.float64)
+    return Statistic(f"{name}/averaged", _correlation(_NAMES[name], means, np.arange(len(means))), compared=False)
+
+
+def _pearson(name: str, values: Floats, owner: Ints) -> Statistic:
+    return Statistic(name, _correlation("pearson", values, owner))
+
+
+def _correlation(method: str, ratings: Floats, owner: Ints) -> Callable[[Floats], Measured]:
+    measure, known = MEASURES[method], prepare(ratings, ratings)
+
+    def of(scores: Floats) -> Measured:
+        columns = _against(known, scores, owner)
+        kept = owner[columns.kept]
+        return Measured(lambda weights: measure(columns, weights[kept]), len(columns), columns.missing)
+
+    return of
+
+
+def _against(known: Columns, scores: Floats, owner: Ints) -> Columns:
+    """Scores beside ratings that are prepared already; with missing scores both are prepared again."""
+    if np.isnan(scores[owner]).any():
+        return prepare(scores[owner], known.second)
+    groups = np.unique(scores, return_inverse=True)[1].astype(np.int64)[owner]
+    return replace(known, first=scores[owner], first_groups=groups)
+
+
+def _mean_of_system(systems: Sequence[str], name: str) -> Statistic:
+    at = np.array(_where(systems, name))
+
+    def of(scores: Floats) -> Measured:
+        scaled = (scores - np.nanmean(scores)) / (np.nanstd(scores) or np.nan)
+        mine = scaled[at]
+        kept = ~np.isnan(mine)
+        return Measured(lambda weights: _mean(mine[kept], weights[at][kept]), int(kept.sum()), int((~kept).sum()))
+
+    return Statistic(f"mean/{name}", of, compared=False, scale=1)
+
+
+def _place(scores: Floats, systems: Sequence[str]) -> Measured:
+    names = np.array(systems)
+    kept = ~np.isnan(scores)
+
+    def place(weights: Floats) -> float:
+        means = {name: _mean(scores[kept & (names == name)], weights[kept & (names == name)]) for name in set(systems)}
+        return 1.0 + sum(mean > means[HUMAN] for name, mean in means.items() if name != HUMAN)
+
+    return Measured(place, len(set(systems)), int((~kept).sum()))
+
+
+def _mean(values: Floats, weights: Floats) -> float:
+    return float(weights @ values / weights.sum()) if weights.sum() > 0 else float("nan")
+
+
+def _pairs_of_pictures(items: Items) -> tuple[Ints, Ints]:
+    """Numbers of the clean and of the inventing caption of every pair of one picture."""
+    by_picture: dict[str, list[int]] = defaultdict(list)
+    for place, item in enumerate(items):
+        by_picture[picture_key(item.image)].append(place)
+    pairs = [
+        (first, second)
+        for places in by_picture.values()
+        for first in places
+        for second in places
+        if items[first].ratings[0] > items[second].ratings[0]
+    ]
+    both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
+
+
+def _pair_accuracy(name: str, better: Ints, worse: Ints) -> Statistic:
+    def of(scores: Floats) -> Measured:
+        gap = scores[better] - scores[worse]
+        kept = ~np.isnan(gap)
+        credit = np.where(gap == 0, 0.5, gap > 0)[kept]
+        # Items of one picture are drawn together, so that a pair counts as often as its first caption.
+        first = better[kept]
+        return Measured(
+            lambda weights: _mean(credit, weights[first]), int(kept.sum()), int((~kept).sum()), int((gap == 0).sum())
+        )
+
+    return Statistic(name, of)

@@ -1,19 +1,22 @@
 """RSICD and ROCOv2, which have captions only: a picture's own caption against one of another picture."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
 from msdscore.benchmarks.base import Image, Note, Pair, Reading
 from msdscore.benchmarks.readers.files import find_all, missing, tidy
-from msdscore.errors import InputError
+from msdscore.errors import InputError, unknown_name
 from msdscore.io.parquet_images import StoredImage, read_columns
 
 GET_RSICD = "https://huggingface.co/datasets/arampacha/rsicd (folder data)"
 GET_ROCOV2 = "https://huggingface.co/datasets/eltorio/ROCOv2-radiology (folder data; non-commercial licence)"
 _TRIES = 100
+Negatives = Literal["easy", "hard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,14 @@ class Captioned:
 
 
 @dataclass(frozen=True, slots=True)
+class Draw:
+    """How wrong captions are drawn."""
+
+    seed: int
+    negatives: Negatives = "easy"
+
+
+@dataclass(frozen=True, slots=True)
 class CaptionColumns:
     """The columns that name a picture and hold its caption, or its list of captions."""
 
@@ -33,42 +44,63 @@ class CaptionColumns:
     captions: str
 
 
-def read_rsicd(root: Path, *, split: str = "test", seed: int = 0) -> Reading[Pair]:
+def read_rsicd(root: Path, *, split: str = "test", seed: int = 0, negatives: Negatives = "easy") -> Reading[Pair]:
     """RSICD, remote sensing: one pair per picture of a split (train, valid or test), drawn by `seed`."""
-    return read_split(root, split, CaptionColumns("filename", "captions"), seed=seed, get=GET_RSICD)
+    return read_split(root, split, CaptionColumns("filename", "captions"), Draw(seed, negatives), get=GET_RSICD)
 
 
 def read_rocov2(root: Path, *, split: str = "test", seed: int = 0) -> Reading[Pair]:
     """ROCOv2, radiology: one pair per picture of a split (train, validation or test), drawn by `seed`."""
-    return read_split(root, split, CaptionColumns("image_id", "caption"), seed=seed, get=GET_ROCOV2)
+    return read_split(root, split, CaptionColumns("image_id", "caption"), Draw(seed), get=GET_ROCOV2)
 
 
-def read_split(root: Path, split: str, columns: CaptionColumns, *, seed: int, get: str) -> Reading[Pair]:
-    """One pair a picture of a split that lies as Parquet files in the layout of Hugging Face datasets."""
+def read_split(root: Path, split: str, columns: CaptionColumns, draw: Draw, *, get: str) -> Reading[Pair]:
+    """One pair per picture of a split that lies as Parquet files in the layout of Hugging Face datasets."""
     places = (f"data/{split}-*.parquet", f"{split}-*.parquet", f"**/{split}/*.parquet")
     files = find_all(root, *places)
     if not files:
         raise missing(root, *places[:2], get=get)
-    entries = [entry for file in files for entry in _entries(file, columns)]
-    usable = [entry for entry in entries if entry.captions]
-    bare = len(entries) - len(usable)
-    notes = (Note("pictures left out: no caption", bare),) if bare else ()
-    return Reading(tuple(draw_pairs(usable, seed)), notes)
+    return draw_pairs([entry for file in files for entry in _entries(file, columns)], draw.seed, draw.negatives)
 
 
-def draw_pairs(entries: Sequence[Captioned], seed: int) -> list[Pair]:
-    """One pair a picture: its first caption, and a caption of another picture that none of its own equals.
+def draw_pairs(entries: Sequence[Captioned], seed: int, negatives: Negatives = "easy") -> Reading[Pair]:
+    """One pair per picture: its first caption, and a caption of another picture that none of its own equals.
+
+    Hard negatives come from pictures of the same scene class, which is what the file name has before its last
+    underscore (`airport_12.jpg`); a picture that is alone in its class is left out and counted.
 
     >>> sea, sky = (Captioned(n, Path(n), (f"the {n}",)) for n in ("sea", "sky"))
-    >>> [(pair.positive, pair.negative) for pair in draw_pairs([sea, sky], seed=0)]
+    >>> [(pair.positive, pair.negative) for pair in draw_pairs([sea, sky], seed=0).items]
     [('the sea', 'the sky'), ('the sky', 'the sea')]
     """
+    if negatives not in get_args(Negatives):
+        raise unknown_name("kind of negatives", negatives, get_args(Negatives))
+    usable = [entry for entry in entries if entry.captions]
+    others: dict[str, list[Captioned]] = defaultdict(list)
+    for entry in usable:
+        others[_scene(entry) if negatives == "hard" else ""].append(entry)
     rng = np.random.default_rng(seed)
     pairs = []
-    for own, entry in enumerate(entries):
-        first, *rest = entry.captions
-        pairs.append(Pair(entry.id, entry.image, first, _stranger(entries, own, rng), references=tuple(rest)))
-    return pairs
+    for entry in usable:
+        pool = others[_scene(entry) if negatives == "hard" else ""]
+        stranger = _stranger(pool, entry, rng)
+        if stranger is not None:
+            first, *rest = entry.captions
+            pairs.append(Pair(entry.id, entry.image, first, stranger, references=tuple(rest)))
+        elif negatives == "easy":
+            raise InputError(
+                f"no caption of another picture was found for {entry.id} in {_TRIES} draws; "
+                "expected several pictures with different captions"
+            )
+    left = {
+        "pictures left out: no caption": len(entries) - len(usable),
+        "pictures left out: no other caption in their scene class": len(usable) - len(pairs),
+    }
+    return Reading(tuple(pairs), tuple(Note(what, count) for what, count in left.items() if count))
+
+
+def _scene(entry: Captioned) -> str:
+    return Path(entry.image.name).stem.rpartition("_")[0]
 
 
 def _entries(file: Path, columns: CaptionColumns) -> list[Captioned]:
@@ -82,14 +114,11 @@ def _entries(file: Path, columns: CaptionColumns) -> list[Captioned]:
     return entries
 
 
-def _stranger(entries: Sequence[Captioned], own: int, rng: np.random.Generator) -> str:
-    known = {caption.lower() for caption in entries[own].captions}
+def _stranger(pool: Sequence[Captioned], own: Captioned, rng: np.random.Generator) -> str | None:
+    known = {caption.lower() for caption in own.captions}
     for _ in range(_TRIES):
-        other = entries[int(rng.integers(len(entries)))]
+        other = pool[int(rng.integers(len(pool)))]
         caption = other.captions[int(rng.integers(len(other.captions)))]
-        if other.id != entries[own].id and caption.lower() not in known:
+        if other.id != own.id and caption.lower() not in known:
             return caption
-    raise InputError(
-        f"no caption of another picture was found for {entries[own].id} in {_TRIES} draws; "
-        "expected several pictures with different captions"
-    )
+    return None

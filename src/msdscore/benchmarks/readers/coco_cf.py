@@ -39,14 +39,10 @@ def _split(path: Path, split: str, rows: list[dict[str, Any]], images: Path) -> 
         positive = field(row, "caption", where=where)
         negative = field(row, "negative_caption", "neg_caption", where=where)
         image = Path(field(row, "image_path", where=where))
+        place = image if image.is_file() else images / image.name
         key = str(row.get("image_id", image.stem))
         if not any(str(text).startswith("ERROR:") for text in (positive, negative)):
             identity = f"{split}/{key}:{seen[key]}"
-            pairs.append(Pair(identity, _place(image, images), positive, negative, subset=split))
+            pairs.append(Pair(identity, place, positive, negative, subset=split))
         seen[key] += 1
     return pairs
-
-
-def _place(image: Path, images: Path) -> Path:
-    """The path as written where it exists, else the same file in the picture folder."""
-    return image if image.is_file() else images / image.name

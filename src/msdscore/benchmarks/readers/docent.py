@@ -21,10 +21,13 @@ _LABELS = {
 _TEXTS = ("uuid", "model1", "model2", "model1_generation", "model2_generation", "reference")
 
 
-def read(root: Path, *, split: str = "test") -> Reading[Battle]:
-    """The coarse judgements of a split; pictures lie in the Parquet files of `docent/`, or in `images/`."""
-    places = [f"{name}/**/{split}-*.parquet" for name in ("docent-eval-coarse", "coarse", "coarse_annotations")]
-    places += [f"data/{split}-*.parquet", f"{split}-*.parquet"]
+def read(root: Path, *, split: str = "") -> Reading[Battle]:
+    """The coarse judgements of a split; pictures lie in the Parquet files of `docent/`, or in `images/`.
+
+    Without `split` it is `test`, or `coarse`: the name of the coarse judgements where both kinds lie in one folder.
+    """
+    names = (split,) if split else ("test", "coarse")
+    places = [place for name in names for place in _places(name)]
     files = find_all(root, *places)
     if not files:
         raise missing(root, places[0], places[-1], get=GET)
@@ -34,6 +37,11 @@ def read(root: Path, *, split: str = "test") -> Reading[Battle]:
     images = folder(root, "images")
     seen: Counter[str] = Counter()
     return Reading(tuple(battle for file in files for battle in _battles(file, pictures, images, seen)))
+
+
+def _places(split: str) -> list[str]:
+    folders = ("docent-eval-coarse", "coarse", "coarse_annotations", "docent-eval")
+    return [*(f"{name}/**/{split}-*.parquet" for name in folders), f"data/{split}-*.parquet", f"{split}-*.parquet"]
 
 
 def _battles(file: Path, pictures: dict[str, StoredImage], images: Path, seen: Counter[str]) -> list[Battle]:

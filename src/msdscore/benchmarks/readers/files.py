@@ -58,6 +58,15 @@ def folder(root: Path, *names: str) -> Path:
     return next((root / name for name in names if (root / name).is_dir()), root / names[0])
 
 
+def locate(root: Path, written: str, *folders: str) -> Path:
+    """Where a picture lies: at its path as a file names it, under `root` or in one of some folders; else the first."""
+    path = Path(written)
+    for place in (path, root / path, *(root / name / path.name for name in folders)):
+        if place.is_file():
+            return place
+    return folder(root, *folders) / path.name
+
+
 def read_json(path: Path) -> Any:
     """A JSON file, with its name in the error."""
     try:

@@ -7,7 +7,6 @@ from typing import Any
 
 from msdscore.benchmarks.base import Note, Rated, Reading
 from msdscore.benchmarks.readers.files import field, find, find_optional, folder, missing, read_json, read_tsv, tidy
-from msdscore.benchmarks.readers.rows import find_rows, read_ratings
 from msdscore.errors import InputError
 
 EXPERTS = 3
@@ -16,14 +15,11 @@ _FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images")
 
 
 def read_expert(root: Path) -> Reading[Rated]:
-    """Expert ratings from the text files, the JSON form or the rows form.
+    """Expert ratings from the text files or the JSON form.
 
     A caption that is one of the picture's own is left out, the rule of the SPICE paper. Ratings of one
     caption stay apart: the official figure counts each of the three.
     """
-    rows = find_rows(root, "flickr8k_expert")
-    if rows is not None:
-        return read_ratings(rows)
     raw = find_optional(root, "ExpertAnnotations.txt", "Flickr8k_text/ExpertAnnotations.txt")
     if raw is not None:
         return _expert_from_text(root, raw)

@@ -6,12 +6,16 @@ from typing import Any
 import numpy as np
 
 from msdscore.benchmarks.base import Note, Pair, Reading
-from msdscore.benchmarks.readers.files import field, find, find_optional, folder, read_json
+from msdscore.benchmarks.readers.files import field, find, find_optional, folder, locate, read_json
 from msdscore.errors import InputError, require
 
 CATEGORIES = {1: "HC", 2: "HI", 3: "HM", 4: "MM"}
 VOTES = 48
 REFERENCES = 5
+_YEARS = ("VOC2010", "VOC2012", "VOC2008", "VOC2007")
+_FOLDERS = (
+    "JPEGImages", *(f"{where}{year}/JPEGImages" for where in ("", "VOCdevkit/") for year in _YEARS), "images"
+)  # fmt: skip
 GET = "https://vrama91.github.io/cider (pyCIDErConsensus), or pascal_50s.json of FLEUR"
 
 
@@ -21,14 +25,13 @@ def read(root: Path, *, seed: int = 0) -> Reading[Pair]:
     From the .mat files the majority of the votes decides; a draw is broken by `seed`, and so are the five
     references that reference-based metrics may see. The JSON form has both frozen.
     """
-    images = folder(root, "JPEGImages", "VOC2010/JPEGImages", "VOCdevkit/VOC2010/JPEGImages", "images")
-    packed = find_optional(root, "pascal_50s.json")
+    packed = find_optional(root, "pascal_50s.json", "pascal50s.json")
     if packed is not None:
-        return Reading(tuple(_from_json(packed, images)))
-    return _from_mat(root, images, seed)
+        return Reading(tuple(_from_json(root, packed)))
+    return _from_mat(root, folder(root, *_FOLDERS), seed)
 
 
-def _from_json(path: Path, images: Path) -> list[Pair]:
+def _from_json(root: Path, path: Path) -> list[Pair]:
     pairs = []
     for category, entries in read_json(path).items():
         for number, entry in enumerate(entries):
@@ -36,7 +39,7 @@ def _from_json(path: Path, images: Path) -> list[Pair]:
             captions, label = field(entry, "captions", where=where), field(entry, "label", where=where)
             if len(captions) != 2 or label not in (0, 1):
                 raise InputError(f"{where}: expected 2 captions and a label 0 or 1, got label {label!r}")
-            image = images / Path(field(entry, "image", where=where)).name
+            image = locate(root, str(field(entry, "image", where=where)), *_FOLDERS)
             identity, references = f"{category}/{number}", tuple(entry.get("references", ()))
             best, other = captions[label], captions[1 - label]
             pairs.append(Pair(identity, image, best, other, subset=category, references=references))

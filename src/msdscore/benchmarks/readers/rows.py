@@ -1,58 +1,164 @@
-"""The rows form of a benchmark: `NAME.jsonl` beside its pictures in `NAME.images*.parquet`.
+"""The rows form of a benchmark: `NAME.jsonl` beside its pictures in `NAME.images*.parquet`, or in `images/`.
 
-A pair row has image, caption, negative_caption, subset and key; a rating row has image, caption, caption_id
-and expert (a list of ratings). `image` is a `file_name` of the Parquet files, whose column `image` is
-{bytes, path}.
+Every row has `image`, a `file_name` of the Parquet files, whose column `image` is {bytes, path}. Beside it
+
+- pairs: `caption` and `negative_caption`, or two `captions` and the `label` (0 or 1) of the better one;
+- ratings: `caption` and `expert` or `ratings` (a list), or `human` or `rating` (one number);
+- battles: `caption_a`, `caption_b`, `system_a`, `system_b`, and `winner` (a, b, tie, or a system name), or the answers
+  of DocENT;
+- captions alone, from which pairs are drawn: `captions`.
+
+Optional everywhere: `id` or `key`, `subset` or `category`, `references`.
 """
 
+import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from msdscore.benchmarks.base import Image, Pair, Rated, Reading
-from msdscore.benchmarks.readers.files import field, find_all, read_jsonl, tidy, unique
+from msdscore.benchmarks.base import Aspect, Battle, Image, Pair, Rated, Reading, Winner
+from msdscore.benchmarks.readers.captioned import Captioned, Negatives, draw_pairs
+from msdscore.benchmarks.readers.files import chosen, field, find_all, read_jsonl, tidy, unique
+from msdscore.errors import InputError
 from msdscore.io.parquet_images import StoredImage, stored_images
+
+_WINNERS: dict[str, Winner] = {"a": "a", "b": "b", "1": "a", "2": "b", "tie": "tie", "equal": "tie"}
+_TIES = ("skip", "bad")
 
 
 def find_rows(root: Path, name: str) -> Path | None:
-    """The rows file itself, or the only file under `root` whose name holds the benchmark's, or None."""
+    """The rows file itself, or the one file under `root` whose name holds the benchmark's; None if there is none."""
     if root.is_file():
         return root if root.suffix == ".jsonl" else None
-    found = find_all(root, f"*{name}*.jsonl")
-    return found[0] if len(found) == 1 else None
+    word = re.escape(name.replace("-", "_"))
+    inside = re.compile(rf"(?:^|[^a-z0-9]){word}(?:[^a-z0-9]|$)")
+    found = [path for path in find_all(root, "*.jsonl") if inside.search(path.stem.lower().replace("-", "_"))]
+    last = [path for path in found if path.stem.lower().replace("-", "_").endswith(name.replace("-", "_"))]
+    found = last or found
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise InputError(f"{root} holds several rows files of {name} ({names}); name one of them as --root")
+    return found[0] if found else None
 
 
-def read_pairs(path: Path) -> Reading[Pair]:
-    """Rows with a right and a wrong caption."""
-    stored = _stored(path)
-    items = []
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row of a rows file: its fields, its picture, its id, and how an error names it."""
+
+    fields: dict[str, Any]
+    image: Image
+    id: str
+    where: str
+
+    def get(self, *names: str) -> Any:
+        """The first of some fields that the row has, or an error."""
+        return field(self.fields, *names, where=self.where)
+
+    @property
+    def subset(self) -> str:
+        """The part of the benchmark that the row belongs to."""
+        return str(self.fields.get("subset", self.fields.get("category", "")))
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Captions by people."""
+        return tuple(tidy(text) for text in self.fields.get("references") or ())
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """The rows of a file with their pictures; without `id` or `key`, the k-th row of a picture is `picture:k`."""
+    stored = stored_images(find_all(path.parent, f"{path.stem}.images*.parquet"), "file_name")
+    seen: Counter[str] = Counter()
     for number, row in enumerate(read_jsonl(path), start=1):
         where = f"{path} row {number}"
-        name, positive, negative = (str(field(row, f, where=where)) for f in ("image", "caption", "negative_caption"))
-        subset = str(row.get("subset", ""))
-        key = f"{subset}/{row.get('key', number)}"
-        items.append(Pair(key, _image(path, name, stored), positive, negative, subset=subset))
+        name = str(field(row, "image", where=where))
+        stem = Path(name).stem
+        subset = str(row.get("subset", row.get("category", "")))
+        key = str(row["id"]) if "id" in row else f"{subset}/{row['key']}" if "key" in row else f"{stem}:{seen[stem]}"
+        seen[stem] += 1
+        yield Line(row, _image(path, name, stored), key, where)
+
+
+def read_pairs(path: Path, *, subsets: str | Sequence[str] = ()) -> Reading[Pair]:
+    """Rows with a right and a wrong caption, or with two captions and which of them people prefer."""
+    lines = list(read_lines(path))
+    wanted = chosen("subset", subsets, {line.subset for line in lines})
+    items = [_pair(line) for line in lines if not wanted or line.subset in wanted]
     unique((item.id for item in items), str(path))
     return Reading(tuple(items))
 
 
 def read_ratings(path: Path) -> Reading[Rated]:
-    """Rows with one caption and several ratings; the k-th caption of a picture has the id `picture:k`."""
-    stored = _stored(path)
-    seen: Counter[str] = Counter()
-    items = []
-    for number, row in enumerate(read_jsonl(path), start=1):
-        where = f"{path} row {number}"
-        name, caption, ratings = (field(row, f, where=where) for f in ("image", "caption", "expert"))
-        stem = Path(name).stem
-        judged = tuple(float(rating) for rating in ratings)
-        items.append(Rated(f"{stem}:{seen[stem]}", _image(path, name, stored), tidy(caption), judged))
-        seen[stem] += 1
+    """Rows with one caption and one or more ratings."""
+    items = [
+        Rated(line.id, line.image, tidy(line.get("caption")), _ratings(line), line.references, line.subset)
+        for line in read_lines(path)
+    ]
+    unique((item.id for item in items), str(path))
     return Reading(tuple(items))
 
 
-def _stored(path: Path) -> dict[str, StoredImage]:
-    return stored_images(find_all(path.parent, f"{path.stem}.images*.parquet"), "file_name")
+def read_battles(path: Path) -> Reading[Battle]:
+    """Rows with captions of two systems and people's choice."""
+    items = [_battle(line) for line in read_lines(path)]
+    unique((item.id for item in items), str(path))
+    return Reading(tuple(items))
+
+
+def read_captions(path: Path, *, seed: int = 0, negatives: Negatives = "easy") -> Reading[Pair]:
+    """Rows with captions alone: one pair per picture, drawn by `seed`."""
+    entries = [
+        Captioned(line.id, line.image, tuple(tidy(text) for text in line.get("captions"))) for line in read_lines(path)
+    ]
+    return draw_pairs(entries, seed, negatives)
 
 
 def _image(path: Path, name: str, stored: dict[str, StoredImage]) -> Image:
     return stored.get(Path(name).name) or path.parent / "images" / name
+
+
+def _pair(line: Line) -> Pair:
+    if "captions" in line.fields:
+        captions, label = line.get("captions"), line.get("label")
+        if len(captions) != 2 or label not in (0, 1):
+            raise InputError(f"{line.where}: expected 2 captions and a label 0 or 1, got label {label!r}")
+        better, other = captions[label], captions[1 - label]
+    else:
+        better, other = line.get("caption"), line.get("negative_caption")
+    return Pair(line.id, line.image, str(better), str(other), line.subset, line.references)
+
+
+def _ratings(line: Line) -> tuple[float, ...]:
+    found = line.get("expert", "ratings", "human", "rating")
+    return tuple(float(one) for one in (found if isinstance(found, list) else [found]))
+
+
+def _battle(line: Line) -> Battle:
+    first, second = str(line.get("system_a", "source1", "model1")), str(line.get("system_b", "source2", "model2"))
+    answers = {name: int(value) for name, value in (line.fields.get("aspects") or {}).items()}
+    return Battle(
+        id=line.id,
+        image=line.image,
+        caption_a=str(line.get("caption_a", "caption1", "model1_generation")),
+        caption_b=str(line.get("caption_b", "caption2", "model2_generation")),
+        winner=_winner(line, first, second),
+        system_a=first,
+        system_b=second,
+        level=str(line.fields.get("level", line.fields.get("cluster", ""))),
+        subset=line.subset,
+        verdict=str(line.fields.get("winner", "")),
+        aspects=tuple(Aspect(name, value) for name, value in answers.items()),
+        references=line.references,
+    )
+
+
+def _winner(line: Line, first: str, second: str) -> Winner | None:
+    said = line.fields.get("winner")
+    if said is None:
+        return None
+    known: dict[str, Winner] = _WINNERS | dict.fromkeys(_TIES, "tie") | {first: "a", second: "b"}
+    if str(said) not in known:
+        raise InputError(f"{line.where}: expected winner to be a, b, tie, {first} or {second}, got {said!r}")
+    return known[str(said)]

@@ -7,19 +7,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from msdscore.benchmarks.base import Benchmark, Item, Rated, clusters
+from msdscore.benchmarks.base import Benchmark, Item, clusters
 from msdscore.benchmarks.protocols.counting import make_sheet, resolve
-from msdscore.benchmarks.protocols.figure import Credit, Flags, Floats, Sheet
+from msdscore.benchmarks.protocols.figure import Credit, Flags, Floats, Sheet, Statistic
 from msdscore.benchmarks.protocols.pairs import macro
-from msdscore.benchmarks.protocols.ratings import NAMES, observations
 from msdscore.benchmarks.registry import benchmark
 from msdscore.benchmarks.results.item_table import items_of
 from msdscore.benchmarks.results.result import MetricResult, Result, read_result
 from msdscore.benchmarks.results.scores import score_matrix
 from msdscore.errors import ConfigError, InputError
-from msdscore.stats.pairs import mcnemar, mcnemar_exact
-from msdscore.stats.ranks import MEASURES, prepare
+from msdscore.stats.pairs import mcnemar, mcnemar_clustered, mcnemar_exact
 from msdscore.stats.resample import (
     DEFAULT,
     Interval,
@@ -35,7 +34,6 @@ from msdscore.stats.resample import (
 _EXACT_BELOW = 25  # split pairs: the usual bound under which the chi-square form of McNemar's test is not used
 _WHOLE = ("all", "mean")  # figures over all items stand for themselves; the subsets are one family of tests
 _PERMUTATIONS = 10_000
-_TAUS = ("tau_c", "tau_b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +81,21 @@ class Comparison:
 
 def open_side(name: str) -> Side:
     """A side from `RESULT.json`, or from `RESULT.json:METRIC` where the result has several metrics."""
-    path, _, label = (name, "", "") if Path(name).is_file() else name.rpartition(":")
-    if not path:
-        raise InputError(f"there is no file {name}; expected a result of `msdscore bench`, or RESULT.json:METRIC")
+    path, label = _split_side(name)
     result = read_result(Path(path))
     labels = [metric.label for metric in result.metrics]
     if not label and len(labels) > 1:
         raise ConfigError(f"{path} has several metrics; name one, as in {path}:{labels[0]} (of {', '.join(labels)})")
     return side_of(result, label or labels[0], Path(path).parent)
+
+
+def _split_side(name: str) -> tuple[str, str]:
+    """File and metric of a side; a metric's label may hold colons and paths itself (`file:SCORES.jsonl`)."""
+    ends = [place for place, letter in enumerate(name) if letter == ":"]
+    for path, label in [(name, ""), *((name[:end], name[end + 1 :]) for end in ends)]:
+        if Path(path).is_file():
+            return path, label
+    raise InputError(f"there is no file {name}; expected a result of `msdscore bench`, or RESULT.json:METRIC")
 
 
 def side_of(result: Result, label: str, folder: Path) -> Side:
@@ -113,7 +118,7 @@ def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Co
     sheets = [
         _sheet(row, side, items, matrix, known, how) for side, matrix in zip((first, second), scores, strict=True)
     ]
-    differences = _by_credits(row, *sheets) if row.credits else _by_correlation(first.result, *sheets)
+    differences = _by_credits(row, *sheets) if row.credits else _by_statistics(row, *sheets)
     apart = len(first.table) + len(second.table) - 2 * len(items)
     return Comparison(
         row.name, first.result.protocol, first.name, second.name, int(known.sum()), apart, int((~known).sum()),
@@ -168,16 +173,22 @@ def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list
 def _credit_difference(first: Credit[Item], second: Credit[Item]) -> Difference:
     names, how = clusters(first.sheet.items), first.sheet.how
     right = first.values == 1, second.values == 1
-    split = int((right[0] != right[1]).sum())
     # A permutation costs next to nothing, and Holm's correction needs small p-values to be told apart.
     often = replace(how, samples=max(how.samples, _PERMUTATIONS))
     tests = (
         permutation_test(first.values, second.values, clusters=names, how=often),
-        mcnemar_exact(*right) if split < _EXACT_BELOW else mcnemar(*right),
+        _mcnemar(*right, names),
     )
     interval = paired_difference(first.values, second.values, clusters=names, how=how)
     means = float(first.values.mean()), float(second.values.mean())
     return Difference(first.name, *means, interval, tests, tests[0].p_value, len(first.values))
+
+
+def _mcnemar(first: Flags, second: Flags, names: NDArray[np.str_]) -> Test:
+    """McNemar's test in the form that fits: pictures with several items are clusters, few split pairs are exact."""
+    if len(np.unique(names)) < len(names):
+        return mcnemar_clustered(first, second, names)
+    return mcnemar_exact(first, second) if int((first != second).sum()) < _EXACT_BELOW else mcnemar(first, second)
 
 
 def _macro_difference(first: Credit[Item], second: Credit[Item]) -> Difference:
@@ -186,45 +197,22 @@ def _macro_difference(first: Credit[Item], second: Credit[Item]) -> Difference:
     return _statistic_difference("accuracy/mean", ours, theirs, first.sheet, len(first.values))
 
 
-def _by_correlation(result: Result, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
-    """Kendall's taus over the single ratings, the benchmark's headline first and with a permutation test too."""
-    headline = result.metrics[0].figures[0].name if result.metrics[0].figures else _TAUS[0]
-    order = sorted(_TAUS, key=lambda name: name != headline)
-    ratings = _Ratings(*observations([item for item in first.items if isinstance(item, Rated)]))
-    found = [_tau_difference(name, ratings, first, second) for name in order]
+def _by_statistics(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
+    """Correlations and other statistics, the benchmark's headline first and with a permutation test too."""
+    statistics: list[Statistic] = [one for one in resolve(row.statistics)(first.items) if one.compared]
+    found = [_measured_difference(one, first, second) for one in statistics]
+    head, one = statistics[0], np.ones(len(first.items))
     swapped = swap_test(
-        ratings.unweighted(order[0]), first.scores[:, 0], second.scores[:, 0],
+        lambda scores: head.of(scores).value(one), first.scores[:, 0], second.scores[:, 0],
         clusters=clusters(first.items), how=first.how,
     )  # fmt: skip
     return [replace(found[0], tests=(*found[0].tests, swapped)), *found[1:]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ratings:
-    """All single ratings, and the item that each belongs to."""
-
-    values: Floats
-    owner: np.ndarray
-
-    def weighted(self, name: str, scores: Floats) -> Callable[[Floats], float]:
-        """A correlation with some scores, as a statistic of item weights."""
-        columns, measure = prepare(scores[self.owner], self.values), MEASURES[NAMES[name]]
-        return lambda weights: measure(columns, weights[self.owner])
-
-    def unweighted(self, name: str) -> Callable[[Floats], float]:
-        """A rank correlation as a statistic of the scores; what belongs to the ratings is prepared once."""
-        columns, measure = prepare(self.values, self.values), MEASURES[NAMES[name]]
-
-        def statistic(scores: Floats) -> float:
-            groups = np.unique(scores, return_inverse=True)[1].astype(np.int64)[self.owner]
-            return measure(replace(columns, first=scores[self.owner], first_groups=groups), None)
-
-        return statistic
-
-
-def _tau_difference(name: str, ratings: _Ratings, first: Sheet[Item], second: Sheet[Item]) -> Difference:
-    ours, theirs = (ratings.weighted(name, sheet.scores[:, 0]) for sheet in (first, second))
-    return _statistic_difference(name, ours, theirs, first, len(ratings.values))
+def _measured_difference(statistic: Statistic, first: Sheet[Item], second: Sheet[Item]) -> Difference:
+    ours, theirs = (statistic.of(sheet.scores[:, 0]) for sheet in (first, second))
+    found = _statistic_difference(statistic.name, ours.value, theirs.value, first, ours.n)
+    return replace(found, scale=statistic.scale)
 
 
 def _statistic_difference(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from msdscore.benchmarks.base import Aspect, Battle, Item, Kind, Pair, Rated, picture_key, picture_names
+from msdscore.benchmarks.base import Aspect, Battle, Item, Kind, Pair, Rated, Scale, picture_key, picture_names
 
 _LEFT_OUT = ("id", "image", "subset", "references", "positive", "negative", "caption", "caption_a", "caption_b")
 
@@ -41,7 +41,9 @@ def _pair(row: dict[str, Any], picture: Path, judged: dict[str, Any]) -> Pair:
 
 
 def _rated(row: dict[str, Any], picture: Path, judged: dict[str, Any]) -> Rated:
-    return Rated(row["id"], picture, row["captions"][0], tuple(judged["ratings"]), subset=row["subset"])
+    scales = tuple(Scale(**scale) for scale in judged["scales"])
+    ratings, system = tuple(judged["ratings"]), judged["system"]
+    return Rated(row["id"], picture, row["captions"][0], ratings, subset=row["subset"], system=system, scales=scales)
 
 
 def _battle(row: dict[str, Any], picture: Path, judged: dict[str, Any]) -> Battle:

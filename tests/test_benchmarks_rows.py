@@ -1,0 +1,171 @@
+"""The rows form of every kind, and the readers of THumB, HAT and long captions, on small files."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench_sets import write_rows
+from msdscore.benchmarks.base import Aspect, Note, Scale
+from msdscore.benchmarks.protocols.counting import evaluate
+from msdscore.benchmarks.readers.hallucinations import read_hat_words, read_long_words
+from msdscore.benchmarks.registry import benchmark, load
+from msdscore.errors import InputError, UnknownNameError
+from msdscore.stats.resample import Resampling
+
+QUICK = Resampling(samples=30)
+DATA = Path(os.environ.get("MSDSCORE_TEST_DATA", "nowhere"))
+
+
+def values(name, items, scores):
+    return {figure.name: figure for figure in evaluate(benchmark(name), items, scores, how=QUICK)}
+
+
+def test_pairs_with_a_label_put_the_preferred_caption_first(tmp_path):
+    rows = [
+        {"image": "a.jpg", "category": "HC", "captions": ["x", "y"], "label": label, "references": [" r  s "]}
+        for label in (0, 1)
+    ]
+    write_rows(tmp_path / "dev_pascal50s.jsonl", rows)
+    first, second = load("pascal50s", tmp_path).items
+    assert (first.positive, second.positive, first.subset, first.references) == ("x", "y", "HC", ("r s",))
+    assert [first.id, second.id] == ["a:0", "a:1"]
+    write_rows(tmp_path / "dev_pascal50s.jsonl", [{**rows[0], "label": 2}])
+    with pytest.raises(InputError, match=r"row 1: expected 2 captions and a label 0 or 1, got label 2"):
+        load("pascal50s", tmp_path)
+
+
+def test_ratings_may_be_one_number_or_several(tmp_path):
+    write_rows(tmp_path / "composite.jsonl", [{"image": "a.jpg", "subset": "coco", "caption": "x", "human": 3}])
+    assert load("composite", tmp_path).items[0].ratings == (3.0,)
+    write_rows(tmp_path / "flickr8k_cf.jsonl", [{"image": "a.jpg", "caption": "x", "ratings": [0.5, 1]}])
+    assert load("flickr8k-cf", tmp_path).items[0].ratings == (0.5, 1.0)
+
+
+def test_battles_take_letters_names_and_answers(tmp_path):
+    row = {"image": "a.jpg", "caption_a": "x", "caption_b": "y", "system_a": "one", "system_b": "two"}
+    rows = [{**row, "winner": said} for said in ("a", "two", "equal", "bad")]
+    write_rows(tmp_path / "caparena.jsonl", [*rows, {**row, "aspects": {"overall_quality": -2}}])
+    items = load("caparena", tmp_path).items
+    assert [item.winner for item in items] == ["a", "b", "tie", "tie", None]
+    assert items[4].aspects == (Aspect("overall_quality", -2),)
+    write_rows(tmp_path / "caparena.jsonl", [{**row, "winner": "three"}])
+    with pytest.raises(InputError, match=r"expected winner to be a, b, tie, one or two, got 'three'"):
+        load("caparena", tmp_path)
+
+
+def test_captions_alone_become_pairs_easy_or_hard(tmp_path):
+    names = ("airport_1", "airport_2", "beach_1", "beach_2", "farm_1")
+    write_rows(tmp_path / "rsicd.jsonl", [{"image": f"{n}.jpg", "captions": [f"the {n}", f"a {n}"]} for n in names])
+    easy, hard = load("rsicd", tmp_path, seed=1), load("rsicd", tmp_path, seed=1, negatives="hard")
+    assert len(easy) == 5
+    assert {pair.positive: pair.negative.split(" ")[1] for pair in hard.items} == {
+        "the airport_1": "airport_2", "the airport_2": "airport_1", "the beach_1": "beach_2", "the beach_2": "beach_1",
+    }  # fmt: skip
+    assert hard.notes == (Note("pictures left out: no other caption in their scene class", 1),)
+    assert [pair.negative for pair in load("rsicd", tmp_path, seed=2).items] != [p.negative for p in easy.items]
+    with pytest.raises(UnknownNameError, match="unknown kind of negatives 'hrad'. Did you mean 'hard'"):
+        load("rsicd", tmp_path, negatives="hrad")
+
+
+def test_the_rows_file_is_found_by_whole_words_of_its_name(tmp_path):
+    row = {"image": "a.jpg", "caption": "x", "negative_caption": "y"}
+    write_rows(tmp_path / "mysugarcrepes.jsonl", [row])
+    with pytest.raises(InputError, match="found nothing there"):
+        load("sugarcrepe", tmp_path)
+    write_rows(tmp_path / "dev_sugarcrepe.jsonl", [row])
+    assert len(load("sugarcrepe", tmp_path)) == 1
+    assert len(load("sugarcrepe", tmp_path / "mysugarcrepes.jsonl")) == 1  # a file may be named itself
+    write_rows(tmp_path / "test_sugarcrepe.jsonl", [row])
+    with pytest.raises(
+        InputError, match=r"several rows files of sugarcrepe \(dev_sugarcrepe.jsonl, test_sugar.*--root"
+    ):
+        load("sugarcrepe", tmp_path)
+    (tmp_path / "table.csv").write_text("")
+    with pytest.raises(InputError, match=r"table.csv: expected a folder, or a .jsonl file of rows"):
+        load("sugarcrepe", tmp_path / "table.csv")
+
+
+def thumb_rows():
+    systems = {"Human": (5, 5), "Up-Down": (3, 2), "VinVL": (4, 4)}
+    return [
+        {"SYS": name, "seg_id": f"s{k}", "set_id": 0, "hyp": f" {name}  {k}", "image": f"COCO_val2014_{k}.jpg", "P": p,
+         "R": r - k % 2, "Fl": -0.1, "Inc": 0, "Con": 0, "human_score": (p + r - k % 2) / 2 - 0.1}
+        for k in range(4) for name, (p, r) in systems.items()
+    ]  # fmt: skip
+
+
+def test_thumb_as_it_is_released(tmp_path):
+    write_rows(tmp_path / "mscoco_THumB-1.0.jsonl", thumb_rows())
+    (tmp_path / "mscoco_references.json").write_text(json.dumps({"s0": ["a  dog", "dogs"]}))
+    items = load("thumb", tmp_path).items
+    assert items[0].id == "s0/Human"
+    assert (items[0].caption, items[0].ratings, items[0].references) == ("Human 0", (4.9,), ("a dog", "dogs"))
+    assert items[0].scales == (Scale("precision", 5.0), Scale("recall", 5.0))
+    assert items[0].image == tmp_path / "val2014" / "COCO_val2014_0.jpg"
+    totals = np.array([item.ratings[0] for item in items])
+    found = values("thumb", items, totals)
+    assert next(iter(found)) == "total"
+    assert found["total"].value == pytest.approx(1)
+    assert found["recall/machines"].value == pytest.approx(
+        np.corrcoef(*np.array([(i.ratings[0], i.scales[1].value) for i in items if i.system != "Human"]).T)[0, 1]
+    )
+    assert (found["place of Human"].value, found["place of Human"].scale) == (1, 1)
+    worst = values("thumb", items, -totals)
+    assert worst["place of Human"].value == 3
+    assert worst["mean/Human"].value < 0 < worst["mean/Up-Down"].value
+
+
+def hat_rows():
+    return [
+        {"sample_id": "7", "caption": "a dog and a cat", "image_path": "val2014/x.jpg",
+         "grounding": [["a", 0], ["dog", 0], ["and", 0], ["a", 0], ["cat", 1]]},
+        {"sample_id": "7", "caption": "a dog", "image_path": "val2014/x.jpg", "grounding": [["a", 0], ["dog", 0]]},
+        {"sample_id": "8", "caption": "?", "image_path": "val2014/y.jpg", "grounding": []},
+    ]  # fmt: skip
+
+
+def test_hat_as_it_is_released(tmp_path):
+    (tmp_path / "hat-trainval.json").write_text(json.dumps(hat_rows()))
+    reading = load("hat", tmp_path)
+    assert [item.ratings for item in reading.items] == [(0.0,), (1.0,)]
+    assert reading.notes == (Note("captions left out: no word is marked", 1),)
+    assert values("hat", reading.items, [0.1, 0.9])["auc"].value == 1
+    assert read_hat_words(tmp_path)[0].words[-1] == ("cat", True)
+
+
+def test_long_captions_are_paired_within_a_picture_and_at_matched_length(tmp_path):
+    texts = {"clean": "a dog on a lawn " * 4, "short": "a dog", "inventing": "a dog and a cat now " * 3 + "yes it is"}
+    rows = [
+        {"image": f"{k}.jpg", "caption": text, "hallucinated": ["cat"] if name == "inventing" else [], "objects": ["dog"]}
+        for k in range(3) for name, text in texts.items()
+    ]  # fmt: skip
+    write_rows(tmp_path / "dev_long.jsonl", rows)
+    items = load("long-captions", tmp_path).items
+    assert [item.ratings[0] for item in items[:3]] == [1.0, 1.0, 0.0]
+    shorter = values("long-captions", items, [-len(item.caption.split()) for item in items])
+    assert (shorter["pairs"].value, shorter["pairs"].n) == (1.0, 6)
+    right = values("long-captions", items, [("cat" not in item.caption) - (item.caption == "a dog") for item in items])
+    assert (right["pairs"].value, right["pairs"].n, right["pairs"].ties) == (0.75, 6, 3)
+    assert (right["pairs/matched length"].value, right["pairs/matched length"].n) == (1.0, 3)
+    marked = read_long_words(tmp_path)[2]
+    assert (marked.present, marked.absent) == (("dog",), ("cat",))
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "count"),
+    [
+        ("sugarcrepe", "dev_sugarcrepe", 3215), ("flickr8k-expert", "dev_flickr8k_expert", 2838),
+        ("thumb", "dev_thumb", 1160), ("composite", "dev_composite", 2133), ("pascal50s", "dev_pascal50s", 567),
+        ("long-captions", "dev_long", 1826), ("rsicd", "dev_rsicd", 400),
+    ],
+)  # fmt: skip
+def test_real_rows(name, file, count):
+    path = DATA / f"{file}.jsonl"
+    if not path.is_file():
+        pytest.skip("set MSDSCORE_TEST_DATA to a folder with development sets in the rows form")
+    items = load(name, path).items
+    assert len(items) == count
+    assert items[0].image.read()[:4] == b"RIFF"
