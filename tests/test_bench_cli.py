@@ -4,19 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from PIL import Image
 from typer.testing import CliRunner
 
 from bench_sets import make_expert, make_sugarcrepe
 from msdscore.benchmarks.registry import benchmarks
 from msdscore.cli.app import app
-from msdscore.encoders.base import encode_pictures
-from msdscore.encoders.registry import load_encoder
 from msdscore.errors import MSDScoreError
 from msdscore.metrics.registry import list_metrics
 from msdscore.studies import evidence
-from msdscore.studies.remembered import Remembered
 
 
 def call(*arguments):
@@ -115,21 +110,6 @@ def test_the_page_on_benchmarks_names_every_benchmark_and_metric():
         assert f"| `{row.name}` |" in page, row.name
     for metric in list_metrics():
         assert f"`{metric.name}" in page, metric.name
-
-
-def test_a_remembering_encoder_gives_the_same_vectors_and_encodes_once():
-    encoder = load_encoder("toy")
-    remembered = Remembered(encoder)
-    red, blue = (Image.new("RGB", (24, 24), colour) for colour in ("red", "blue"))
-    for _ in range(2):
-        for pictures in ([red, blue], [blue], [blue, red, blue]):
-            expected, found = encode_pictures(encoder, pictures), encode_pictures(remembered, pictures)
-            assert torch.equal(expected.points, found.points)
-        texts = ["a red square on the left", "blue"]
-        assert torch.equal(encoder.encode_texts(texts).pooled, remembered.encode_texts(texts).pooled)
-    assert len(remembered._images) == 2
-    assert remembered.signature == encoder.signature
-    assert not hasattr(remembered, "bank")
 
 
 def test_the_evidence_page_stands_under_the_papers_settings_too(tmp_path):

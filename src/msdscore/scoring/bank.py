@@ -14,11 +14,11 @@ from msdscore.core.calibration import Bank
 from msdscore.core.mixture import Mixture
 from msdscore.core.schedule import PointSet, fit_all
 from msdscore.encoders.base import Embeddings, Encoder, encode_pictures
+from msdscore.encoders.batches import encode_by_length, encode_in_batches
 from msdscore.encoders.loading.banks import bank_bytes, bank_tensors, read_bank
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import write_bytes
 from msdscore.io.hashing import pixel_key, text_key
-from msdscore.scoring.batches import encode_by_length, encode_in_batches
 from msdscore.scoring.comparison import fit_settings
 from msdscore.scoring.config import MSDConfig
 

@@ -14,15 +14,15 @@ from PIL.Image import Image
 
 from msdscore.core.calibration import Bank
 from msdscore.encoders.base import Embeddings, Encoder, Prepared
+from msdscore.encoders.batches import encode_by_length, encode_in_batches, join, take
+from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import CaptionError, ConfigError, RowError
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image
 from msdscore.scoring.bank import NamedBank, moved, own_bank
-from msdscore.scoring.batches import encode_by_length, encode_in_batches, join, take
 from msdscore.scoring.comparison import compare
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement, Numbers, numbers
-from msdscore.scoring.memory import TextMemory
 from msdscore.scoring.signature import signature
 
 Item = TypeVar("Item")
@@ -105,12 +105,13 @@ class Pipeline:
         self.limits = limits or ImageLimits()
         self.batch_size = batch_size
         self._placed: Bank | None = None
-        self._memory: TextMemory | None = None
 
     def remembering(self) -> "Pipeline":
-        """The same pipeline for one run: every distinct caption goes through the encoder once."""
+        """The same pipeline for one run: every distinct picture and caption goes through the encoder once."""
+        if isinstance(self.encoder, CachedEncoder):
+            return self
         other = copy(self)
-        other._memory = TextMemory(self._encode)
+        other.encoder = CachedEncoder(self.encoder)
         return other
 
     @property
@@ -166,7 +167,7 @@ class Pipeline:
 
     def encode_texts(self, captions: Sequence[str]) -> Embeddings:
         """Vectors of texts as they are, in order; raises `RowError` for one that the encoder refuses."""
-        return self._encode(captions) if self._memory is None else self._memory.embed(captions)
+        return encode_by_length(captions, self.encoder.encode_texts, size=4 * self.batch_size)
 
     def placed_bank(self, device: torch.device) -> Bank | None:
         """The bank on a device; moved there once."""
@@ -207,9 +208,6 @@ class Pipeline:
         # A full hash of the pixels costs as much as decoding: only drawn starts need it.
         key = pixel_key(picture) if self.config.init == "sample" else 0
         return Decoded(self.encoder.prepare(picture), key, picture if keep else None)
-
-    def _encode(self, captions: Sequence[str]) -> Embeddings:
-        return encode_by_length(captions, self.encoder.encode_texts, size=4 * self.batch_size)
 
 
 def recommended_config(encoder: Encoder) -> MSDConfig:

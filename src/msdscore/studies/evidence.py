@@ -16,12 +16,12 @@ from msdscore.benchmarks.results.grids import NONE, Grid, markdown, number, p_va
 from msdscore.benchmarks.results.result import MetricResult, Result
 from msdscore.benchmarks.run.runner import BenchmarkPlan, run_benchmark
 from msdscore.encoders.base import Encoder
+from msdscore.encoders.cached import CachedEncoder
 from msdscore.encoders.registry import load_encoder
 from msdscore.io.atomic import write_bytes
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.stats.resample import Resampling, holm
-from msdscore.studies.remembered import Remembered
 
 BASELINE = "cosine"
 MIXTURES = ("coverage", "support", "bi-kl", "msd", "soft-msd")
@@ -49,7 +49,7 @@ def collect(
     data: Path, results: Path, encoder: Encoder, *, preset: str | None, samples: int, limit: int | None
 ) -> list[Evidence]:
     """Run and compare on every benchmark, under the settings asked for and under those of the paper."""
-    remembered = Remembered(encoder)
+    remembered = CachedEncoder(encoder, memory=sys.maxsize)
     own, paper = Scorer(remembered, preset), Scorer(remembered, PAPER)
     found = []
     for name, metrics in METRICS.items():

@@ -10,10 +10,10 @@ from PIL import Image
 
 from msdscore.benchmarks.base import Pair, picture, picture_key
 from msdscore.encoders.base import PatchLayout
+from msdscore.encoders.batches import take
 from msdscore.errors import InputError
 from msdscore.explain.maps import Regions, project
 from msdscore.explain.terms import picture_of, terms_of
-from msdscore.scoring.batches import take
 from msdscore.scoring.measurement import numbers
 from msdscore.scoring.pipeline import Embedded, Pipeline
 

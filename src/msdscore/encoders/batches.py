@@ -36,6 +36,16 @@ def take(batch: Embeddings, index: Sequence[int]) -> Embeddings:
     return Embeddings(batch.points[rows], batch.mask[rows], batch.pooled[rows], layout)
 
 
+def split(batch: Embeddings) -> list[Embeddings]:
+    """Every item alone, without the padding behind its last point."""
+    widths = [int(row.nonzero().max()) + 1 if bool(row.any()) else 1 for row in batch.mask]
+    singles = (take(batch, [number]) for number in range(len(batch)))
+    return [
+        Embeddings(one.points[:, :width].clone(), one.mask[:, :width].clone(), one.pooled, one.layout)
+        for one, width in zip(singles, widths, strict=True)
+    ]
+
+
 def join(batches: Sequence[Embeddings]) -> Embeddings:
     """One batch from several, padded to the longest item."""
     if len(batches) == 1:
