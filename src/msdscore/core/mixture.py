@@ -8,6 +8,7 @@ The normaliser is the same for every component and cancels in every divergence, 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,6 +17,9 @@ from torch import Tensor
 from msdscore.core.spaces import Space, choose_space
 from msdscore.core.sphere import counts, real_points
 from msdscore.core.starts import Init, start_points
+
+# What a component is; all but the first live in `variants`.
+Kind = Literal["vmf", "vmf-adaptive", "gaussian", "gaussian-diagonal", "gaussian-shrunk"]
 
 # A component that holds less than this many points is dead (paper, EM details).
 DEAD_MASS = 1e-6
@@ -30,6 +34,7 @@ class FitSettings:
     iterations: int = 20
     init: Init = "spread"
     seed: int = 0
+    mixture: Kind = "vmf"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from msdscore.core.calibration import Bank, expected_log_density, room_per_point
 from msdscore.core.divergence import Divergence, share
 from msdscore.core.mixture import FitSettings, Mixture, fit, log_density
 from msdscore.core.sphere import accumulation_dtype, real_points
+from msdscore.core.variants import em
+from msdscore.core.variants.families import FAMILIES
 
 # Captions of an image that are compared in one product. The number is fixed, so that a product's shape, and with it the
 # rounding of every row, is the same however many captions there are; eight cost little more than one.
@@ -49,6 +51,7 @@ def diverge(
 
     With a `bank` the terms are calibrated against its background (see `calibration`).
     """
+    images, texts = _in_its_space(images, image_fit), _in_its_space(texts, text_fit)
     image_mixtures, text_mixtures = fit_all(images, image_fit), fit_all(texts, text_fit)
     pictures, captions = (None, None) if bank is None else (bank.images, bank.texts)
     pairs = {"image_of": image_of, "text_of": text_of}
@@ -62,21 +65,29 @@ def diverge(
 
 def fit_all(side: PointSet, settings: FitSettings) -> Mixture:
     """One mixture per item of one side, block by block, or in one go where the fused kernels serve."""
-    quick = fused.serves(side.points, settings.components)
+    quick = settings.mixture == "vmf" and fused.serves(side.points, settings.components)
     if quick and side.points.shape[1] <= fused.MOST_POINTS:
         return fused.fit(side.points, side.mask, side.keys, settings)
+    plain = fit if settings.mixture == "vmf" else em.fit
     like, size = _like(side.points), (len(side), settings.components)
     means = like.new_empty(*size, side.points.shape[2])
     log_weights = like.new_empty(size)
 
     def work(block: Block) -> None:
         # The block's width follows from its items, so an item takes the same way in every batch.
-        fitted = fused.fit if quick and block.width <= fused.MOST_POINTS else fit
+        fitted = fused.fit if quick and block.width <= fused.MOST_POINTS else plain
         mixture = fitted(cut(side.points, block), cut(side.mask, block), side.keys[block.items], settings)
         means[block.items], log_weights[block.items] = mixture.means, mixture.log_weights
 
     for_each(work, _blocks_of(side, widths(side.mask), settings.components), side.points.device)
-    return Mixture(means, log_weights, settings.kappa)
+    return Mixture(means, log_weights, settings.kappa if settings.mixture == "vmf" else 1.0)
+
+
+def _in_its_space(side: PointSet, settings: FitSettings) -> PointSet:
+    """The side as its mixtures take it: unit vectors as they are, or the features of another family in float64."""
+    if settings.mixture == "vmf":
+        return side
+    return replace(side, points=FAMILIES[settings.mixture].lift(side.points.double()))
 
 
 def expected_densities(side: PointSet, own: Mixture, background: Mixture | None) -> Float[Tensor, "batch points"]:
