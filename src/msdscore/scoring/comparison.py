@@ -55,5 +55,10 @@ def _side(batch: Embeddings, keys: Sequence[int]) -> PointSet:
 def fit_settings(config: MSDConfig, components: int) -> FitSettings:
     """How one side's mixtures are fitted under a configuration."""
     return FitSettings(
-        components=components, kappa=config.kappa, iterations=config.iterations, init=config.init, seed=config.seed
+        components=components,
+        kappa=config.kappa,
+        iterations=config.iterations,
+        init=config.init,
+        seed=config.seed,
+        mixture=config.mixture,
     )

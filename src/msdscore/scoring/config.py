@@ -9,6 +9,7 @@ from msdscore.errors import ConfigError, unknown_name
 Gate = Literal["length", "coverage", "support", "fixed"]
 Init = Literal["sample", "spread"]
 Calibration = Literal["none", "background"]
+MixtureKind = Literal["vmf", "vmf-adaptive", "gaussian", "gaussian-diagonal", "gaussian-shrunk"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class MSDConfig:
     beta: float = 0.5  # weight of coverage where the gate is fixed
     temperature: float = 0.2  # xi, paper
     calibration: Calibration = "none"  # beyond the paper: terms less their mean over a bank of background pictures
+    mixture: MixtureKind = "vmf"  # the paper's; the others are its ablations, in float64, variances start at 1/kappa
 
     def __post_init__(self) -> None:
         _require_components(self.components)
@@ -50,6 +52,9 @@ class MSDConfig:
         _require_choice("init", self.init, get_args(Init))
         _require_choice("gate", self.gate, get_args(Gate))
         _require_choice("calibration", self.calibration, get_args(Calibration))
+        _require_choice("mixture", self.mixture, get_args(MixtureKind))
+        if self.mixture != "vmf" and self.calibration != "none":
+            raise ConfigError(f"mixture={self.mixture} has no calibrated form; set calibration=none")
 
     @property
     def weighs_coverage(self) -> bool:

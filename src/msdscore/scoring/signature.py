@@ -16,12 +16,13 @@ def signature(encoder: Encoder, config: MSDConfig, bank: str | None = None) -> s
         "msd",
         f"enc:{encoder.signature}",
         f"k:{config.components[0]},{config.components[1]}",
-        f"kappa:{config.kappa:g}",
+        f"kappa:{_exact(config.kappa)}",
         f"it:{config.iterations}",
         f"init:{_init(config)}",
-        f"a:{config.alpha:g}",
+        f"a:{_exact(config.alpha)}",
         f"gate:{_gate(config)}",
-        f"xi:{config.temperature:g}",
+        f"xi:{_exact(config.temperature)}",
+        *([] if config.mixture == "vmf" else [f"mix:{config.mixture}"]),
         *([] if bank is None else [f"cal:background,{bank}"]),
         f"v:{__version__}",
     ]
@@ -34,5 +35,14 @@ def _init(config: MSDConfig) -> str:
 
 def _gate(config: MSDConfig) -> str:
     if config.gate == "length":
-        return f"length,{config.gate_center:g},{config.gate_width:g}"
-    return f"fixed,{config.beta:g}" if config.gate == "fixed" else config.gate
+        return f"length,{_exact(config.gate_center)},{_exact(config.gate_width)}"
+    return f"fixed,{_exact(config.beta)}" if config.gate == "fixed" else config.gate
+
+
+def _exact(number: float) -> str:
+    """A number in as few digits as tell it from every other one.
+
+    >>> _exact(20.0), _exact(0.1), _exact(0.10000001), _exact(1 / 3)
+    ('20', '0.1', '0.10000001', '0.3333333333333333')
+    """
+    return repr(float(number)).removesuffix(".0")
