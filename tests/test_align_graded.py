@@ -12,6 +12,7 @@ from msdscore.align.losses.terms import (
     Gaps,
     KlSettings,
     centred,
+    fitted,
     graded_loss,
     info_nce,
     kl_tables,
@@ -103,16 +104,15 @@ def test_several_captions_a_picture_share_its_part_of_the_contrast():
 
 def test_each_direction_has_its_table_and_coverage_may_skip_patches():
     images, texts = projected(2, 7, seed=1), projected(4, 5, seed=2)
-    settings = KlSettings(
-        FitSettings(components=3, iterations=3), FitSettings(components=2, iterations=3), "each", stride=2
-    )
-    support, coverage = kl_tables(images, texts, settings=settings)
+    of_images = FitSettings(components=3, iterations=3)
+    settings = KlSettings(FitSettings(components=2, iterations=3), "each", stride=2)
+    support, coverage = kl_tables(images, texts, fitted(images, of_images), settings=settings)
     keys = torch.zeros(1, dtype=torch.int64)
     for i in range(2):
         for j in range(4):
             x, y = images.points[i : i + 1], texts.points[j : j + 1]
             seen, said = images.mask[i : i + 1], texts.mask[j : j + 1]
-            image, text = fit(x, seen, keys, settings.image), fit(y, said, keys, settings.text)
+            image, text = fit(x, seen, keys, of_images), fit(y, said, keys, settings.text)
             to_image = terms(y, said, own=text, other=image).sum()
             to_text = terms(x[:, ::2], seen[:, ::2], own=image, other=text).sum()
             assert float(support[i, j]) == pytest.approx(-float(to_image), abs=1e-9)

@@ -10,6 +10,7 @@ from msdscore.align.losses.terms import (
     KlSettings,
     absent_words,
     caption_table,
+    fitted,
     info_nce,
     kl_tables,
     negatives_loss,
@@ -110,13 +111,14 @@ def test_missing_hard_negatives_cost_nothing():
 @pytest.mark.parametrize("direction", ["support", "coverage"])
 def test_kl_table_is_the_scores_own_divergence(direction):
     images, texts = projected(3, 6, seed=1), projected(3, 5, seed=2)
-    settings = KlSettings(FitSettings(components=3, iterations=4), FitSettings(components=2, iterations=4), direction)
-    (found,) = kl_tables(images, texts, settings=settings)
+    of_images = FitSettings(components=3, iterations=4)
+    settings = KlSettings(FitSettings(components=2, iterations=4), direction)
+    (found,) = kl_tables(images, texts, fitted(images, of_images), settings=settings)
     keys = torch.zeros(1, dtype=torch.int64)
     for i in range(3):
         for j in range(3):
             x, y = images.points[i : i + 1], texts.points[j : j + 1]
-            image = fit(x, images.mask[i : i + 1], keys, settings.image)
+            image = fit(x, images.mask[i : i + 1], keys, of_images)
             text = fit(y, texts.mask[j : j + 1], keys, settings.text)
             if direction == "support":
                 wanted = terms(y, texts.mask[j : j + 1], own=text, other=image).sum()
@@ -126,10 +128,12 @@ def test_kl_table_is_the_scores_own_divergence(direction):
 
 
 def test_kl_gradients_pass_through_every_step_of_em():
-    settings = KlSettings(FitSettings(components=2, iterations=3), FitSettings(components=2, iterations=3), "both")
+    fitting = FitSettings(components=2, iterations=3)
+    settings = KlSettings(fitting, "both")
     images, texts = projected(2, 4, seed=1, requires_grad=True), projected(2, 3, seed=2)
 
     def value(points):
-        return kl_tables(Projected(points, images.mask, images.pooled), texts, settings=settings)[0].diagonal().sum()
+        side = Projected(points, images.mask, images.pooled)
+        return kl_tables(side, texts, fitted(side, fitting), settings=settings)[0].diagonal().sum()
 
     assert torch.autograd.gradcheck(value, (images.points,), atol=1e-5)

@@ -155,8 +155,8 @@ def test_the_global_path_gets_no_gradient_from_local_terms_and_negatives_none_fr
         folder.mkdir()
         recipe = load_recipe("mini", changes=changes)
         session = start_session(recipe, open_pairs(rows), folder, CPU, world=World(), device=torch.device("cpu"))
-        samples = [session.reader.sample(item, 0) for item in range(8)]
-        batch = make_batch(samples, session.source, device=session.device)
+        samples = [session.batches.reader.sample(item, 0) for item in range(8)]
+        batch = make_batch(samples, session.batches.source, device=session.device)
         objective(session.aligner, batch, session.setting)[0].backward()
         for name, parameter in session.aligner.heads.named_parameters():
             moved = parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)

@@ -133,7 +133,9 @@ def test_frozen_parts_do_not_move_and_get_no_gradient_memory(models, rows, tmp_p
     language = session.setting.language.model
     frozen = {**dict(clip.named_parameters(prefix="clip")), **dict(language.named_parameters(prefix="lm"))}
     before = {name: value.detach().clone() for name, value in frozen.items()}
-    batch = make_batch([session.reader.sample(item, 0) for item in range(8)], session.source, device=session.device)
+    batch = make_batch(
+        [session.batches.reader.sample(item, 0) for item in range(8)], session.batches.source, device=session.device
+    )
     features = (batch.images.local.vectors, batch.texts.local.vectors)
     assert all(not value.requires_grad and value.grad_fn is None for value in features)
     loss, _ = objective(session.aligner, batch, session.setting)
@@ -156,7 +158,9 @@ def test_turns_through_the_language_model_change_nothing(models, rows, tmp_path)
         run = tmp_path / str(batch_size)
         run.mkdir()
         session = start_session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
-        batch = make_batch([session.reader.sample(item, 0) for item in range(8)], session.source, device=session.device)
+        batch = make_batch(
+            [session.batches.reader.sample(item, 0) for item in range(8)], session.batches.source, device=session.device
+        )
         loss, _ = objective(session.aligner, batch, session.setting)
         loss.backward()
         gradients.append([parameter.grad for parameter in session.aligner.parameters()])
@@ -200,8 +204,10 @@ def test_the_word_loss_looks_at_content_words_alone(rows, tmp_path):
         small = recipe(loss={"contrastive": 0.0, "word": 1.0}, text={"words": words})
         (run := tmp_path / words).mkdir()
         session = start_session(small, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
-        batch = make_batch([session.reader.sample(item, 0) for item in range(8)], session.source, device=session.device)
-        values.append(objective(session.aligner, batch, session.setting)[1]["word"])
+        batch = make_batch(
+            [session.batches.reader.sample(item, 0) for item in range(8)], session.batches.source, device=session.device
+        )
+        values.append(objective(session.aligner, batch, session.setting)[1]["word"].item())
     assert values[0] == pytest.approx(values[1], rel=1e-5)
 
 
@@ -441,7 +447,7 @@ def test_without_decay_the_average_is_the_weights():
 
 def test_a_loss_that_is_no_number_stops_the_run(rows, tmp_path, monkeypatch):
     def broken(aligner, batch, setting):
-        return next(aligner.parameters()).sum() * float("nan"), {"contrastive": float("nan")}
+        return next(aligner.parameters()).sum() * float("nan"), {"contrastive": torch.tensor(float("nan"))}
 
     monkeypatch.setattr("msdscore.align.run.train.objective", broken)
     with pytest.raises(RunError, match="the loss is nan at step 0; lower train.lr"):

@@ -8,23 +8,31 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from msdscore.align.losses.evidence import Odds
 from msdscore.align.recipe import LossSpec, Recipe, TrainSpec
 from msdscore.encoders.aligned.heads import AlignedHeads, SideDims
 
-SCALED = ("contrastive", "local", "word", "kl")  # terms with a temperature of their own
+SCALED = ("contrastive", "local", "word", "kl", "support", "evidence", "omission")  # terms with a temperature
+# Divergences and densities are counted in nats already: their scales start near one.
+_STARTS = {"kl": 1.0, "support": 2.0, "evidence": 0.25, "omission": 4.0}
+_ZERO = 1.4  # start of the zero of log-odds, in their own unit
 
 
 class Aligner(nn.Module):
     """Trainable parts of a run; the frozen towers and the frozen language model are not among them."""
 
-    def __init__(self, recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0) -> None:
+    def __init__(
+        self, recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0, words: int = 0
+    ) -> None:
         super().__init__()
         self._loss: LossSpec = recipe.loss
         self.heads = AlignedHeads(recipe.heads, image, text)
-        start = torch.tensor(-math.log(recipe.loss.temperature))
-        # A divergence is counted in nats already, so its own scale starts at one.
-        starts = {name: torch.zeros(()) if name == "kl" else start.clone() for name in SCALED}
-        self.log_scales = nn.ParameterDict({name: nn.Parameter(starts[name]) for name in SCALED if self._has(name)})
+        starts = {name: math.log(_STARTS.get(name, 1 / recipe.loss.temperature)) for name in SCALED}
+        self.log_scales = nn.ParameterDict(
+            {name: nn.Parameter(torch.tensor(starts[name])) for name in SCALED if self._has(name)}
+        )
+        self.zero = nn.Parameter(torch.tensor(_ZERO)) if recipe.loss.evidence else None
+        self.word_zeros = nn.Parameter(torch.zeros(words)) if recipe.loss.evidence else None
         # Lines from similarity to graded relevance; they start as identity.
         lines = {"relevance": 1.0, "relevance_offset": 0.0} if recipe.loss.relevance else {}
         lines |= {"local_relevance": 1.0} if recipe.loss.local_relevance else {}
@@ -34,6 +42,12 @@ class Aligner(nn.Module):
     def scale(self, name: str) -> Float[Tensor, ""]:
         """One over the learned temperature of a term."""
         return self.log_scales[name].exp()
+
+    def odds(self) -> Odds:
+        """The learned line from evidence to log-odds."""
+        if self.zero is None or self.word_zeros is None:
+            raise AssertionError("log-odds without the loss of evidence")
+        return Odds(self.scale("evidence"), self.zero, self.word_zeros)
 
     @torch.no_grad()
     def limit_scales(self) -> None:
@@ -46,11 +60,13 @@ class Aligner(nn.Module):
         return bool(getattr(self._loss, name)) or (name == "contrastive" and self._loss.wants_negatives)
 
 
-def seeded_aligner(recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0) -> Aligner:
+def seeded_aligner(
+    recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0, words: int = 0
+) -> Aligner:
     """Fresh trainable parts whose start depends on the recipe's seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return Aligner(recipe, image, text, language_width=language_width)
+        return Aligner(recipe, image, text, language_width=language_width, words=words)
 
 
 def learning_rate(step: int, *, steps: int, spec: TrainSpec) -> float:

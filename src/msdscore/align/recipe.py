@@ -19,7 +19,11 @@ TERMS = (
     "local_relevance",
     "grounded",
     "bias",
+    "support",
+    "evidence",
+    "omission",
 )
+RESIDENT_TERMS = ("evidence", "omission")  # need word labels, which only a resident run has
 RULES = ("rules", "supplied", "both")
 STOPS = ("cosine", "local")
 PRECISIONS = ("auto", "float32", "bfloat16")
@@ -44,6 +48,10 @@ class LossSpec:
     local_relevance: float = 0.0  # the same for local similarities, each caption centred over the pictures
     grounded: float = 0.0  # hard negatives, by the margin that the picture adds to the text's own
     bias: float = 0.0  # the margin over hard negatives that the text has without its picture
+    support: float = 0.0  # InfoNCE on calibrated support: log density, less its mean over the pictures
+    evidence: float = 0.0  # log-odds of present against absent words, by calibrated evidence
+    omission: float = 0.0  # a second true caption covers more, a false one does not
+    shrink: float = 1e-3  # holds the zero of each word near that of all words
     temperature: float = 0.07  # start of the learned temperatures
     max_scale: float = 100.0  # no learned temperature falls under 1 / max_scale
     kl_components: tuple[int, ...] = (3, 2)  # image, text
@@ -105,6 +113,14 @@ class SampleSpec:
     negatives: int = 0  # hard negatives a caption
     negative_source: str = "rules"
     window: int = 8  # blocks (shards, row groups) that are shuffled together
+    group: int = 1  # resident: similar pictures side by side in a batch, whose words are hard absent ones
+    whole: float = 0.15  # resident: share of views that show the picture as it is
+    stored: int = 0  # resident: side in pixels of the pictures kept on the device; 0: as the tower reads them
+    made: int = 2  # resident: short and long texts by rule per picture, hard negatives per caption
+    joined: float = 0.25  # resident: share of second captions that are several captions joined
+    alike: float = 0.6  # resident: words whose embeddings are more alike are neither present nor absent
+    classes: str = ""  # resident: file of object classes, one line each: a name and its synonyms
+    held_out: int = 0  # resident: one picture of so many, by the hash of its name, is left for calibration; 0: none
 
     def __post_init__(self) -> None:
         if min(self.captions, self.views, self.window) < 1 or self.negatives < 0:
@@ -115,6 +131,10 @@ class SampleSpec:
             )
         if not 0 < self.crop <= 1:
             raise ConfigError(f"crop must lie between 0 and 1, got {self.crop}")
+        if min(self.group, self.made) < 1 or min(self.stored, self.held_out) < 0:
+            raise ConfigError("group and made must be at least 1, stored and held_out at least 0")
+        if not (0 <= self.whole <= 1 and 0 <= self.joined <= 1):
+            raise ConfigError(f"whole and joined must lie between 0 and 1, got {self.whole} and {self.joined}")
         if self.negative_source not in RULES:
             raise unknown_name("negative_source", self.negative_source, RULES)
 
@@ -141,6 +161,7 @@ class TrainSpec:
     patience: int = 0  # evaluations without a better retrieval before the run stops; 0: never
     stop_on: str = "cosine"  # retrieval by pooled vectors, or by local max-similarity
     log_every: int = 10
+    resident: bool = False  # decode once; pictures and texts stay on the device for the whole run
 
     def __post_init__(self) -> None:
         for name in ("batch", "accumulate", "tower_batch", "keep", "log_every"):
@@ -182,8 +203,20 @@ class Recipe:
             raise ConfigError(
                 "loss.negatives, grounded and bias need hard negatives: set sample.negatives to 1 or more"
             )
+        if self.train.resident:
+            self._check_resident()
+        elif any(getattr(self.loss, name) for name in RESIDENT_TERMS):
+            raise ConfigError(f"loss.{' and loss.'.join(RESIDENT_TERMS)} need train.resident = true")
         if self.heads.pool == "model" and (self.image.kind, self.text.kind) != ("encoder", "encoder"):
             raise ConfigError("heads.pool 'model' needs two towers of kind 'encoder'; use 'mean' or 'own'")
+
+    def _check_resident(self) -> None:
+        if self.loss.reconstruction:
+            raise ConfigError("train.resident has no reconstruction; set loss.reconstruction=0 or train.resident=false")
+        if self.sample.captions != 2:
+            raise ConfigError(f"train.resident shows two captions of each picture, got {self.sample.captions}")
+        if self.train.batch % self.sample.group:
+            raise ConfigError(f"train.batch {self.train.batch} must be a multiple of sample.group {self.sample.group}")
 
     def without_reconstruction(self) -> "Recipe":
         """The paper's ablation: the same recipe, no language model."""

@@ -50,7 +50,9 @@ def events() -> "Iterator[Callable[[Event], None]]":
             task = tasks.get(event.kind)
             if task is None:
                 task = tasks[event.kind] = bars.add_task(event.kind, values="")
-            values = "  ".join(f"{name} {value:.4g}" for name, value in event.values.items())
-            bars.update(task, completed=event.done, total=event.of, values=values)
+            bars.update(task, completed=event.done, total=event.of)
+            if event.values:
+                values = "  ".join(f"{name} {value:.4g}" for name, value in event.values.items())
+                bars.update(task, values=values)
 
         yield tell

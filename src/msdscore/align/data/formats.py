@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.align.data.pairs import Found, Pairs, Picture, Skip, checked, collect
+from msdscore.align.data.pairs import Found, Pair, Pairs, Picture, Skip, checked, collect
 from msdscore.errors import InputError, unknown_name
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.io.inputs.formats import open_records
@@ -21,6 +21,8 @@ from msdscore.io.tar import read_samples
 
 CAPTIONS = ("captions", *CAPTION_NAMES, "sentences")
 NEGATIVES = ("negatives", "negative_caption", "negative_captions", "hard_negatives")
+MACHINE = ("machine", "machine_captions")
+OBJECTS = ("objects",)
 _TEXT_ENDINGS = ("txt", "caption")
 FORMATS = ("llava", "coco", "rows", "table", "shards")
 
@@ -112,7 +114,7 @@ def read_llava(path: Path, store: PictureStore) -> Iterator[Found]:
                 yield Skip(record.error or f"{path.name}: an entry without image or conversations")
                 continue
             answers = [turn.get("value") for turn in turns if isinstance(turn, dict) and turn.get("from") == "gpt"]
-            yield checked(store.find(values["image"]), answers[:1])
+            yield checked(Pair(store.find(values["image"]), tuple(map(str, answers[:1]))))
 
 
 def read_coco(path: Path, store: PictureStore) -> Iterator[Found]:
@@ -126,7 +128,7 @@ def read_coco(path: Path, store: PictureStore) -> Iterator[Found]:
         if not isinstance(name, str):
             yield Skip(f"{path.name}: image {image.get('id')} has no file_name")
         else:
-            yield checked(store.find(name), captions[image.get("id")])
+            yield checked(Pair(store.find(name), tuple(captions[image.get("id")])))
 
 
 def read_rows(path: Path, store: PictureStore) -> Iterator[Found]:
@@ -145,7 +147,8 @@ def read_table(path: Path, store: PictureStore) -> Iterator[Found]:
         names = file.schema_arrow.names
         image = next((name for name in IMAGE_NAMES if name in names), None)
         inside = image is not None and not pa.types.is_string(file.schema_arrow.field(image).type)
-        wanted = [name for name in names if name in (*CAPTIONS, *NEGATIVES) or (name == image and not inside)]
+        known = (*CAPTIONS, *NEGATIVES, *MACHINE, *OBJECTS)
+        wanted = [name for name in names if name in known or (name == image and not inside)]
         groups = (file.read_row_group(group, columns=wanted) for group in range(file.metadata.num_row_groups))
         for row, values in enumerate(values for group in groups for values in group.to_pylist()):
             stored = StoredImage(f"row {row}", path, row, str(image)) if inside else None
@@ -160,7 +163,7 @@ def read_shards(paths: Sequence[Path]) -> Iterator[Found]:
             if sample.picture is None:
                 yield Skip(f"{path.name}: {sample.key} has no picture")
             else:
-                yield checked(sample.picture, captions)
+                yield checked(Pair(sample.picture, tuple(captions)))
 
 
 def is_llava(path: Path) -> bool:
@@ -200,14 +203,23 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _row(values: Mapping[str, Any], store: PictureStore, source: str, *, stored: StoredImage | None = None) -> Found:
-    captions = _list(next((values[name] for name in CAPTIONS if name in values), None))
-    negatives = _list(next((values[name] for name in NEGATIVES if name in values), None))
-    if stored is not None:
-        return checked(stored, captions, negatives)
     name = next((values[name] for name in IMAGE_NAMES if isinstance(values.get(name), str)), None)
-    if not name:
+    if stored is None and not name:
         return Skip(f"{source}: a row without a picture; expected one of {', '.join(IMAGE_NAMES)}")
-    return checked(store.find(name), captions, negatives)
+    captions, negatives, machine = (
+        tuple(_list(next((values[name] for name in names if name in values), None)))
+        for names in (CAPTIONS, NEGATIVES, MACHINE)
+    )
+    picture = stored or store.find(str(name))
+    return checked(Pair(picture, captions, negatives, machine, _objects(values), str(name or "")))
+
+
+def _objects(values: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Names of annotated objects; what is no list of names (boxes, for one) counts as not annotated."""
+    found = next((values[name] for name in OBJECTS if name in values), None)
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        return None
+    return tuple(dict.fromkeys(name.strip().lower() for name in found if name.strip()))
 
 
 def _list(value: Any) -> list[Any]:

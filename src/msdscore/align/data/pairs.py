@@ -1,7 +1,7 @@
 """Training pairs: pictures with their captions, from every data format, indexed but not loaded."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TypeAlias
@@ -18,11 +18,14 @@ Picture: TypeAlias = Path | StoredImage | TarImage  # where a training picture l
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One picture with all its captions, and hard negatives where the data supplies them."""
+    """One picture with all its captions, and more where the data supplies it."""
 
     picture: Picture
     captions: tuple[str, ...]
-    negatives: tuple[str, ...] = ()
+    negatives: tuple[str, ...] = ()  # hard ones, wrong on purpose
+    machine: tuple[str, ...] = ()  # captions by a model: likely, not sure
+    objects: tuple[str, ...] | None = None  # names of annotated classes; None: not annotated
+    name: str = ""  # of the picture, as its row gives it
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +77,12 @@ def collect(found: Iterable[Found], *, source: str) -> Pairs:
     return Pairs(items, _blocks(items), _fingerprint(items), skipped, tuple(reasons))
 
 
-def checked(picture: Picture, captions: Sequence[object], negatives: Sequence[object] = ()) -> Found:
-    """A pair with the captions that hold text, or the reason why there is none."""
-    texts = _texts(captions)
-    return Pair(picture, texts, _texts(negatives)) if texts else Skip(f"{_name(picture)}: no caption")
+def checked(pair: Pair) -> Found:
+    """The pair with the texts that hold something, or the reason why there is none."""
+    texts = _texts(pair.captions)
+    if not texts:
+        return Skip(f"{picture_name(pair.picture)}: no caption")
+    return replace(pair, captions=texts, negatives=_texts(pair.negatives), machine=_texts(pair.machine))
 
 
 def _texts(values: Iterable[object]) -> tuple[str, ...]:
@@ -96,9 +101,20 @@ def picture_content(picture: Picture) -> Path | bytes:
 def _join(first: Pair | None, second: Pair) -> Pair:
     if first is None:
         return second
-    captions = dict.fromkeys((*first.captions, *second.captions))
-    negatives = dict.fromkeys((*first.negatives, *second.negatives))
-    return Pair(first.picture, tuple(captions), tuple(negatives))
+    known = [objects for objects in (first.objects, second.objects) if objects is not None]
+    return Pair(
+        first.picture,
+        _all(first.captions, second.captions),
+        _all(first.negatives, second.negatives),
+        _all(first.machine, second.machine),
+        _all(*known) if known else None,
+        first.name or second.name,
+    )
+
+
+def _all(*parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Different texts of all parts, in order."""
+    return tuple(dict.fromkeys(text for part in parts for text in part))
 
 
 def _blocks(items: Sequence[Pair]) -> npt.NDArray[np.int64]:
@@ -116,12 +132,14 @@ def _fingerprint(items: Sequence[Pair]) -> str:
     """A hash of names and captions in order; folders may move."""
     digest = blake2b(digest_size=16)
     for item in items:
-        for text in (_name(item.picture), *item.captions, *item.negatives):
+        texts = (picture_name(item.picture), *item.captions, *item.negatives, *item.machine, *(item.objects or ()))
+        for text in texts:
             digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
     return digest.hexdigest()
 
 
-def _name(picture: Picture) -> str:
+def picture_name(picture: Picture) -> str:
+    """A name of a picture that stays when folders move."""
     if isinstance(picture, StoredImage):
         return f"{picture.file.name}:{picture.row}"
     return f"{picture.path.name}:{picture.offset}" if isinstance(picture, TarImage) else picture.name

@@ -35,9 +35,14 @@ def make_view(picture: Image.Image, spec: SampleSpec, captions: Sequence[str], *
     part = picture.crop(whole)
     mirrored = chance.random() < 0.5
     part = _lit(part, chance.uniform(-spec.contrast, spec.contrast), chance.uniform(-spec.brightness, spec.brightness))
-    if spec.flip and mirrored and not any(_SIDES.search(caption) for caption in captions):
+    if spec.flip and mirrored and not says_side(captions):
         return part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return part
+
+
+def says_side(captions: Sequence[str]) -> bool:
+    """Whether a caption says left or right, so that its picture must not be mirrored."""
+    return any(_SIDES.search(caption) for caption in captions)
 
 
 def _lit(picture: Image.Image, contrast: float, brightness: float) -> Image.Image:

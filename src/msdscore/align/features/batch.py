@@ -28,6 +28,26 @@ class Graded:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeTexts:
+    """Texts by rule about the pictures of a batch, some of whose words are false."""
+
+    texts: Features
+    words: Int[Tensor, "texts points"]  # the number of every token's word; negative: none that is known
+    owner: Int[Tensor, " texts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of every word in every picture of a batch; similar pictures lie side by side in groups."""
+
+    labels: Int[Tensor, "batch words"]  # 1 present, 0 absent, −1 not sure
+    counts: Float[Tensor, " words"]  # pictures that hold each word
+    made: tuple[MadeTexts, ...]
+    negative_words: Int[Tensor, "negatives points"]
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingBatch:
     """Frozen features of a step's samples, and what the terms must know beside them.
 
@@ -37,12 +57,13 @@ class TrainingBatch:
     images: Features
     texts: Features
     negatives: Features | None
-    negative_owner: tuple[int, ...]  # the caption of every hard negative
+    negative_owner: Int[Tensor, " negatives"]  # the caption of every hard negative
     captions: tuple[str, ...]
     items: Int[Tensor, " batch"]
     token_words: Int[Tensor, "captions points"]  # a number for the word of every token
     picture_words: Int[Tensor, "batch words"]  # numbers of the words of all captions of a picture; -1: padding
     graded: Graded | None = None
+    evidence: Evidence | None = None
 
     @property
     def each(self) -> int:
@@ -70,7 +91,7 @@ def make_batch(
         images=images,
         texts=texts,
         negatives=source.negatives([text for _, text in owned]) if owned else None,
-        negative_owner=tuple(row for row, _ in owned),
+        negative_owner=torch.tensor([row for row, _ in owned], dtype=torch.int64, device=device),
         captions=captions,
         items=items,
         token_words=_numbers(words, device, width=texts.local.mask.shape[1]),

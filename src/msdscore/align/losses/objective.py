@@ -7,7 +7,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.align.aligner import Aligner
-from msdscore.align.features.batch import TrainingBatch
+from msdscore.align.features.batch import Evidence, TrainingBatch
+from msdscore.align.losses.evidence import Odds, densities, evidence_loss, group_columns, omission_loss
 from msdscore.align.losses.reconstruction import FrozenLanguageModel
 from msdscore.align.losses.terms import (
     Gaps,
@@ -15,6 +16,7 @@ from msdscore.align.losses.terms import (
     absent_words,
     caption_table,
     centred,
+    fitted,
     graded_loss,
     info_nce,
     kl_tables,
@@ -26,8 +28,12 @@ from msdscore.align.losses.terms import (
 )
 from msdscore.align.processes import World, gather_points, gather_rows, most, total
 from msdscore.align.recipe import LossSpec
-from msdscore.core.mixture import FitSettings
+from msdscore.core.mixture import FitSettings, Mixture
+from msdscore.core.sphere import unit
 from msdscore.encoders.aligned.heads import Projected
+
+# Weights of evidence: of a caption's words in similar pictures, of texts by rule, of their words in similar pictures.
+_ELSEWHERE, _MADE, _MADE_ELSEWHERE = 0.25, 0.5, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +44,10 @@ class Setting:
     world: World
     language: FrozenLanguageModel | None = None
     half: bool = False  # heads and prefix compute in bfloat16; losses never do
-    references: Float[Tensor, "pairs dim"] | None = None  # mean sentence vector of every picture's captions
 
 
-def objective(aligner: Aligner, batch: TrainingBatch, setting: Setting) -> tuple[Float[Tensor, ""], dict[str, float]]:
-    """The weighted sum of all terms, and the value of each.
+def objective(aligner: Aligner, batch: TrainingBatch, setting: Setting) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
+    """The weighted sum of all terms, and the value of each, without history.
 
     Every term but the reconstruction and the hard negatives is computed over the pairs of all processes.
     """
@@ -62,9 +67,11 @@ def objective(aligner: Aligner, batch: TrainingBatch, setting: Setting) -> tuple
         terms["relevance"] = graded_loss(similarity, wanted, line["relevance"], line["relevance_offset"])
     if loss.local or loss.word or loss.local_relevance:
         terms |= _local_terms(aligner, images, texts, batch, setting)
-    if loss.kl:
-        tables = kl_tables(images, texts, settings=_kl_settings(loss))
-        terms["kl"] = torch.stack([info_nce(table * aligner.scale("kl"), excluded) for table in tables]).sum()
+    if loss.kl or loss.support or loss.evidence:
+        terms |= _density_terms(aligner, images, texts, batch, setting)
+    if loss.omission and batch.evidence is not None:
+        kappa, group = loss.kl_kappa, batch.evidence.group
+        terms["omission"] = omission_loss(images, texts, aligner.scale("omission"), kappa=kappa, group=group)
     if loss.wants_negatives:
         terms |= _negative_terms(aligner, (own_images, own_texts, images), batch, setting)
     if loss.reconstruction:
@@ -73,7 +80,7 @@ def objective(aligner: Aligner, batch: TrainingBatch, setting: Setting) -> tuple
     value = torch.stack([getattr(loss, name) * term for name, term in terms.items()]).sum()
     # Some terms see only the pairs of one process: what is shown is the mean of all.
     shown = total(torch.stack([term.detach() for term in terms.values()]), world) / world.size
-    return value, dict(zip(terms, shown.tolist(), strict=True))
+    return value, dict(zip(terms, shown, strict=True))
 
 
 def _relevance(batch: TrainingBatch, setting: Setting) -> Float[Tensor, "images captions"]:
@@ -104,13 +111,84 @@ def _local_terms(
         wanted = centred(_relevance(batch, setting))
         terms["local_relevance"] = graded_loss(centred(whole), wanted, aligner.lines["local_relevance"])
     if loss.word:
-        width = texts.mask.shape[1]
-        tokens = gather_rows(_filled(batch.token_words, width), world)[texts.mask]
-        wide = most(batch.picture_words.shape[1], world, tokens.device)
-        pictures = gather_rows(_filled(batch.picture_words, wide), world)
         owner = texts.mask.nonzero()[:, 0] // batch.each
-        terms["word"] = _word_term(aligner, table, owner, absent_words(tokens, pictures))
+        terms["word"] = _word_term(aligner, table, owner, _absent(batch, texts, world))
     return terms
+
+
+def _absent(batch: TrainingBatch, texts: Projected, world: World) -> Bool[Tensor, "tokens batch"]:
+    """Which pictures lack the word of each token: by labels where there are any, else by the words of captions."""
+    if batch.evidence is not None:
+        words = batch.token_words[texts.mask]
+        return (batch.evidence.labels[:, words.clamp_min(0)] == 0).mT | (words < 0).unsqueeze(1)
+    tokens = gather_rows(_filled(batch.token_words, texts.mask.shape[1]), world)[texts.mask]
+    wide = most(batch.picture_words.shape[1], world, tokens.device)
+    return absent_words(tokens, gather_rows(_filled(batch.picture_words, wide), world))
+
+
+def _density_terms(
+    aligner: Aligner, images: Projected, texts: Projected, batch: TrainingBatch, setting: Setting
+) -> dict[str, Tensor]:
+    """All terms that look at mixtures share those of the pictures."""
+    loss = setting.loss
+    excluded = same_pictures(gather_rows(batch.items, setting.world), batch.each)
+    mixtures = fitted(images, _fit_settings(loss, 0))
+    terms: dict[str, Tensor] = {}
+    if loss.kl:
+        settings = KlSettings(_fit_settings(loss, 1), loss.kl_direction, loss.kl_stride)
+        tables = kl_tables(images, texts, mixtures, settings=settings)
+        terms["kl"] = torch.stack([info_nce(table * aligner.scale("kl"), excluded) for table in tables]).sum()
+    if loss.support or loss.evidence:
+        table = densities(texts.points[texts.mask], mixtures)
+        if loss.support:
+            whole = centred(caption_table(table, texts.mask))
+            terms["support"] = info_nce(whole * aligner.scale("support"), excluded)
+        if loss.evidence:
+            terms["evidence"] = _evidence_term(aligner, table, mixtures, batch, setting)
+    return terms
+
+
+def _evidence_term(
+    aligner: Aligner, table: Float[Tensor, "tokens batch"], mixtures: Mixture, batch: TrainingBatch, setting: Setting
+) -> Float[Tensor, ""]:
+    """Log-odds of the words of captions, of hard negatives and of texts by rule, each in the pictures of its group."""
+    known = batch.evidence
+    if known is None:
+        raise AssertionError("the loss of evidence without word labels")
+    own = batch.texts.local.mask
+    parts = [_WordTable(table, batch.token_words[own], own.nonzero()[:, 0] // batch.each, 1.0, _ELSEWHERE)]
+    beside = [(made.texts, made.words, made.owner) for made in known.made]
+    if batch.negatives is not None:
+        beside.append((batch.negatives, known.negative_words, batch.negative_owner // batch.each))
+    for texts, words, owner in beside:
+        mask = texts.local.mask & (words >= 0)
+        with _autocast(batch, setting):
+            vectors = unit(aligner.heads.text(texts.local.vectors, texts.local.mask)[mask].float())
+        rows = densities(vectors, mixtures)
+        parts.append(_WordTable(rows, words[mask], owner[mask.nonzero()[:, 0]], _MADE, _MADE_ELSEWHERE))
+    odds = aligner.odds()
+    lost = [part.weight * part.loss(odds, known) for part in parts]
+    return torch.stack(lost).sum() + setting.loss.shrink * odds.word_zeros.square().sum()
+
+
+@dataclass(frozen=True, slots=True)
+class _WordTable:
+    """log P of some tokens under all pictures of a batch, their words, and the pictures that they were said of."""
+
+    table: Float[Tensor, "tokens batch"]
+    words: Int[Tensor, " tokens"]
+    owner: Int[Tensor, " tokens"]
+    weight: float
+    elsewhere: float  # weight of a word in the other pictures of its group
+
+    def loss(self, odds: Odds, known: Evidence) -> Float[Tensor, ""]:
+        real = self.words >= 0
+        table, words, owner = self.table[real], self.words[real], self.owner[real]
+        columns = group_columns(owner, known.group)
+        found = (table - table.mean(dim=1, keepdim=True)).gather(1, columns)
+        labels = known.labels[columns, words.unsqueeze(1)]
+        weights = torch.where(columns == owner.unsqueeze(1), 1.0, self.elsewhere)
+        return evidence_loss(found, words, labels, weights, odds=odds, counts=known.counts)
 
 
 def _word_term(
@@ -132,12 +210,9 @@ def _filled(words: Int[Tensor, "batch some"], width: int) -> Int[Tensor, "batch 
     return torch.cat([words, words.new_full((len(words), missing), -1)], dim=1) if missing > 0 else words[:, :width]
 
 
-def _kl_settings(loss: LossSpec) -> KlSettings:
-    image, text = (
-        FitSettings(components=count, kappa=loss.kl_kappa, iterations=loss.kl_iterations)
-        for count in loss.kl_components
-    )
-    return KlSettings(image, text, loss.kl_direction, loss.kl_stride)
+def _fit_settings(loss: LossSpec, side: int) -> FitSettings:
+    """How mixtures are fitted: of pictures (0) or of captions (1)."""
+    return FitSettings(components=loss.kl_components[side], kappa=loss.kl_kappa, iterations=loss.kl_iterations)
 
 
 def _negative_terms(
@@ -145,7 +220,7 @@ def _negative_terms(
 ) -> dict[str, Tensor]:
     """Terms over the own hard negatives; `sides` are own pictures, own captions, the pictures of all processes."""
     loss, world, (own_images, own_texts, images) = setting.loss, setting.world, sides
-    owner = torch.tensor(batch.negative_owner, dtype=torch.int64, device=images.pooled.device)
+    owner = batch.negative_owner
     # Without a single negative the terms are zero, and every process still takes part in them.
     found = own_texts.pooled[:0]
     if batch.negatives is not None:

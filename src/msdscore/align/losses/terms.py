@@ -20,9 +20,8 @@ Scalar = Float[Tensor, ""]
 
 @dataclass(frozen=True, slots=True)
 class KlSettings:
-    """How mixtures are fitted inside the loss, and which way they are compared."""
+    """How mixtures of captions are fitted inside the loss, and which way they are compared."""
 
-    image: FitSettings
     text: FitSettings
     direction: str  # support, coverage, both (their mean) or each (a table for either)
     stride: int = 1  # coverage looks at every such patch
@@ -131,10 +130,16 @@ def absent_words(tokens: Int[Tensor, " tokens"], pictures: Int[Tensor, "batch wo
     return ~member[:, number[: len(tokens)]].mT
 
 
-def kl_tables(images: Projected, texts: Projected, *, settings: KlSettings) -> tuple[Table, ...]:
-    """Negative divergence of every picture and caption of a batch, differentiable through all steps of EM."""
-    image_mix = fit(images.points, images.mask, _keys(images), settings.image)
-    text_mix = fit(texts.points, texts.mask, _keys(texts), settings.text)
+def fitted(side: Projected, settings: FitSettings) -> Mixture:
+    """One mixture per item, differentiable through all steps of EM."""
+    # Farthest-first starts draw nothing, so the keys decide nothing.
+    keys = torch.zeros(len(side), dtype=torch.int64, device=side.points.device)
+    return fit(side.points, side.mask, keys, settings)
+
+
+def kl_tables(images: Projected, texts: Projected, image_mix: Mixture, *, settings: KlSettings) -> tuple[Table, ...]:
+    """Negative divergence of every picture and caption of a batch."""
+    text_mix = fitted(texts, settings.text)
     parts = []
     if settings.direction != "coverage":
         parts.append(-_directed(texts, text_mix, image_mix).mT)
@@ -154,11 +159,6 @@ def _directed(side: Projected, own: Mixture, others: Mixture) -> Float[Tensor, "
     mine = log_density(own, side.points)[side.mask].unsqueeze(1)
     sums = other.new_zeros(len(side), len(others)).index_add(0, owner, mine - other)
     return sums / side.mask.sum(dim=1, keepdim=True).clamp_min(1)
-
-
-def _keys(side: Projected) -> Int[Tensor, " batch"]:
-    # Farthest-first starts draw nothing, so the keys decide nothing.
-    return torch.zeros(len(side), dtype=torch.int64, device=side.points.device)
 
 
 def centred(table: Table) -> Table:

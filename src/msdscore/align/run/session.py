@@ -9,14 +9,11 @@ import torch
 
 from msdscore.align.aligner import Aligner, make_optimiser, moving_average, seeded_aligner
 from msdscore.align.data.pairs import Pairs
-from msdscore.align.data.samples import BatchPlan, SampleReader
-from msdscore.align.features.batch import picture_references
-from msdscore.align.features.cache import CachedFeatures, build_cache, cache_key
-from msdscore.align.features.live import FeatureSource, LiveFeatures
 from msdscore.align.losses.objective import Setting
 from msdscore.align.losses.reconstruction import load_language_model
-from msdscore.align.processes import World, wait
+from msdscore.align.processes import World
 from msdscore.align.recipe import Recipe
+from msdscore.align.run.batches import BatchSource, ReadingOptions, open_batches
 from msdscore.align.run.checkpoint import Progress, Trained, checkpoints, restore
 from msdscore.align.run.towers import Towers, open_towers, remember_towers
 
@@ -54,9 +51,7 @@ class Session:
     towers: Towers
     aligner: Aligner
     trained: Trained
-    source: FeatureSource
-    reader: SampleReader
-    plan: BatchPlan
+    batches: BatchSource
     steps: int
     progress: Progress
 
@@ -68,50 +63,32 @@ class Session:
     @property
     def steps_per_epoch(self) -> int:
         """Optimiser steps in one epoch, at least one."""
-        return max(1, self.plan.per_epoch // self.recipe.train.accumulate)
+        return max(1, self.batches.per_epoch // self.recipe.train.accumulate)
 
 
 def start_session(
     recipe: Recipe, pairs: Pairs, run: Path, options: TrainOptions, *, world: World, device: torch.device
 ) -> Session:
-    """Load the frozen parts, make or restore the trainable ones, cache features where asked."""
-    plan = BatchPlan(len(pairs), recipe.train.batch, world.rank, world.size)
+    """Load the frozen parts, make or restore the trainable ones, and make ready to read the data."""
     towers = open_towers(recipe, device)
     known = remember_towers(run, towers, world)
     language = load_language_model(recipe.lm, device=device) if recipe.loss.reconstruction else None
+    reading = ReadingOptions(
+        workers=options.workers, cache=options.cache, cache_dtype=options.cache_dtype, tell=_teller(options)
+    )
+    batches = open_batches(recipe, pairs, towers, reading, world=world, device=device)
     width = 0 if language is None else language.width
-    aligner = seeded_aligner(recipe, known.image, known.text, language_width=width).to(device)
+    aligner = seeded_aligner(recipe, known.image, known.text, language_width=width, words=batches.words).to(device)
     trained = Trained(aligner, moving_average(aligner, recipe.train.average), make_optimiser(aligner, recipe.train))
     found = checkpoints(run) if options.resume else []
     progress = restore(found[-1], trained) if found else Progress()
-    source, reader = _sources(recipe, pairs, towers, options, world)
     half = recipe.train.precision == "bfloat16" or (recipe.train.precision == "auto" and device.type == "cuda")
-    steps = recipe.train.steps or max(1, round(recipe.train.epochs * plan.per_epoch / recipe.train.accumulate))
-    wanted = recipe.loss.wants_relevance
-    references = picture_references(pairs, towers[1], chunk=recipe.train.tower_batch) if wanted else None
-    setting = Setting(recipe.loss, world, language, half, references)
-    return Session(recipe, setting, device, towers, aligner, trained, source, reader, plan, steps, progress)
+    steps = recipe.train.steps or max(1, round(recipe.train.epochs * batches.per_epoch / recipe.train.accumulate))
+    setting = Setting(recipe.loss, world, language, half)
+    return Session(recipe, setting, device, towers, aligner, trained, batches, steps, progress)
 
 
-def _sources(
-    recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World
-) -> tuple[FeatureSource, SampleReader]:
-    live = LiveFeatures(towers[0], towers[1], chunk=recipe.train.tower_batch)
-    reader = SampleReader(pairs, recipe)
-    if not options.cache:
-        return live, reader
-    folder = Path(options.cache) / cache_key(recipe, pairs, live, options.cache_dtype)
-    if world.is_first:
-        tell = _cache_teller(options)
-        build_cache(folder, reader, live, dtype=options.cache_dtype, workers=options.workers, tell=tell)
-    wait(world)
-    cached = CachedFeatures(folder, pairs, live)
-    reader = SampleReader(pairs, recipe, cached=cached.usable())
-    reader.bad.reasons.update(cached.bad)
-    return cached, reader
-
-
-def _cache_teller(options: TrainOptions) -> Callable[[int, int], None] | None:
+def _teller(options: TrainOptions) -> Callable[[int, int], None] | None:
     if options.on_event is None:
         return None
     tell = options.on_event

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from msdscore.align.aligner import learning_rate, set_learning_rate
 from msdscore.align.data.formats import DataSource, open_pairs
 from msdscore.align.data.pairs import Pairs
-from msdscore.align.data.samples import Sample, read_batches
-from msdscore.align.features.batch import make_batch
+from msdscore.align.features.batch import TrainingBatch
 from msdscore.align.losses.objective import objective
 from msdscore.align.processes import World, average_gradients, joined, own_device, tell_all, wait
 from msdscore.align.recipe import Recipe
@@ -75,14 +75,14 @@ def train(
                 prepare_folder(Path(out), recipe, data=pairs.fingerprint, resume=options.resume)
             wait(world)
             session = start_session(recipe, pairs, Path(out), options, world=world, device=device)
-            return _Run(session, Path(out), val_pairs, options).go()
+            return _Run(session, Path(out), pairs, val_pairs, options).go()
 
 
 class _Run:
     """The state of one training loop."""
 
-    def __init__(self, session: Session, out: Path, val: Pairs | None, options: TrainOptions) -> None:
-        self._s, self._out, self._val, self._options = session, out, val, options
+    def __init__(self, session: Session, out: Path, pairs: Pairs, val: Pairs | None, options: TrainOptions) -> None:
+        self._s, self._out, self._pairs, self._val, self._options = session, out, pairs, val, options
         self._progress = session.progress
         self._started = time.monotonic()
         self._world: World = session.setting.world
@@ -93,13 +93,7 @@ class _Run:
     def go(self) -> RunReport:
         """All steps that are left, then the report."""
         spec, start = self._s.recipe.train, self._progress.step
-        batches = read_batches(
-            self._s.reader,
-            self._s.plan,
-            start=start * spec.accumulate,
-            stop=self._s.steps * spec.accumulate,
-            workers=self._options.workers,
-        )
+        batches = self._s.batches.batches(start * spec.accumulate, self._s.steps * spec.accumulate)
         try:
             for step in range(start, self._s.steps):
                 if self._progress.stopped:
@@ -113,25 +107,20 @@ class _Run:
                 logger.close()
         return self._report()
 
-    def _step(self, step: int, batches: Sequence[list[Sample]]) -> dict[str, float]:
-        """One step of the optimiser over all batches that it accumulates."""
+    def _step(self, step: int, batches: Sequence[TrainingBatch]) -> dict[str, Tensor]:
+        """One step of the optimiser over all batches that it accumulates; values stay on the device."""
         s, spec = self._s, self._s.recipe.train
-        rate = learning_rate(step, steps=s.steps, spec=spec)
-        set_learning_rate(s.trained.optimiser, rate)
+        set_learning_rate(s.trained.optimiser, learning_rate(step, steps=s.steps, spec=spec))
         s.aligner.train()
-        sums: dict[str, float] = {}
-        for number, samples in enumerate(batches):
-            batch = make_batch(samples, s.source, device=s.device, references=s.setting.references)
+        sums: dict[str, Tensor] = {}
+        for number, batch in enumerate(batches):
             with seeded(draw(s.recipe.seed, "step", step, number, self._world.rank), s.device):
                 loss, terms = objective(s.aligner, batch, s.setting)
                 (loss / spec.accumulate).backward()
-            weighted = sum(getattr(s.recipe.loss, name) * value for name, value in terms.items())
-            for name, value in {"loss": weighted, **terms}.items():
+            for name, value in terms.items():
                 sums[name] = sums.get(name, 0.0) + value / spec.accumulate
-        if not math.isfinite(sums["loss"]):
-            raise RunError(f"the loss is {sums['loss']} at step {step}; lower train.lr, or train in float32")
         self._move()
-        return {**sums, "lr": rate}
+        return sums
 
     def _move(self) -> None:
         s, spec = self._s, self._s.recipe.train
@@ -143,20 +132,35 @@ class _Run:
         s.trained.optimiser.zero_grad(set_to_none=True)
         s.trained.average.update_parameters(s.aligner)
 
-    def _after(self, values: dict[str, float]) -> None:
+    def _after(self, terms: dict[str, Tensor]) -> None:
         """Tell, evaluate and save after a step, in this order, so that a checkpoint knows its evaluation."""
         s, spec, done = self._s, self._s.recipe.train, self._progress.step
         last = done == s.steps
-        if done % spec.log_every == 0 or last:
-            self._tell("step", values)
+        judged = self._val is not None and (last or done % (spec.eval_every or s.steps_per_epoch) == 0)
+        saved = last or done % (spec.save_every or max(_RARELY, s.steps_per_epoch)) == 0
+        if done % spec.log_every == 0 or judged or saved:
+            self._tell("step", self._values(terms))
         elif self._options.on_event is not None and self._world.is_first:
-            self._options.on_event(Event("step", done, s.steps, values))
-        if self._val is not None and (last or done % (spec.eval_every or s.steps_per_epoch) == 0):
+            self._options.on_event(Event("step", done, s.steps))
+        if self._val is not None and judged:
             self._evaluate(self._val)
-        if last or self._progress.stopped or done % (spec.save_every or max(_RARELY, s.steps_per_epoch)) == 0:
+        if saved or self._progress.stopped:
             if self._world.is_first:
                 save_checkpoint(self._out, s.trained, self._progress, keep=spec.keep)
             wait(self._world)
+
+    def _values(self, terms: dict[str, Tensor]) -> dict[str, float]:
+        """What a step is told by. Reading numbers waits for the device, so it is not done at every step.
+
+        Raises:
+            RunError: the loss is no number any more.
+        """
+        s, step = self._s, self._progress.step - 1
+        values = dict(zip(terms, torch.stack(list(terms.values())).tolist(), strict=True))
+        loss = sum(getattr(s.recipe.loss, name) * value for name, value in values.items())
+        if not math.isfinite(loss):
+            raise RunError(f"the loss is {loss} at step {step}; lower train.lr, or train in float32")
+        return {"loss": loss, **values, "lr": learning_rate(step, steps=s.steps, spec=s.recipe.train)}
 
     def _evaluate(self, val: Pairs) -> None:
         """Retrieval with the averaged weights; all processes learn the outcome."""
@@ -191,7 +195,7 @@ class _Run:
             self._options.on_event(Event(kind, done, steps, values))
 
     def _report(self) -> RunReport:
-        s, progress, bad = self._s, self._progress, self._s.reader.bad.reasons
+        s, progress, bad = self._s, self._progress, self._s.batches.bad
         report = RunReport(
             run=str(self._out),
             step=progress.step,
@@ -199,8 +203,8 @@ class _Run:
             stopped_early=progress.stopped,
             best=progress.best if progress.best >= 0 else None,
             best_step=progress.best_step,
-            pairs=len(s.reader.pairs),
-            skipped_rows=s.reader.pairs.skipped,
+            pairs=len(self._pairs),
+            skipped_rows=self._pairs.skipped,
             bad_pictures=len(bad),
             bad_reasons=tuple(bad[item] for item in sorted(bad)[:_BAD_NAMED]),
             parameters=count_parameters(s.aligner.heads),

@@ -83,6 +83,20 @@ def content_tokens(text: str, spans: Sequence[Span]) -> tuple[int, ...]:
     return tuple(kept) if kept else tuple(range(len(spans)))
 
 
+def content_word_of_each(text: str, spans: Sequence[Span]) -> list[str]:
+    """The content word of each token in lower case; empty where it belongs to none.
+
+    >>> content_word_of_each("a Dog on grass", [(0, 1), (2, 5), (6, 8), (9, 12), (12, 14)])
+    ['', 'dog', '', 'grass', 'grass']
+    """
+    found = [""] * len(spans)
+    for word in token_words(text, spans):
+        if _shows(text, spans, word):
+            for number in word:
+                found[number] = text[spans[word[0]][0] : spans[word[-1]][1]].lower()
+    return found
+
+
 def token_words(text: str, spans: Sequence[Span]) -> list[list[int]]:
     """Numbers of tokens, word by word: a word goes on while spans touch and both sides are letters or digits."""
     words: list[list[int]] = []

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from PIL.Image import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
@@ -26,6 +26,7 @@ from msdscore.encoders.loading.packages import find_weights, locate
 from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.mini import lite2, minilm
 from msdscore.encoders.text.tokens import pack, tokenise, unpack_tokens
+from msdscore.encoders.text.words import content_word_of_each
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_picture, stack_pixels
 from msdscore.errors import WeightsError
 
@@ -70,6 +71,17 @@ class Lite2Images:
         whole = all_points(means[:, :, None, None]) if self._whole else None
         return Features(all_points(cells), whole, None, layout)
 
+    @property
+    def side(self) -> int:
+        """Pixels of a side of the squares that it reads."""
+        return self._side
+
+    @torch.no_grad()
+    def see(self, pixels: Float[Tensor, "batch 3 side side"]) -> Features:
+        """Features of pixels on its device, with values from 0 to 255; the layout is empty."""
+        cells, means = self._maps((pixels - 127) / 128)
+        return Features(all_points(cells), all_points(means[:, :, None, None]) if self._whole else None, None, ())
+
     def _maps(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """The three maps on one grid, and their means."""
         with _autocast(self._place):
@@ -105,6 +117,36 @@ class MiniLMTexts:
     def device(self) -> torch.device:
         """Where its features are made."""
         return self._place.device
+
+    @property
+    def marks(self) -> tuple[int, int, int]:
+        """Numbers of the tokens before a text, after it, and of padding."""
+        return self._reading.prefix[0], self._reading.suffix[0], self._reading.pad
+
+    @property
+    def embeddings(self) -> Float[Tensor, "vocabulary dim"]:
+        """The vector of every token out of context."""
+        return self._network.words.weight
+
+    def split(self, text: str) -> tuple[list[int], list[str]]:
+        """Token numbers of a text, and the content word of each in lower case; empty where it belongs to none."""
+        tokens = tokenise(self._tokenizer, text)
+        return list(tokens.ids), content_word_of_each(text, tokens.spans)
+
+    @torch.no_grad()
+    def read(
+        self,
+        ids: Int[Tensor, "texts positions"],
+        mask: Bool[Tensor, "texts positions"],
+        content: Bool[Tensor, "texts positions"],
+    ) -> Features:
+        """Features of token numbers on its device; on the local path only content words are real."""
+        with _autocast(self._place):
+            states = self._network(ids, mask)
+        last, real = states[-1].float(), mask.unsqueeze(-1)
+        pooled = (last * real).sum(dim=1) / real.sum(dim=1).clamp_min(1)
+        whole = Points(_joined(states, self._spec.global_levels or self._spec.levels), mask) if self._whole else None
+        return Features(Points(_joined(states, self._spec.levels), content), whole, pooled, ())
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:

@@ -1,0 +1,225 @@
+"""Texts made by rule from captions and annotated objects: tags, short claims, paragraphs, some with false things in."""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msdscore.align.data.lexicon import Lexicon, own_stems, words_of
+from msdscore.align.data.negatives import CLASSES, KINDS, stem
+from msdscore.align.data.pairs import Pair
+from msdscore.errors import require
+
+NEIGHBOURS = 16  # similar pictures whose words are the likely false ones
+_PLACES = (
+    "in the background",
+    "in the scene",
+    "on the left side",
+    "on the right side",
+    "nearby",
+    "in the foreground",
+    "next to it",
+    "in the image",
+    "in the distance",
+    "",
+)
+_OPENINGS = (
+    "The image shows ",
+    "The image features ",
+    "The image depicts ",
+    "In this picture, ",
+    "This photo shows ",
+    "In the image, ",
+    "The scene shows ",
+    "",
+)
+_JOINTS = (" with ", " and ", " next to ", " near ", " beside ")
+_FRAMES = ("a photo of ", "there is ", "a picture of ", "a close up of ", "an image of ")
+_QUALITIES = tuple(
+    word for name, words in CLASSES.items() if KINDS[name] == "attribute" and name != "numbers" for word in words
+)
+_TRIES = 40  # draws of a false noun before it is given up
+
+
+def similar_pictures(pairs: Sequence[Pair], lexicon: Lexicon, *, count: int = NEIGHBOURS) -> npt.NDArray[np.int64]:
+    """For each picture those whose captions are most alike, by the cosine of rare words; [pictures, count]."""
+    sparse: Any = require("scipy.sparse", extra="train")
+    total = len(pairs)
+    rarity = np.log(total / (1 + np.array(lexicon.counts, dtype=np.float32)))
+    cells = [(row, lexicon.number[word]) for row, pair in enumerate(pairs) for word in sorted(own_stems(pair))]
+    rows, columns = np.array(cells, dtype=np.int64).reshape(-1, 2).T
+    table = sparse.csr_matrix((rarity[columns].clip(0), (rows, columns)), shape=(total, len(lexicon.stems)))
+    lengths = np.sqrt(np.asarray(table.multiply(table).sum(axis=1)).ravel())
+    table = (sparse.diags(1 / np.maximum(lengths, 1e-6)) @ table).tocsr()
+    other, found, few = table.T.tocsr(), [], min(count, total - 1)
+    for start in range(0, total, 512):
+        alike = (table[start : start + 512] @ other).toarray()
+        alike[np.arange(len(alike)), np.arange(start, start + len(alike))] = -1
+        found.append(np.argsort(-alike, axis=1, kind="stable")[:, :few])
+    return np.concatenate(found)
+
+
+@dataclass(frozen=True, slots=True)
+class PhraseMaker:
+    """Makes texts about a picture; `similar[i]` are the pictures whose words are likely, and false, for picture i."""
+
+    pairs: Sequence[Pair]
+    lexicon: Lexicon
+    similar: npt.NDArray[np.int64]
+
+    def short(self, item: int, chance: Random) -> str:
+        """Tags, a claim such as "a photo of a dog", or a caption with one thing more, true or false."""
+        caption = chance.choice(self.pairs[item].captions)
+        if chance.random() < 0.5:
+            things = self._things(item, chance, 1, false=0.5)
+            end = chance.choice(["", "."])
+            return _bare(caption) + chance.choice(_JOINTS) + _article(things[0]) + end if things else caption
+        things = self._things(item, chance, chance.choice([1, 1, 1, 2, 2, 3]), false=0.4)
+        return _claim(things, chance) if things else caption
+
+    def long(self, item: int, chance: Random) -> str:
+        """A paragraph of some captions and sentences about more things, about half of which are not there."""
+        captions = self._some(item, chance, chance.choice([1, 2, 2, 3, 3, 4]))
+        parts = [_opened(captions[0], chance), *captions[1:]]
+        for _ in range(chance.choice([0, 1, 1, 2])):
+            place = chance.randrange(1, len(parts) + 1)
+            if chance.random() < 0.2:
+                parts.insert(place, chance.choice(self._other(item, chance).captions))
+            else:
+                parts.insert(place, _told(self._things(item, chance, chance.choice([1, 1, 2, 3]), false=0.5), chance))
+        return " ".join(_sentence(part) for part in parts if part)
+
+    def joined(self, item: int, chance: Random) -> str:
+        """Two or three captions as one text: all of it is true."""
+        captions = self._some(item, chance, chance.choice([2, 2, 3]))
+        if chance.random() < 0.3:
+            captions[0] = _opened(captions[0], chance)
+        return " ".join(map(_sentence, captions))
+
+    def with_addition(self, caption: str, item: int, banned: Collection[str], chance: Random) -> str | None:
+        """The caption with one false quality or thing put in; None where nothing fits."""
+        if chance.random() < 0.5:
+            found = self._qualified(caption, banned, chance)
+            if found is not None:
+                return found
+        thing = self._false(item, chance)
+        return None if thing is None else _bare(caption) + chance.choice(_JOINTS) + _article(thing) + "."
+
+    def _some(self, item: int, chance: Random, count: int) -> list[str]:
+        captions = self.pairs[item].captions
+        return chance.sample(captions, min(len(captions), count))
+
+    def _other(self, item: int, chance: Random) -> Pair:
+        return self.pairs[int(chance.choice(self.similar[item]))]
+
+    def _qualified(self, caption: str, banned: Collection[str], chance: Random) -> str | None:
+        parts = re.split(r"([A-Za-z]+)", caption)
+        places = [
+            place
+            for place in range(1, len(parts), 2)
+            if parts[place].lower() in self.lexicon.nouns and (place < 3 or parts[place - 2].lower() not in _QUALITIES)
+        ]
+        word = chance.choice(_QUALITIES)
+        if not places or word in banned:
+            return None
+        place = chance.choice(places)
+        parts[place] = f"{word} {parts[place]}"
+        return "".join(parts)
+
+    def _things(self, item: int, chance: Random, count: int, *, false: float) -> list[str]:
+        """Different nouns, each of them false with this probability."""
+        true, found = self._true(item), list[str]()
+        for _ in range(count):
+            thing = self._false(item, chance) if chance.random() < false or not true else None
+            thing = thing or (chance.choice(true) if true else None)
+            if thing and thing not in found:
+                found.append(thing)
+        return found
+
+    def _true(self, item: int) -> list[str]:
+        """Annotated objects and nouns that at least two captions hold; else nouns of any caption."""
+        pair = self.pairs[item]
+        said = [frozenset(words_of(text)) for text in pair.captions]
+        nouns = sorted({word for words in said for word in words if word in self.lexicon.nouns})
+        sure = [word for word in nouns if sum(word in words for words in said) > 1]
+        return [*sure, *(pair.objects or ())] or nouns
+
+    def _false(self, item: int, chance: Random) -> str | None:
+        """A noun of a similar picture, or the name of a class, that this picture does not show."""
+        pair = self.pairs[item]
+        own, shown = own_stems(pair), frozenset(pair.objects or ())
+        for _ in range(_TRIES):
+            pool = list(self.lexicon.classes)
+            if chance.random() < 0.5 or not pool:
+                other = self._other(item, chance)
+                nouns = [word for word in words_of(chance.choice(other.captions)) if word in self.lexicon.nouns]
+                pool = [*nouns, *(other.objects or ())]
+            if not pool:
+                continue
+            thing = chance.choice(pool)
+            number = self.lexicon.class_of.get(stem(thing))
+            named = thing if number is None else self.lexicon.classes[number]
+            if not ({stem(word) for word in words_of(thing)} & own or {thing, named} & shown):
+                return thing
+        return None
+
+
+def _claim(things: Sequence[str], chance: Random) -> str:
+    listed = " and ".join(map(_article, things))
+    forms = [
+        (0.35, f"the scene contains {' and '.join(things)}."),
+        (0.5, ", ".join(things)),
+        (0.65, f"{listed.capitalize()}."),
+        (0.8, chance.choice(_FRAMES) + listed),
+        (1.0, " ".join(things)),
+    ]
+    drawn = chance.random()
+    return next(text for bound, text in forms if drawn < bound)
+
+
+def _told(things: Sequence[str], chance: Random) -> str:
+    """A sentence that says that these things are there."""
+    if not things:
+        return ""
+    listed = " and ".join(map(_article, things))
+    if len(things) > 2:
+        listed = ", ".join(map(_article, things[:-1])) + ", and " + _article(things[-1])
+    place = chance.choice(_PLACES)
+    where = f" {place}" if place else ""
+    return chance.choice(
+        [
+            f"There is also {listed}{where}.",
+            f"There are {listed} visible{where}.",
+            f"{listed[0].upper()}{listed[1:]} can be seen{where}.",
+            f"Additionally, there is {listed}{where}.",
+            f"In the background, there is {listed}.",
+            f"The scene also includes {listed}.",
+        ]
+    )
+
+
+def _opened(caption: str, chance: Random) -> str:
+    return chance.choice(_OPENINGS) + caption[:1].lower() + caption[1:]
+
+
+def _sentence(text: str) -> str:
+    bare = _bare(text)
+    return f"{bare[:1].upper()}{bare[1:]}."
+
+
+def _bare(caption: str) -> str:
+    return caption.strip().rstrip(" .")
+
+
+def _article(noun: str) -> str:
+    """A noun with its article; plurals have none.
+
+    >>> _article("dog"), _article("apple"), _article("dogs")
+    ('a dog', 'an apple', 'dogs')
+    """
+    plural = noun.endswith("s") and not noun.endswith("ss")
+    return noun if plural else f"an {noun}" if noun[:1] in "aeiou" else f"a {noun}"

@@ -1,0 +1,106 @@
+"""Which pictures a step sees, in groups of similar ones, and which texts it reads of each."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from msdscore.align.recipe import SampleSpec
+from msdscore.align.resident.texts import TextPool, TokenRows
+from msdscore.core.sphere import unit
+
+_NEAR = 40  # pictures among which the members of a group are drawn
+_ROWS = 2048  # pictures compared with all others at once
+_SHORT, _JOINED, _LONG = 40, 62, 96  # tokens kept of captions, of joined captions, of paragraphs
+
+
+@torch.no_grad()
+def nearest(references: Float[Tensor, "pictures dim"]) -> npt.NDArray[np.int64]:
+    """For each picture those whose captions mean the most alike, nearest first."""
+    vectors, found = unit(references), []
+    few = min(_NEAR, len(vectors) - 1)
+    for part in torch.arange(len(vectors), device=vectors.device).split(_ROWS):
+        alike = vectors[part] @ vectors.mT
+        alike[torch.arange(len(part), device=part.device), part] = -2.0
+        found.append(alike.topk(few, dim=1).indices)
+    return torch.cat(found).cpu().numpy()
+
+
+def grouped_order(near: npt.NDArray[np.int64], *, group: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    """All pictures of an epoch, `group` similar ones side by side; the few that fill no group wait.
+
+    >>> near = np.array([[1, 2], [0, 3], [3, 0], [2, 1]])
+    >>> sorted(grouped_order(near, group=2, seed=0, epoch=0).tolist())
+    [0, 1, 2, 3]
+    """
+    numbers = np.random.default_rng([seed, epoch])
+    count, used, groups = len(near), np.zeros(len(near), dtype=np.bool_), list[npt.NDArray[np.int64]]()
+    for item in numbers.permutation(count):
+        if used[item]:
+            continue
+        free = near[item][~used[near[item]]][: 3 * group]
+        if len(free) < group - 1:
+            continue
+        members = np.append(item, numbers.permutation(free)[: group - 1])
+        used[members] = True
+        groups.append(members)
+    rest = numbers.permutation(np.flatnonzero(~used))
+    groups += list(rest[: len(rest) // group * group].reshape(-1, group))
+    return np.concatenate([groups[place] for place in numbers.permutation(len(groups))])
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """All texts of a run by kind; negatives belong to captions, the rest to pictures."""
+
+    captions: TextPool
+    machine: TextPool
+    joined: TextPool
+    short: TextPool
+    long: TextPool
+    negatives: TextPool
+
+
+@dataclass(frozen=True, slots=True)
+class StepTexts:
+    """What one step reads: two captions of each picture, a hard negative of the first where it has one, made texts."""
+
+    captions: TokenRows  # picture by picture
+    negative: TokenRows
+    negative_owner: Int[Tensor, " negatives"]  # the caption of each
+    short: TokenRows
+    short_owner: Int[Tensor, " short"]  # the picture of each, by its place in the batch
+    long: TokenRows
+    long_owner: Int[Tensor, " long"]
+
+
+def step_texts(
+    pools: Pools, items: Int[Tensor, " batch"], spec: SampleSpec, *, generator: torch.Generator
+) -> StepTexts:
+    """Draw the texts of a step; every second picture has a long one."""
+    drawn = torch.rand(9, len(items), generator=generator, device=items.device)
+    places = torch.arange(len(items), device=items.device)
+    counts = pools.captions.counts[items]
+    first = (drawn[0] * counts).long().minimum(counts - 1)
+    step = 1 + (drawn[1] * (counts - 1)).long().minimum((counts - 2).clamp_min(0))
+    one, two = pools.captions.first[items] + first, pools.captions.first[items] + (first + step) % counts
+    captions = pools.captions.rows(torch.stack([one, two], dim=1).flatten(), _JOINED)
+    joined = pools.joined.rows(pools.joined.pick(items, drawn[2]).repeat_interleave(2), _JOINED)
+    second = torch.stack([torch.zeros_like(drawn[3]).bool(), drawn[3] < spec.joined], dim=1).flatten()
+    wrong = pools.negatives.pick(one, drawn[4])
+    owner = (wrong >= 0).nonzero().squeeze(1)
+    machine = pools.machine.pick(items, drawn[5])
+    by_machine = (machine >= 0) & (drawn[6] < 0.5)
+    short = pools.short.rows(pools.short.pick(items, drawn[7]), _SHORT)
+    return StepTexts(
+        captions=captions.where(second, joined),
+        negative=pools.negatives.rows(wrong[owner], _SHORT),
+        negative_owner=2 * owner,
+        short=short.where(by_machine, pools.machine.rows(machine, _SHORT)),
+        short_owner=places,
+        long=pools.long.rows(pools.long.pick(items[::2], drawn[8, ::2]), _LONG),
+        long_owner=places[::2],
+    )

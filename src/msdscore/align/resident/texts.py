@@ -1,0 +1,113 @@
+"""Texts on the device: tokens of many texts in flat arrays, cut into padded rows when a step asks for them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from msdscore.align.data.negatives import stem
+from msdscore.align.resident.towers import DeviceTexts
+
+NO_WORD, UNKNOWN_WORD = -1, -2  # a token of no content word; of a content word that has no number
+LONGEST = 126  # tokens kept of a text
+
+
+@dataclass(frozen=True, slots=True)
+class FlatTexts:
+    """Tokens of all texts one after the other; `counts[i]` texts belong to owner i, in order."""
+
+    ids: npt.NDArray[np.int32]
+    words: npt.NDArray[np.int32]  # the number of each token's word
+    sizes: npt.NDArray[np.int32]  # tokens of each text
+    counts: npt.NDArray[np.int32]
+
+
+def flatten(owned: Sequence[Sequence[str]], tower: DeviceTexts, number: Mapping[str, int]) -> FlatTexts:
+    """Tokens and word numbers of the texts of every owner; `number` knows stems."""
+    ids, words, sizes = list[int](), list[int](), list[int]()
+    for texts in owned:
+        for text in texts:
+            own, spelled = tower.split(text)
+            ids += own[:LONGEST]
+            words += [_word(word, number) for word in spelled[:LONGEST]]
+            sizes.append(min(LONGEST, len(own)))
+    arrays = [np.array(values, dtype=np.int32) for values in (ids, words, sizes, [len(texts) for texts in owned])]
+    return FlatTexts(*arrays)
+
+
+def _word(word: str, number: Mapping[str, int]) -> int:
+    return number.get(stem(word), UNKNOWN_WORD) if word else NO_WORD
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRows:
+    """Padded tokens of some texts, with the marks that the tower puts around a text."""
+
+    ids: Int[Tensor, "texts positions"]
+    words: Int[Tensor, "texts positions"]
+    mask: Bool[Tensor, "texts positions"]
+
+    @property
+    def content(self) -> Bool[Tensor, "texts positions"]:
+        """True where a token belongs to a content word."""
+        return self.words != NO_WORD
+
+    def where(self, chosen: Bool[Tensor, " texts"], other: "TokenRows") -> "TokenRows":
+        """The rows of `other` where they are chosen, own ones elsewhere; both must be of one width."""
+        pick = chosen.unsqueeze(1)
+        return TokenRows(
+            torch.where(pick, other.ids, self.ids),
+            torch.where(pick, other.words, self.words),
+            torch.where(pick, other.mask, self.mask),
+        )
+
+
+class TextPool:
+    """Texts of one kind on a device, by owner."""
+
+    def __init__(self, flat: FlatTexts, tower: DeviceTexts) -> None:
+        device = tower.device
+        self._ids, self.words = (torch.from_numpy(values).to(device) for values in (flat.ids, flat.words))
+        self.sizes, self.counts = (torch.from_numpy(values).to(device).long() for values in (flat.sizes, flat.counts))
+        self._starts = self.sizes.cumsum(0) - self.sizes
+        self.first = self.counts.cumsum(0) - self.counts
+        self._marks = tower.marks
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def ids(self) -> Int[Tensor, " tokens"]:
+        """All tokens, text by text."""
+        return self._ids
+
+    @property
+    def owners(self) -> Int[Tensor, " texts"]:
+        """The owner of every text."""
+        return torch.arange(len(self.counts), device=self.counts.device).repeat_interleave(self.counts)
+
+    def rows(self, index: Int[Tensor, " texts"], width: int) -> TokenRows:
+        """Texts by number, cut after `width` tokens; a negative number gives a text without tokens."""
+        begin, end, padding = self._marks
+        size = torch.where(index >= 0, self.sizes[index], 0).clamp(max=width)
+        place = torch.arange(width, device=index.device)
+        real = place < size.unsqueeze(1)
+        taken = (self._starts[index].unsqueeze(1) + place).clamp(max=len(self._ids) - 1)
+        ids = torch.full((len(index), width + 2), padding, dtype=torch.long, device=index.device)
+        ids[:, 1:-1] = torch.where(real, self._ids[taken].long(), padding)
+        ids[:, 0] = begin
+        ids.scatter_(1, (size + 1).unsqueeze(1), end)
+        words = torch.full((len(index), width + 2), NO_WORD, dtype=torch.int32, device=index.device)
+        words[:, 1:-1] = torch.where(real, self.words[taken], NO_WORD)
+        mask = torch.arange(width + 2, device=index.device) < (size + 2).unsqueeze(1)
+        return TokenRows(ids, words, mask)
+
+    def pick(self, owners: Int[Tensor, " some"], drawn: Float[Tensor, " some"]) -> Int[Tensor, " some"]:
+        """One text of each owner, by a number in [0, 1) drawn for it; −1 where the owner has none."""
+        counts = self.counts[owners]
+        place = (drawn * counts).long().minimum((counts - 1).clamp_min(0))
+        return torch.where(counts > 0, self.first[owners] + place, -1)

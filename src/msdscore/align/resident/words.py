@@ -1,0 +1,95 @@
+"""What is known of every word in every picture: present, absent, or neither sure."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from msdscore.align.data.lexicon import Lexicon
+from msdscore.align.data.negatives import stem
+from msdscore.align.data.pairs import Pairs
+from msdscore.align.resident.texts import TextPool
+from msdscore.core.sphere import unit
+
+PRESENT, ABSENT, UNSURE = 1, 0, -1
+_ROWS = 2048  # pictures that are compared with all words at once
+
+Labels = Int[Tensor, "pictures words"]
+
+
+@dataclass(frozen=True, slots=True)
+class WordFacts:
+    """What does not depend on the encoder: counts of words, classes of objects, and the objects of each picture."""
+
+    counts: npt.NDArray[np.int32]  # pictures that hold each word
+    class_of: npt.NDArray[np.int32]  # the class that each word names; −1: none
+    class_word: npt.NDArray[np.int32]  # the word that is each class's own name; −1: it has several words
+    objects: npt.NDArray[np.bool_]  # [pictures, classes]: annotated there
+
+
+def word_facts(pairs: Pairs, lexicon: Lexicon) -> WordFacts:
+    """Facts about the words of a lexicon in some pairs."""
+    place = {name: number for number, name in enumerate(lexicon.classes)}
+    objects = np.zeros((len(pairs), len(lexicon.classes)), dtype=np.bool_)
+    for row, pair in enumerate(pairs.items):
+        for name in pair.objects or ():
+            if name in place:
+                objects[row, place[name]] = True
+    own = [-1 if " " in name else lexicon.number.get(stem(name), -1) for name in lexicon.classes]
+    class_of = [lexicon.class_of.get(word, -1) for word in lexicon.stems]
+    counts, classes, words = (np.array(values, dtype=np.int32) for values in (lexicon.counts, class_of, own))
+    return WordFacts(counts, classes, words, objects)
+
+
+def held_words(captions: TextPool, pictures: int, words: int) -> Bool[Tensor, "pictures words"]:
+    """Which words the captions of each picture hold."""
+    owner = captions.owners.repeat_interleave(captions.sizes)
+    real = captions.words >= 0
+    found = torch.zeros(pictures, words, dtype=torch.bool, device=owner.device)
+    found[owner[real], captions.words[real].long()] = True
+    return found
+
+
+def word_labels(held: Bool[Tensor, "pictures words"], facts: WordFacts, alike: Bool[Tensor, "words words"]) -> Labels:
+    """PRESENT, ABSENT or UNSURE for every picture and word.
+
+    Present is what a caption says, or the name of an annotated class. Unsure is a word much like a present one, and
+    any name of a class that is annotated or otherwise named.
+    """
+    device, words = held.device, held.shape[1]
+    class_of = torch.from_numpy(facts.class_of).to(device).long()
+    class_word = torch.from_numpy(facts.class_word).to(device).long()
+    objects = torch.from_numpy(facts.objects).to(device)
+    names = class_of >= 0
+    member = torch.zeros(words, objects.shape[1], device=device)
+    member[names.nonzero().squeeze(1), class_of[names]] = 1.0
+    own = torch.zeros(objects.shape[1], words, device=device)
+    single = class_word >= 0
+    own[single.nonzero().squeeze(1), class_word[single]] = 1.0
+    near = alike.float()
+    found = torch.empty(held.shape, dtype=torch.int8, device=device)
+    for part in torch.arange(len(held), device=device).split(_ROWS):
+        said, shown = held[part].float(), objects[part].float()
+        present = held[part] | (shown @ own > 0)
+        touched = ((said @ member) + shown) @ member.mT > 0
+        unsure = (said @ near > 0) | touched
+        found[part] = torch.where(present, PRESENT, torch.where(unsure, UNSURE, ABSENT)).to(torch.int8)
+    return found
+
+
+def alike_words(
+    captions: TextPool, embeddings: Float[Tensor, "vocabulary dim"], *, words: int, limit: float
+) -> Bool[Tensor, "words words"]:
+    """Which words mean about the same: the cosine of their frozen embeddings, less the mean, is over the limit."""
+    real = captions.words >= 0
+    number = captions.words[real].long()
+    vectors = unit(embeddings[captions.ids[real].long()].float())
+    sums = vectors.new_zeros(words, vectors.shape[1]).index_add(0, number, vectors)
+    seen = torch.bincount(number, minlength=words) > 0
+    means = sums / torch.bincount(number, minlength=words).clamp_min(1).unsqueeze(1)
+    centred = unit(means - means[seen].mean(dim=0))
+    found = (centred @ centred.mT > limit) & seen.unsqueeze(0) & seen.unsqueeze(1)
+    return found | torch.eye(words, dtype=torch.bool, device=found.device)

