@@ -15,9 +15,23 @@ from typer.testing import CliRunner
 from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.cli.app import app
+from msdscore.encoders.base import TokenLayout
 from msdscore.errors import ConfigError, RunError
+from msdscore.explain import typeset
 from msdscore.explain.colours import _lab, ramp
-from msdscore.explain.overlay import Scale, overlay, word_colour, word_scale
+from msdscore.explain.overlay import (
+    MAP_ROLES,
+    WORD_LIMIT,
+    Scale,
+    map_of,
+    map_scale,
+    overlay,
+    word_colour,
+    word_scale,
+)
+from msdscore.explain.terms import units_of
+from msdscore.explain.typeset import lacks_letters, set_lines
+from msdscore.explain.words import segment
 
 HOSTILE = "</script><script>alert(1)</script> <img src=x onerror=alert(1)> \"'& green $x^2$ 狗 🐕"
 
@@ -134,18 +148,73 @@ def test_unseen_parts_of_the_picture_are_dark():
 
     picture = Image.new("RGB", (8, 4), "white")
     cells = PatchLayout((8, 4), (1, 1), torch.tensor([[2.0, 0.0, 6.0, 4.0]]))
-    tinted = np.asarray(overlay(picture, np.array([[1.0]]), cells, "support", Scale(0.0, 1.0)))
+    tinted = np.asarray(overlay(picture, np.array([[1.0]]), cells, "support", Scale(1.0)))
     assert tinted[0, 0].max() < 140
     assert tinted[0, 4].tolist() == ramp("support", 1.0).tolist()
 
 
-def test_words_are_coloured_by_their_gap_and_a_good_caption_does_not_glow(explained):
-    scale = word_scale([explained[0]])
-    colours = {unit.text: word_colour(unit, scale) for unit in explained[0].units}
-    assert colours["green"] == ("support", 1.0)
-    assert colours["the"] == ("penalty", 0.0)
-    calibrated = replace(explained[0], config=explained[0].config.changed(calibration="background"))
-    assert word_scale([calibrated]).high == max(0.0, *(unit.gap for unit in explained[0].ranked))
+def test_zero_is_white_and_the_sign_of_a_gap_is_its_colour(explained):
+    item = explained[1]
+    scale = word_scale(explained)
+    for unit in item.units:
+        role, strength = word_colour(unit, scale)
+        if unit.gap is None or not unit.content:
+            assert strength == 0
+        else:
+            assert role == ("support" if unit.gap < 0 else "penalty")
+            assert strength == pytest.approx(min(abs(unit.gap) / scale.limit, 1))
+    assert max(abs(unit.gap) for one in explained for unit in one.ranked) == scale.limit
+    assert word_colour(replace(item.ranked[0], gap=0.0), scale)[1] == 0
+    # A calibrated gap is a log ratio with a true zero: its colours mean the same on every page.
+    calibrated = replace(item, config=item.config.changed(calibration="background"))
+    assert word_scale([calibrated]) == Scale(WORD_LIMIT)
+    assert word_colour(replace(item.ranked[0], gap=1.6), word_scale([calibrated])) == ("penalty", 0.4)
+
+
+def test_all_maps_that_are_scored_have_one_scale(explained):
+    def largest(*roles):
+        return max(float(np.abs(map_of(item, role)).max()) for item in explained for role in roles)
+
+    assert {map_scale(explained, role).limit for role in MAP_ROLES} == {largest(*MAP_ROLES)}
+    unscored = [replace(item, score=replace(item.score, beta=0.0)) for item in explained]
+    assert map_scale(unscored, "penalty").limit == largest("support", "penalty")
+    assert map_scale(unscored, "omission").limit == largest("omission")
+
+
+def test_many_captions_go_into_rows_of_two(tmp_path):
+    Scorer("toy").contrast(two_coloured("green", "red"), [f"caption {n}" for n in range(8)]).save(tmp_path / "f.png")
+    with Image.open(tmp_path / "f.png") as drawn:
+        width, height = drawn.size
+    assert width == 2040
+    assert height > width
+
+
+def units(text):
+    spans = tuple((piece.start, piece.end) for piece in segment(text))
+    return units_of(text, TokenLayout(spans), np.ones(len(spans)))
+
+
+def test_long_words_are_broken_and_stay_on_the_line():
+    text = "a " + "Donaudampfschifffahrt" * 6 + " b"
+    lines = set_lines(text, units(text), 2.0, 9.0)
+    assert len(lines) > 3
+    assert "".join(placed.text for line in lines for placed in line) == text.replace(" ", "")
+    ruler = typeset._Ruler(9.0, ["DejaVu Sans"])
+    assert all(placed.left + ruler(placed.text) <= 2.001 for line in lines for placed in line)
+
+
+def test_scripts_that_run_from_the_right_begin_at_the_right():
+    text = "قطة برتقالية cat"
+    (line,) = set_lines(text, units(text), 3.0, 9.0)
+    assert [placed.text for placed in line] == text.split()
+    assert line[0].left > line[1].left > line[2].left > 0
+
+
+def test_a_figure_says_when_letters_are_missing(tmp_path):
+    assert not lacks_letters(["a dog", "кот"])
+    missing = "\U000f0000"  # for private use: in no font
+    assert lacks_letters([f"a {missing} dog"])
+    Scorer("toy").explain(two_coloured("green", "red"), f"green {missing} dog").save(tmp_path / "f.svg")
 
 
 def run(*arguments):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coloured_pairs import two_coloured
-from msdscore import Scorer
+from msdscore import Scorer, load_encoder
 from msdscore.core.mixture import FitSettings, fit
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, UnknownNameError
@@ -233,3 +233,37 @@ def test_the_document_holds_every_number(scorer):
     assert plain["words"][0]["leans_on"][0]["right"] <= 48
     assert plain["signature"] == scorer.signature
     assert np.array(plain["support_map"]).shape == (plain["picture"]["rows"], plain["picture"]["columns"])
+
+
+class Masking:
+    """The toy encoder with some patches of every picture masked."""
+
+    def __init__(self, masked):
+        self._toy, self._masked = load_encoder("toy"), masked
+
+    def __getattr__(self, name):
+        return getattr(self._toy, name)
+
+    def encode_images(self, images):
+        batch = self._toy.encode_images(images)
+        mask = batch.mask.clone()
+        mask[:, self._masked] = False
+        return replace(batch, mask=mask)
+
+
+def test_masked_patches_keep_their_place(tmp_path):
+    masked = [0, 7, 20]
+    item = Scorer(Masking(masked)).explain(two_coloured("green", "red"), "green on a red dog")
+    count = len(item.patches.boxes)
+    assert item.coverage_terms.shape == (count,)
+    assert item.coverage_terms[masked].tolist() == [0, 0, 0]
+    assert item.coverage_terms.sum() == pytest.approx(item.score.coverage, abs=1e-5)
+    assert item.omission_map.shape == item.support_map.shape == item.patches.grid
+    assert item.affinity.sum(axis=1) == pytest.approx(np.ones(len(item.support_terms)))
+    whole = Scorer("toy").explain(two_coloured("green", "red"), "green on a red dog")
+    leaning = [one.leaning(one.words[0]).ravel() for one in (item, whole)]
+    kept = np.setdiff1d(np.arange(count), masked)
+    # "green" looks at the same patches, wherever they stand among the visible ones.
+    assert np.corrcoef(leaning[0][kept], leaning[1][kept])[0, 1] > 0.99
+    item.save(tmp_path / "why.html")
+    assert item.to_dict()["most_omitted"][0]["value"] == item.coverage_terms.max()

@@ -1,7 +1,8 @@
 """The figure of an explanation, at the width of a paper's column: words, maps, and the score's decomposition."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from msdscore.explain.overlay import (
     word_scale,
 )
 from msdscore.explain.terms import Explanation, Explanations
-from msdscore.explain.typeset import Line, set_lines
+from msdscore.explain.typeset import NO_GLYPH, Line, families, lacks_letters, set_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,6 +34,8 @@ INDENT = 0.02  # room for the box of a line's first word
 GAP = 0.08
 CAPTION_POINTS, LABEL_POINTS, SMALL_POINTS = 9.0, 7.0, 6.0
 LINE = 0.2  # inches, a line of the caption
+FOOT = 0.16  # inches, a note under all captions
+MOST_ACROSS = 2  # captions beside each other: the width of a page of a two-column paper
 PICTURE_PIXELS = 480  # longest side of a panel's picture: 400 dpi at a third of a column
 GREY = "#555"
 PLAIN: tuple[Role, float] = ("penalty", 0.0)
@@ -61,34 +64,80 @@ class Page:
 
 
 def figure(explanations: Explanations) -> "Figure":
-    """One column a caption: coloured words, three maps with their legends, and the score as a sum."""
+    """One cell per caption, two beside each other: coloured words, three maps with legends, the score as a sum."""
     items = explanations.items
-    scale = word_scale(items)
-    lines = [set_lines(item, COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
-    caption_height = LINE * max(map(len, lines))
-    panel = (COLUMN - 2 * MARGIN - 2 * GAP) / len(MAP_ROLES)
-    panel_height = panel * float(np.clip(items[0].picture.height / items[0].picture.width, 0.4, 1.6))
-    height = MARGIN + caption_height + 0.39 + panel_height + 0.20 + 0.46
-    page = _page(len(items) * COLUMN, height)
+    lines = [
+        set_lines(item.score.caption, item.units, COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items
+    ]
+    across = min(MOST_ACROSS, len(items))
+    cell = _Cell(
+        caption=0.0,
+        picture=_panel(len(MAP_ROLES)) * float(np.clip(items[0].picture.height / items[0].picture.width, 0.4, 1.6)),
+        words=word_scale(items),
+        maps={role: map_scale(items, role) for role in MAP_ROLES},
+        sum=_span(items),
+    )
+    foot = FOOT if lacks_letters(item.score.caption for item in items) else 0.0
+    # Each row of cells is as high as its longest caption needs.
+    rows = [replace(cell, caption=LINE * max(map(len, lines[at : at + across]))) for at in range(0, len(items), across)]
+    tops = list(accumulate((row.height for row in rows), initial=0.0))
+    page = _page(across * COLUMN, tops[-1] + foot)
     pictures = {role: overlays(items, role, longest=PICTURE_PIXELS) for role in MAP_ROLES}
     for number, item in enumerate(items):
-        left = number * COLUMN + MARGIN
-        _draw_caption(page, left, MARGIN, lines[number], scale)
-        top = MARGIN + caption_height + 0.02
-        _draw_word_key(page, left, top, scale)
-        for place, role in enumerate(MAP_ROLES):
-            start = left + place * (panel + GAP)
-            page.text(start, top + 0.22, title_of(item, role), color=css(role, 1.0), weight="bold")
-            _draw_picture(page.axes(start, top + 0.37, panel, panel_height), pictures[role][number])
-            _draw_legend(page, start, top + 0.40 + panel_height, panel, role, map_scale(items, role))
-        _draw_sum(page, left, top + 0.40 + panel_height + 0.20, item, _span(items))
+        row, column = divmod(number, across)
+        place = column * COLUMN + MARGIN, tops[row]
+        _draw_cell(page, place, item, rows[row], lines[number], {role: pictures[role][number] for role in MAP_ROLES})
+    if foot:
+        page.text(MARGIN, tops[-1] + 0.04, NO_GLYPH, SMALL_POINTS, color=GREY)
     return page.figure
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """What the cells of all captions have in common: heights in inches, and the scales of their colours."""
+
+    caption: float
+    picture: float
+    words: Scale
+    maps: dict[Role, Scale]
+    sum: tuple[float, float]
+
+    @property
+    def height(self) -> float:
+        """Of the whole cell."""
+        return MARGIN + self.caption + 0.39 + self.picture + 0.20 + 0.46
+
+
+def _draw_cell(
+    page: Page,
+    place: tuple[float, float],
+    item: Explanation,
+    cell: _Cell,
+    lines: Sequence[Line],
+    pictures: dict[Role, Any],
+) -> None:
+    left, start = place
+    _draw_caption(page, (left, start + MARGIN), lines, cell.words, families(item.score.caption))
+    top = start + MARGIN + cell.caption + 0.02
+    _draw_word_key(page, left, top, cell.words)
+    panel = _panel(len(MAP_ROLES))
+    for number, role in enumerate(MAP_ROLES):
+        at = left + number * (panel + GAP)
+        page.text(at, top + 0.22, title_of(item, role), color=css(role, 1.0), weight="bold")
+        _draw_picture(page.axes(at, top + 0.37, panel, cell.picture), pictures[role])
+        _draw_legend(page, at, top + 0.40 + cell.picture, panel, role, cell.maps[role])
+    _draw_sum(page, left, top + 0.40 + cell.picture + 0.20, item, cell.sum)
+
+
+def _panel(count: int) -> float:
+    """The width of one of several panels beside each other in a column."""
+    return (COLUMN - 2 * MARGIN - (count - 1) * GAP) / count
 
 
 def word_figure(item: Explanation, columns: int = 4) -> "Figure":
     """Small pictures of where each content word looks, the least supported word first."""
     units = item.ranked
-    panel = (COLUMN - 2 * MARGIN - (columns - 1) * GAP) / columns
+    panel = _panel(columns)
     panel_height = panel * float(np.clip(item.picture.height / item.picture.width, 0.4, 1.6))
     step = panel_height + 0.2
     rows = max(1, -(-len(units) // columns))
@@ -104,12 +153,13 @@ def word_figure(item: Explanation, columns: int = 4) -> "Figure":
             top,
             f"{_short(unit.text)}  {signed(unit.gap or 0.0, 1)}",
             weight="bold",
+            family=families(unit.text),
             color=css(role, max(strength, 0.7)),
         )
         leaning = item.leaning(unit)
-        tinted = overlay(picture, leaning, item.patches, "leaning", Scale(0.0, float(leaning.max())))
+        tinted = overlay(picture, leaning, item.patches, "leaning", Scale(float(leaning.max())))
         _draw_picture(page.axes(left, top + 0.15, panel, panel_height), tinted)
-    foot = "number: the word's gap in nats; higher is less supported by the picture"
+    foot = "number: the word's gap in nats; above 0 the picture does not support it"
     page.text(MARGIN, rows * step + 0.1, foot, SMALL_POINTS - 0.5, color=GREY)
     page.text(
         MARGIN, rows * step + 0.21, "green: where the word looks, each picture to its own maximum", 5.5, color=GREY
@@ -122,7 +172,10 @@ def _page(width: float, height: float) -> Page:
     return Page(module.Figure(figsize=(width, height), facecolor="white"), width, height)
 
 
-def _draw_caption(page: Page, left: float, top: float, lines: Sequence[Line], scale: Scale) -> None:
+def _draw_caption(
+    page: Page, place: tuple[float, float], lines: Sequence[Line], scale: Scale, family: list[str]
+) -> None:
+    left, top = place
     for number, line in enumerate(lines):
         for placed in line:
             role, strength = PLAIN if placed.unit is None else word_colour(placed.unit, scale)
@@ -133,19 +186,20 @@ def _draw_caption(page: Page, left: float, top: float, lines: Sequence[Line], sc
                 placed.text,
                 CAPTION_POINTS,
                 va="center",
+                family=family,
                 color=ink(role, strength) if strength else "#111",
                 bbox=box if strength > 0.05 else None,
             )
 
 
 def _draw_word_key(page: Page, left: float, top: float, scale: Scale) -> None:
-    """The colours of words with their ends in nats."""
+    """The colours of words: blue below zero, white at it, orange above."""
     shades = np.concatenate([ramp("support", np.linspace(1, 0, 32)), ramp("penalty", np.linspace(0, 1, 32))])
-    page.axes(left + 0.3, top + 0.05, 0.6, 0.07).imshow(shades[None], aspect="auto")
+    page.axes(left + 0.68, top + 0.05, 0.7, 0.07).imshow(shades[None], aspect="auto")
     style = {"color": GREY, "va": "center"}
-    page.text(left + 0.27, top + 0.085, signed(scale.low, 1), SMALL_POINTS, ha="right", **style)
-    text = f"{signed(scale.high, 1)} nats: less supported by the picture"
-    page.text(left + 0.93, top + 0.085, text, SMALL_POINTS, **style)
+    page.text(left + 0.65, top + 0.085, f"supported {signed(-scale.limit, 1)}", SMALL_POINTS, ha="right", **style)
+    text = f"{signed(scale.limit, 1)} nats, not supported; white is 0"
+    page.text(left + 1.41, top + 0.085, text, SMALL_POINTS, **style)
 
 
 def _draw_picture(axes: Any, picture: Any) -> None:
@@ -155,8 +209,8 @@ def _draw_picture(axes: Any, picture: Any) -> None:
 def _draw_legend(page: Page, left: float, top: float, width: float, role: Role, scale: Scale) -> None:
     axes = page.axes(left, top, width, 0.05)
     axes.imshow(ramp(role, np.linspace(0, 1, 64))[None], aspect="auto")
-    page.text(left, top + 0.065, f"{scale.low:.2g}", SMALL_POINTS, color=GREY)
-    page.text(left + width, top + 0.065, f"{scale.high:.2g} nats", SMALL_POINTS, color=GREY, ha="right")
+    page.text(left, top + 0.065, "0", SMALL_POINTS, color=GREY)
+    page.text(left + width, top + 0.065, f"{scale.limit:.2g} nats", SMALL_POINTS, color=GREY, ha="right")
 
 
 def _span(items: Sequence[Explanation]) -> tuple[float, float]:

@@ -68,8 +68,8 @@ def _shares(points: Floats, mixture: Components) -> Floats:
 class Terms:
     """What a projection works from: terms of both divergences, how tokens and patches hang together, the gate."""
 
-    coverage: Floats  # one a patch, adding up to the coverage divergence
-    support: Floats  # one a token, adding up to the support divergence
+    coverage: Floats  # one per visible patch, adding up to the coverage divergence
+    support: Floats  # one per token, adding up to the support divergence
     affinity: Floats  # tokens by patches, rows adding up to 1
     removal: Floats  # tokens by patches: what the loss of the patch does to the log density at the token
     beta: float
@@ -77,7 +77,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """One number a patch: `support` is high where it backs the caption, `penalty` where it speaks against it."""
+    """One number per patch: `support` is high where it backs the caption, `penalty` where it speaks against it."""
 
     support: Floats
     penalty: Floats
@@ -138,6 +138,17 @@ def project(terms: Terms, projection: str) -> Regions:
     if projection not in PROJECTIONS:
         raise unknown_name("projection", projection, PROJECTIONS)
     return PROJECTIONS[projection](terms)
+
+
+def over_all(values: Floats, visible: npt.NDArray[np.bool_]) -> Floats:
+    """Values of the visible patches (last axis) among all patches of the grid; zero where the encoder masked one.
+
+    >>> over_all(np.array([1.0, 2.0]), np.array([True, False, True])).tolist()
+    [1.0, 0.0, 2.0]
+    """
+    whole: Floats = np.zeros((*values.shape[:-1], len(visible)))
+    whole[..., visible] = values
+    return whole
 
 
 def grid(values: Floats, layout: PatchLayout) -> Floats:

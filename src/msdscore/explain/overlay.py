@@ -14,6 +14,7 @@ from msdscore.explain.terms import Explanation, Unit
 
 Floats = npt.NDArray[np.float64]
 
+WORD_LIMIT = 4.0  # nats, log odds of 50 to 1: beyond it a word is as good as certain
 MAP_ROLES: tuple[Role, ...] = ("support", "penalty", "omission")
 TITLES: dict[Role, str] = {
     "support": "backs the caption",
@@ -25,16 +26,14 @@ TITLES: dict[Role, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The values that get no colour (`low`) and full colour (`high`)."""
+    """Zero is white, and values of `limit` or more on either side have full colour."""
 
-    low: float
-    high: float
+    limit: float
 
     def strength(self, values: npt.ArrayLike) -> Floats:
-        """Where values lie between the two ends, 0 to 1."""
-        wide = self.high - self.low
-        found = (np.asarray(values, dtype=np.float64) - self.low) / (wide if wide > 0 else 1.0)
-        clipped: Floats = np.clip(found, 0.0, 1.0)
+        """How far values are from zero on the way to the limit, −1 to 1."""
+        found = np.asarray(values, dtype=np.float64) / (self.limit if self.limit > 0 else 1.0)
+        clipped: Floats = np.clip(found, -1.0, 1.0)
         return clipped
 
 
@@ -49,28 +48,33 @@ def map_of(item: Explanation, role: Role) -> Floats:
 
 
 def map_scale(items: Iterable[Explanation], role: Role) -> Scale:
-    """One scale for the same map of several captions: from zero, or from the lowest term for omissions."""
-    values = np.concatenate([map_of(item, role).ravel() for item in items])
-    return Scale(float(values.min()) if role == "omission" else 0.0, float(values.max()))
+    """One scale for all maps that are part of the scores of several captions, up to the largest value of any of them.
+
+    Omissions that have no weight in any score are no part of it and have a scale of their own.
+    """
+    items = tuple(items)
+    scored = any(item.score.beta > 0 for item in items)
+    together = MAP_ROLES if scored else ("omission",) if role == "omission" else ("support", "penalty")
+    return Scale(max(float(np.abs(map_of(item, one)).max()) for item in items for one in together))
 
 
 def word_scale(items: Iterable[Explanation]) -> Scale:
-    """From the best supported content word of all captions to the least supported one.
+    """One scale for the words of several captions.
 
-    Calibrated gaps have a zero that means something: the picture expects the word no more than a random one does. So
-    the scale reaches at least to it, and the words of a good caption do not glow.
+    Calibrated gaps are log odds whose zero means that the picture expects the word as much as any picture does; their
+    scale is the same on every page. Others have no natural size, and reach to the largest gap.
     """
     items = tuple(items)
-    gaps = [unit.gap for item in items for unit in item.ranked if unit.gap is not None] or [0.0]
-    calibrated = all(item.config.calibration != "none" for item in items)
-    return Scale(min(gaps), max(*gaps, 0.0) if calibrated else max(gaps))
+    if all(item.config.calibration != "none" for item in items):
+        return Scale(WORD_LIMIT)
+    return Scale(max((abs(unit.gap) for item in items for unit in item.ranked if unit.gap is not None), default=1.0))
 
 
 def word_colour(unit: Unit, scale: Scale) -> tuple[Role, float]:
-    """Hue and strength of a word: white halfway, towards `penalty` above, towards `support` under it."""
-    if unit.gap is None or not unit.content or not scale.high > scale.low:
+    """Hue and strength of a word: white at zero, towards `penalty` above it, towards `support` below it."""
+    if unit.gap is None or not unit.content:
         return "penalty", 0.0
-    place = 2 * float(scale.strength(unit.gap)) - 1
+    place = float(scale.strength(unit.gap))
     return ("penalty", place) if place >= 0 else ("support", -place)
 
 
@@ -84,18 +88,23 @@ def fit(picture: Image.Image, longest: int) -> Image.Image:
 
 
 def overlay(picture: Image.Image, values: Floats, layout: PatchLayout, role: Role, scale: Scale) -> Image.Image:
-    """The picture in light grey, tinted by the values; what the encoder did not see is darkened."""
+    """The picture in light grey, tinted by the values; what the encoder did not see is darkened.
+
+    Values above zero have the colour of the role; those below it, which only omissions have, that of support.
+    """
     heat = pixels(values.ravel(), layout, picture.size)
-    strength = scale.strength(np.nan_to_num(heat, nan=scale.low))
+    signed = scale.strength(np.nan_to_num(heat, nan=0.0))
+    strength = np.abs(signed)
     grey = np.asarray(picture.convert("L"), dtype=np.float64)[..., None] / 255
     # Where the colour is strong the grey goes back, so that dark parts of the photograph do not look like heat.
     light = 0.45 + 0.55 * grey + 0.30 * strength[..., None] * (1 - grey)
-    tinted = np.where(np.isnan(heat)[..., None], 90 * grey + 40, light * ramp(role, strength))
+    colour = np.where((signed >= 0)[..., None], ramp(role, strength), ramp("support", strength))
+    tinted = np.where(np.isnan(heat)[..., None], 90 * grey + 40, light * colour)
     return Image.fromarray(np.clip(tinted, 0, 255).astype(np.uint8))
 
 
 def overlays(items: Sequence[Explanation], role: Role, *, longest: int) -> list[Image.Image]:
-    """The same map of several captions, on one scale."""
+    """The same map of several captions, on the one scale of all maps."""
     scale = map_scale(items, role)
     return [overlay(fit(item.picture, longest), map_of(item, role), item.patches, role, scale) for item in items]
 

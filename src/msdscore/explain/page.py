@@ -58,7 +58,7 @@ def script_json(value: Any) -> str:
 def _section(item: Explanation, items: tuple[Explanation, ...]) -> str:
     tabs = "".join(f"<button type='button' data-map='{role}'>{title_of(item, role)}</button>" for role in MAP_ROLES)
     return (
-        f"<section><div class='caption'>{words_html(item, word_scale(items))}</div>{sum_html(item)}"
+        f"<section><div class='caption' dir='auto'>{words_html(item, word_scale(items))}</div>{sum_html(item)}"
         f"<div class='tabs'>{tabs}</div><img class='shown' alt=''>"
         f"<div class='key'><span></span><i></i><span></span></div>"
         f"{_table('word', item.ranked)}{_table('phrase', _joined(item.phrases))}"
@@ -73,7 +73,7 @@ def _pictures(item: Explanation, items: tuple[Explanation, ...]) -> dict[str, An
     for role in MAP_ROLES:
         scale = map_scale(items, role)
         tinted = overlay(small, map_of(item, role), item.patches, role, scale)
-        found[role] = _entry(tinted, title_of(item, role), role, (f"{scale.low:.3g}", f"{scale.high:.3g} nats"))
+        found[role] = _entry(tinted, title_of(item, role), role, ("0", f"{scale.limit:.3g} nats"))
     for number, unit in enumerate(item.units):
         if unit.tokens and len(found) < MOST_WORDS:
             found[f"word-{number}"] = _leaning(item, unit, small)
@@ -83,7 +83,7 @@ def _pictures(item: Explanation, items: tuple[Explanation, ...]) -> dict[str, An
 def _leaning(item: Explanation, unit: Unit, small: Any) -> dict[str, str]:
     spread = item.leaning(unit)
     highest = float(spread.max())
-    tinted = overlay(small, spread, item.patches, "leaning", Scale(0.0, highest))
+    tinted = overlay(small, spread, item.patches, "leaning", Scale(highest))
     return _entry(tinted, f"where “{unit.text}” looks", "leaning", ("0 %", f"{100 * highest:.2g} % of “{unit.text}”"))
 
 

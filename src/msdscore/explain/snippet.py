@@ -25,7 +25,8 @@ def snippet(explanations: Explanations) -> str:
             for role in MAP_ROLES
         )
         blocks.append(
-            f"<div style='font:14px/1.9 system-ui,sans-serif;margin:0 0 1em'><div>{words_html(item, scale)}</div>"
+            "<div style='font:14px/1.9 system-ui,sans-serif;margin:0 0 1em'>"
+            f"<div dir='auto'>{words_html(item, scale)}</div>"
             f"<div style='display:flex;gap:8px;flex-wrap:wrap;line-height:1.4'>{panels}</div>{sum_html(item)}</div>"
         )
     signature = escape(items[0].score.signature)

@@ -1,4 +1,4 @@
-"""Why a caption scores as it does: the score's own terms, a word and a region at a time."""
+"""Why a caption scores as it does: the score's own terms, one per word and one per region."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -51,8 +51,8 @@ class Unit:
 class Explanation:
     """The score of one caption of one picture, taken apart.
 
-    `coverage_terms` (one a patch) add up to `score.coverage`, `support_terms` (one a token) to `score.support`, in
-    nats.
+    `coverage_terms` (one per patch) add up to `score.coverage`, `support_terms` (one per token) to `score.support`, in
+    nats. Patches that the encoder masks are not `visible` and have zero everywhere.
     """
 
     score: Score
@@ -60,22 +60,23 @@ class Explanation:
     patches: PatchLayout
     tokens: TokenLayout
     terms: maps.Terms
+    visible: npt.NDArray[np.bool_]  # one per patch of `patches`
     config: MSDConfig
 
     @property
     def coverage_terms(self) -> Floats:
-        """One a patch, adding up to the coverage divergence."""
-        return self.terms.coverage
+        """One per patch, adding up to the coverage divergence."""
+        return maps.over_all(self.terms.coverage, self.visible)
 
     @property
     def support_terms(self) -> Floats:
-        """One a token, adding up to the support divergence."""
+        """One per token, adding up to the support divergence."""
         return self.terms.support
 
     @property
     def affinity(self) -> Floats:
         """How every token spreads over the patches; rows add up to 1."""
-        return self.terms.affinity
+        return maps.over_all(self.terms.affinity, self.visible)
 
     @property
     def alpha(self) -> float:
@@ -106,8 +107,9 @@ class Explanation:
 
     @cached_property
     def regions(self) -> maps.Regions:
-        """One number a patch for and one against the caption; the maps show where they are above zero."""
-        return maps.project(self.terms, PROJECTION)
+        """One number per patch for and one against the caption; the maps show where they are above zero."""
+        found = maps.project(self.terms, PROJECTION)
+        return maps.Regions(*(maps.over_all(side, self.visible) for side in (found.support, found.penalty)))
 
     @property
     def support_map(self) -> Floats:
@@ -204,16 +206,12 @@ def explain(pipeline: Pipeline, image: ImageSource, captions: Sequence[str]) -> 
     rows = numbers(measured, pipeline.config)
     scores = Scores.of(captions, rows, [0] * len(captions), pipeline.config, pipeline.signature)
     terms = terms_of(pipeline.config, images, texts, measured)
+    layout = measured.patches[0]
+    picture = picture_of(decoded[0])
+    visible = images.vectors.mask[0, : len(layout.boxes)].cpu().numpy()
     return Explanations(
         tuple(
-            Explanation(
-                score,
-                picture_of(decoded[0]),
-                measured.patches[0],
-                measured.tokens[number],
-                terms[number],
-                pipeline.config,
-            )
+            Explanation(score, picture, layout, measured.tokens[number], terms[number], visible, pipeline.config)
             for number, score in enumerate(scores)
         )
     )

@@ -63,9 +63,9 @@ PHOTOGRAPHS = (
         "datasets/images/flower.jpg",
         "Dan Wilson, CC BY 2.0",
         (
-            "a large pink flower with green leaves",
+            "a large orange flower with green leaves",
             "green leaves in a garden",
-            "a pink flower held by a little girl in a red dress",
+            "an orange flower held by a little girl in a red dress",
             "a bus is driving down a city street",
         ),
     ),

@@ -100,10 +100,10 @@ def without_patches(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[
 
 def without_pixels(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[Places]) -> Floats:
     """d of every caption after painting some patches in the picture's mean colour and encoding it again."""
-    pictures = [
-        blank(known.pictures[owner], known.layouts[owner], places)
-        for owner, places in zip(known.owner, dropped, strict=True)
-    ]
+    pictures = []
+    for owner, places in zip(known.owner, dropped, strict=True):
+        visible = torch.nonzero(known.images.vectors.mask[known.images.row(owner)]).squeeze(1).cpu().numpy()
+        pictures.append(blank(known.pictures[owner], known.layouts[owner], visible[places]))
     images = pipeline.embed_images(pipeline.decode(pictures)).require()
     return divergences(pipeline, images, known.texts, range(len(pictures)), range(len(pictures)))
 
