@@ -1,4 +1,4 @@
-"""Triton kernels: a whole fit an item, and terms against two mixtures, each without a wait for the host.
+"""Triton kernels: a fit per item, terms against two mixtures, means over a background; none waits for the host.
 
 One program works on one item at a time, with tiles whose shape follows from that item's own size, so no number depends
 on the batch. The matrix units take half precision: a float32 goes in as a large and a small half, which together hold

@@ -64,7 +64,7 @@ def _square(points: Points) -> Float[Tensor, "batch points points"]:
 
 
 def _thin_product(shares: PerPoint, gram: Float[Tensor, "batch points points"]) -> PerPoint:
-    """`shares @ gram`; for few points a CPU spends less on one broadcast than on a library call an item."""
+    """`shares @ gram`; for few points a CPU spends less on one broadcast than on one library call per item."""
     if gram.device.type == "cpu" and gram.shape[1] <= FEW_POINTS:
         return (gram.unsqueeze(1) * shares.unsqueeze(2)).sum(dim=-1)
     return shares @ gram

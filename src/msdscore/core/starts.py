@@ -13,7 +13,7 @@ from torch import Tensor
 
 Init = Literal["sample", "spread"]
 Seeds = Int[Tensor, "batch seeds"]
-# Similarities of one chosen point an item to all points of that item.
+# Similarities of one chosen point per item to all points of that item.
 Similarities = Callable[[Int[Tensor, "batch 1"]], Float[Tensor, "batch 1 points"]]
 
 # Similarities closer than this are a tie, and the smaller index wins: rounding must not choose between devices.
@@ -33,7 +33,7 @@ def start_points(
     seed: int,
     count: int,
 ) -> Seeds:
-    """`count` point numbers an item, drawn by key (`sample`) or farthest first (`spread`)."""
+    """`count` point numbers per item, drawn by key (`sample`) or farthest first (`spread`)."""
     if init == "sample":
         return sample(mask, keys, seed=seed, count=count)
     return spread(similarities, mask, count=count)
