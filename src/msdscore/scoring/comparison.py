@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from msdscore.core.calibration import Bank
+from msdscore.core.divergence import total
 from msdscore.core.mixture import FitSettings
 from msdscore.core.schedule import PointSet, diverge
 from msdscore.encoders.base import Embeddings, PatchLayout, TokenLayout
@@ -38,7 +39,7 @@ def compare(
     )
     tokens = [layout for layout in texts.layout if isinstance(layout, TokenLayout)]
     return Measurement(
-        (images.pooled[first] * texts.pooled[second]).sum(dim=-1),
+        total(images.pooled[first] * texts.pooled[second]),
         divergence,
         texts.mask.sum(dim=1)[second],
         first,
