@@ -11,9 +11,10 @@ from msdscore.benchmarks.base import Aspect, Battle, Pair, Rated
 from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.results.compare import compare_sides, open_side
 from msdscore.benchmarks.results.grids import comparison_grid, markdown, result_grids
-from msdscore.benchmarks.results.item_table import item_table, items_of
 from msdscore.benchmarks.results.result import read_result
-from msdscore.benchmarks.run.runner import BenchmarkPlan, run_benchmark
+from msdscore.benchmarks.results.scores import item_table, items_of
+from msdscore.benchmarks.run.plan import BenchmarkPlan
+from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.errors import ConfigError, InputError
 from msdscore.report.tables import render
 from msdscore.scorer import Scorer
@@ -51,6 +52,34 @@ def test_differences_of_accuracies_by_hand(crepe):
     )
     assert by_name["accuracy/all"].adjusted == by_name["accuracy/all"].tests[0].p_value
     assert found.items == 16
+
+
+def test_what_cannot_be_tested_has_no_p_value(tmp_path):
+    expert = bench(make_expert(tmp_path), "flickr8k-expert", tmp_path / "expert.json", ("constant", "length"))
+    sides = [open_side(f"{expert}:{label}") for label in ("constant", "constant", "length")]
+    for found in (compare_sides(*sides[:2], how=HOW), compare_sides(*sides[1:], how=HOW)):
+        assert np.isnan([test.p_value for difference in found.differences for test in difference.tests]).all()
+        assert "nan" not in markdown(comparison_grid(found))
+
+
+def test_labels_with_colons_and_paths_can_be_compared(tmp_path):
+    root = make_sugarcrepe(tmp_path)
+    rows = [{"id": item.id, "scores": [1, 0]} for item in load("sugarcrepe", root).items]
+    write_rows(tmp_path / "given.jsonl", rows)
+    label = f"file:{tmp_path / 'given.jsonl'}"
+    result = bench(root, "sugarcrepe", tmp_path / "out.json", ("length", label))
+    found = compare_sides(open_side(f"{result}:{label}"), open_side(f"{result}:length"), how=HOW)
+    assert found.differences[0].first == 1.0
+    with pytest.raises(InputError, match=r"there is no file nowhere.json:file:x; expected a result"):
+        open_side("nowhere.json:file:x")
+
+
+def test_pairs_of_one_picture_are_no_independent_pairs(crepe):
+    found = compare_sides(open_side(f"{crepe}:cosine"), open_side(f"{crepe}:length"), how=HOW)
+    assert {d.name: d.tests[-1].method for d in found.differences[1:]} == {
+        "accuracy/replace_att": "McNemar, exact", "accuracy/add_att": "McNemar, exact",
+        "accuracy/all": "McNemar, clustered",
+    }  # fmt: skip
 
 
 def test_a_metric_does_not_differ_from_itself(crepe):
@@ -127,12 +156,13 @@ def test_results_that_cannot_be_compared(tmp_path, crepe):
 def test_tables_in_every_format(crepe):
     grids = result_grids([read_result(crepe)])
     text = markdown(grids[0])
-    assert "| metric | accuracy/mean | 95 % interval | wrong image | accuracy/replace_att |" in text
+    assert "| metric | accuracy/mean | 95 % interval | wrong image | matched length | accuracy/replace_att |" in text
     assert "- cosine: `cosine|enc:toy@1|" in text
     tex = render(grids, "latex")
     assert r"cosine & " in tex
     assert r"accuracy/replace\_att" in tex
-    assert tex.count(r"\\") == 5
+    assert tex.count(r"\\") == 6
+    assert "| length alone (shorter wins) | 50.0 |" in text
     lines = render(grids, "csv").splitlines()
     assert lines[0] == "table,row,column,value"
     assert any(line.endswith("cosine,accuracy/replace_att,100.0") for line in lines)
@@ -148,7 +178,7 @@ def test_two_ways_of_counting_never_share_a_table(crepe):
     both = result_grids([result, replace(result, encoder="other@2,dtype:float32")])
     assert len(both) == 1
     assert both[0].columns[1] == "encoder"
-    assert [row[1] for row in both[0].rows] == ["toy@1"] * 4 + ["other@2"] * 4
+    assert [row[1] for row in both[0].rows] == ["toy@1"] * 4 + ["other@2"] * 4 + ["–"]
     changed = tuple(replace(m, signature=m.signature.replace("kappa:20", "kappa:9")) for m in result.metrics)
     grid = result_grids([result, replace(result, metrics=changed)])[0]
     assert grid.columns[1] == "settings"

@@ -8,13 +8,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from bench_sets import COLOURS, make_expert, make_sugarcrepe, write_rows
+from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_pictures, write_rows
 from msdscore.benchmarks.base import Pair, picture_key, wrong_images
 from msdscore.benchmarks.registry import load
+from msdscore.benchmarks.results.grids import result_grids
 from msdscore.benchmarks.results.result import read_result
 from msdscore.benchmarks.results.scores import score_matrix
+from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.benchmarks.run.portions import portions
-from msdscore.benchmarks.run.runner import BenchmarkPlan, run_benchmark
+from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError, RunError, UnknownNameError
 from msdscore.scorer import Scorer
@@ -138,36 +140,160 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path):
     assert result == whole
 
 
-def test_another_protocol_counts_finished_scores_again(tmp_path, scorer):
-    run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
+def test_another_protocol_counts_finished_scores_again_into_a_file_of_its_own(tmp_path, scorer):
+    official = run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
     count = len(scorer.pictures)
     result = run(plan(tmp_path, protocol="authors"), tmp_path, scorer)
     assert result.protocol == "authors"
     assert len(scorer.pictures) == count
+    assert read_result(tmp_path / "out" / "sugarcrepe-authors.json") == result
+    assert read_result(tmp_path / "out" / "sugarcrepe.json") == official
     with pytest.raises(UnknownNameError, match="unknown protocol of sugarcrepe 'offical'. Did you mean 'official'"):
         run(plan(tmp_path, protocol="offical"), tmp_path, scorer)
 
 
+def test_another_metric_is_scored_alone_and_joins_the_others(tmp_path):
+    make_sugarcrepe(tmp_path)
+    whole = run(plan(tmp_path, metrics=("cosine", "msd", "length")), tmp_path / "whole", Counting())
+    run(plan(tmp_path, metrics=("cosine", "length")), tmp_path, Counting())
+    before = pq.read_table(tmp_path / "out" / "sugarcrepe.parquet")
+    result = run(plan(tmp_path, metrics=("cosine", "msd", "length")), tmp_path, Counting())
+    assert result == whole
+    after = pq.read_table(tmp_path / "out" / "sugarcrepe.parquet")
+    assert after.column("cosine") == before.column("cosine")
+    again = Counting()
+    assert run(plan(tmp_path, metrics=("length", "msd")), tmp_path, again).metric("msd") == whole.metric("msd")
+    assert again.pictures == []
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.is_dir()] == []
+
+
 def test_other_work_is_not_overwritten_unless_asked(tmp_path, scorer):
-    run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
-    with pytest.raises(RunError, match=r"belongs to a run with another metrics"):
-        run(plan(tmp_path, metrics=("cosine",)), tmp_path, scorer)
-    result = run(plan(tmp_path, metrics=("cosine",)), tmp_path, scorer, overwrite=True)
-    assert [metric.label for metric in result.metrics] == ["cosine"]
+    run(plan(make_sugarcrepe(tmp_path), metrics=("msd",)), tmp_path, scorer)
+    with pytest.raises(RunError, match=r"belongs to a run with another seed \(0, now 1\); choose another -o or pass"):
+        run(plan(tmp_path, metrics=("msd",), seed=1), tmp_path, scorer)
+    with pytest.raises(RunError, match=r"belongs to a run with another options.subsets \(nothing, now \"add_att\"\)"):
+        run(plan(tmp_path, metrics=("msd",), options={"subsets": "add_att"}), tmp_path, scorer)
+    other = Scorer("toy", "long")
+    with pytest.raises(RunError, match=r"msd was scored as msd\|enc:toy@1\|k:3,2\|.*, now msd\|enc:toy@1\|k:5,3"):
+        run(plan(tmp_path, metrics=("msd",)), tmp_path, other)
+    result = run(plan(tmp_path, metrics=("msd",)), tmp_path, other, overwrite=True)
+    assert "|k:5,3|" in result.metric("msd").signature
     with pytest.raises(ConfigError, match=r"a result is a .json file"):
         run_benchmark(plan(tmp_path), tmp_path / "out.csv", lambda: scorer.pipeline)
+    (tmp_path / "alien.parquet").write_bytes((tmp_path / "sugarcrepe.images.parquet").read_bytes())
+    with pytest.raises(RunError, match=r"alien.parquet: exists, and no run is known that wrote it"):
+        run_benchmark(plan(tmp_path), tmp_path / "alien.json", lambda: scorer.pipeline)
 
 
-def test_bad_pictures_and_captions_are_counted_and_shown(tmp_path, scorer):
+def loose_pictures(tmp_path, colours=COLOURS):
+    """The same benchmark with its pictures as files of their own."""
+    make_sugarcrepe(tmp_path)
+    (tmp_path / "sugarcrepe.images.parquet").unlink()
+    (tmp_path / "images").mkdir(exist_ok=True)
+    for colour in colours:
+        (tmp_path / "images" / f"{colour}.png").write_bytes(encoded(colour))
+    return tmp_path
+
+
+def test_pictures_that_came_or_changed_since_are_scored_again(tmp_path):
+    metrics = ("cosine", "msd", "length")
+    first = run(plan(loose_pictures(tmp_path, COLOURS[:5]), metrics=metrics), tmp_path, Counting())
+    assert (first.items, first.counted, first.failed) == (16, 10, 6)
+    assert first.metric("cosine").missing == 6
+    same = Counting()
+    assert run(plan(tmp_path, metrics=metrics), tmp_path, same) == first
+    assert same.pictures == []  # nothing is tried again while nothing has changed
+    loose_pictures(tmp_path)
+    second = run(plan(tmp_path, metrics=metrics), tmp_path, Counting())
+    assert (second.counted, second.failed) == (16, 0)
+    assert second.made.data["pictures"] != first.made.data["pictures"]
+    whole = run(plan(tmp_path, metrics=metrics), tmp_path / "whole", Counting())
+    assert second == whole
+    (tmp_path / "images" / "red.png").write_bytes(encoded("black", 40))
+    third = run(plan(tmp_path, metrics=metrics), tmp_path, Counting())
+    assert third.metric("cosine").figures != whole.metric("cosine").figures
+
+
+def test_the_control_meets_pictures_that_are_there(tmp_path, scorer):
+    result = run(plan(loose_pictures(tmp_path, COLOURS[:4]), metrics=("cosine", "length")), tmp_path, scorer)
+    cosine = result.metric("cosine")
+    assert [figure.n for figure in cosine.figures] == [figure.n for figure in cosine.control] == [8, 4, 4, 8]
+    assert [figure.n for figure in result.metric("length").figures] == [8, 4, 4, 8]
+    strangers = wrong_images(load("sugarcrepe", tmp_path).items, 0)
+    assert {image.stem for image in strangers} == set(COLOURS[:4])
+
+
+def test_all_figures_of_a_result_rest_on_the_same_items(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path, broken=True)), tmp_path, scorer)
     assert result.failed == 3  # two items of the broken picture, one caption without words
     assert any("cannot be decoded" in reason or "not a picture" in reason for reason in result.failures)
     assert any("holds no words that the encoder can read" in reason for reason in result.failures)
-    assert result.metric("msd").figure("accuracy/all").missing == 3
-    assert result.metric("msd").figure("accuracy/all").n == 13
-    assert result.metric("length").figure("accuracy/all").missing == 0
-    wrong = {figure.name: figure.missing for figure in result.metric("msd").control}
-    assert wrong["accuracy/all"] == 3  # the two items that meet the broken picture, and the caption without words
+    assert (result.metric("msd").missing, result.metric("length").missing) == (3, 0)
+    # Two more items meet the broken picture in the control.
+    assert {m.figure("accuracy/all").n for m in result.metrics} == {result.counted} == {11}
+    assert {f.n for m in result.metrics for f in m.control if f.name == "accuracy/all"} == {11}
+    assert any(note.what.startswith("items left out: not scored by every metric") for note in result.notes)
+    assert "(11 of 16 items, 6 pictures)" in result_grids([result])[0].title
+    assert "only 6 pictures: intervals are rough" in result_grids([result])[0].notes
+
+
+def test_a_single_pair_is_no_certainty(tmp_path, scorer):
+    result = run(plan(make_sugarcrepe(tmp_path), limit=1), tmp_path, scorer)
+    head = result.metric("cosine").figures[0]
+    assert head.value == 1.0
+    assert result_grids([result])[0].rows[0][1:3] == ("100.0", "[2.5, 100.0]")
+    expert = run(plan(make_expert(tmp_path), name="flickr8k-expert", metrics=("length",), limit=1), tmp_path, None)
+    assert result_grids([expert])[0].rows[0][1:3] == ("–", "–")
+
+
+def test_length_has_a_row_of_its_own_and_matched_length_a_column(tmp_path, scorer):
+    result = run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
+    assert result.length is not None
+    assert not result.length.longer_wins
+    assert result.length.figures[0].value == 0.5  # longer captions of add_att are wrong, those of replace_att as long
+    matched = result.metric("cosine").matched
+    assert (matched.n, matched.value) == (8, 1.0)  # replace_att alone is of equal length
+    rated = run(plan(make_expert(tmp_path), name="flickr8k-expert", metrics=("cosine", "length")), tmp_path, scorer)
+    assert rated.metric("cosine").matched.name == "tau_c"
+
+
+def test_a_result_says_how_it_was_made(tmp_path, scorer):
+    result = run(plan(make_sugarcrepe(tmp_path), command="msdscore bench sugarcrepe"), tmp_path, scorer)
+    made = read_result(tmp_path / "out" / "sugarcrepe.json").made
+    assert made == result.made
+    assert (made.command, made.device) == ("msdscore bench sugarcrepe", "cpu")
+    assert made.date.endswith("+00:00")
+    assert set(made.data) == {"items", "pictures"}
+
+
+def test_options_of_the_reader_are_in_the_signature(tmp_path, scorer):
+    made = plan(make_sugarcrepe(tmp_path), metrics=("length",), options={"subsets": "add_att"}, limit=3)
+    assert run(made, tmp_path, scorer).metrics[0].signature.endswith("|n:3|seed:0|subsets:add_att|limit:3")
+
+
+def make_captioned(folder):
+    rows = [{"image": f"{colour}.png", "captions": [f"a {colour} square"]} for colour in COLOURS]
+    write_pictures(folder / "rsicd.images.parquet", {f"{colour}.png": encoded(colour) for colour in COLOURS})
+    write_rows(folder / "rsicd.jsonl", rows)
+    return folder
+
+
+def test_several_seeds_give_a_mean_and_a_spread(tmp_path, scorer):
+    made = plan(make_captioned(tmp_path), name="rsicd", metrics=("cosine", "random"), seeds=3)
+    result = run(made, tmp_path, scorer)
+    single = [
+        run(replace(made, seeds=1, options={"seed": seed}), tmp_path / str(seed), scorer).metric("random").figures[0]
+        for seed in range(3)
+    ]
+    head = result.metric("random").figures[0]
+    assert head.value == pytest.approx(np.mean([figure.value for figure in single]))
+    assert head.spread == pytest.approx(np.std([figure.value for figure in single], ddof=1))
+    assert result.seeds == 3
+    assert result.metric("random").signature.endswith("|seeds:3")
+    assert "mean of 3 draws; ± is their standard deviation" in result_grids([result])[0].notes
+    assert read_result(tmp_path / "out" / "rsicd.json") == result
+    with pytest.raises(ConfigError, match="sugarcrepe draws nothing, so that seeds do not change it"):
+        run(plan(make_sugarcrepe(tmp_path), seeds=2), tmp_path, scorer)
 
 
 def test_a_limit_spreads_over_the_subsets(tmp_path, scorer):
@@ -213,7 +339,8 @@ def test_scores_from_a_file_stand_beside_the_others(tmp_path, scorer):
     result = run(plan(tmp_path, metrics=("cosine", label)), tmp_path, scorer)
     given = result.metric(label)
     assert given.figure("accuracy/all").value == 1
-    assert given.figure("accuracy/all").missing == 1
+    assert given.missing == 1
+    assert result.metric("cosine").figure("accuracy/all").n == 15
     assert given.control == ()
     assert "file:given.jsonl@" in given.signature
 
@@ -249,9 +376,9 @@ def test_a_result_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match=r"nowhere.json: cannot be read"):
         read_result(tmp_path / "nowhere.json")
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(InputError, match=r"expected a result of `msdscore bench` in format 1"):
+    with pytest.raises(InputError, match=r"expected a result of `msdscore bench` in format 2"):
         read_result(tmp_path / "other.json")
-    (tmp_path / "half.json").write_text('{"format": 1, "metrics": []}')
+    (tmp_path / "half.json").write_text('{"format": 2, "metrics": []}')
     with pytest.raises(InputError, match=r"half.json: is damaged \('notes'\); run the same `msdscore bench` again"):
         read_result(tmp_path / "half.json")
 

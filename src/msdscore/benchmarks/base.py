@@ -120,6 +120,7 @@ class Reading(Generic[ItemT]):
 
     items: tuple[ItemT, ...]
     notes: tuple[Note, ...] = ()
+    draws: int = 1  # how many draws of references the protocol averages
 
     def __len__(self) -> int:
         return len(self.items)
@@ -206,14 +207,41 @@ def picture_ring(items: Iterable[Item], seed: int) -> list[Image]:
     return [distinct[ordered[place]] for place in np.random.default_rng(seed).permutation(len(ordered))]
 
 
-def wrong_images(items: Sequence[Item], seed: int) -> list[Image]:
-    """Another picture of the same benchmark for every item, to show what the text alone gives away.
+def stranger_of(items: Iterable[Item], seed: int) -> dict[str, Image]:
+    """By the key of a picture its stand-in in the wrong-image control, which shows what the text alone gives away.
 
-    Pictures stand in a ring and each is replaced by the next, so that no item meets its own picture, all items of
-    one picture meet the same stranger, and every picture is used.
+    Pictures stand in a ring and each is replaced by the next that is there, so that no item meets its own picture, all
+    items of one picture meet the same stranger, and every picture is used. Where files are missing, the control so
+    rests on the same items as the figure beside it.
     """
     ring = picture_ring(items, seed)
     if len(ring) < 2:
         raise InputError(f"the wrong-image control needs at least 2 different pictures, got {len(ring)}")
-    stranger = {picture_key(own): other for own, other in zip(ring, [*ring[1:], ring[0]], strict=True)}
-    return [stranger[picture_key(item.image)] for item in items]
+    there = [is_there(image) for image in ring]
+    usable = there if sum(there) > 1 else [True] * len(ring)
+    following = next(image for image, good in zip(ring, usable, strict=True) if good)
+    found: dict[str, Image] = {}
+    for own, good in zip(reversed(ring), reversed(usable), strict=True):  # the last one is followed by the first
+        found[picture_key(own)] = following
+        following = own if good else following
+    return found
+
+
+def wrong_images(items: Sequence[Item], seed: int) -> list[Image]:
+    """The stranger of every item's picture."""
+    strangers = stranger_of(items, seed)
+    return [strangers[picture_key(item.image)] for item in items]
+
+
+def is_there(image: Image) -> bool:
+    """Whether a picture's file exists; a row of a table does."""
+    return not isinstance(image, Path) or image.is_file()
+
+
+def stamp(image: Image) -> str:
+    """What changes when a picture is put in the place of another: size and time of its file; empty without a file."""
+    try:
+        found = (image if isinstance(image, Path) else image.file).stat()
+    except OSError:
+        return ""
+    return f"{found.st_size}-{found.st_mtime_ns}"

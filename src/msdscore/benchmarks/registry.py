@@ -39,16 +39,26 @@ def benchmark(name: str) -> Benchmark:
 
 def load(name: str, root: str | Path, **options: Any) -> Reading[Any]:
     """Read a benchmark's released files under `root`; `options` are those of its reader (split, seed …)."""
-    row, place = benchmark(name), Path(root)
-    rows = find_rows(place, row.rows_name or name) if row.rows else None
-    if rows is None and place.is_file():
-        raise InputError(f"{place}: expected a folder, or a .jsonl file of rows")
-    reader = resolve(row.rows if rows else row.reader)
-    _check_options(f"{name} (rows form)" if rows else name, reader, options)
-    reading: Reading[Any] = reader(rows or place, **options)
+    reader, place = _reader(benchmark(name), Path(root))
+    _check_options(name, reader, options)
+    reading: Reading[Any] = reader(place, **options)
     if not reading.items:
         raise InputError(f"{name}: the files under {root} hold no items")
     return reading
+
+
+def reader_options(name: str, root: str | Path) -> tuple[str, ...]:
+    """The options that the reader of the files under `root` takes."""
+    _, *known = signature(_reader(benchmark(name), Path(root))[0]).parameters
+    return tuple(known)
+
+
+def _reader(row: Benchmark, root: Path) -> tuple[Callable[..., Reading[Any]], Path]:
+    """The reader of the rows form with its file where there is one, else that of the released files."""
+    rows = find_rows(root, row.rows_name or row.name) if row.rows else None
+    if rows is None and root.is_file():
+        raise InputError(f"{root}: expected a folder, or a .jsonl file of rows")
+    return resolve(row.rows if rows else row.reader), rows or root
 
 
 def _check_options(name: str, reader: Callable[..., Any], options: Iterable[str]) -> None:

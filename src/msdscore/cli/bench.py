@@ -50,7 +50,7 @@ def bench(
     """
     from functools import cache
 
-    from msdscore.benchmarks.run.runner import BenchmarkPlan
+    from msdscore.benchmarks.run.plan import BenchmarkPlan
 
     @cache
     def pipeline() -> Any:

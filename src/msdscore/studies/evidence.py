@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from msdscore.benchmarks.results.compare import Comparison, compare_sides, is_subset, side_of
 from msdscore.benchmarks.results.grids import NONE, Grid, markdown, number, p_value, result_grids
 from msdscore.benchmarks.results.result import MetricResult, Result
-from msdscore.benchmarks.run.runner import BenchmarkPlan, run_benchmark
+from msdscore.benchmarks.run.plan import BenchmarkPlan
+from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.cached import CachedEncoder
 from msdscore.encoders.registry import load_encoder

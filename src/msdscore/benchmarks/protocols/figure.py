@@ -30,6 +30,7 @@ class Figure:
     missing: int = 0
     skipped: int = 0
     scale: int = 100  # what the value is printed times: percent, or 1 for points
+    spread: float | None = None  # standard deviation over several draws of the benchmark
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from msdscore.errors import InputError, require
 CATEGORIES = {1: "HC", 2: "HI", 3: "HM", 4: "MM"}
 VOTES = 48
 REFERENCES = 5
+DRAWS = 5  # of five references out of 48, averaged
 _YEARS = ("VOC2010", "VOC2012", "VOC2008", "VOC2007")
 _FOLDERS = (
     "JPEGImages", *(f"{where}{year}/JPEGImages" for where in ("", "VOCdevkit/") for year in _YEARS), "images"
@@ -61,7 +62,7 @@ def _from_mat(root: Path, images: Path, seed: int) -> Reading[Pair]:
     ]
     drawn = sum(pair.votes[0] == pair.votes[1] for pair in pairs)
     notes = (Note("pairs whose votes are a draw, decided by seed", drawn),) if drawn else ()
-    return Reading(tuple(pairs), notes)
+    return Reading(tuple(pairs), notes, draws=DRAWS)
 
 
 def _pair(number: int, entry: Any, votes: Any, category: str, images: Path, rng: np.random.Generator) -> Pair:

@@ -14,9 +14,8 @@ from msdscore.benchmarks.protocols.counting import make_sheet, resolve
 from msdscore.benchmarks.protocols.figure import Credit, Flags, Floats, Sheet, Statistic
 from msdscore.benchmarks.protocols.pairs import macro
 from msdscore.benchmarks.registry import benchmark
-from msdscore.benchmarks.results.item_table import items_of
 from msdscore.benchmarks.results.result import MetricResult, Result, read_result
-from msdscore.benchmarks.results.scores import score_matrix
+from msdscore.benchmarks.results.scores import items_of, score_matrix
 from msdscore.errors import ConfigError, InputError
 from msdscore.stats.pairs import mcnemar, mcnemar_clustered, mcnemar_exact
 from msdscore.stats.resample import (

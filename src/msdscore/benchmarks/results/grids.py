@@ -5,10 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from msdscore.benchmarks.protocols.figure import Figure
+from msdscore.benchmarks.protocols.lengths import LengthAlone
 from msdscore.benchmarks.results.compare import Comparison, Difference
 from msdscore.benchmarks.results.result import MetricResult, Result
 
 NONE = "–"
+FEW_PICTURES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,9 @@ def result_grids(results: Sequence[Result]) -> list[Grid]:
     groups: dict[tuple[object, ...], list[Result]] = defaultdict(list)
     for result in results:
         options = tuple(sorted((name, str(value)) for name, value in result.options.items()))
-        groups[result.title, result.protocol, result.items, result.limit, result.seed, options].append(result)
+        groups[result.title, result.protocol, result.items, result.counted, result.limit, result.seed, options].append(
+            result
+        )
     return [_result_grid(group) for group in groups.values()]
 
 
@@ -50,18 +54,21 @@ def markdown(grid: Grid) -> str:
 
 
 def number(figure: Figure | None) -> str:
-    """A figure's value as it is printed."""
+    """A figure's value as it is printed, with its spread over several draws."""
     if figure is None or figure.value != figure.value:
         return NONE
-    return f"{figure.value * figure.scale:.1f}"
+    spread = f" ± {_print(figure.spread, figure.scale)}" if figure.spread is not None else ""
+    return _print(figure.value, figure.scale) + spread
 
 
 def p_value(value: float) -> str:
-    """A p-value in the usual form.
+    """A p-value in the usual form; a dash where there was nothing to test.
 
     >>> p_value(0.0004), p_value(0.031)
     ('<0.001', '0.031')
     """
+    if value != value:
+        return NONE
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
@@ -73,7 +80,17 @@ def _result_grid(results: Sequence[Result]) -> Grid:
     several, settings = len({result.encoder for result in results}) > 1, _settings(results)
     names = list(dict.fromkeys(f.name for r in results for m in r.metrics for f in m.figures)) or ["figure"]
     told = [*(["encoder"] if several else []), *(["settings"] if settings else [])]
-    columns = ("metric", *told, names[0], "95 % interval", "wrong image", *names[1:], "ties", "missing")
+    columns = (
+        "metric",
+        *told,
+        names[0],
+        "95 % interval",
+        "wrong image",
+        "matched length",
+        *names[1:],
+        "ties",
+        "missing",
+    )
     rows = []
     for result in results:
         for metric in result.metrics:
@@ -83,8 +100,25 @@ def _result_grid(results: Sequence[Result]) -> Grid:
             ]
             rows.append((metric.label, *more, *_cells(metric, names)))
     first = results[0]
-    title = f"{first.title}, {first.protocol} ({first.items} items, {first.pictures} pictures)"
+    if first.length is not None:
+        rows.append((_length_label(first.length), *[NONE] * len(told), *_length_cells(first.length, names)))
+    title = f"{first.title}, {first.protocol} ({_counted(first)} items, {first.pictures} pictures)"
     return Grid(title, columns, tuple(rows), tuple(_notes(results)))
+
+
+def _counted(result: Result) -> str:
+    return str(result.items) if result.counted == result.items else f"{result.counted} of {result.items}"
+
+
+def _length_label(alone: LengthAlone) -> str:
+    return f"length alone ({'longer' if alone.longer_wins else 'shorter'} wins)"
+
+
+def _length_cells(alone: LengthAlone, names: Sequence[str]) -> list[str]:
+    found = {figure.name: figure for figure in alone.figures}
+    head = found.get(names[0])
+    rest = [number(found.get(name)) for name in names[1:]]
+    return [number(head), _interval(head), NONE, NONE, *rest, str(head.ties) if head else NONE, "0"]
 
 
 def _settings(results: Sequence[Result]) -> dict[str, str]:
@@ -103,19 +137,32 @@ def _settings(results: Sequence[Result]) -> dict[str, str]:
 
 def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
     head = metric.figure(names[0])
-    interval = NONE
-    if head is not None and head.interval is not None and head.interval.low == head.interval.low:
-        interval = f"[{head.interval.low * head.scale:.1f}, {head.interval.high * head.scale:.1f}]"
     wrong = next((figure for figure in metric.control if figure.name == names[0]), None)
-    counts = [str(head.ties), str(head.missing)] if head else [NONE, NONE]
     # The control has ties of its own: a clipped score may tell nothing apart with the wrong picture.
     tied = f" ({wrong.ties} ties)" if head and wrong and wrong.ties != head.ties else ""
-    return [number(head), interval, number(wrong) + tied, *(number(metric.figure(name)) for name in names[1:]), *counts]
+    rest = [number(metric.figure(name)) for name in names[1:]]
+    counts = [str(head.ties) if head else NONE, str(metric.missing)]
+    return [number(head), _interval(head), number(wrong) + tied, number(metric.matched), *rest, *counts]
+
+
+def _interval(figure: Figure | None) -> str:
+    """The interval of a figure; none where too few pictures, or a single one, are behind it."""
+    if figure is None or figure.interval is None or figure.interval.low != figure.interval.low:
+        return NONE
+    return f"[{_print(figure.interval.low, figure.scale)}, {_print(figure.interval.high, figure.scale)}]"
+
+
+def _print(value: float, scale: int) -> str:
+    return f"{value * scale:.1f}" if scale > 1 else f"{value:.2f}"
 
 
 def _notes(results: Sequence[Result]) -> Iterable[str]:
     for result in results:
         yield from (f"{note.what}: {note.count}" for note in result.notes)
+        if 1 < result.pictures < FEW_PICTURES:
+            yield f"only {result.pictures} pictures: intervals are rough"
+        if result.seeds > 1:
+            yield f"mean of {result.seeds} draws; ± is their standard deviation"
         if result.failed:
             yield f"{result.failed} items could not be scored, for example: {result.failures[0]}"
         for metric in result.metrics:
@@ -130,13 +177,12 @@ def _short(result: Result) -> str:
 
 
 def _difference_row(found: Difference) -> tuple[str, ...]:
-    low, high = found.interval.low * found.scale, found.interval.high * found.scale
+    low, high, gap = (x * found.scale for x in (found.interval.low, found.interval.high, found.first - found.second))
     return (
         found.name,
-        f"{found.first * found.scale:.1f}",
-        f"{found.second * found.scale:.1f}",
-        f"{(found.first - found.second) * found.scale:+.1f}",
-        f"[{low:+.1f}, {high:+.1f}]",
+        *(NONE if side != side else _print(side, found.scale) for side in (found.first, found.second)),
+        NONE if gap != gap else f"{gap:+.1f}",
+        NONE if low != low else f"[{low:+.1f}, {high:+.1f}]",
         p_value(found.tests[0].p_value),
         p_value(found.adjusted),
         "; ".join(f"{test.method} {p_value(test.p_value)}" for test in found.tests),

@@ -3,22 +3,27 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from msdscore.benchmarks.base import Kind, Note
 from msdscore.benchmarks.protocols.figure import Figure, Figures
+from msdscore.benchmarks.protocols.lengths import LengthAlone
 from msdscore.errors import InputError
 from msdscore.io.atomic import write_bytes
 from msdscore.stats.resample import Interval
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class MetricResult:
-    """The figures of one metric, and those with the wrong pictures; `facts` are sums such as tokens used."""
+    """The figures of one metric, and those with the wrong pictures, over the same items.
+
+    `matched` is the headline among captions of about equal length. `missing` counts the items without a score; `facts`
+    are sums such as tokens used.
+    """
 
     label: str
     signature: str
@@ -26,6 +31,8 @@ class MetricResult:
     judged: bool
     figures: Figures
     control: Figures = ()
+    matched: Figure | None = None
+    missing: int = 0
     facts: Mapping[str, float] | None = None
 
     def figure(self, name: str) -> Figure | None:
@@ -34,8 +41,22 @@ class MetricResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """How a result came about: when, by which command, on which device, in how many seconds, from which data."""
+
+    date: str = ""
+    command: str = ""
+    device: str = ""
+    seconds: float = 0.0
+    data: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One benchmark, protocol and encoder with any number of metrics."""
+    """One benchmark, protocol and encoder with any number of metrics.
+
+    All figures rest on the `counted` items, those that every metric has a score for, with the wrong picture too.
+    """
 
     benchmark: str
     title: str
@@ -43,6 +64,7 @@ class Result:
     protocol: str
     encoder: str
     items: int
+    counted: int
     pictures: int
     failed: int
     failures: tuple[str, ...]  # the first few reasons
@@ -54,6 +76,9 @@ class Result:
     metrics: tuple[MetricResult, ...]
     versions: Mapping[str, str]
     scores: str  # file name of the scores beside the result
+    length: LengthAlone | None = None
+    seeds: int = 1
+    made: Made = field(default_factory=Made, compare=False)
 
     def metric(self, label: str) -> MetricResult:
         """A metric by its label."""
@@ -88,14 +113,22 @@ def read_result(path: Path) -> Result:
     try:
         metrics = tuple(_metric(found) for found in content.pop("metrics"))
         notes = tuple(Note(**note) for note in content.pop("notes"))
-        return Result(**content | {"metrics": metrics, "notes": notes, "failures": tuple(content["failures"])})
+        length = content.pop("length")
+        more: dict[str, Any] = {"made": Made(**content.pop("made")), "failures": tuple(content.pop("failures"))}
+        more["length"] = length and LengthAlone(length["longer_wins"], _figures(length["figures"]))
+        return Result(**content, **more, metrics=metrics, notes=notes)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: is damaged ({error}); run the same `msdscore bench` again") from error
 
 
 def _metric(content: dict[str, Any]) -> MetricResult:
-    figures, control = (tuple(map(_figure, content.pop(name))) for name in ("figures", "control"))
-    return MetricResult(**content, figures=figures, control=control)
+    figures, control = (_figures(content.pop(name)) for name in ("figures", "control"))
+    matched = content.pop("matched")
+    return MetricResult(**content, figures=figures, control=control, matched=matched and _figure(matched))
+
+
+def _figures(content: list[dict[str, Any]]) -> Figures:
+    return tuple(map(_figure, content))
 
 
 def _figure(content: dict[str, Any]) -> Figure:

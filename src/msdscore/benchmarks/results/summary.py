@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from msdscore.benchmarks.base import Benchmark, Item, Note, picture_key
-from msdscore.benchmarks.protocols.counting import count
-from msdscore.benchmarks.protocols.figure import Figures, Floats
-from msdscore.benchmarks.results.result import MetricResult, Result
+from msdscore.benchmarks.protocols.counting import figures_of, make_sheet, matched_length
+from msdscore.benchmarks.protocols.figure import Flags, Floats, Sheet
+from msdscore.benchmarks.protocols.lengths import length_alone
+from msdscore.benchmarks.results.result import Made, MetricResult, Result
 from msdscore.benchmarks.results.scores import fact_sums, score_matrix
 from msdscore.metrics.base import Metric
 from msdscore.scoring.pipeline import Pipeline
@@ -47,11 +48,22 @@ class Counting:
     options: Mapping[str, Any]
     notes: tuple[Note, ...]
     scores: str
+    made: Made
+
+    def sheet(self, items: Sequence[Item], scores: Floats, *, judged: bool = False) -> Sheet[Any]:
+        """Items with scores, ready to count."""
+        resampling = Resampling(samples=self.samples, seed=self.seed)
+        return make_sheet(self.row, items, scores, protocol=self.protocol, how=resampling, judged=judged)
 
 
 def summarise(how: Counting, metrics: Sequence[Metric], table: pa.Table, items: Sequence[Item]) -> Result:
-    """Count the figures of all metrics from the table of scores."""
+    """Count the figures of all metrics from the table of scores, all on the same items."""
     errors = [error for error in table.column("error").to_pylist() if error]
+    scores = [_Scores.of(metric, table) for metric in metrics]
+    common = _common(scores, len(items))
+    chosen = [item for item, counts in zip(items, common, strict=True) if counts]
+    count = figures_of(how.row)
+    alone = length_alone(how.sheet(chosen, np.zeros((len(chosen), len(items[0].captions)))), count) if chosen else None
     return Result(
         benchmark=how.row.name,
         title=how.row.title,
@@ -59,18 +71,57 @@ def summarise(how: Counting, metrics: Sequence[Metric], table: pa.Table, items: 
         protocol=how.protocol,
         encoder=how.pipeline.encoder.signature if how.pipeline else "",
         items=len(items),
-        pictures=len({picture_key(item.image) for item in items}),
+        counted=len(chosen),
+        pictures=len({picture_key(item.image) for item in chosen}),
         failed=len(errors),
         failures=tuple(dict.fromkeys(errors))[:_SHOWN],
         seed=how.seed,
         samples=how.samples,
         limit=how.limit,
         options=how.options,
-        notes=how.notes,
-        metrics=tuple(_metric(how, metric, table, items) for metric in metrics),
+        notes=(*how.notes, *_left_out(scores, common)),
+        metrics=tuple(_metric(how, one, table, chosen, common) for one in scores),
         versions=versions(),
         scores=how.scores,
+        length=alone,
+        made=how.made,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """The scores of a metric, turned so that higher is better; `wrong` is None where there is no control."""
+
+    metric: Metric
+    true: Floats
+    wrong: Floats | None
+
+    @classmethod
+    def of(cls, metric: Metric, table: pa.Table) -> "_Scores":
+        sign = 1 if metric.higher_is_better else -1
+        true, wrong = (score_matrix(table, metric.label, wrong=side) for side in (False, True))
+        assert true is not None, "the table holds every metric of its run"
+        return cls(metric, sign * true, None if wrong is None or np.isnan(wrong).all() else sign * wrong)
+
+    @property
+    def known(self) -> Flags:
+        """Which items have a score, with the wrong picture too where there is a control."""
+        whole = self.true if self.wrong is None else np.hstack([self.true, self.wrong])
+        return np.asarray(~np.isnan(whole).any(axis=1))
+
+
+def _common(scores: Sequence[_Scores], count: int) -> Flags:
+    """The items that every metric knows; a metric that knows none has no figures and takes nothing from the others."""
+    known = [one.known for one in scores if one.known.any()]
+    return np.logical_and.reduce(known) if known else np.zeros(count, dtype=bool)
+
+
+def _left_out(scores: Sequence[_Scores], common: Flags) -> list[Note]:
+    """One note where metrics know different items, with the metrics that know fewest."""
+    if not len(common) or all((one.known == common).all() for one in scores if one.known.any()):
+        return []
+    few = min((int(one.known.sum()), one.metric.label) for one in scores if one.known.any())
+    return [Note(f"items left out: not scored by every metric ({few[1]} has {few[0]})", int((~common).sum()))]
 
 
 def versions() -> dict[str, str]:
@@ -84,28 +135,31 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _oriented(metric: Metric, table: pa.Table, *, wrong: bool) -> Floats | None:
-    """Scores turned so that higher is better."""
-    scores = score_matrix(table, metric.label, wrong=wrong)
-    return scores if scores is None or metric.higher_is_better else -scores
-
-
-def _metric(how: Counting, metric: Metric, table: pa.Table, items: Sequence[Item]) -> MetricResult:
-    tail = f"|bench:{how.row.name}|protocol:{how.protocol}|n:{len(items)}|seed:{how.seed}"
-    true, wrong = (_figures(how, metric, items, _oriented(metric, table, wrong=side)) for side in (False, True))
+def _metric(how: Counting, one: _Scores, table: pa.Table, items: Sequence[Item], common: Flags) -> MetricResult:
+    metric = one.metric
+    missing = int(np.isnan(one.true).any(axis=1).sum())
+    facts = fact_sums(table, metric.label) or None
+    head = (metric.label, _signature(how, metric, len(items)), metric.higher_is_better, metric.judged)
+    if not common.any() or missing == len(common):
+        return MetricResult(*head, (), missing=missing, facts=facts)
+    count = figures_of(how.row)
+    sheets = [
+        None if side is None else how.sheet(items, side[common], judged=metric.judged) for side in (one.true, one.wrong)
+    ]
+    assert sheets[0] is not None, "every metric has scores with the true pictures"
     return MetricResult(
-        metric.label,
-        signature(metric, how.pipeline) + tail,
-        metric.higher_is_better,
-        metric.judged,
-        true,
-        wrong,
-        fact_sums(table, metric.label) or None,
+        *head,
+        count(sheets[0]),
+        () if sheets[1] is None else count(sheets[1]),
+        matched_length(how.row, sheets[0]),
+        missing,
+        facts,
     )
 
 
-def _figures(how: Counting, metric: Metric, items: Sequence[Item], scores: Floats | None) -> Figures:
-    if scores is None or np.isnan(scores).all():
-        return ()
-    resampling = Resampling(samples=how.samples, seed=how.seed)
-    return count(how.row, items, scores, protocol=how.protocol, how=resampling, judged=metric.judged)
+def _signature(how: Counting, metric: Metric, counted: int) -> str:
+    """The metric's signature with everything of the benchmark that can change a figure, the reader's options too."""
+    tail = [f"bench:{how.row.name}", f"protocol:{how.protocol}", f"n:{counted}", f"seed:{how.seed}"]
+    tail += [f"{name}:{value}" for name, value in sorted(how.options.items())]
+    tail += [] if how.limit is None else [f"limit:{how.limit}"]
+    return "|".join([signature(metric, how.pipeline), *tail])

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from msdscore.benchmarks.base import Image, Item, picture
+from msdscore.benchmarks.base import Image, Item, picture, picture_key, picture_names
 from msdscore.benchmarks.run.portions import Portion
 from msdscore.benchmarks.run.vectors import make_vectors
 from msdscore.errors import RowError
@@ -57,6 +57,7 @@ def text_cases(
 ) -> Cases:
     """The cases of a portion without pictures and vectors; `references` are those of each picture of the portion."""
     mine = [items[number] for number in portion.items]
+    names = picture_names(item.image for item in items)
     texts = tuple(dict.fromkeys(text for item in mine for text in item.captions))
     place = {text: number for number, text in enumerate(texts)}
     captions = np.array([[place[text] for text in item.captions] for item in mine], dtype=np.int64)
@@ -74,6 +75,7 @@ def text_cases(
         control=control,
         references=(*(item.references for item in mine), *wrong),
         whole=whole,
+        names=tuple(names[picture_key(image)] for image in portion.pictures),
     )
 
 

@@ -1,60 +1,34 @@
 """A benchmark run: every metric over every item with its own and a wrong picture, in parts that survive a crash."""
 
+import json
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.benchmarks.base import Benchmark, Item, Note, Reading, picture_key, picture_names
-from msdscore.benchmarks.registry import benchmark, load
-from msdscore.benchmarks.results.item_table import item_table
-from msdscore.benchmarks.results.result import Result, write_result
-from msdscore.benchmarks.results.scores import corpus_columns, item_columns, part_table
+from msdscore.benchmarks.base import Item, picture_key, picture_names, stamp
+from msdscore.benchmarks.registry import reader_options
+from msdscore.benchmarks.results.result import Made, Result, write_result
+from msdscore.benchmarks.results.scores import joined_columns, score_columns, scores_table
+from msdscore.benchmarks.results.seeds import average
 from msdscore.benchmarks.results.summary import Counting, signature, summarise
 from msdscore.benchmarks.run.cases import Wants, fill, text_cases
-from msdscore.benchmarks.run.portions import PORTION_PICTURES, Portion, portions
-from msdscore.errors import ConfigError, InputError, unknown_name
-from msdscore.io.outputs.run import Run, discard, finished, open_run
+from msdscore.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
+from msdscore.benchmarks.run.portions import Portion
+from msdscore.benchmarks.run.score_file import Kept, Task, keep, sources_of, write
+from msdscore.errors import ConfigError, RunError
+from msdscore.io.outputs.run import discard, open_run
 from msdscore.metrics.base import Metric
-from msdscore.metrics.registry import load_metrics
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.version import __version__
 
 Progress = Callable[[int, int], None]
-
-
-def _nothing() -> Mapping[str, Any]:
-    return MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkPlan:
-    """What to run: a benchmark under a folder with metrics, and how to count.
-
-    `options` are those of the benchmark's reader. `seed` fixes the wrong pictures and the resampling.
-    """
-
-    name: str
-    root: Path
-    metrics: tuple[str, ...]
-    protocol: str = "official"
-    limit: int | None = None
-    seed: int = 0
-    samples: int = 1000
-    control: bool = True
-    options: Mapping[str, Any] = field(default_factory=_nothing)
-    portion_pictures: int = PORTION_PICTURES
-
-    def __post_init__(self) -> None:
-        for name in ("limit", "portion_pictures", "samples"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
 
 
 def run_benchmark(
@@ -67,138 +41,146 @@ def run_benchmark(
 ) -> Result:
     """Score and count a benchmark; scores go to a Parquet file beside the result file `output` (.json).
 
-    A run goes on where an earlier one stopped; a finished one is counted again, so that another protocol costs
-    nothing. `pipeline` is called only where a metric needs an encoder.
+    A run goes on where an earlier one stopped. What is scored already stays: another metric is scored alone, pictures
+    that came or changed since are scored again, another protocol counts again and has its own result file. `pipeline`
+    is called only where a metric needs an encoder. A benchmark that draws is drawn `plan.seeds` times and averaged.
     """
     if output.suffix != ".json":
         raise ConfigError(f"{output}: a result is a .json file, its scores lie beside it as .parquet")
-    row = benchmark(plan.name)
-    if plan.protocol not in row.protocols:
-        raise unknown_name(f"protocol of {row.name}", plan.protocol, row.protocols)
-    reading = _limited(load(plan.name, plan.root, **plan.options), plan.limit)
-    metrics = load_metrics(plan.metrics)
-    _check_needs(row, reading.items, metrics)
-    work = _Work(plan, row, reading, metrics, pipeline() if Wants.of(metrics).encoder else None)
     output.parent.mkdir(parents=True, exist_ok=True)
-    scores = output.with_suffix(".parquet")
-    if overwrite:
-        discard(scores)
-    if finished(scores, work.manifest) is None:
-        with open_run(scores, work.manifest) as run:
-            _score(work, run, progress)
-            run.finish([_assemble(work, run)], metadata={"msdscore": work.signature})
-    result = summarise(work.counting(scores.name), metrics, pq.read_table(scores), reading.items)
-    write_result(result, output)
+    work = prepare_work(plan, pipeline)
+    seeds = plan.seeds or _draws(work)
+    if seeds == 1:
+        result = _one(work, output.with_suffix(".parquet"), overwrite=overwrite, progress=progress)
+    else:
+        drawn = [_drawn(work, number, pipeline) for number in range(seeds)]
+        files = [output.with_name(f"{output.stem}.seed-{one.plan.options['seed']}.parquet") for one in drawn]
+        result = average([
+            _one(one, file, overwrite=overwrite, progress=progress) for one, file in zip(drawn, files, strict=True)
+        ])  # fmt: skip
+    default = work.row.protocols[0]
+    write_result(result, output if plan.protocol == default else output.with_stem(f"{output.stem}-{plan.protocol}"))
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A plan with everything that it names."""
-
-    plan: BenchmarkPlan
-    row: Benchmark
-    reading: Reading[Any]
-    metrics: tuple[Metric, ...]
-    pipeline: Pipeline | None
-
-    @property
-    def control(self) -> bool:
-        """Whether there are pictures enough to swap."""
-        return self.plan.control and len({picture_key(item.image) for item in self.reading.items}) > 1
-
-    @property
-    def signature(self) -> str:
-        return " ".join(signature(metric, self.pipeline) for metric in self.metrics)
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        """Everything that must be the same for a run to go on; how to count is not among it."""
-        pipeline = self.pipeline
-        settings = asdict(pipeline.config) | {"components": list(pipeline.config.components)} if pipeline else None
-        return {
-            "benchmark": self.plan.name,
-            "items": _fingerprint(self.reading.items),
-            "metrics": [signature(metric, pipeline) for metric in self.metrics],
-            "labels": [metric.label for metric in self.metrics],
-            "encoder": pipeline.encoder.signature if pipeline else None,
-            "settings": settings,
-            "control": self.control,
-            "seed": self.plan.seed,
-            "portion_pictures": self.plan.portion_pictures,
-            "version": __version__,
-        }
-
-    def portions(self, size: int) -> list[Portion]:
-        """All items in portions of pictures."""
-        return list(portions(self.reading.items, seed=self.plan.seed, control=self.control, size=size))
-
-    def counting(self, scores: str) -> Counting:
-        """How the scores are counted."""
-        plan, notes = self.plan, self.reading.notes
-        if plan.control and not self.control:
-            notes = (*notes, Note("no wrong-image control: the items share one picture", len(self.reading.items)))
-        return Counting(
-            row=self.row,
-            protocol=plan.protocol,
-            pipeline=self.pipeline,
-            seed=plan.seed,
-            samples=plan.samples,
-            limit=plan.limit,
-            options=dict(plan.options),
-            notes=notes,
-            scores=scores,
-        )
+def _draws(work: Work) -> int:
+    """How often the protocol wants to draw: only metrics that read references depend on how they are drawn."""
+    return work.reading.draws if any(metric.needs("references") for metric in work.metrics) else 1
 
 
-def _limited(reading: Reading[Any], limit: int | None) -> Reading[Any]:
-    """Some items, spread evenly so that every subset has its share; a note says how many were left out."""
-    total = len(reading.items)
-    if limit is None or limit >= total:
-        return reading
-    left = Note("items left out by --limit", total - limit)
-    return Reading(tuple(reading.items[number * total // limit] for number in range(limit)), (*reading.notes, left))
+def _drawn(work: Work, number: int, pipeline: Callable[[], Pipeline]) -> Work:
+    """The same work with the reader's seed moved on."""
+    plan = work.plan
+    if "seed" not in reader_options(plan.name, plan.root):
+        raise ConfigError(f"{plan.name} draws nothing, so that seeds do not change it; leave --seeds out")
+    seed = int(plan.options.get("seed", 0)) + number
+    return prepare_work(replace(plan, options={**plan.options, "seed": seed}), pipeline)
 
 
-def _check_needs(row: Benchmark, items: Sequence[Item], metrics: Sequence[Metric]) -> None:
-    for metric in metrics:
-        if metric.needs("pairs") and row.kind == "rated":
-            raise ConfigError(f"metric {metric.label} chooses between two captions; {row.name} rates single ones")
-        if metric.needs("references") and not any(item.references for item in items):
-            raise InputError(f"metric {metric.label} needs references, and the items of {row.name} have none here")
+def _one(work: Work, scores: Path, *, overwrite: bool, progress: Progress) -> Result:
+    begun = time.monotonic()
+    if overwrite:
+        scores.unlink(missing_ok=True)
+    items, signatures = work.reading.items, {metric.label: signature(metric, work.pipeline) for metric in work.metrics}
+    sources = sources_of(items, seed=work.plan.seed, control=work.control)
+    kept = keep(scores, work.base, signatures, sources)
+    if kept.tasks:
+        columns = _score(work, kept, _parts_of(scores, work.base, signatures, kept), progress)
+        marks = {"error": [None] * len(items), "stranger": sources.strangers, "stamp": sources.stamps}
+        write(scores, scores_table(items, {**marks, **columns}), work.base, {**kept.signatures, **signatures})
+        _clear_parts(scores)
+    progress(len(items), len(items))
+    made = Made(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=work.plan.command,
+        device=str(work.pipeline.encoder.device) if work.pipeline else "",
+        seconds=round(time.monotonic() - begun, 1),
+        data={"items": work.base["items"], "pictures": _picture_mark(items)},
+    )
+    return summarise(_counting(work, scores.name, made), work.metrics, pq.read_table(scores), items)
 
 
-def _score(work: _Work, run: Run, progress: Progress) -> None:
-    """Write the parts that no earlier run has finished."""
-    some = [metric for metric in work.metrics if metric.row.scope == "portion"]
-    wants = Wants.of(some)
+def _counting(work: Work, scores: str, made: Made) -> Counting:
+    plan = work.plan
+    return Counting(
+        row=work.row, protocol=plan.protocol, pipeline=work.pipeline, seed=plan.seed, samples=plan.samples,
+        limit=plan.limit, options=dict(plan.options), notes=work.notes(), scores=scores, made=made,
+    )  # fmt: skip
+
+
+def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress: Progress) -> dict[str, list[Any]]:
+    """The columns of all items: those kept, and those of parts that this or an earlier try has written."""
+    items = work.reading.items
+    left = [(portion, task) for task in kept.tasks for portion in work.portions(work.plan.portion_pictures, task.items)]
+    total = sum(len(portion.items) for portion, _ in left)
     # Every distinct caption is embedded once, whichever portions it appears in.
     pipeline = work.pipeline.remembering() if work.pipeline else None
-    todo, earlier = work.portions(work.plan.portion_pictures), set(run.done())
-    done, total = 0, len(work.reading.items)
-    references = _references(work.reading.items)
-    progress(done, total)
-    for portion in todo:
-        if portion.number not in earlier:
-            bare = text_cases(work.reading.items, portion, _of_pictures(portion, references), whole=False)
-            run.write(portion.number, part_table(portion, some, fill(bare, portion, wants, pipeline)))
-        done += len(portion.items)
-        progress(done, total)
+    references, done = _references(items), 0
+    with open_run(*parts) as run:
+        earlier = set(run.done())
+        for number, (portion, task) in enumerate(left):
+            progress(done, total)
+            metrics = [one for one in work.metrics if one.row.scope == "portion" and one.label in task.labels]
+            if number not in earlier:
+                run.write(number, _part(items, portion, metrics, references, pipeline))
+            done += len(portion.items)
+        columns = joined_columns(run.tables(), kept.columns, len(items))
+    return columns | _corpus(work, kept.tasks, references)
 
 
-def _assemble(work: _Work, run: Run) -> pa.Table:
-    """All items in their order with the scores of all metrics, those over the whole benchmark made now."""
-    items = work.reading.items
-    columns = item_columns(run.tables(), len(items))
-    whole = [metric for metric in work.metrics if metric.row.scope == "corpus"]
+def _part(
+    items: Sequence[Item],
+    portion: Portion,
+    metrics: Sequence[Metric],
+    references: Mapping[str, tuple[str, ...]],
+    pipeline: Pipeline | None,
+) -> pa.Table:
+    """The scores of one portion, with each item's number in the benchmark."""
+    bare = text_cases(items, portion, _of_pictures(portion, references), whole=False)
+    filled = fill(bare, portion, Wants.of(metrics), pipeline)
+    columns: dict[str, Any] = {"item": pa.array(portion.items, pa.int64())}
+    if Wants.of(metrics).pictures:
+        columns["error"] = pa.array([filled.errors.get(place) for place in range(len(portion.items))], pa.string())
+    return pa.table(columns | score_columns(metrics, filled.batch))
+
+
+def _corpus(work: Work, tasks: Sequence[Task], references: Mapping[str, tuple[str, ...]]) -> dict[str, list[Any]]:
+    """Columns of metrics that look at all items together, in the order of the items."""
+    items, labels = work.reading.items, {label for task in tasks for label in task.labels}
+    whole = [metric for metric in work.metrics if metric.row.scope == "corpus" and metric.label in labels]
+    columns: dict[str, list[Any]] = {}
     if whole:
         portion = work.portions(len(items))[0]
-        batch = text_cases(items, portion, _of_pictures(portion, _references(items)), whole=work.plan.limit is None)
-        columns |= corpus_columns(portion, whole, batch)
-    table = item_table(items)
-    for name, column in columns.items():
-        table = table.append_column(name, column)
-    return table
+        cases = text_cases(items, portion, _of_pictures(portion, references), whole=work.plan.limit is None)
+        for name, column in score_columns(whole, cases).items():
+            placed: list[Any] = [None] * len(items)
+            for place, value in zip(portion.items, column.to_pylist(), strict=True):
+                placed[place] = value
+            columns[name] = placed
+    return columns
+
+
+def _parts_of(
+    scores: Path, base: Mapping[str, Any], signatures: Mapping[str, str], kept: Kept
+) -> tuple[Path, dict[str, Any]]:
+    """Where the parts of exactly this work lie, so that a stopped run goes on and no other one is taken for it."""
+    manifest = {"base": base, "metrics": signatures, "tasks": [[task.items, task.labels] for task in kept.tasks]}
+    mark = blake2b(json.dumps(manifest, ensure_ascii=False).encode(), digest_size=6).hexdigest()
+    return scores.with_name(f"{scores.stem}.{mark}.parquet"), {"base": base, "metrics": signatures, "work": mark}
+
+
+def _clear_parts(scores: Path) -> None:
+    """Remove the parts of this run and of ones that were stopped; one that another process is at work on stays."""
+    for folder in scores.parent.glob(f"{scores.stem}.????????????.parquet.parts"):
+        with suppress(RunError):
+            discard(folder.with_suffix(""))
+
+
+def _picture_mark(items: Sequence[Item]) -> str:
+    """A hash of the names and sizes of all pictures."""
+    names = picture_names(item.image for item in items)
+    sizes = {names[picture_key(item.image)]: stamp(item.image).partition("-")[0] for item in items}
+    return blake2b(json.dumps(sorted(sizes.items())).encode(), digest_size=16).hexdigest()
 
 
 def _references(items: Sequence[Item]) -> dict[str, tuple[str, ...]]:
@@ -211,11 +193,3 @@ def _references(items: Sequence[Item]) -> dict[str, tuple[str, ...]]:
 
 def _of_pictures(portion: Portion, references: Mapping[str, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
     return {number: references[picture_key(image)] for number, image in enumerate(portion.pictures)}
-
-
-def _fingerprint(items: Sequence[Item]) -> str:
-    digest, names = blake2b(digest_size=16), picture_names(item.image for item in items)
-    for item in items:
-        content = "\n".join([item.id, names[picture_key(item.image)], *item.captions, *item.references, ""])
-        digest.update(content.encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()

@@ -1,0 +1,118 @@
+"""What to run, and everything that it names: items, metrics and the pipeline behind them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from msdscore.benchmarks.base import Benchmark, Item, Note, Reading, picture_key
+from msdscore.benchmarks.registry import benchmark, load
+from msdscore.benchmarks.run.cases import Wants
+from msdscore.benchmarks.run.portions import PORTION_PICTURES, Portion, portions
+from msdscore.benchmarks.run.score_file import fingerprint
+from msdscore.errors import ConfigError, InputError, unknown_name
+from msdscore.metrics.base import Metric
+from msdscore.metrics.registry import load_metrics
+from msdscore.scoring.pipeline import Pipeline
+
+
+def _nothing() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkPlan:
+    """What to run: a benchmark under a folder with metrics, and how to count.
+
+    `options` are those of the benchmark's reader. `seed` fixes the wrong pictures and the resampling. `seeds` is how
+    often a benchmark that draws (wrong captions, references) is drawn anew and averaged; None leaves it to the
+    benchmark. `command` is what the user typed, for the result's own record.
+    """
+
+    name: str
+    root: Path
+    metrics: tuple[str, ...]
+    protocol: str = "official"
+    limit: int | None = None
+    seed: int = 0
+    seeds: int | None = None
+    samples: int = 1000
+    control: bool = True
+    options: Mapping[str, Any] = field(default_factory=_nothing)
+    portion_pictures: int = PORTION_PICTURES
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "portion_pictures", "samples", "seeds"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A plan with everything that it names."""
+
+    plan: BenchmarkPlan
+    row: Benchmark
+    reading: Reading[Any]
+    metrics: tuple[Metric, ...]
+    pipeline: Pipeline | None
+
+    @property
+    def control(self) -> bool:
+        """Whether there are pictures enough to swap."""
+        return self.plan.control and len({picture_key(item.image) for item in self.reading.items}) > 1
+
+    @property
+    def base(self) -> dict[str, Any]:
+        """Everything but the metrics that must be the same for scores to be kept; how to count is not among it."""
+        return {
+            "benchmark": self.plan.name,
+            "options": {name: str(value) for name, value in sorted(self.plan.options.items())},
+            "limit": self.plan.limit,
+            "items": fingerprint(self.reading.items),
+            "control": self.control,
+            "seed": self.plan.seed,
+        }
+
+    def portions(self, size: int, chosen: Sequence[int] | None = None) -> list[Portion]:
+        """Items in portions of pictures."""
+        seed = self.plan.seed
+        return list(portions(self.reading.items, seed=seed, control=self.control, size=size, chosen=chosen))
+
+    def notes(self) -> tuple[Note, ...]:
+        """What the reader noted, and whether there is no control."""
+        if self.plan.control and not self.control:
+            lone = Note("no wrong-image control: the items share one picture", len(self.reading.items))
+            return (*self.reading.notes, lone)
+        return self.reading.notes
+
+
+def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline]) -> Work:
+    """Read the benchmark and load the metrics; `pipeline` is called only where a metric needs an encoder."""
+    row = benchmark(plan.name)
+    if plan.protocol not in row.protocols:
+        raise unknown_name(f"protocol of {row.name}", plan.protocol, row.protocols)
+    reading = _limited(load(plan.name, plan.root, **plan.options), plan.limit)
+    metrics = load_metrics(plan.metrics)
+    _check_needs(row, reading.items, metrics)
+    return Work(plan, row, reading, metrics, pipeline() if Wants.of(metrics).encoder else None)
+
+
+def _limited(reading: Reading[Any], limit: int | None) -> Reading[Any]:
+    """Some items, spread evenly so that every subset has its share; a note says how many were left out."""
+    total = len(reading.items)
+    if limit is None or limit >= total:
+        return reading
+    left = Note("items left out by --limit", total - limit)
+    return Reading(tuple(reading.items[number * total // limit] for number in range(limit)), (*reading.notes, left))
+
+
+def _check_needs(row: Benchmark, items: Sequence[Item], metrics: Sequence[Metric]) -> None:
+    for metric in metrics:
+        if metric.needs("pairs") and row.kind == "rated":
+            raise ConfigError(f"metric {metric.label} chooses between two captions; {row.name} rates single ones")
+        if metric.needs("references") and not any(item.references for item in items):
+            raise InputError(f"metric {metric.label} needs references, and the items of {row.name} have none here")

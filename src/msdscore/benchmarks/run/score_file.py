@@ -1,0 +1,125 @@
+"""The file of scores between runs: which of its rows and columns a new run may keep, and what is left to score."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from msdscore.benchmarks.base import Item, picture_key, picture_names, stamp, stranger_of
+from msdscore.benchmarks.results.scores import belongs_to
+from msdscore.errors import RunError
+from msdscore.io.atomic import replacing
+from msdscore.io.outputs.manifest import REMEDY, compare
+
+_KEY = b"msdscore.run"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What every item was scored with: the name of its stranger, and a stamp of both pictures' files."""
+
+    strangers: tuple[str, ...]
+    stamps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Items, by number, that some metrics (by label) still have to score."""
+
+    items: tuple[int, ...]
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Columns of an earlier run that stay (all items, None where a row does not), and what is left to do."""
+
+    columns: Mapping[str, list[Any]]
+    tasks: tuple[Task, ...]
+    signatures: Mapping[str, str]
+
+
+def sources_of(items: Sequence[Item], *, seed: int, control: bool) -> Sources:
+    """The pictures behind the scores of every item, as they lie on the disk now."""
+    names = picture_names(item.image for item in items)
+    stamps = {picture_key(item.image): stamp(item.image) for item in items}
+    strangers = stranger_of(items, seed) if control else {}
+    others = [picture_key(strangers[picture_key(item.image)]) if control else "" for item in items]
+    return Sources(
+        tuple(names.get(key, "") for key in others),
+        tuple(
+            f"{stamps[picture_key(item.image)]} {stamps.get(key, '')}" for item, key in zip(items, others, strict=True)
+        ),
+    )
+
+
+def keep(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sources: Sources) -> Kept:
+    """What an earlier run of the same items leaves to do for the metrics asked for, by label with their signature.
+
+    A row stays if its pictures are the same files as then: what failed fails again until they change.
+    Raises `RunError` if the file belongs to other work.
+    """
+    everything = tuple(range(len(sources.stamps)))
+    if not path.exists():
+        return Kept({}, (Task(everything, tuple(signatures)),), {})
+    table = pq.read_table(path)
+    known = _metadata(path, table)
+    compare(path, known["base"], base)
+    for label, signature in signatures.items():
+        if known["metrics"].get(label, signature) != signature:
+            raise RunError(f"{path}: {label} was scored as {known['metrics'][label]}, now {signature}; {REMEDY}")
+    fresh = [
+        before == now
+        for before, now in zip(
+            zip(*(table.column(name).to_pylist() for name in ("stranger", "stamp")), strict=True),
+            zip(sources.strangers, sources.stamps, strict=True),
+            strict=True,
+        )
+    ]
+    old, new = (tuple(label for label in signatures if (label in known["metrics"]) == side) for side in (True, False))
+    stale = tuple(number for number in everything if not fresh[number])
+    tasks = (Task(stale, (*old, *new)), Task(tuple(n for n in everything if fresh[n]), new))
+    dropped = {label: sign for label, sign in known["metrics"].items() if label not in signatures and stale}
+    labels = {label: sign for label, sign in known["metrics"].items() if label not in dropped}
+    return Kept(_columns(table, labels, fresh), tuple(task for task in tasks if task.items and task.labels), labels)
+
+
+def write(path: Path, table: pa.Table, base: Mapping[str, Any], signatures: Mapping[str, str]) -> None:
+    """Put the table in place in one step, with what it was made from."""
+    content = json.dumps({"base": base, "metrics": dict(signatures)}, ensure_ascii=False).encode()
+    metadata = {b"msdscore": " ".join(signatures.values()).encode(), _KEY: content}
+    try:
+        with replacing(path) as file:
+            pq.write_table(table.replace_schema_metadata(metadata), file, compression="zstd")
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror or error}); finished parts are kept") from error
+
+
+def fingerprint(items: Sequence[Item]) -> str:
+    """A hash of all items: ids, picture names, captions, references."""
+    digest, names = blake2b(digest_size=16), picture_names(item.image for item in items)
+    for item in items:
+        content = "\n".join([item.id, names[picture_key(item.image)], *item.captions, *item.references, ""])
+        digest.update(content.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _metadata(path: Path, table: pa.Table) -> dict[str, Any]:
+    content = (table.schema.metadata or {}).get(_KEY)
+    if content is None:
+        raise RunError(f"{path}: exists, and no run is known that wrote it; {REMEDY}")
+    known: dict[str, Any] = json.loads(content)
+    return known
+
+
+def _columns(table: pa.Table, labels: Mapping[str, str], fresh: Sequence[bool]) -> dict[str, list[Any]]:
+    kept = [name for name in table.column_names if any(belongs_to(name, label) for label in labels)]
+    return {
+        name: [value if stays else None for value, stays in zip(table.column(name).to_pylist(), fresh, strict=True)]
+        for name in ("error", *kept)
+    }
