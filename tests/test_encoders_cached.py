@@ -136,7 +136,7 @@ def test_memory_is_bounded_and_what_was_used_last_stays():
     wrapped = Counting()
     one = load_encoder("toy").encode_texts(["ball 1"])
     size = one.points.nbytes + one.mask.nbytes + one.pooled.nbytes
-    cached = CachedEncoder(wrapped, memory=2 * size)
+    cached = CachedEncoder(wrapped, memory=4 * size)
     for text in ("ball 1", "ball 2", "ball 1", "ball 3", "ball 1", "ball 2"):
         cached.encode_texts([text])
     assert wrapped.read == ["ball 1", "ball 2", "ball 3", "ball 2"]
@@ -166,3 +166,14 @@ def test_a_pipeline_of_one_run_embeds_every_distinct_item_once():
     assert (wrapped.seen, sorted(wrapped.read)) == ([2], ["a blue ball", "a red ball"])
     assert first[0] == first[2] == second[0]
     assert pipeline.remembering() is pipeline
+
+
+def test_a_stream_of_pictures_does_not_push_out_the_texts():
+    wrapped = Counting()
+    one = encode_pictures(load_encoder("toy"), [picture(0)])
+    cached = CachedEncoder(wrapped, memory=4 * (one.points.nbytes + one.mask.nbytes + one.pooled.nbytes))
+    cached.encode_texts(["ball 1"])
+    for number in range(9):
+        encode_pictures(cached, [picture(number)])
+    cached.encode_texts(["ball 1"])
+    assert wrapped.read == ["ball 1"]

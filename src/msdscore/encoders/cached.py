@@ -29,19 +29,21 @@ from msdscore.errors import RunError
 Item = TypeVar("Item")
 _CHECK = 16  # bytes of the checksum before the content of a file
 _MEMORY = 512 << 20
+_PICTURE, _TEXT = "i", "t"  # first letter of a key
 _SPELLED = "layout"  # name of the tensor that holds a layout as JSON bytes
 
 
 class CachedEncoder:
     """The same vectors as the encoder it wraps; what was seen before is not computed again.
 
-    `memory` is how many bytes of vectors are kept; what was used longest ago is dropped first. `folder` keeps all on
+    `memory` is how many bytes of vectors are kept, half of them of texts; what was used longest ago is dropped first. `folder` keeps all on
     disk too, for other processes and later runs.
     """
 
     def __init__(self, encoder: Encoder, *, memory: int = _MEMORY, folder: Path | None = None) -> None:
         self._encoder = encoder
-        self._memory = _Memory(memory)
+        # Pictures and texts apart: a stream of pictures, which are large and met once, must not push out the texts.
+        self._memories = {kind: _Memory(memory // 2) for kind in (_PICTURE, _TEXT)}
         self._disk = None if folder is None else _Disk(folder, encoder.signature)
 
     @property
@@ -96,15 +98,15 @@ class CachedEncoder:
         return join([known[key] for key in keys])
 
     def _find(self, key: str) -> Embeddings | None:
-        found = self._memory.find(key)
+        found = self._memories[key[0]].find(key)
         if found is None and self._disk is not None:
             found = self._disk.find(key, self.device)
             if found is not None:
-                self._memory.keep(key, found)
+                self._memories[key[0]].keep(key, found)
         return found
 
     def _keep(self, key: str, found: Embeddings) -> None:
-        self._memory.keep(key, found)
+        self._memories[key[0]].keep(key, found)
         if self._disk is not None:
             self._disk.keep(key, found)
 
@@ -114,11 +116,11 @@ def picture_key(image: Prepared) -> str:
     digest = blake2b(repr((image.view, tuple(image.pixels.shape))).encode(), digest_size=20)
     # One layout for equal pixels: Pillow's bytes lie row by row with the colours innermost.
     digest.update(image.pixels.permute(1, 2, 0).contiguous().numpy().tobytes())
-    return f"i{digest.hexdigest()}"
+    return f"{_PICTURE}{digest.hexdigest()}"
 
 
 def _text_key(text: str) -> str:
-    return f"t{blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=20).hexdigest()}"
+    return f"{_TEXT}{blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=20).hexdigest()}"
 
 
 class _Memory:
