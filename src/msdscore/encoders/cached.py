@@ -36,8 +36,8 @@ _SPELLED = "layout"  # name of the tensor that holds a layout as JSON bytes
 class CachedEncoder:
     """The same vectors as the encoder it wraps; what was seen before is not computed again.
 
-    `memory` is how many bytes of vectors are kept, half of them of texts; what was used longest ago is dropped first. `folder` keeps all on
-    disk too, for other processes and later runs.
+    `memory` is how many bytes of vectors are kept, half of them of texts; what was used longest ago is dropped first.
+    `folder` keeps all on disk too, for other processes and later runs.
     """
 
     def __init__(self, encoder: Encoder, *, memory: int = _MEMORY, folder: Path | None = None) -> None:

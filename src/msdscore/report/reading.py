@@ -17,7 +17,7 @@ from msdscore.io.outputs.manifest import RUN_NOTES
 from msdscore.scoring.results import COLUMNS
 
 Floats = npt.NDArray[np.float64]
-NUMBERS = tuple(name for name in COLUMNS if name != "error")
+NUMBERS = tuple(name for name in COLUMNS if name not in ("warnings", "error"))
 SYSTEM_NAMES = ("system", "captioner", "model")
 _PICTURE_KEYS = (*IMAGE_NAMES, "image_id")
 _CELL = 200  # characters of another column that the page shows
