@@ -16,7 +16,9 @@ SOME_FAILED, STOPPED = 3, 130
 
 def bench(
     names: Annotated[list[str], typer.Argument(help="Benchmarks; see `msdscore benchmarks`.")],
-    root: Annotated[Path, typer.Option("--root", help="Folder of the released files, or one that holds NAME/.")],
+    root: Annotated[
+        Path, typer.Option("--root", help="Folder of the released files, or one that holds NAME/; or a rows file.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for NAME.json and NAME.parquet.")] = Path(
         "results"
     ),
@@ -27,6 +29,9 @@ def bench(
     option: Annotated[list[str], typer.Option("--option", help="Of the reader, e.g. split=valid.")] = [],  # noqa: B006
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many items, spread evenly.")] = None,
     seed: Annotated[int, typer.Option(help="Of wrong pictures and resampling.")] = 0,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Draw a benchmark that draws so often: mean and spread.")
+    ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Resamples behind an interval.")] = 1000,
     control: Annotated[bool, typer.Option("--control/--no-control", help="Score with wrong pictures too.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Throw away scores that are there.")] = False,
@@ -44,10 +49,13 @@ def bench(
     """Run metrics on benchmarks of human judgements.
 
     Writes NAME.json (figures, intervals, controls, signatures) and NAME.parquet (scores of every item), and prints
-    tables. The same command goes on where it stopped; another --protocol counts finished scores again.
+    tables. The same command goes on where it stopped, and scores again what was not there or has changed; one more
+    --metric is scored alone; another --protocol counts finished scores again, into NAME-PROTOCOL.json.
 
     Exit codes: 0 all scored, 3 some items failed and say why, 2 wrong usage.
     """
+    import shlex
+    import sys
     from functools import cache
 
     from msdscore.benchmarks.run.plan import BenchmarkPlan
@@ -62,7 +70,8 @@ def bench(
     plans = [
         BenchmarkPlan(
             name=name, root=root / name if (root / name).is_dir() else root, metrics=tuple(metric), protocol=protocol,
-            limit=limit, seed=seed, samples=samples, control=control, options=dict(map(options.setting, option)),
+            limit=limit, seed=seed, seeds=seeds, samples=samples, control=control,
+            options=dict(map(options.setting, option)), command=shlex.join(["msdscore", *sys.argv[1:]]),
         )
         for name in names
     ]  # fmt: skip

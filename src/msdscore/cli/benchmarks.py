@@ -1,13 +1,14 @@
 """`msdscore benchmarks`: what can be run, where it comes from, and how it is counted."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from msdscore.cli import options
 
-benchmarks = typer.Typer(help="List the benchmarks, or show one in full.")
+benchmarks = typer.Typer(help="List the benchmarks, show one in full, or list its items.")
 Name = Annotated[str, typer.Argument(help="A benchmark's name.")]
 
 
@@ -38,8 +39,28 @@ def show(name: Name, json: options.Json = False) -> None:
 
     row = benchmark(name)
     facts = {field.name: getattr(row, field.name) for field in fields(row)}
-    hidden = ("reader", "figures", "credits")
+    hidden = ("reader", "rows", "rows_name", "figures", "credits", "statistics")
     if json:
         typer.echo(js.dumps(facts, ensure_ascii=False))
     else:
         fields_table({name: value for name, value in facts.items() if name not in hidden})
+
+
+@benchmarks.command()
+def items(
+    name: Name,
+    root: Annotated[Path, typer.Option("--root", help="As for `msdscore bench`.")],
+    option: Annotated[list[str], typer.Option("--option", help="Of the reader, e.g. split=valid.")] = [],  # noqa: B006
+) -> None:
+    """List the items as JSON lines: id, picture and captions in the order in which a score file gives their scores."""
+    import json as js
+
+    from msdscore.benchmarks.base import picture_key, picture_names
+    from msdscore.benchmarks.registry import load
+
+    place = root / name if (root / name).is_dir() else root
+    found = load(name, place, **dict(map(options.setting, option))).items
+    names = picture_names(item.image for item in found)
+    for item in found:
+        row = {"id": item.id, "image": names[picture_key(item.image)], "captions": item.captions}
+        typer.echo(js.dumps(row, ensure_ascii=False))

@@ -42,8 +42,8 @@ def grid_table(grid: "Grid") -> None:
     table = Table(box=None, header_style="bold", pad_edge=False, title=grid.title, title_justify="left")
     for place, column in enumerate(grid.columns):
         table.add_column(column.replace("/", " "), justify="right" if place else "left", no_wrap=place == 0)
-    for row in grid.rows:
-        table.add_row(*row)
+    for place, row in enumerate(grid.rows):
+        table.add_row(*(Text(cell, style="bold" if (place, at) in grid.best else "") for at, cell in enumerate(row)))
     console.print(table)
     for note in grid.notes:
         console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from msdscore.benchmarks.results.grids import Grid, markdown
 from msdscore.errors import unknown_name
@@ -12,6 +12,8 @@ _TEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "–": "--",
+    "†": r"$^\dagger$",
+    "±": r"$\pm$",
     "‖": r"\textbar{}\textbar{}",
 }
 _TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
@@ -27,7 +29,7 @@ def render(grids: Sequence[Grid], style: str) -> str:
 def latex(grid: Grid) -> str:
     """A `tabular` for booktabs, with title and notes as comments."""
     kept = [f"% {line}" for line in (grid.title, *grid.notes)]
-    rows = [_row(row) for row in grid.rows]
+    rows = [_row(row, {at for place, at in grid.best if place == number}) for number, row in enumerate(grid.rows)]
     spec = "l" + "r" * (len(grid.columns) - 1)
     begin, end = f"\\begin{{tabular}}{{{spec}}}", "\\end{tabular}"
     return "\n".join([*kept, begin, "\\toprule", _row(grid.columns), "\\midrule", *rows, "\\bottomrule", end, ""])
@@ -42,8 +44,9 @@ def escape(text: str) -> str:
     return "".join(_TEX.get(letter, letter) for letter in text)
 
 
-def _row(cells: Sequence[str]) -> str:
-    return " & ".join(map(escape, cells)) + r" \\"
+def _row(cells: Sequence[str], best: Collection[int] = ()) -> str:
+    shown = (f"\\textbf{{{escape(cell)}}}" if at in best else escape(cell) for at, cell in enumerate(cells))
+    return " & ".join(shown) + r" \\"
 
 
 def _csv(grids: Sequence[Grid]) -> str:

@@ -125,6 +125,17 @@ def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Co
     )  # fmt: skip
 
 
+def compare_all(
+    result: Result, folder: Path, against: str, *, how: Resampling = DEFAULT
+) -> dict[str, tuple[Comparison, float]]:
+    """Every metric of a result against one of them, with the headline's p-value after Holm's correction over them."""
+    base = side_of(result, against, folder)
+    labels = [metric.label for metric in result.metrics if metric.label != against and metric.figures]
+    found = {label: compare_sides(side_of(result, label, folder), base, how=how) for label in labels}
+    adjusted = holm([one.differences[0].tests[0].p_value for one in found.values()]).tolist()
+    return {label: (one, p) for (label, one), p in zip(found.items(), adjusted, strict=True)}
+
+
 def _same_benchmark(first: Side, second: Side) -> Benchmark:
     for name in ("benchmark", "protocol"):
         ours, theirs = getattr(first.result, name), getattr(second.result, name)

@@ -1,8 +1,8 @@
 """Results and comparisons as plain grids of text, one a benchmark and protocol, and as Markdown."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from msdscore.benchmarks.protocols.figure import Figure
 from msdscore.benchmarks.protocols.lengths import LengthAlone
@@ -15,12 +15,13 @@ FEW_PICTURES = 20
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table of text: the first column names the row; `notes` stand under it."""
+    """A table of text: the first column names the row, `notes` stand below; cells (row, column) in `best` are bold."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    best: frozenset[tuple[int, int]] = frozenset()
 
 
 def result_grids(results: Sequence[Result]) -> list[Grid]:
@@ -45,10 +46,25 @@ def comparison_grid(comparison: Comparison) -> Grid:
     return Grid(f"{comparison.benchmark}, {comparison.protocol}", columns, rows, tuple(notes))
 
 
+def against_grid(result: Result, found: Mapping[str, tuple[Comparison, float]], against: str) -> Grid:
+    """One row per metric: its headline against the baseline's, with Holm's correction over the metrics."""
+    rows = []
+    for label, (comparison, adjusted) in found.items():
+        name, *cells = _difference_row(replace(comparison.differences[0], adjusted=adjusted))
+        rows.append((label, *cells))
+    name = next(iter(found.values()))[0].differences[0].name if found else "figure"
+    columns = ("metric", name, against, "difference", "95 % interval", "p", "p, Holm", "tests", "n")
+    title = f"{result.title}, {result.protocol}: metrics against {against}"
+    return Grid(title, columns, tuple(rows), ("Holm's correction goes over the metrics",))
+
+
 def markdown(grid: Grid) -> str:
     """A grid as a Markdown table with its notes below."""
     lines = [_line(grid.columns), _line([":---", *["---:"] * (len(grid.columns) - 1)])]
-    lines += [_line(row) for row in grid.rows]
+    lines += [
+        _line([f"**{cell}**" if (place, at) in grid.best else cell for at, cell in enumerate(row)])
+        for place, row in enumerate(grid.rows)
+    ]
     notes = [f"- {note}" for note in grid.notes]
     return "\n".join([f"**{grid.title}**", "", *lines, "", *notes]).rstrip() + "\n"
 
@@ -101,7 +117,7 @@ def _result_grid(results: Sequence[Result]) -> Grid:
             rows.append((metric.label, *more, *_cells(metric, names)))
     first = results[0]
     if first.length is not None:
-        rows.append((_length_label(first.length), *[NONE] * len(told), *_length_cells(first.length, names)))
+        rows.append((length_label(first.length), *[NONE] * len(told), *_length_cells(first.length, names)))
     title = f"{first.title}, {first.protocol} ({_counted(first)} items, {first.pictures} pictures)"
     return Grid(title, columns, tuple(rows), tuple(_notes(results)))
 
@@ -110,7 +126,8 @@ def _counted(result: Result) -> str:
     return str(result.items) if result.counted == result.items else f"{result.counted} of {result.items}"
 
 
-def _length_label(alone: LengthAlone) -> str:
+def length_label(alone: LengthAlone) -> str:
+    """The name of the row of what length alone reaches."""
     return f"length alone ({'longer' if alone.longer_wins else 'shorter'} wins)"
 
 

@@ -1,0 +1,147 @@
+"""Many benchmarks in one table: a column each, the best in bold, marks for what differs from a baseline."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msdscore.benchmarks.protocols.figure import Figure
+from msdscore.benchmarks.results.compare import compare_all
+from msdscore.benchmarks.results.grids import NONE, Grid, length_label, number
+from msdscore.benchmarks.results.published import QUOTED, Quoted
+from msdscore.benchmarks.results.result import Result
+from msdscore.errors import InputError
+from msdscore.stats.resample import Resampling
+
+MARK = "†"
+LEVEL = 0.05
+Column = tuple[str, str]  # benchmark, protocol
+Row = tuple[str, str]  # metric, and its signature without the benchmark's part
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A result with the folder of its scores."""
+
+    result: Result
+    folder: Path
+
+    @property
+    def column(self) -> Column:
+        """The benchmark and the way of counting: one column holds one of each."""
+        return self.result.benchmark, self.result.protocol
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    figure: Figure
+    marked: bool = False
+
+
+def overview(
+    opened: Sequence[Opened], *, against: str = "", quoted: bool = False, how: Resampling | None = None
+) -> Grid:
+    """One row per metric and encoder, one column per benchmark with its headline figure.
+
+    With `against`, figures that differ from that metric's on the same items (p below 0.05 after Holm's correction over
+    the metrics of the benchmark) are marked. With `quoted`, published figures follow, which are never the best.
+    """
+    columns = list(dict.fromkeys(one.column for one in opened))
+    cells = _cells(opened, against, how or Resampling())
+    rows = [
+        (label, *(_text(found.get(column)) for column in columns))
+        for label, found in zip(_labels(list(cells)), cells.values(), strict=True)
+    ]
+    best = frozenset((place, 1 + at) for at, column in enumerate(columns) for place in _best(column, cells))
+    rows += [_length_row(opened, columns)] if any(one.result.length for one in opened) else []
+    notes = _notes(opened, against)
+    if quoted:
+        known = [one for one in QUOTED if (one.benchmark, "official") in columns]
+        rows += _quoted_rows(known, columns)
+        notes += ["(quoted) figures are published ones, on the full sets; (R) metrics read references"]
+        notes += [f"{name}: {source}" for source, name in _sources(known).items()]
+    titles = [_title(next(one.result for one in opened if one.column == column)) for column in columns]
+    return Grid("Headline figures", ("metric", *titles), tuple(rows), tuple(notes), best)
+
+
+def _cells(opened: Sequence[Opened], against: str, how: Resampling) -> dict[Row, dict[Column, _Cell]]:
+    cells: dict[Row, dict[Column, _Cell]] = defaultdict(dict)
+    for one in opened:
+        marked = _different(one, against, how) if against else set()
+        for metric in one.result.metrics:
+            if metric.figures:
+                row = metric.label, metric.signature.partition("|bench:")[0]
+                if one.column in cells[row] and cells[row][one.column].figure.value != metric.figures[0].value:
+                    raise InputError(
+                        f"two results of {one.result.benchmark} have figures of {metric.label}; expected one of them"
+                    )
+                cells[row][one.column] = _Cell(metric.figures[0], metric.label in marked)
+    return cells
+
+
+def _labels(rows: Sequence[Row]) -> list[str]:
+    """The names of the metrics; where one stands with several signatures, with what tells these apart."""
+    signatures: dict[str, list[set[str]]] = defaultdict(list)
+    for label, signature in rows:
+        signatures[label].append(set(signature.split("|")))
+    told = []
+    for label, signature in rows:
+        shared = set.intersection(*signatures[label])
+        own = [part for part in signature.split("|") if part not in shared]
+        told.append(f"{label} ({' '.join(own)})" if own else label)
+    return told
+
+
+def _different(one: Opened, against: str, how: Resampling) -> set[str]:
+    if not any(metric.label == against and metric.figures for metric in one.result.metrics):
+        return set()
+    found = compare_all(one.result, one.folder, against, how=how)
+    return {label for label, (_, adjusted) in found.items() if adjusted < LEVEL}
+
+
+def _best(column: Column, cells: dict[Row, dict[Column, _Cell]]) -> list[int]:
+    values = {place: found[column].figure.value for place, found in enumerate(cells.values()) if column in found}
+    known = {place: value for place, value in values.items() if value == value}
+    return [place for place, value in known.items() if value == max(known.values())]
+
+
+def _text(cell: _Cell | None) -> str:
+    return NONE if cell is None else number(cell.figure) + (MARK if cell.marked else "")
+
+
+def _length_row(opened: Sequence[Opened], columns: Sequence[Column]) -> tuple[str, ...]:
+    found = {one.column: one.result.length for one in opened if one.result.length is not None}
+    ways = {length_label(alone) for alone in found.values()}
+    label = ways.pop() if len(ways) == 1 else "length alone (better direction)"
+    return (label, *(number(found[column].figures[0]) if column in found else NONE for column in columns))
+
+
+def _quoted_rows(known: Sequence[Quoted], columns: Sequence[Column]) -> list[tuple[str, ...]]:
+    names = {one.metric: one.references for one in known}
+    rows = []
+    for name, references in names.items():
+        mine = {one.benchmark: one.value for one in known if one.metric == name}
+        cells = (f"{mine[b]:.1f}" if b in mine and protocol == "official" else NONE for b, protocol in columns)
+        rows.append((f"{name}{' (R)' if references else ''} (quoted)", *cells))
+    return rows
+
+
+def _sources(known: Sequence[Quoted]) -> dict[str, str]:
+    by_source: dict[str, list[str]] = defaultdict(list)
+    for one in known:
+        by_source[one.source].append(one.metric)
+    return {source: ", ".join(dict.fromkeys(names)) for source, names in by_source.items()}
+
+
+def _title(result: Result) -> str:
+    name = next((metric.figures[0].name for metric in result.metrics if metric.figures), "")
+    return f"{result.title} {name}" + ("" if result.protocol == "official" else f", {result.protocol}")
+
+
+def _notes(opened: Sequence[Opened], against: str) -> list[str]:
+    notes = [f"{MARK} differs from {against} (p < {LEVEL}, Holm over the metrics of a benchmark)"] if against else []
+    for one in opened:
+        result = one.result
+        part = "" if result.counted == result.items else f" of {result.items}"
+        notes.append(f"{result.title}: {result.counted}{part} items, {result.pictures} pictures")
+    return notes

@@ -1,0 +1,166 @@
+"""One table of many benchmarks: best, marks, quotations; a baseline against all metrics; items for score files."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from bench_sets import make_expert, make_sugarcrepe
+from msdscore.benchmarks.registry import benchmark
+from msdscore.benchmarks.results.overview import Opened, overview
+from msdscore.benchmarks.results.published import QUOTED
+from msdscore.benchmarks.results.result import read_result
+from msdscore.cli.app import app
+from msdscore.errors import ConfigError, InputError
+
+
+def call(*arguments):
+    answer = CliRunner().invoke(app, list(map(str, arguments)))
+    if answer.exception is not None and not isinstance(answer.exception, SystemExit):
+        raise answer.exception
+    return answer
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    root = tmp_path_factory.mktemp("overview")
+    make_sugarcrepe(root / "data")
+    make_expert(root / "data")
+    metrics = [word for name in ("cosine", "msd", "random", "constant") for word in ("-m", name)]
+    call(
+        "bench",
+        "sugarcrepe",
+        "flickr8k-expert",
+        "--root",
+        root / "data",
+        "-o",
+        root,
+        "-e",
+        "toy",
+        *metrics,
+        "--samples",
+        50,
+    )
+    return [root / "sugarcrepe.json", root / "flickr8k-expert.json"]
+
+
+def test_a_column_per_benchmark_with_the_best_in_bold(files):
+    grid = overview([Opened(read_result(path), path.parent) for path in files])
+    assert grid.columns == ("metric", "SugarCrepe accuracy/mean", "Flickr8k-Expert tau_c")
+    rows = {row[0]: row[1:] for row in grid.rows}
+    assert list(rows) == ["cosine", "msd", "random", "constant", "length alone (better direction)"]
+    assert rows["constant"] == ("0.0", "–")
+    best = {(grid.rows[row][0], column) for row, column in grid.best}
+    assert ("cosine", 1) in best
+    assert not {("random", 1), ("length alone (better direction)", 1)} & best
+    text = call("table", *files, "--overview").stdout
+    assert "| cosine | **100.0** | " in text
+    assert r"cosine & \textbf{100.0} &" in call("table", *files, "--overview", "-f", "latex").stdout
+
+
+def test_marks_stand_where_a_metric_differs_from_the_baseline(files):
+    text = call("table", *files, "--overview", "--against", "cosine", "--samples", 200).stdout
+    assert "| constant | 0.0† |" in text
+    assert "| msd | **100.0** |" in text  # no difference, no mark
+    assert "† differs from cosine (p < 0.05, Holm over the metrics of a benchmark)" in text
+    with pytest.raises(ConfigError, match="--against and --quoted go with --overview alone"):
+        call("table", *files, "--quoted")
+
+
+def test_quoted_figures_are_marked_and_never_the_best(files):
+    grid = overview([Opened(read_result(path), path.parent) for path in files], quoted=True)
+    rows = {row[0]: row[1:] for row in grid.rows}
+    assert rows["CLIP-S (quoted)"] == ("–", "51.2")
+    assert rows["RefCLIP-S (R) (quoted)"] == ("–", "53.0")
+    assert rows["CLIP B/32 (quoted)"] == ("73.1", "–")
+    assert all("quoted" not in grid.rows[row][0] for row, _ in grid.best)
+    assert any("CLIP-S, RefCLIP-S: Hessel et al., EMNLP 2021" in note for note in grid.notes)
+    for one in QUOTED:
+        assert benchmark(one.benchmark).protocols[0] == "official"
+        assert one.source
+        assert 0 < one.value < 100
+
+
+def test_two_figures_for_one_cell_are_refused(files, tmp_path):
+    crepe = read_result(files[0])
+    call(
+        "bench",
+        "sugarcrepe",
+        "--root",
+        files[0].parent / "data",
+        "-o",
+        tmp_path,
+        "-m",
+        "random",
+        "--seed",
+        1,
+        "--samples",
+        5,
+    )
+    other = Opened(read_result(tmp_path / "sugarcrepe.json"), tmp_path)
+    assert overview([Opened(crepe, files[0].parent), other])  # the same figures under another seed of the control
+    call(
+        "bench", "sugarcrepe", "--root", files[0].parent / "data", "-o", tmp_path / "few", "-m", "random", "--limit", 5
+    )
+    few = Opened(read_result(tmp_path / "few" / "sugarcrepe.json"), tmp_path)
+    with pytest.raises(InputError, match="two results of sugarcrepe have figures of random; expected one of them"):
+        overview([Opened(crepe, files[0].parent), few])
+
+
+def test_other_settings_are_rows_of_their_own(files, tmp_path):
+    data = files[0].parent / "data"
+    call(
+        "bench",
+        "sugarcrepe",
+        "--root",
+        data,
+        "-o",
+        tmp_path,
+        "-e",
+        "toy",
+        "-m",
+        "msd",
+        "--set",
+        "kappa=9.5",
+        "--samples",
+        5,
+    )
+    both = [Opened(read_result(path), path.parent) for path in (files[0], tmp_path / "sugarcrepe.json")]
+    labels = [row[0] for row in overview(both).rows]
+    assert "msd (kappa:20)" in labels
+    assert "msd (kappa:9.5)" in labels
+    assert "cosine" in labels
+
+
+def test_all_metrics_against_a_baseline_with_holm_over_them(files):
+    found = json.loads(call("compare", files[0], "--against", "cosine", "--samples", 100, "--json").stdout)
+    by_metric = {one["metric"]: one for one in found}
+    assert set(by_metric) == {"msd", "random", "constant"}
+    raw = {label: one["differences"][0]["tests"][0]["p_value"] for label, one in by_metric.items()}
+    assert by_metric["constant"]["adjusted"] >= raw["constant"]
+    assert by_metric["msd"]["adjusted"] == 1.0
+    text = call("compare", files[0], "--against", "cosine", "--samples", 100).stdout
+    assert "SugarCrepe, official: metrics against cosine" in text
+    for arguments in ((files[0],), (files[0], files[0], "--against", "msd")):
+        with pytest.raises(ConfigError, match="expected two results, or one result and --against METRIC"):
+            call("compare", *arguments)
+
+
+def test_items_are_listed_as_a_score_file_needs_them(files, tmp_path):
+    root = files[0].parent / "data"
+    rows = [json.loads(line) for line in call("benchmarks", "items", "sugarcrepe", "--root", root).stdout.splitlines()]
+    assert len(rows) == 16
+    assert rows[0] == {"id": "replace_att/0", "image": "red.png", "captions": ["a red square", "a green square"]}
+    pairs = [
+        {"image": row["image"], "caption": text, "score": -k} for row in rows for k, text in enumerate(row["captions"])
+    ]
+    by_pair = {(pair["image"], pair["caption"]): pair for pair in pairs}
+    (tmp_path / "scores.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in by_pair.values()))
+    label = f"file:{tmp_path / 'scores.jsonl'}"
+    call("bench", "sugarcrepe", "--root", root, "-o", tmp_path, "-m", label, "--samples", 5, "--no-control")
+    result = read_result(tmp_path / "sugarcrepe.json")
+    assert result.metrics[0].figures[0].value == 1.0
+    assert result.made.date
+    shown = call("benchmarks", "show", "docent").stdout
+    assert "counting" in shown
+    assert "agreement in three ways" in shown
