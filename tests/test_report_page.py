@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from io import BytesIO
 
 import numpy as np
 import pyarrow as pa
@@ -127,9 +128,39 @@ def test_without_an_encoder_pictures_stay_plain(scored, tmp_path):
 def test_without_pictures_the_rest_is_still_there(scored, tmp_path):
     table = pq.read_table(scored / "out.parquet").drop_columns(["image"])
     pq.write_table(table, tmp_path / "plain.parquet")
-    build(tmp_path / "plain.parquet", tmp_path / "r.html", Wishes(show=2))
+    made = build(tmp_path / "plain.parquet", tmp_path / "r.html", Wishes(show=2))
     card = data_of(tmp_path / "r.html")["galleries"][0]["cards"][0]
-    assert (card["pictures"], card["note"]) == ([], "no picture is at hand")
+    assert card["pictures"] == []
+    assert card["note"].startswith("the file does not name its picture; give --images FOLDER")
+    assert made.unseen == (card["note"],) * 4
+
+
+def test_pictures_that_came_as_bytes_are_found_in_the_file_that_was_scored(tmp_path):
+    pictures = [two_coloured("green", "red"), two_coloured("blue", "white")]
+    table = pa.table({"image": [png(one) for one in pictures], "caption": ["green and red", "a dog"]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    scored = tmp_path / "out.parquet"
+    with open_rows(tmp_path / "rows.parquet") as source:
+        score_rows(Scorer("toy").pipeline, source, scored)
+    without = build(scored, tmp_path / "r.html", Wishes())
+    assert "--rows with the file that was scored" in without.unseen[0]
+    made = build(scored, tmp_path / "r.html", Wishes(rows=tmp_path / "rows.parquet"), scorer=Scorer("toy"))
+    assert (made.explained, made.unseen) == (4, ())
+
+
+def test_a_folder_without_the_pictures_is_told(scored, tmp_path):
+    (tmp_path / "empty").mkdir()
+    arguments = ["report", str(scored / "out.jsonl"), "-o", str(tmp_path / "r.html"), "-e", "toy"]
+    answer = CliRunner().invoke(app, [*arguments, "--images", str(tmp_path / "empty")])
+    assert answer.exit_code == 0, answer.output
+    assert "cards have no picture: " in answer.stderr
+    assert "no such file" in answer.stderr
+
+
+def png(image):
+    place = BytesIO()
+    image.save(place, "PNG")
+    return place.getvalue()
 
 
 class Tags(HTMLParser):

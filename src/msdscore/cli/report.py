@@ -15,6 +15,9 @@ def report(
     results: Annotated[Path, typer.Argument(help="A scored file: .parquet, .jsonl, .csv or .json.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page, an .html file.")] = Path("report.html"),
     images: options.Images = None,
+    rows: Annotated[
+        Path | None, typer.Option("--rows", help="The file that was scored, where it holds the pictures themselves.")
+    ] = None,
     show: Annotated[
         int, typer.Option(min=0, help="Worst captions, and forgotten regions, to show with pictures.")
     ] = 24,
@@ -39,5 +42,8 @@ def report(
             encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=32, max_pixels=None,
             device=device, dtype=dtype, revision=revision,
         )  # fmt: skip
-    made = build(results, output, Wishes(images=images, show=show, title=title), scorer=scorer)
+    made = build(results, output, Wishes(images=images, rows=rows, show=show, title=title), scorer=scorer)
+    if made.unseen:
+        first = "; ".join(list(dict.fromkeys(made.unseen))[:3])
+        typer.echo(f"{len(made.unseen)} cards have no picture: {first}", err=True)
     typer.echo(f"{made.rows} rows, {made.failed} failed, {made.explained} explained -> {output}", err=True)

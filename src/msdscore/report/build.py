@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What the page should show: pictures from `images`, `show` cards a gallery, a title."""
+    """What the page should show: pictures from `images`, `show` cards per gallery, a title.
+
+    `rows` is the file that was scored, where it holds the pictures themselves: a scored file keeps their names alone.
+    """
 
     images: Path | None = None
+    rows: Path | None = None
     show: int = 24
     title: str | None = None
 
@@ -30,6 +34,7 @@ class Made:
     rows: int
     failed: int
     explained: int
+    unseen: tuple[str, ...] = ()  # why cards have no picture, one reason per card
 
 
 def build(source: Path, output: Path, wishes: Wishes, *, scorer: "Scorer | None" = None) -> Made:
@@ -42,7 +47,7 @@ def build(source: Path, output: Path, wishes: Wishes, *, scorer: "Scorer | None"
     if scorer is not None:
         require_same(scorer, results)
     low, forgotten = worst(results, "msd", wishes.show), most_forgotten(results, wishes.show)
-    rows = find_rows(source, wishes.images, [*low, *forgotten])
+    rows = find_rows(wishes.rows or source, wishes.images, [*low, *forgotten])
     galleries = (
         Gallery("Worst captions", tuple(card(results, n, rows.get(n), "penalty", scorer) for n in low)),
         Gallery("Most forgotten", tuple(card(results, n, rows.get(n), "omission", scorer) for n in forgotten)),
@@ -52,5 +57,6 @@ def build(source: Path, output: Path, wishes: Wishes, *, scorer: "Scorer | None"
         write_bytes(output, text.encode(), folder=output.parent)
     except OSError as error:
         raise RunError(f"{output}: cannot be written ({error.strerror or error}); choose another name") from error
-    explained = sum(one.explained for gallery in galleries for one in gallery.cards)
-    return Made(len(results), sum(map(bool, results.errors)), explained)
+    cards = [one for gallery in galleries for one in gallery.cards]
+    unseen = tuple(one.note for one in cards if not one.pictures)
+    return Made(len(results), sum(map(bool, results.errors)), sum(one.explained for one in cards), unseen)

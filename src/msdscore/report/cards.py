@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 View = Literal["penalty", "omission"]
 THUMB_PIXELS = 220
+REMEDY = "give --images FOLDER, or --rows with the file that was scored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def worst(results: Results, name: str, count: int) -> list[int]:
 
 
 def most_forgotten(results: Results, count: int) -> list[int]:
-    """Rows whose pictures are described least, one a picture."""
+    """Rows whose pictures are described least, one per picture."""
     seen: set[str] = set()
     chosen: list[int] = []
     for row in worst(results, "coverage", len(results)):
@@ -57,14 +58,14 @@ def most_forgotten(results: Results, count: int) -> list[int]:
 
 
 def find_rows(path: Path, images: Path | None, wanted: Sequence[int]) -> dict[int, Row]:
-    """The rows with their pictures; empty where the file names none that can be reached."""
+    """The rows with their pictures; empty where the file names none."""
     needed = set(wanted)
     if not needed:
         return {}
     try:
         with open_rows(path, images=images) as source:
             return {row.index: row for row in source.read() if row.index in needed}
-    except InputError:
+    except InputError:  # a scored file whose rows name no picture
         return {}
 
 
@@ -81,7 +82,8 @@ def card(results: Results, number: int, row: Row | None, view: View, scorer: "Sc
     """The card of one row; what cannot be shown is left out with a note, never the row."""
     plain = escape(results.captions[number])
     if row is None or row.image is None:
-        return Card(number, plain, (), False, "no picture is at hand")
+        reason = (row.error if row is not None else None) or "the file does not name its picture"
+        return Card(number, plain, (), False, f"{reason}; {REMEDY}")
     try:
         if scorer is not None and row.caption:
             return _explained(scorer.explain(row.image, row.caption), number, view)

@@ -54,7 +54,7 @@ def read_results(path: Path) -> Results:
             f"{path}: expected a scored file with {', '.join(lacking)}; found: {found}; run msdscore score"
         )
     caption, picture, system = (_first(names, known) for known in (CAPTION_NAMES, _PICTURE_KEYS, SYSTEM_NAMES))
-    used = {"id", caption, system, *COLUMNS}
+    used = {"id", caption, system, *COLUMNS} - {"warnings"}
     return Results(
         name=path.name,
         signature=signature_of(path),

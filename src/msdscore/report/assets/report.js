@@ -11,6 +11,8 @@ const total = data.rows, numbers = {}, texts = { ...data.texts, ...data.others }
 for (const [name, values] of Object.entries(data.numbers)) numbers[name] = Float64Array.from(values, (v) => (v === null ? NaN : v));
 const folded = data.texts.caption.map((caption, row) => (caption + "\n" + data.texts.id[row]).toLowerCase());
 const names = { msd: "MSD", soft_msd: "Soft-MSD", similarity: "similarity", coverage: "coverage", support: "support" };
+// Which direction is better, wherever a number is named.
+const arrow = (name) => (!names[name] ? "" : data.lower.includes(name) ? " ↓" : " ↑");
 const show = (value, digits = 4) => (value === null || Number.isNaN(value) ? "" : value.toFixed(digits));
 
 // What is asked for, and the rows that answer, in order.
@@ -226,7 +228,8 @@ const kindOf = (name) => (numbers[name] ? "" : name === "caption" || name === "e
 function header() {
   $("head").replaceChildren(...columns.map((name) => {
     const cell = make("div", "cell " + kindOf(name)), mark = state.sort === name ? (state.down ? " ▾" : " ▴") : "";
-    const button = make("button", "", (names[name] || name) + mark);
+    const button = make("button", "", (names[name] || name) + arrow(name) + mark);
+    button.title = names[name] ? (data.lower.includes(name) ? "lower is better" : "higher is better") : name;
     button.dataset.column = name;
     button.addEventListener("click", () => {
       if (state.sort === name) state.down = !state.down;
@@ -239,6 +242,7 @@ function header() {
 }
 function rows() {
   const view = $("view"), tall = visible.length * height, room = Math.min(tall, limit);
+  view.style.height = Math.min(560, Math.max(tall, height)) + "px"; // few rows leave no empty box
   $("space").style.height = room + "px";
   const share = room > view.clientHeight ? view.scrollTop / (room - view.clientHeight) : 0;
   const first = Math.max(0, Math.min(visible.length, Math.floor((share * Math.max(0, tall - view.clientHeight)) / height) - 4));
@@ -276,7 +280,7 @@ function detail(row) {
   shownRow = row;
   const box = $("detail"), card = cards.get(row), words = caption(card, row), list = make("dl");
   words.className = "caption";
-  const facts = [...Object.entries(numbers).map(([name, values]) => [names[name] || name, show(values[row])]), ...Object.entries(texts).filter(([name]) => name !== "caption").map(([name, values]) => [name, values[row]])];
+  const facts = [...Object.entries(numbers).map(([name, values]) => [(names[name] || name) + arrow(name), show(values[row])]), ...Object.entries(texts).filter(([name]) => name !== "caption").map(([name, values]) => [name, values[row]])];
   for (const [name, value] of facts) if (value !== "") {
     const pair = make("div");
     pair.append(make("dt", "", name), make("dd", "", value));
@@ -299,7 +303,7 @@ function image(source) {
 function galleries() {
   const blocks = data.galleries.filter((gallery) => gallery.cards.length).map((gallery) => {
     const block = make("section"), heading = make("h2", "", gallery.title), grid = make("div", "cards");
-    heading.append(make("small", "", gallery.title === "Most forgotten" ? "  purple: regions that the caption leaves out, and the most forgotten one cut out" : "  orange words: least supported by the picture; orange regions speak against the caption"));
+    heading.append(make("small", "", gallery.title === "Most forgotten" ? "  purple: regions that the caption leaves out, and the most forgotten one cut out" : "  orange words: not supported by the picture, blue: supported, white: neither; orange regions speak against the caption"));
     for (const card of gallery.cards) {
       const node = make("article", "card");
       node.dataset.row = card.row;
@@ -308,7 +312,7 @@ function galleries() {
         pictures.append(...card.pictures.map(image));
         node.append(pictures);
       }
-      node.append(caption(card, card.row), make("div", "facts", ["msd", "coverage", "support"].map((name) => (names[name] + " " + show(numbers[name][card.row], 3))).join("  ") + (data.texts.system ? "  " + data.texts.system[card.row] : "")));
+      node.append(caption(card, card.row), make("div", "facts", ["msd", "coverage", "support"].map((name) => (names[name] + arrow(name) + " " + show(numbers[name][card.row], 3))).join("  ") + (data.texts.system ? "  " + data.texts.system[card.row] : "")));
       if (card.note) node.append(make("div", "note", card.note));
       node.addEventListener("click", () => detail(card.row));
       grid.append(node);
@@ -365,9 +369,9 @@ function refresh() {
 }
 
 function start() {
-  const failed = data.texts.error.filter(Boolean).length, mean = (name) => data.means[name] && names[name] + " " + show(data.means[name][0], 3) + " [" + show(data.means[name][1], 3) + ", " + show(data.means[name][2], 3) + "]";
+  const failed = data.texts.error.filter(Boolean).length, mean = (name) => data.means[name] && names[name] + arrow(name) + " " + show(data.means[name][0], 3) + " [" + show(data.means[name][1], 3) + ", " + show(data.means[name][2], 3) + "]";
   $("summary").textContent = [total.toLocaleString("en") + " rows", failed.toLocaleString("en") + " with errors", ...["msd", "similarity", "coverage", "support"].map(mean).filter(Boolean)].join("  ·  ");
-  $("metric").append(...Object.keys(names).filter((name) => numbers[name]).map((name) => { const option = make("option", "", names[name]); option.value = name; return option; }));
+  $("metric").append(...Object.keys(names).filter((name) => numbers[name]).map((name) => { const option = make("option", "", names[name] + arrow(name)); option.value = name; return option; }));
   if (data.texts.system) {
     $("system").hidden = false;
     const options = ["", ...[...new Set(data.texts.system)].sort()].map((name) => { const option = make("option", "", name || "all captioners"); option.value = name; return option; });
