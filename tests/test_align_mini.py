@@ -118,7 +118,7 @@ def test_the_export_brings_its_bank_and_gives_the_vectors_of_the_run(run, tmp_pa
     assert made.bank.images.means.shape == (8, 8, 256)
     plain = load_encoder(str(export(run, tmp_path / "plain")), device="cpu")
     assert (plain.bank, plain.recommended) == (None, None)
-    heads, towers = read_run(run)[1], open_towers(read_run(run)[0], torch.device("cpu"))
+    heads, towers = read_run(run).heads, open_towers(read_run(run).recipe, torch.device("cpu"))
     seen = heads.project_images(towers[0].features(prepare_all(towers[0], PICTURES)))
     read = heads.project_texts(towers[1].features(CAPTIONS))
     # Stored in half precision.
@@ -207,7 +207,8 @@ def test_the_command_line_exports_mini(run, rows, tmp_path):
 
 
 def test_a_run_is_read_back_with_its_step(run):
-    recipe, heads, step = read_run(run)
+    found = read_run(run)
+    recipe, heads, step = found.recipe, found.heads, found.step
     assert (recipe.name, step) == ("mini", 12)
     assert not any(parameter.requires_grad for parameter in heads.parameters())
 

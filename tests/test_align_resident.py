@@ -16,6 +16,8 @@ from msdscore.align.data.formats import open_pairs
 from msdscore.align.data.lexicon import build_lexicon, read_classes
 from msdscore.align.data.pairs import Pair, Pairs
 from msdscore.align.data.phrases import PhraseMaker, similar_pictures
+from msdscore.align.evaluate import evaluate
+from msdscore.align.export import export
 from msdscore.align.losses.evidence import Odds, densities, evidence_loss, omission_loss
 from msdscore.align.recipe import SampleSpec
 from msdscore.align.recipe_file import load_recipe
@@ -24,11 +26,15 @@ from msdscore.align.resident.prepare import is_held_out
 from msdscore.align.resident.sampling import grouped_order
 from msdscore.align.resident.texts import NO_WORD, FlatTexts, TextPool
 from msdscore.align.resident.words import ABSENT, PRESENT, UNSURE, held_words, word_facts, word_labels
+from msdscore.align.run.checkpoint import read_run
 from msdscore.align.run.session import TrainOptions
+from msdscore.align.run.towers import open_towers, tune_towers
 from msdscore.align.run.train import train
 from msdscore.core.mixture import Mixture, log_density
 from msdscore.core.sphere import unit
 from msdscore.encoders.aligned.heads import Projected
+from msdscore.encoders.base import encode_pictures, prepare_all
+from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
 
 CPU = TrainOptions(device="cpu", workers=2)
@@ -286,6 +292,32 @@ def test_a_resident_run_repeats_and_resumes_bit_for_bit(rows, tmp_path):
     assert not same(weights(tmp_path / "other", 4), weights(folder, 4))
 
 
+def test_a_tuned_image_network_is_trained_resumed_judged_and_exported(rows, tmp_path):
+    recipe = load_recipe("mini", changes=[*SMALL, "train.tune=1", "train.tune_lr=1e-3"])
+    run = tmp_path / "run"
+    train(recipe, rows, run, val=rows, options=CPU)
+    last = weights(run, 4)
+    for path in (run / "checkpoints").glob("step-00000004/*"):
+        path.unlink()
+    (run / "checkpoints" / "step-00000004").rmdir()
+    train(recipe, rows, run, val=rows, options=replace(CPU, resume=True))
+    assert same(weights(run, 4), last)
+    found = read_run(run)
+    assert {name.split(".")[0] for name in found.trunk} == {"stages", "head"}
+    frozen = open_towers(recipe, torch.device("cpu"))
+    before = frozen[0].network.state_dict()
+    assert all(not torch.equal(value, before[name]) for name, value in found.trunk.items())
+    encoder = load_encoder(str(export(run, tmp_path / "encoder", dtype="float32")), device="cpu")
+    picture = draw("red", "circle")
+    tower = tune_towers(frozen, found.trunk)[0]
+    wanted = found.heads.project_images(tower.features(prepare_all(tower, [picture])))
+    assert torch.allclose(encode_pictures(encoder, [picture]).points, wanted.points, atol=1e-5)
+    plain = found.heads.project_images(frozen[0].features(prepare_all(tower, [picture])))
+    assert not torch.allclose(plain.points, wanted.points, atol=1e-4)
+    judged = evaluate(run, rows, device="cpu")
+    assert judged.step == found.step
+
+
 def test_data_gives_machine_captions_objects_and_names(rows):
     first = open_pairs(rows).items[0]
     assert (first.machine, first.objects, first.name) == (("a square",), ("square",), "red-square.png")
@@ -295,6 +327,7 @@ def test_data_gives_machine_captions_objects_and_names(rows):
     ("change", "message"),
     [
         ("train.resident=false", r"loss.evidence and loss.omission need train.resident = true"),
+        ("train.tune=8", r"train.tune must lie between 0 and 7 stages, got 8"),
         ("sample.captions=1", r"train.resident shows two captions of each picture, got 1"),
         ("sample.group=3", r"train.batch 8 must be a multiple of sample.group 3"),
     ],

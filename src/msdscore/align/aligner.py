@@ -10,6 +10,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from msdscore.align.losses.evidence import Odds
 from msdscore.align.recipe import LossSpec, Recipe, TrainSpec
+from msdscore.align.resident.trunk import TunedTrunk
 from msdscore.encoders.aligned.heads import AlignedHeads, SideDims
 
 SCALED = ("contrastive", "local", "word", "kl", "support", "evidence", "omission")  # terms with a temperature
@@ -37,6 +38,7 @@ class Aligner(nn.Module):
         lines = {"relevance": 1.0, "relevance_offset": 0.0} if recipe.loss.relevance else {}
         lines |= {"local_relevance": 1.0} if recipe.loss.local_relevance else {}
         self.lines = nn.ParameterDict({name: nn.Parameter(torch.tensor(value)) for name, value in lines.items()})
+        self.trunk: TunedTrunk | None = None  # last stages of the image network, where they are trained too
         self.prefix = nn.Linear(recipe.heads.dim, language_width) if language_width else None
 
     def scale(self, name: str) -> Float[Tensor, ""]:
@@ -82,18 +84,27 @@ def learning_rate(step: int, *, steps: int, spec: TrainSpec) -> float:
     return spec.lr * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
 
-def make_optimiser(module: nn.Module, spec: TrainSpec) -> torch.optim.AdamW:
-    """AdamW; only matrices decay, never temperatures, biases and norms."""
-    matrices = [parameter for parameter in module.parameters() if parameter.ndim > 1]
-    rest = [parameter for parameter in module.parameters() if parameter.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": spec.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+def make_optimiser(aligner: Aligner, spec: TrainSpec) -> torch.optim.AdamW:
+    """AdamW; only matrices decay, never temperatures, biases and norms. A tuned trunk has a rate of its own."""
+    trunk = list(aligner.trunk.parameters()) if aligner.trunk is not None else []
+    known = set(map(id, trunk))
+    heads = [parameter for parameter in aligner.parameters() if id(parameter) not in known]
+    groups = [
+        {
+            "params": [parameter for parameter in own if (parameter.ndim > 1) == decays],
+            "weight_decay": decay,
+            "share": share,
+        }
+        for own, share in ((heads, 1.0), (trunk, spec.tune_lr / spec.lr))
+        for decays, decay in ((True, spec.weight_decay), (False, 0.0))
+    ]
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=spec.lr, betas=(0.9, spec.beta2))
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
-    """Set it for all groups."""
+    """Set it for all groups, each by its own share."""
     for group in optimiser.param_groups:
-        group["lr"] = value
+        group["lr"] = value * group["share"]
 
 
 def moving_average(module: nn.Module, decay: float) -> AveragedModel:

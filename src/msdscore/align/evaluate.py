@@ -6,7 +6,7 @@ from pathlib import Path
 from msdscore.align.data.formats import DataSource, open_pairs
 from msdscore.align.retrieval import RANKS, Retrieval, Tell, embed_pairs, retrieval_by_cosine, retrieval_by_local
 from msdscore.align.run.checkpoint import read_run
-from msdscore.align.run.towers import reopen_towers
+from msdscore.align.run.towers import reopen_towers, tune_towers
 from msdscore.encoders.backbone import place
 
 
@@ -36,8 +36,8 @@ def evaluate(run: str | Path, data: DataSource, *, device: str = "auto", tell: T
         RunError: the folder holds no run with a checkpoint.
     """
     where = place(device, "auto").device
-    recipe, heads, step = read_run(Path(run))
-    towers = reopen_towers(Path(run), recipe, where)
-    pairs, chunk = open_pairs(data), recipe.train.tower_batch
-    judged = embed_pairs(pairs, towers, heads.to(where), chunk=chunk, tell=tell)
-    return Evaluation(str(run), step, retrieval_by_cosine(judged), retrieval_by_local(judged))
+    found = read_run(Path(run))
+    towers = tune_towers(reopen_towers(Path(run), found.recipe, where), found.trunk)
+    pairs, chunk = open_pairs(data), found.recipe.train.tower_batch
+    judged = embed_pairs(pairs, towers, found.heads.to(where), chunk=chunk, tell=tell)
+    return Evaluation(str(run), found.step, retrieval_by_cosine(judged), retrieval_by_local(judged))

@@ -1,7 +1,7 @@
 """From a run to an encoder that loads by its folder."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from PIL.Image import Image
 from safetensors.torch import save_file
+from torch import Tensor
 
-from msdscore.align.recipe import Recipe
-from msdscore.align.run.checkpoint import read_run
+from msdscore.align.run.checkpoint import FinishedRun, read_run
 from msdscore.align.run.folder import CARD
 from msdscore.align.run.towers import read_known_towers
 from msdscore.encoders.aligned.encoder import FORMAT, MODEL_TYPE
@@ -28,6 +28,7 @@ from msdscore.scoring.config import MSDConfig
 from msdscore.version import __version__
 
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
+TRUNK = "trunk.safetensors"  # tuned tensors of the image network
 _FEWEST = 2  # background pictures
 
 
@@ -46,16 +47,15 @@ def export(run: str | Path, folder: str | Path, *, dtype: str = "float16", backg
     if background and len(background) < _FEWEST:
         raise ConfigError(f"expected at least {_FEWEST} background pictures, got {len(background)}; 128 serve well")
     source, target = Path(run), Path(folder)
-    recipe, heads, step = read_run(source)
+    found = read_run(source)
     refuse_other_files(target)
     target.mkdir(parents=True, exist_ok=True)
-    weights = {name: value.to(_DTYPES[dtype]).contiguous() for name, value in heads.state_dict().items()}
-    if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
-        raise ConfigError(f"the heads do not fit {dtype}; export them with dtype='float32'")
-    save_file(weights, target / "model.safetensors")
+    _save(found.heads.state_dict(), target / "model.safetensors", dtype)
+    if found.trunk:
+        _save(found.trunk, target / TRUNK, dtype)
     if (source / CARD).is_file():
         _write(target / CARD, (source / CARD).read_text(encoding="utf-8"))
-    config = _config(source, recipe, step) | ({"recommended": _recommended()} if background else {})
+    config = _config(source, found) | ({"recommended": _recommended()} if background else {})
     _write(target / "config.json", json.dumps(config, indent=2) + "\n")
     if background:
         _add_bank(target, background)
@@ -81,14 +81,22 @@ def refuse_other_files(folder: Path) -> None:
     Raises:
         RunError: the folder holds other files than those of an export.
     """
-    known = ("config.json", "model.safetensors", BANK, CARD)
+    known = ("config.json", "model.safetensors", TRUNK, BANK, CARD)
     if folder.is_dir() and any(path.name not in known for path in folder.iterdir()):
         raise RunError(f"{folder}: holds other files; choose an empty or new folder")
 
 
-def _config(run: Path, recipe: Recipe, step: int) -> dict[str, Any]:
-    known = read_known_towers(run)
-    image = replace(recipe.image, source=_lasting(recipe.image.source), weights=_lasting(recipe.image.weights))
+def _save(tensors: Mapping[str, Tensor], path: Path, dtype: str) -> None:
+    weights = {name: value.to(_DTYPES[dtype]).contiguous() for name, value in tensors.items()}
+    if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
+        raise ConfigError(f"the trained weights do not fit {dtype}; export them with dtype='float32'")
+    save_file(weights, path)
+
+
+def _config(run: Path, found: FinishedRun) -> dict[str, Any]:
+    known, recipe = read_known_towers(run), found.recipe
+    weights = TRUNK if found.trunk else _lasting(recipe.image.weights)
+    image = replace(recipe.image, source=_lasting(recipe.image.source), weights=weights)
     text = replace(recipe.text, source=_lasting(recipe.text.source))
     return {
         "model_type": MODEL_TYPE,
@@ -96,7 +104,7 @@ def _config(run: Path, recipe: Recipe, step: int) -> dict[str, Any]:
         "msdscore": __version__,
         "recipe": recipe.name,
         "seed": recipe.seed,
-        "step": step,
+        "step": found.step,
         # The image network of `mini` is known by its numbers, whatever file they come in.
         "image": plain(replace(image, sha256="" if image.kind == "mini" else known.image_sha256)),
         "text": plain(replace(text, sha256=known.text_sha256)),

@@ -26,6 +26,7 @@ TERMS = (
 RESIDENT_TERMS = ("evidence", "omission")  # need word labels, which only a resident run has
 RULES = ("rules", "supplied", "both")
 STOPS = ("cosine", "local")
+STAGES = 7  # of the image network of mini
 PRECISIONS = ("auto", "float32", "bfloat16")
 
 
@@ -161,13 +162,15 @@ class TrainSpec:
     patience: int = 0  # evaluations without a better retrieval before the run stops; 0: never
     stop_on: str = "cosine"  # retrieval by pooled vectors, or by local max-similarity
     log_every: int = 10
+    tune: int = 0  # resident: last stages of the image network that are trained too; 0: none
+    tune_lr: float = 1e-4  # their learning rate
     resident: bool = False  # decode once; pictures and texts stay on the device for the whole run
 
     def __post_init__(self) -> None:
         for name in ("batch", "accumulate", "tower_batch", "keep", "log_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("steps", "weight_decay", "clip", "eval_every", "save_every", "patience"):
+        for name in ("steps", "tune", "tune_lr", "weight_decay", "clip", "eval_every", "save_every", "patience"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.epochs <= 0 or self.lr <= 0:
@@ -205,6 +208,8 @@ class Recipe:
             )
         if self.train.resident:
             self._check_resident()
+        elif self.train.tune:
+            raise ConfigError("train.tune needs train.resident = true: frozen features cannot be trained")
         elif any(getattr(self.loss, name) for name in RESIDENT_TERMS):
             raise ConfigError(f"loss.{' and loss.'.join(RESIDENT_TERMS)} need train.resident = true")
         if self.heads.pool == "model" and (self.image.kind, self.text.kind) != ("encoder", "encoder"):
@@ -213,6 +218,8 @@ class Recipe:
     def _check_resident(self) -> None:
         if self.loss.reconstruction:
             raise ConfigError("train.resident has no reconstruction; set loss.reconstruction=0 or train.resident=false")
+        if self.train.tune > STAGES:
+            raise ConfigError(f"train.tune must lie between 0 and {STAGES} stages, got {self.train.tune}")
         if self.sample.captions != 2:
             raise ConfigError(f"train.resident shows two captions of each picture, got {self.sample.captions}")
         if self.train.batch % self.sample.group:

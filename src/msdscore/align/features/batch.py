@@ -54,7 +54,7 @@ class TrainingBatch:
     Captions lie picture by picture, as many of each.
     """
 
-    images: Features
+    images: Features | None  # None where the image network is trained too: then `pixels`
     texts: Features
     negatives: Features | None
     negative_owner: Int[Tensor, " negatives"]  # the caption of every hard negative
@@ -64,11 +64,12 @@ class TrainingBatch:
     picture_words: Int[Tensor, "batch words"]  # numbers of the words of all captions of a picture; -1: padding
     graded: Graded | None = None
     evidence: Evidence | None = None
+    pixels: Float[Tensor, "batch 3 side side"] | None = None  # values from 0 to 255
 
     @property
     def each(self) -> int:
         """Captions of a picture."""
-        return len(self.texts) // len(self.images)
+        return len(self.texts) // len(self.items)
 
 
 def make_batch(

@@ -31,6 +31,7 @@ from msdscore.align.recipe import LossSpec
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.core.sphere import unit
 from msdscore.encoders.aligned.heads import Projected
+from msdscore.encoders.aligned.towers.base import Features
 
 # Weights of evidence: of a caption's words in similar pictures, of texts by rule, of their words in similar pictures.
 _ELSEWHERE, _MADE, _MADE_ELSEWHERE = 0.25, 0.5, 0.1
@@ -53,7 +54,7 @@ def objective(aligner: Aligner, batch: TrainingBatch, setting: Setting) -> tuple
     """
     loss, world = setting.loss, setting.world
     with _autocast(batch, setting):
-        own_images = aligner.heads.project_images(batch.images)
+        own_images = aligner.heads.project_images(_image_features(aligner, batch))
         own_texts = aligner.heads.project_texts(batch.texts)
     images, texts = gather_points(own_images, world), gather_points(own_texts, world)
     excluded = same_pictures(gather_rows(batch.items, world), batch.each)
@@ -81,6 +82,15 @@ def objective(aligner: Aligner, batch: TrainingBatch, setting: Setting) -> tuple
     # Some terms see only the pairs of one process: what is shown is the mean of all.
     shown = total(torch.stack([term.detach() for term in terms.values()]), world) / world.size
     return value, dict(zip(terms, shown, strict=True))
+
+
+def _image_features(aligner: Aligner, batch: TrainingBatch) -> Features:
+    if batch.images is not None:
+        return batch.images
+    if aligner.trunk is None or batch.pixels is None:
+        raise AssertionError("a batch with neither features nor pixels for a tuned trunk")
+    features: Features = aligner.trunk(batch.pixels)
+    return features
 
 
 def _relevance(batch: TrainingBatch, setting: Setting) -> Float[Tensor, "images captions"]:

@@ -84,7 +84,8 @@ class ResidentBatches:
         )
         evidence = Evidence(self.labels[items], self.counts, made, drawn.negative.words.long(), spec.group)
         return TrainingBatch(
-            images=image.see(pixels),
+            images=None if self.recipe.train.tune else image.see(pixels),
+            pixels=pixels if self.recipe.train.tune else None,
             texts=texts,
             negatives=negatives,
             negative_owner=drawn.negative_owner,

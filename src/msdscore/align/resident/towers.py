@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.encoders.aligned.towers.base import Features, ImageTower, TextTower
+from msdscore.encoders.mini.lite2 import Lite2, Maps
 from msdscore.errors import ConfigError
 
 
@@ -21,6 +22,13 @@ class DeviceImages(Protocol):
     @property
     def side(self) -> int:
         """Pixels of a side of the squares that it reads."""
+
+    @property
+    def network(self) -> Lite2:
+        """The frozen network."""
+
+    def arrange(self, maps: Maps) -> Features:
+        """Features of the network's maps; the layout is empty."""
 
     def see(self, pixels: Float[Tensor, "batch 3 side side"]) -> Features:
         """Raw features of pictures, values from 0 to 255; the layout is empty."""

@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from msdscore.align.recipe import Recipe
 from msdscore.align.recipe_file import load_recipe
+from msdscore.align.resident.trunk import tuned_tensors
 from msdscore.align.run.folder import CONFIG
 from msdscore.align.run.towers import read_known_towers
 from msdscore.encoders.aligned.heads import AlignedHeads
@@ -116,8 +117,18 @@ def averaged_weights(run: Path) -> tuple[dict[str, torch.Tensor], Progress]:
     return load_file(folder / _AVERAGE), Progress(**state)
 
 
-def read_run(run: Path) -> tuple[Recipe, AlignedHeads, int]:
-    """The recipe of a run, its heads as they are judged and exported, and the step that they are of.
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A run as it is judged and exported: recipe, averaged heads, their step, tuned tensors of the image network."""
+
+    recipe: Recipe
+    heads: AlignedHeads
+    step: int
+    trunk: dict[str, torch.Tensor]
+
+
+def read_run(run: Path) -> FinishedRun:
+    """The averaged weights of a run with its recipe.
 
     Raises:
         RunError: the folder holds no run with a checkpoint.
@@ -130,7 +141,7 @@ def read_run(run: Path) -> tuple[Recipe, AlignedHeads, int]:
     heads = AlignedHeads(recipe.heads, known.image, known.text)
     own = {name.removeprefix(_HEADS): value for name, value in weights.items() if name.startswith(_HEADS)}
     heads.load_state_dict(own)
-    return recipe, heads.eval().requires_grad_(False), progress.step
+    return FinishedRun(recipe, heads.eval().requires_grad_(False), progress.step, tuned_tensors(weights))
 
 
 def _moments(parts: Trained) -> dict[str, torch.Tensor]:

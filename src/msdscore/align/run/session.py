@@ -13,9 +13,11 @@ from msdscore.align.losses.objective import Setting
 from msdscore.align.losses.reconstruction import load_language_model
 from msdscore.align.processes import World
 from msdscore.align.recipe import Recipe
+from msdscore.align.resident.towers import device_towers
+from msdscore.align.resident.trunk import TunedTrunk
 from msdscore.align.run.batches import BatchSource, ReadingOptions, open_batches
 from msdscore.align.run.checkpoint import Progress, Trained, checkpoints, restore
-from msdscore.align.run.towers import Towers, open_towers, remember_towers
+from msdscore.align.run.towers import Towers, open_towers, remember_towers, tune_towers
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,13 @@ class Session:
         return cast(Aligner, self.trained.average.module)
 
     @property
+    def averaged_towers(self) -> Towers:
+        """The towers as they are judged: with averaged weights where the image network is trained too."""
+        if self.averaged.trunk is None:
+            return self.towers
+        return tune_towers(self.towers, self.averaged.trunk.state_dict())
+
+    @property
     def steps_per_epoch(self) -> int:
         """Optimiser steps in one epoch, at least one."""
         return max(1, self.batches.per_epoch // self.recipe.train.accumulate)
@@ -78,7 +87,11 @@ def start_session(
     )
     batches = open_batches(recipe, pairs, towers, reading, world=world, device=device)
     width = 0 if language is None else language.width
-    aligner = seeded_aligner(recipe, known.image, known.text, language_width=width, words=batches.words).to(device)
+    aligner = seeded_aligner(recipe, known.image, known.text, language_width=width, words=batches.words)
+    if recipe.train.tune:
+        network = device_towers(*towers)[0]
+        aligner.trunk = TunedTrunk(network.network, recipe.train.tune, network.arrange)
+    aligner.to(device)
     trained = Trained(aligner, moving_average(aligner, recipe.train.average), make_optimiser(aligner, recipe.train))
     found = checkpoints(run) if options.resume else []
     progress = restore(found[-1], trained) if found else Progress()

@@ -1,10 +1,12 @@
 """The frozen towers of a run: how they are opened, what is written down of them, and that they stay the same."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from msdscore.align.processes import World, wait
 from msdscore.align.recipe import Recipe
@@ -12,6 +14,7 @@ from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.aligned.specs import plain, read_spec
 from msdscore.encoders.aligned.towers.base import ImageTower, TextTower, TowerPlace
 from msdscore.encoders.aligned.towers.load import load_towers, tower_dims
+from msdscore.encoders.aligned.towers.mini import Lite2Images
 from msdscore.encoders.loading.hashing import files_sha256, verify_files
 from msdscore.errors import RunError
 from msdscore.io.atomic import replacing
@@ -44,6 +47,16 @@ def reopen_towers(run: Path, recipe: Recipe, device: torch.device) -> Towers:
     verify_files(towers[0].files, known.image_sha256, source=recipe.image.source)
     verify_files(towers[1].files, known.text_sha256, source=recipe.text.source)
     return towers
+
+
+def tune_towers(towers: Towers, tensors: Mapping[str, Tensor]) -> Towers:
+    """The towers with some tensors of the image network replaced; without tensors they stay as they are."""
+    if not tensors:
+        return towers
+    image, text = towers
+    if not isinstance(image, Lite2Images):
+        raise AssertionError("only the image network of mini can be tuned")
+    return image.tuned(tensors), text
 
 
 def read_known_towers(run: Path) -> KnownTowers:

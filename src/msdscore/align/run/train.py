@@ -168,7 +168,7 @@ class _Run:
         found = 0.0
         if self._world.is_first:
             local = spec.stop_on == "local"
-            judged = embed_pairs(val, s.towers, s.averaged.heads, chunk=spec.tower_batch, local=local)
+            judged = embed_pairs(val, s.averaged_towers, s.averaged.heads, chunk=spec.tower_batch, local=local)
             cosine = retrieval_by_cosine(judged)
             watched = retrieval_by_local(judged) if local else cosine
             found = watched.mean
