@@ -1,6 +1,7 @@
 """Encoders by name: rows, plugins, folders, and answers to names that do not exist."""
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -181,3 +182,23 @@ def test_a_plugin_cannot_take_over_a_name(plugin):
     with pytest.warns(PluginWarning, match="a plugin's encoder 'toy' is ignored: the name is taken"):
         rows = {row.name: row for row in list_encoders()}
     assert rows["toy"].loader == TOY
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("clip-vit-base-patch32", "clip-b32"),
+        ("clip_vit_large_patch14_336", "clip-l14-336"),
+        ("ViT-B/32", "clip-b32"),
+        ("ViT-L/14@336", "clip-l14-336"),
+        ("siglip-so400m-patch14-384", "siglip-so400m"),
+        ("Qwen2.5-VL-7B", "qwen2.5-vl-7b"),
+        ("blip-itm-base-coco", "blip-itm-base"),
+        ("clip-vit-base-patch23", "clip-b32"),
+    ],
+)
+def test_other_names_of_an_encoder_lead_to_its_short_name(name, meant):
+    with pytest.raises(
+        UnknownNameError, match=rf"unknown encoder '{re.escape(name)}'. Did you mean '{re.escape(meant)}'"
+    ):
+        find_row(name)

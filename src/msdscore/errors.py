@@ -17,7 +17,7 @@ Messages say what was expected, what came, and what to do.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from types import ModuleType
 
@@ -74,15 +74,15 @@ def shortened(text: str, limit: int = 120) -> str:
     return f"{text[: limit - end - 3]} … {text[-end:]}"
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a name that does not exist, with the nearest known ones.
+def unknown_name(kind: str, name: str, known: Iterable[str], *, near: Sequence[str] = ()) -> UnknownNameError:
+    """The error for a name that does not exist, with the nearest known ones, or those that a caller knows to be `near`.
 
     >>> unknown_name("encoder", "clip-l41", ["clip-l14", "toy"])
     UnknownNameError("unknown encoder 'clip-l41'. Did you mean 'clip-l14'? Known: clip-l14, toy")
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=2, cutoff=0.6)
-    guess = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+    guesses = near or difflib.get_close_matches(name, names, n=2, cutoff=0.6)
+    guess = f" Did you mean {' or '.join(map(repr, guesses))}?" if guesses else ""
     return UnknownNameError(f"unknown {kind} {shortened(name)!r}.{guess} Known: {', '.join(names) or 'none'}")
 
 

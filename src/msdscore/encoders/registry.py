@@ -1,7 +1,9 @@
 """Encoders by name: list them, load one, add your own."""
 
+import re
 import warnings
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from functools import reduce
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -20,6 +22,7 @@ __all__ = ["EncoderRow", "PluginWarning", "find_row", "list_encoders", "load_enc
 GROUP = "msdscore.encoders"
 
 _registered: dict[str, EncoderRow] = {}
+_CLIP_SIZE = re.compile(r"clip-vit-(base|large)-patch(\d+)(-\d+)?")
 
 
 class PluginWarning(UserWarning):
@@ -71,11 +74,16 @@ def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
     scheme, _, rest = name.partition(":")
     if rest and scheme in SCHEMES:
         return EncoderRow(name=name, loader=SCHEMES[scheme], family=scheme, source=rest)
-    if (name and Path(name).expanduser().is_dir()) or looks_like_hub_name(name):
+    if name and Path(name).expanduser().is_dir():
+        return _row_of_checkpoint(name, revision)
+    meant = _same_by_another_name(name, known.values())
+    if meant:
+        raise unknown_name("encoder", name, known, near=meant)
+    if looks_like_hub_name(name):
         return _row_of_checkpoint(name, revision)
     if name.startswith((".", "/", "~")):
         raise WeightsError(f"there is no folder {name!r}; give an existing folder, a hub name or a short name")
-    raise unknown_name("encoder", name, known)
+    raise unknown_name("encoder", name, known, near=_near(name, known.values()))
 
 
 def load_encoder(
@@ -95,6 +103,37 @@ def load_encoder(
     chosen = {**row.options, **options}
     encoder: Encoder = loader(row.source, name=name, revision=revision, device=device, dtype=dtype, **chosen)
     return encoder
+
+
+def _same_by_another_name(name: str, rows: Iterable[EncoderRow]) -> list[str]:
+    """Short names of encoders that other people call so: the end of a hub name, or the paper's `ViT-B/32`."""
+    plain = _plain(name)
+    return [row.name for row in rows if plain and plain in {_plain(other) for other in _other_names(row)}][:2]
+
+
+def _near(name: str, rows: Iterable[EncoderRow]) -> list[str]:
+    """Short names whose own spelling, or whose other names', is nearest."""
+    spelled = {_plain(other): row.name for row in rows for other in (*_other_names(row), row.name)}
+    found = get_close_matches(_plain(name), spelled, n=4, cutoff=0.6)
+    return list(dict.fromkeys(spelled[near] for near in found))[:2]
+
+
+def _other_names(row: EncoderRow) -> tuple[str, ...]:
+    end = row.source.rpartition("/")[2]
+    found = _CLIP_SIZE.fullmatch(end)
+    if found is None or row.source.startswith("package:"):
+        return (end,) if row.source and not row.source.startswith("package:") else ()
+    size, patch, pixels = found[1][0].upper(), found[2], found[3] or ""
+    return (
+        end,
+        f"ViT-{size}/{patch}{pixels}",
+        f"ViT-{size}/{patch}{pixels.replace('-', '@')}",
+        f"clip-vit-{size}-{patch}",
+    )
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
 def _own_rows() -> dict[str, EncoderRow]:
