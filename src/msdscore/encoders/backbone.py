@@ -15,6 +15,8 @@ from msdscore.core.sphere import masked_mean, real_points, unit
 from msdscore.encoders.base import Embeddings, PatchLayout, Prepared, TokenLayout
 from msdscore.encoders.loading.checkpoints import Checkpoint
 from msdscore.encoders.loading.transformers import load_model
+from msdscore.encoders.table import languages_of
+from msdscore.encoders.text.warnings import text_warnings
 from msdscore.encoders.vision.preprocessing import whole_picture
 from msdscore.errors import ConfigError, require, unknown_name
 
@@ -122,6 +124,7 @@ class Identity:
     placement: Placement
     options: SharedOptions
     choices: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()  # that it reads; none: as the table of encoders says
 
     @property
     def signature(self) -> str:
@@ -191,7 +194,11 @@ class Backbone(ABC):
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Tokens and pooled vectors; `layout` holds one `TokenLayout` per item."""
         _require_items(texts, "caption")
-        return self._finish(self._read(texts))
+        found = self._finish(self._read(texts))
+        english = (self._identity.languages or languages_of(self.name)) == ("en",)
+        return replace(
+            found, layout=tuple(_warned(*one, english=english) for one in zip(texts, found.layout, strict=True))
+        )
 
     @abstractmethod
     def _see(self, images: Sequence[Prepared]) -> States:
@@ -228,6 +235,12 @@ def compile_towers(options: SharedOptions, *towers: Any) -> None:
         raise ConfigError(f"compile must be empty or one of {', '.join(sorted(known))}, got {options.compile!r}")
     for tower in towers:
         tower.compile(backend=options.compile)
+
+
+def _warned(text: str, layout: PatchLayout | TokenLayout, *, english: bool) -> PatchLayout | TokenLayout:
+    """The layout with what the text alone says; what its tokens say stands there already."""
+    found = text_warnings(text, english=english)
+    return replace(layout, warnings=(*found, *layout.warnings)) if found else layout
 
 
 def _require_items(items: Sequence[object], kind: str) -> None:

@@ -110,6 +110,8 @@ def load_blip(
         model=model,
         backend=backend,
         preprocessing=square_preprocessing(checkpoint, int(model.config.vision_config.image_size)),
-        reading=Reading(context, prefix, suffix, int(tokenizer.pad_token_id), chosen.long_text),
+        reading=Reading(
+            context, prefix, suffix, int(tokenizer.pad_token_id), chosen.long_text, unknown=tokenizer.unk_token_id
+        ),
     )
     return BlipEncoder(parts, Identity(name, checkpoint.signed(name), placement, chosen, chosen.bits_choice))

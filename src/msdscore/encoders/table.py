@@ -241,5 +241,15 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+
+def languages_of(name: str) -> tuple[str, ...]:
+    """The languages that an encoder reads, by its short name or its source; none where they are not known.
+
+    >>> languages_of("clip-b32"), languages_of("models/mine")
+    (('en',), ())
+    """
+    return next((row.languages for row in ROWS if name in (row.name, row.source)), ())
+
+
 # What stands before the colon of a name -> the loader that understands the rest.
 SCHEMES: Mapping[str, str] = MappingProxyType({"open_clip": _OPEN_CLIP})

@@ -119,7 +119,8 @@ def load_aligned(
         )
     placement = place(device, str(config.get("dtype", "auto")) if dtype == "auto" else dtype)
     parts = _parts(checkpoint, config, placement, chosen)
-    return AlignedEncoder(parts, Identity(name, checkpoint.signed(name), placement, chosen))
+    languages = ("en",) if config["text"].get("kind") == "mini" else ()
+    return AlignedEncoder(parts, Identity(name, checkpoint.signed(name), placement, chosen, languages=languages))
 
 
 def _parts(

@@ -110,7 +110,7 @@ def _split(x: Float[Tensor, "batch positions 384"]) -> Float[Tensor, "batch head
 
 def reading(long_text: str) -> Reading:
     """How captions are laid out for it."""
-    return Reading(CONTEXT, (CLS,), (SEP,), PAD, long_text)
+    return Reading(CONTEXT, (CLS,), (SEP,), PAD, long_text, unknown=UNKNOWN)
 
 
 def read_tokenizer() -> Any:

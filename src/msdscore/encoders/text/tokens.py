@@ -12,8 +12,11 @@ from torch import Tensor
 
 from msdscore.core.sphere import unit
 from msdscore.encoders.base import TokenLayout
+from msdscore.encoders.text.warnings import token_warnings
 from msdscore.encoders.text.windows import Span, Window, plan_cut, plan_windows
 
+# No caption is longer; a whole book would take minutes.
+MOST_TOKENS = 4096
 # Half of a pair alone cannot be encoded as UTF-8; one character replaces one, so that spans stay true.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -37,11 +40,17 @@ class Reading:
     pad: int
     long_text: str = "window"  # or "cut"
     full: bool = False  # every window is padded to the whole context, for towers that read their padding
+    unknown: int | None = None  # the token of everything that the vocabulary does not hold
 
     @property
     def room(self) -> int:
         """Tokens of a caption that fit into one window."""
         return self.context - len(self.prefix) - len(self.suffix)
+
+    @property
+    def most(self) -> int:
+        """Tokens of a caption that are read at all, in however many windows."""
+        return max(self.room, MOST_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +149,7 @@ def pack(captions: Sequence[Tokens], reading: Reading) -> TextBatch:
         position=_padded(positions, fill=0),
         mask=_padded([[1] * len(row) for row in windows], fill=0).bool(),
         windows=Windows(_own(plans), _shares(plans)),
-        layout=tuple(_layout(caption, plan) for caption, plan in zip(captions, plans, strict=True)),
+        layout=tuple(_layout(caption, plan, reading) for caption, plan in zip(captions, plans, strict=True)),
     )
 
 
@@ -165,12 +174,14 @@ def join_windows(pooled: Float[Tensor, "windows dim"], windows: Windows) -> Floa
 def _plan(caption: Tokens, reading: Reading) -> tuple[Window, ...]:
     if reading.long_text == "cut":
         return plan_cut(len(caption.ids), room=reading.room)
-    return plan_windows(caption.text, caption.spans, room=reading.room)
+    return plan_windows(caption.text, caption.spans[: reading.most], room=reading.room)
 
 
-def _layout(caption: Tokens, plan: Sequence[Window]) -> TokenLayout:
+def _layout(caption: Tokens, plan: Sequence[Window], reading: Reading) -> TokenLayout:
     kept = plan[-1].last
-    return TokenLayout(spans=caption.spans[:kept], windows=len(plan), cut=len(caption.ids) - kept)
+    cut = len(caption.ids) - kept
+    notes = token_warnings(caption.text, caption.ids, caption.spans, unknown=reading.unknown)
+    return TokenLayout(spans=caption.spans[:kept], windows=len(plan), cut=cut, warnings=notes)
 
 
 def _places(plans: Sequence[Sequence[Window]], *, lead: int) -> tuple[list[list[int]], list[list[int]]]:

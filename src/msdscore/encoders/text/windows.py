@@ -123,8 +123,12 @@ def _keep_once(ranges: Sequence[Span], count: int) -> tuple[Window, ...]:
         start, stop = ranges[number]
         return min(token - start, stop - 1 - token)
 
-    # max takes the first of equals: the earlier window wins a tie.
-    owners = [max(range(len(ranges)), key=lambda number: margin(number, token)) for token in range(count)]
+    starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
+    # max takes the first of equals: the earlier window wins a tie. Both ends rise from window to window.
+    owners = [
+        max(range(bisect_right(stops, token), bisect_right(starts, token)), key=lambda number: margin(number, token))
+        for token in range(count)
+    ]
     windows = []
     for number, tokens in groupby(range(count), key=owners.__getitem__):
         kept = list(tokens)

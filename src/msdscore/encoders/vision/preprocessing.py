@@ -20,6 +20,7 @@ from msdscore.errors import WeightsError
 
 # Above this many pixels only the cropped part is resized: a 1 x 20000 picture would grow to gigabytes.
 _RESIZE_LIMIT = 2**24
+_TINY = 32  # pixels of a side under which hardly anything can be seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,8 @@ def cell_layout(where: View, *, columns: Float[Tensor, "columns 2"], rows: Float
     top, left = torch.meshgrid(ys[:, 0], xs[:, 0], indexing="ij")
     bottom, right = torch.meshgrid(ys[:, 1], xs[:, 1], indexing="ij")
     boxes = torch.stack([left, top, right, bottom], dim=-1).reshape(-1, 4)
-    return PatchLayout(size=where.size, grid=(len(rows), len(columns)), boxes=boxes)
+    tiny = (f"tiny picture: {where.size[0]} x {where.size[1]} pixels",) if min(where.size) < _TINY else ()
+    return PatchLayout(size=where.size, grid=(len(rows), len(columns)), boxes=boxes, warnings=tiny)
 
 
 def _edges(cells: int, cell: float) -> Float[Tensor, "cells 2"]:

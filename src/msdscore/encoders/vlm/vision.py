@@ -218,4 +218,4 @@ def _unsquared(where: View, grid: Size, patch: int) -> PatchLayout:
     layout = patch_layout(replace(where, size=(side, side)), grid, (patch, patch))
     shift = torch.tensor([(side - size[0]) // 2, (side - size[1]) // 2] * 2)
     limit = torch.tensor(size * 2)
-    return PatchLayout(size, layout.grid, (layout.boxes - shift).clamp(min=torch.zeros(4), max=limit))
+    return replace(layout, size=size, boxes=(layout.boxes - shift).clamp(min=torch.zeros(4), max=limit))
