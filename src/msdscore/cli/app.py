@@ -14,6 +14,7 @@ from msdscore.cli.demo import demo
 from msdscore.cli.encoders import encoders
 from msdscore.cli.explain import explain
 from msdscore.cli.metrics import metrics
+from msdscore.cli.progress import be_quiet
 from msdscore.cli.report import report
 from msdscore.cli.score import score
 from msdscore.cli.serve import serve
@@ -24,7 +25,6 @@ from msdscore.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Judge image captions without references, and see which words the picture does not support.",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -57,8 +57,12 @@ def top(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Only results and errors: no progress, no notes.")
+    ] = False,
 ) -> None:
     """Options of the whole program."""
+    be_quiet(quiet)
 
 
 def main() -> None:

@@ -2,10 +2,27 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from msdscore.align.run.session import Event
+
+
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
+
+
+def be_quiet(wanted: bool) -> None:
+    """What `--quiet` says, for the rest of this command."""
+    _QUIET.set(wanted)
+
+
+def tell(text: str) -> None:
+    """A line for people on standard error; none with `--quiet`. Errors are told in any case."""
+    import typer
+
+    if not _QUIET.get():
+        typer.echo(text, err=True)
 
 
 @contextmanager
@@ -22,7 +39,7 @@ def bar(what: str) -> Iterator[Callable[[int, int], None]]:
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, disable=_QUIET.get() or not console.is_terminal) as progress:
         task = progress.add_task(what, total=None, rate="")
 
         def show(done: int, total: int) -> None:
@@ -42,7 +59,7 @@ def events() -> "Iterator[Callable[[Event], None]]":
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(
-        *columns, TextColumn("{task.fields[values]}"), console=console, disable=not console.is_terminal
+        *columns, TextColumn("{task.fields[values]}"), console=console, disable=_QUIET.get() or not console.is_terminal
     ) as bars:
         tasks: dict[str, Any] = {}
 

@@ -34,6 +34,7 @@ def report(
     revision: options.Revision = None,
 ) -> None:
     """Make one self-contained page about a scored file: plots, worst captions, captioners, every row."""
+    from msdscore.cli.progress import tell
     from msdscore.report.build import Wishes, build
 
     scorer: Scorer | None = None
@@ -45,5 +46,5 @@ def report(
     made = build(results, output, Wishes(images=images, rows=rows, show=show, title=title), scorer=scorer)
     if made.unseen:
         first = "; ".join(list(dict.fromkeys(made.unseen))[:3])
-        typer.echo(f"{len(made.unseen)} cards have no picture: {first}", err=True)
-    typer.echo(f"{made.rows} rows, {made.failed} failed, {made.explained} explained -> {output}", err=True)
+        tell(f"{len(made.unseen)} cards have no picture: {first}")
+    tell(f"{made.rows} rows, {made.failed} failed, {made.explained} explained -> {output}")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 study = typer.Typer(no_args_is_help=True, help="Studies of the score's explanations on a benchmark of pairs.")
 
+BENCHMARK = "sugarcrepe"
 Root = Annotated[Path, typer.Option("--root", help="Folder of SugarCrepe: its JSON files, or its rows form.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="How many pairs at most, drawn by the seed.")]
 Seed = Annotated[int, typer.Option(help="Of the draw and of random regions.")]
@@ -86,11 +87,12 @@ def _prepare(
 ) -> "tuple[Pipeline, list[Pair]]":
     from msdscore.benchmarks.registry import load
 
-    pairs = list(load("sugarcrepe", root).items)
-    scorer = options.make_scorer(
+    # As `bench` does: the folder of the benchmark itself, or the one above it; released files or rows.
+    pairs = list(load(BENCHMARK, root / BENCHMARK if (root / BENCHMARK).is_dir() else root).items)
+    spec = options.make_spec(
         encoder, preset, change, encoder_options=[], bank=bank, batch_size=batch_size, max_pixels=None, device=device
     )
-    return scorer.pipeline, pairs
+    return spec.build(), pairs
 
 
 def _bar(what: str) -> AbstractContextManager[Callable[[int, int], None]]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -16,37 +17,65 @@ MARKED_NATS = 0.5  # words within this of what a background picture would give s
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """One line a row, the chosen columns."""
+    """One line per row, the chosen columns."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column.replace("_", " "), no_wrap=column == columns[0])
     for row in rows:
         table.add_row(*(_text(row.get(column)) for column in columns))
-    Console().print(table)
+    console().print(table)
 
 
 def fields_table(row: Mapping[str, Any]) -> None:
-    """One line a field."""
+    """One line per field."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in row.items():
         if value not in (None, "", {}, ()):
             table.add_row(name.replace("_", " "), _text(value))
-    Console().print(table)
+    console().print(table)
 
 
 def grid_table(grid: "Grid") -> None:
-    """A grid of results with its title above and its notes below; a pipe gets lines that are never cut."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=10_000)
-    table = Table(box=None, header_style="bold", pad_edge=False, title=grid.title, title_justify="left")
-    for place, column in enumerate(grid.columns):
-        table.add_column(column.replace("/", " "), justify="right" if place else "left", no_wrap=place == 0)
-    for place, row in enumerate(grid.rows):
-        table.add_row(*(Text(cell, style="bold" if (place, at) in grid.best else "") for at, cell in enumerate(row)))
-    console.print(table)
+    """A grid of results with its title above and its notes below.
+
+    On a terminal that is too narrow the columns go into several tables, each with the names of the rows; no number is
+    ever folded or cut.
+    """
+    place = console()
+    for number, columns in enumerate(_fitting(grid, place.width)):
+        title = grid.title if number == 0 else None
+        table = Table(box=None, header_style="bold", pad_edge=False, title=title, title_justify="left")
+        for at in columns:
+            table.add_column(_title(grid.columns[at]), justify="right" if at else "left", no_wrap=True)
+        for line, row in enumerate(grid.rows):
+            table.add_row(*(Text(row[at], style="bold" if (line, at) in grid.best else "") for at in columns))
+        place.print(table)
     for note in grid.notes:
-        console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+        place.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def console() -> Console:
+    """Where tables go; a pipe or a file gets lines that are never folded or cut."""
+    place = Console()
+    return place if place.is_terminal else Console(width=10_000)
+
+
+def _fitting(grid: "Grid", width: int) -> list[list[int]]:
+    """Numbers of the columns of each table, as many as fit beside the first."""
+    wide = [
+        max(cell_len(text) for text in (_title(column), *(row[at] for row in grid.rows))) + 1
+        for at, column in enumerate(grid.columns)
+    ]
+    tables: list[list[int]] = [[0]]
+    for at in range(1, len(wide)):
+        if len(tables[-1]) > 1 and sum(wide[one] for one in tables[-1]) + wide[at] > width:
+            tables.append([0])
+        tables[-1].append(at)
+    return tables
+
+
+def _title(column: str) -> str:
+    return column.replace("/", " ")
 
 
 def _text(value: Any) -> str:
@@ -67,7 +96,7 @@ def demo_table(shown: "Sequence[Shown]") -> None:
             name = f"[bold]{one.photograph.name}[/]" if place == 0 else ""
             table.add_row(name, f"{item.score.soft_msd:+.3f}", f"[dim]{kind}[/]", _marked(item))
         table.add_row()
-    Console().print(table)
+    console().print(table)
 
 
 def _marked(item: "Explanation") -> Text:

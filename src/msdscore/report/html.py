@@ -80,8 +80,11 @@ def _mean(results: Results, name: str) -> Interval | None:
     return bootstrap_mean(values[good], clusters=np.array(labels)[good], how=HOW)
 
 
-def _interval(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else [interval.value, interval.low, interval.high]
+def _interval(interval: Interval | None) -> list[float | None] | None:
+    """Value and ends; an end that is not known, as of a single picture, is null."""
+    if interval is None:
+        return None
+    return [end if np.isfinite(end) else None for end in (interval.value, interval.low, interval.high)]
 
 
 def _standing(one: Standing) -> dict[str, Any]:

@@ -327,15 +327,15 @@ function captioners() {
   const list = data.systems[state.metric] || [];
   $("captioners").hidden = !list.length;
   if (!list.length) return;
-  const lowest = Math.min(...list.map((one) => one.mean[1])), wide = Math.max(...list.map((one) => one.mean[2])) - lowest || 1;
+  const ends = list.flatMap((one) => one.mean).filter((end) => end !== null), lowest = Math.min(...ends), wide = Math.max(...ends) - lowest || 1;
   const head = make("tr"), better = data.lower.includes(state.metric) ? "lower is better" : "higher is better";
   for (const name of ["captioner", "captions", "mean " + names[state.metric] + " [95 %], " + better, "", "difference to the best [95 %]", "shared pictures"]) head.append(make("th", "", name));
   document.querySelector("#captioners thead").replaceChildren(head);
-  const text = (interval) => (interval ? show(interval[0]) + " [" + show(interval[1]) + ", " + show(interval[2]) + "]" : "");
+  const text = (interval) => (interval ? show(interval[0]) + (interval[1] === null ? "" : " [" + show(interval[1]) + ", " + show(interval[2]) + "]") : "");
   document.querySelector("#captioners tbody").replaceChildren(...list.map((one) => {
     const row = make("tr"), range = make("td"), bar = make("div", "range"), line = make("i"), dot = make("b");
     const at = (value) => (100 * (value - lowest)) / wide + "%";
-    line.style.left = at(one.mean[1]); line.style.width = (100 * (one.mean[2] - one.mean[1])) / wide + "%"; dot.style.left = at(one.mean[0]);
+    if (one.mean[1] !== null) { line.style.left = at(one.mean[1]); line.style.width = (100 * (one.mean[2] - one.mean[1])) / wide + "%"; } dot.style.left = at(one.mean[0]);
     bar.append(line, dot); range.append(bar);
     row.append(make("td", "", one.system), make("td", "", one.captions), make("td", "", text(one.mean)), range, make("td", "", text(one.behind)), make("td", "", one.behind ? one.shared : ""));
     row.addEventListener("click", () => { $("system").value = state.system = state.system === one.system ? "" : one.system; refresh(); });
@@ -369,7 +369,7 @@ function refresh() {
 }
 
 function start() {
-  const failed = data.texts.error.filter(Boolean).length, mean = (name) => data.means[name] && names[name] + arrow(name) + " " + show(data.means[name][0], 3) + " [" + show(data.means[name][1], 3) + ", " + show(data.means[name][2], 3) + "]";
+  const failed = data.texts.error.filter(Boolean).length, mean = (name) => data.means[name] && names[name] + arrow(name) + " " + show(data.means[name][0], 3) + (data.means[name][1] === null ? "" : " [" + show(data.means[name][1], 3) + ", " + show(data.means[name][2], 3) + "]");
   $("summary").textContent = [total.toLocaleString("en") + " rows", failed.toLocaleString("en") + " with errors", ...["msd", "similarity", "coverage", "support"].map(mean).filter(Boolean)].join("  ·  ");
   $("metric").append(...Object.keys(names).filter((name) => numbers[name]).map((name) => { const option = make("option", "", names[name] + arrow(name)); option.value = name; return option; }));
   if (data.texts.system) {

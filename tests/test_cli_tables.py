@@ -1,0 +1,67 @@
+"""Tables and notes of the command line: nothing folded or cut, silence where it is asked for."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from bench_sets import make_sugarcrepe
+from coloured_pairs import two_coloured
+from msdscore.benchmarks.results.grids import Grid
+from msdscore.cli import tables
+from msdscore.cli.app import app
+
+COLUMNS = ("metric", *(f"figure number {number}" for number in range(8)))
+ROWS = (("soft-msd", *(f"{number}.5 [1.0, 9.0]" for number in range(8))), ("msd", *["1.0"] * 8))
+
+
+def printed(monkeypatch, width):
+    place = StringIO()
+    monkeypatch.setattr(tables, "console", lambda: Console(file=place, width=width))
+    tables.grid_table(Grid("a title", COLUMNS, ROWS, ("a note " * 30,)))
+    return place.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_narrow_terminal_gets_several_tables_and_no_folded_number(monkeypatch, width):
+    text = printed(monkeypatch, width)
+    lines = text.splitlines()
+    for number in range(8):
+        (line,) = [line for line in lines if f"{number}.5 [1.0, 9.0]" in line]
+        assert line.startswith("soft-msd")
+    assert sum(line.startswith("metric") for line in lines) == {200: 1, 80: 2, 60: 3}[width]
+    assert "…" not in text
+
+
+def test_a_pipe_gets_whole_lines():
+    result = CliRunner().invoke(app, ["encoders"])
+    assert result.exit_code == 0
+    rows = result.output.strip().splitlines()
+    from msdscore import list_encoders
+
+    assert len(rows) == len(list_encoders()) + 1
+
+
+def test_quiet_leaves_results_and_errors(tmp_path):
+    two_coloured("green", "red").save(tmp_path / "p.png")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"image": "p.png", "caption": "green"}\n')
+    score = ["score", str(rows), "-o", str(tmp_path / "out.parquet"), "-e", "toy"]
+    assert CliRunner().invoke(app, score).exit_code == 0
+    report = ["report", str(tmp_path / "out.parquet"), "-o", str(tmp_path / "r.html")]
+    assert "1 rows, 0 failed" in CliRunner().invoke(app, report).stderr
+    assert CliRunner().invoke(app, ["--quiet", *report]).stderr == ""
+
+
+def test_shell_completion_is_there():
+    result = CliRunner().invoke(app, ["--help"])
+    assert "--install-completion" in result.output
+    assert "--quiet" in result.output
+
+
+def test_studies_read_what_benchmarks_read(tmp_path):
+    make_sugarcrepe(tmp_path)
+    answer = CliRunner().invoke(app, ["study", "localisation", "--root", str(tmp_path), "-e", "toy"])
+    assert answer.exit_code == 0, answer.output
+    assert "| replace_att |" in answer.output
