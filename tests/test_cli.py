@@ -1,5 +1,7 @@
+import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -112,7 +114,7 @@ def test_json_is_there_with_an_output_too(red, tmp_path):
 def test_places_that_cannot_be_used_are_one_line(red, tmp_path):
     for arguments, line in (
         (["score", red, "-e", "toy"], "red.png: a picture is scored with its captions: msdscore score IMAGE CAPTION…"),
-        (["score", red, "red", "-e", "toy", "-o", tmp_path / "none" / "x.csv"], "cannot be written (No such file"),
+        (["score", red, "red", "-e", "toy", "-o", red / "x.csv"], "cannot be written ("),
         (["demo", "-e", "toy", "-o", red], "red.png: File exists; check the path, its rights and the disk"),
     ):
         answer = msdscore(*arguments)
@@ -156,3 +158,80 @@ def test_a_mistake_in_the_library_is_not_hidden(monkeypatch, red):
     result = CliRunner().invoke(app, ["score", str(red), "x", "-e", "toy"])
     assert isinstance(result.exception, ZeroDivisionError)
     assert not isinstance(result.exception, MSDScoreError)
+
+
+def write_rows(path, *rows):
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_failed_rows_are_named_and_a_finished_run_says_so(red, tmp_path):
+    bad = [{"image": f"gone{i}.png", "caption": "red"} for i in range(5)]
+    rows = write_rows(tmp_path / "rows.jsonl", {"image": "red.png", "caption": "red", "msd": 1}, *bad)
+    command = ["score", rows, "-e", "toy", "-o", tmp_path / "out.tsv"]
+    first = msdscore(*command)
+    assert first.returncode == 3
+    assert first.stderr.splitlines()[0].endswith("6 rows, 5 failed -> " + str(tmp_path / "out.tsv"))
+    assert "row 1: " in first.stderr
+    assert "gone0.png: no such file" in first.stderr
+    assert "and 2 more; the column error of the output has all" in first.stderr
+    assert "the input's own column msd is kept as input_msd" in first.stderr
+    again = msdscore(*command)
+    assert again.returncode == 3
+    assert again.stderr.splitlines()[0].endswith("already finished, nothing to do")
+    assert again.stderr.splitlines()[-1] == first.stderr.splitlines()[-1]
+    Image.new("RGB", (40, 40), "red").save(tmp_path / "gone3.png")
+    facts = json.loads(msdscore(*command, "--json").stdout)
+    assert (facts["rows"], facts["failed"]) == (6, 4)
+
+
+def test_columns_prefix_and_compressed_input(red, tmp_path):
+    rows = [{"Photo": "red.png", "alt text": "red", "nr": "a", "image": "wrong.png"}]
+    with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
+        file.write(json.dumps(rows[0]))
+    options = ["--image-column", "photo", "--caption-column", "alt text", "--id-column", "nr", "--prefix", "toy_"]
+    answer = msdscore("score", tmp_path / "rows.jsonl.gz", "-e", "toy", *options)
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert {name: found[name] for name in rows[0]} == rows[0]
+    assert found["toy_error"] is None
+    wrong = msdscore("score", tmp_path / "rows.jsonl.gz", "-e", "toy", "--caption-column", "alttext")
+    assert wrong.returncode == 2
+    assert "unknown column 'alttext'. Did you mean 'alt text'?" in wrong.stderr
+
+
+def test_a_finished_run_is_not_replaced_by_one_picture(red, tmp_path):
+    output = tmp_path / "out.parquet"
+    rows = write_rows(tmp_path / "rows.jsonl", *[{"image": "red.png", "caption": f"red {i}"} for i in range(9)])
+    assert msdscore("score", rows, "-e", "toy", "-o", output).returncode == 0
+    before = output.read_bytes()
+    refused = msdscore("score", red, "red", "-e", "toy", "-o", output)
+    assert refused.returncode == 2
+    assert "out.parquet: holds a finished run; choose another -o or pass --overwrite" in refused.stderr
+    assert output.read_bytes() == before
+    assert msdscore("score", red, "red", "-e", "toy", "-o", output, "--overwrite").returncode == 0
+    assert output.read_bytes() != before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stopped_run_says_how_to_go_on(red, tmp_path, number, code):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n".join(json.dumps({"image": "red.png", "caption": f"red {i} " * 50}) for i in range(20_000)))
+    output = tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "msdscore", "score", str(rows), "-e", "toy", "-o", str(output)]
+    worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("out.jsonl.parts/manifest.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    worker.send_signal(number)
+    _, errors = worker.communicate(timeout=60)
+    assert worker.returncode == code
+    assert errors.strip() == "stopped; finished parts are kept, and the same command goes on from there"
+    assert (tmp_path / "out.jsonl.parts").is_dir()
+
+
+def test_very_long_names_are_not_repeated_in_full(red):
+    for wrong in (["score", "x" * 5000 + ".jsonl"], ["score", red, "red", "-e", "y" * 5000]):
+        answer = msdscore(*wrong)
+        assert answer.returncode == 2
+        assert len(answer.stderr) < 1500

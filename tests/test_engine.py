@@ -1,21 +1,26 @@
 """Runs over files: every row kept, order kept, crashes survived, pictures read once."""
 
+import datetime
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from msdscore import MSDConfig, Scorer, load_encoder
-from msdscore.engine.local import score_rows
+from msdscore.engine.local import RunOptions, score_rows
 from msdscore.errors import ConfigError, RunError
+from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import open_rows
 from msdscore.scoring.results import COLUMNS
+from msdscore.scoring.spec import ScorerSpec
 
 COLOURS = ["red", "green", "blue", "white", "black"]
 
@@ -34,7 +39,8 @@ def make_input(folder, rows=40, name="rows.jsonl"):
 
 def run(scorer, path, output, **options):
     with open_rows(path) as source:
-        return score_rows(scorer.pipeline, source, output, **options)
+        progress = options.pop("progress", lambda done, total: None)
+        return score_rows(scorer.pipeline, source, output, RunOptions(**options), progress=progress)
 
 
 class Counting:
@@ -105,7 +111,8 @@ def test_a_second_run_over_finished_work_does_nothing(tmp_path):
     first = run(Scorer("toy"), path, output)
     before = output.stat().st_mtime_ns
     idle = Counting()
-    assert run(Scorer(idle), path, output) == first
+    again = run(Scorer(idle), path, output)
+    assert (again.rows, again.failed, again.scored, again.earlier) == (first.rows, first.failed, 0, 40)
     assert idle.pictures == 0
     assert output.stat().st_mtime_ns == before
 
@@ -183,7 +190,7 @@ def test_the_input_and_foreign_files_are_never_overwritten(tmp_path):
     (tmp_path / "link.jsonl").symlink_to(path)
     for output in (path, tmp_path / "link.jsonl"):
         for overwrite in (False, True):
-            with pytest.raises(RunError, match="is the input itself, which would be lost; choose another -o"):
+            with pytest.raises(RunError, match="is an input of this command, which would be lost; choose another"):
                 run(Scorer("toy"), path, output, overwrite=overwrite)
     assert len(path.read_text().splitlines()) == len(lines)
     with pytest.raises(ConfigError, match=r"red\.png: unknown kind of output"):
@@ -217,9 +224,9 @@ def test_kill_nine_loses_at_most_one_chunk(tmp_path):
     output = tmp_path / "out.jsonl"
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom msdscore import Scorer\n"
-        "from msdscore.engine.local import score_rows\nfrom msdscore.io.inputs.rows import open_rows\n"
+        "from msdscore.engine.local import RunOptions, score_rows\nfrom msdscore.io.inputs.rows import open_rows\n"
         "with open_rows(sys.argv[1]) as rows:\n"
-        "    score_rows(Scorer('toy').pipeline, rows, Path(sys.argv[2]), chunk_rows=5, progress=lambda d, t: time.sleep(0.02))\n"
+        "    score_rows(Scorer('toy').pipeline, rows, Path(sys.argv[2]), RunOptions(chunk_rows=5), progress=lambda d, t: time.sleep(0.02))\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", code, str(path), str(output)])
     parts = tmp_path / "out.jsonl.parts"
@@ -234,3 +241,182 @@ def test_kill_nine_loses_at_most_one_chunk(tmp_path):
     clean = tmp_path / "clean.jsonl"
     run(Scorer("toy"), path, clean, chunk_rows=5)
     assert output.read_bytes() == clean.read_bytes()
+
+
+def read_rows(output):
+    with ExitStack() as stack:
+        return [record.values for record in open_records(output, format=None, until=stack).read()]
+
+
+SUFFIXES = [".parquet", ".jsonl", ".csv", ".tsv", ".json"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_picture_replaced_behind_its_path_is_scored_again_and_no_other(tmp_path, suffix):
+    path, _ = make_input(tmp_path)
+    output, clean = tmp_path / f"out{suffix}", tmp_path / f"clean{suffix}"
+    run(Scorer("toy"), path, output, chunk_rows=8)
+    Image.new("RGB", (48, 32), "orange").save(tmp_path / "red.png")
+    counting = Counting()
+    made = run(Scorer(counting), path, output, chunk_rows=8)
+    assert (counting.pictures, made.scored, made.earlier) == (1, 8, 32)
+    run(Scorer("toy"), path, clean, chunk_rows=8)
+    assert output.read_bytes() == clean.read_bytes()
+    assert run(Scorer(counting), path, output, chunk_rows=8).scored == 0
+
+
+def test_a_resumed_run_notices_a_replaced_picture(tmp_path):
+    path, _ = make_input(tmp_path)
+    output, clean = tmp_path / "out.jsonl", tmp_path / "clean.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        run(Scorer(Counting(stop_after=3)), path, output, chunk_rows=8)
+    Image.new("RGB", (48, 32), "orange").save(tmp_path / "red.png")
+    rest = Counting()
+    run(Scorer(rest), path, output, chunk_rows=8)
+    assert rest.pictures == 3  # two that were never scored, and the new one
+    run(Scorer("toy"), path, clean, chunk_rows=8)
+    assert output.read_bytes() == clean.read_bytes()
+
+
+def test_failed_rows_are_tried_again_when_their_cause_is_gone(tmp_path):
+    path, _ = make_input(tmp_path)
+    whole, output = tmp_path / "whole.parquet", tmp_path / "out.parquet"
+    run(Scorer("toy"), path, whole, chunk_rows=8)
+    (tmp_path / "red.png").rename(tmp_path / "away.png")
+    (tmp_path / "blue.png").write_bytes(b"no picture")
+    first = run(Scorer("toy"), path, output, chunk_rows=8)
+    assert first.failed == 16
+    assert [reason[:6] for reason in first.reasons] == ["row 0:", "row 2:", "row 5:"]
+    assert "red.png: no such file" in first.reasons[0]
+    idle = Counting()
+    assert run(Scorer(idle), path, output, chunk_rows=8).reasons == first.reasons
+    assert idle.pictures == 0  # nothing has changed: nothing is tried
+    (tmp_path / "away.png").rename(tmp_path / "red.png")
+    some = run(Scorer(idle), path, output, chunk_rows=8)
+    assert (idle.pictures, some.failed, some.scored) == (1, 8, 8)
+    again = run(Scorer(idle), path, output, chunk_rows=8, retry=True)
+    assert (again.failed, again.scored) == (8, 8)
+    Image.new("RGB", (48, 32), "blue").save(tmp_path / "blue.png")
+    assert run(Scorer("toy"), path, output, chunk_rows=8).failed == 0
+    assert pq.read_table(output).equals(pq.read_table(whole))
+
+
+def test_pictures_found_by_id_may_come_later(tmp_path):
+    make_input(tmp_path)
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    rows = [{"image_id": i % 20, "caption": f"number {i}"} for i in range(60)]
+    path, output = tmp_path / "ids.json", tmp_path / "out.jsonl"
+    path.write_text(json.dumps(rows))
+    for i in range(0, 20, 2):
+        Image.new("RGB", (32, 32), (9 * i, 0, 0)).save(folder / f"{i}.png")
+
+    def score(encoder, target):
+        with open_rows(path, images=folder) as source:
+            return score_rows(Scorer(encoder).pipeline, source, target, RunOptions(chunk_rows=6))
+
+    assert score("toy", output).failed == 30
+    for i in (3, 17):
+        Image.new("RGB", (32, 32), (0, 9 * i, 0)).save(folder / f"{i}.png")
+    counting = Counting()
+    made = score(counting, output)
+    assert (made.failed, counting.pictures) == (24, 4)  # the two, and their neighbours in two chunks
+    score("toy", tmp_path / "clean.jsonl")
+    assert output.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
+
+
+def test_a_finished_run_does_not_load_the_encoder(tmp_path, monkeypatch):
+    path, _ = make_input(tmp_path)
+    output, spec = tmp_path / "out.parquet", ScorerSpec(encoder="toy")
+    with open_rows(path) as source:
+        first = score_rows(spec, source, output)
+    monkeypatch.setattr(ScorerSpec, "build", lambda self: pytest.fail("the encoder was loaded"))
+    with open_rows(path) as source:
+        again = score_rows(spec, source, output)
+        assert (again.rows, again.scored, again.earlier, again.signature) == (40, 0, 40, first.signature)
+        with pytest.raises(pytest.fail.Exception):  # other settings need the encoder to tell what differs
+            score_rows(ScorerSpec(encoder="toy", changes={"kappa": 30.0}), source, output)
+    Image.new("RGB", (48, 32), "orange").save(tmp_path / "red.png")
+    with open_rows(path) as source, pytest.raises(pytest.fail.Exception):
+        score_rows(spec, source, output)
+
+
+ODD = [
+    {"image": "red.png", "caption": "red", "msd": 7, "error": "mine", "n": 2**63, "mixed": 1, "box": {"x": 1}},
+    {"image": "red.png", "caption": "blue", "length": "long", "n": 1, "mixed": "one", "box": {"y": [1, None]}},
+    {"image": "red.png", "caption": "green", "n": 2**53 + 1, "mixed": 0.5, "flag": True, "input_msd": "also mine"},
+]
+
+
+def test_json_rows_keep_every_value_as_it_was(tmp_path):
+    make_input(tmp_path)
+    path = tmp_path / "odd.jsonl"
+    path.write_text("\n".join(map(json.dumps, ODD)))
+    for suffix in (".jsonl", ".json"):
+        made = run(Scorer("toy"), path, tmp_path / f"out{suffix}")
+        assert made.renamed == {"error": "input_error", "length": "input_length", "msd": "input_input_msd"}
+        for row, given in zip(read_rows(tmp_path / f"out{suffix}"), ODD, strict=True):
+            kept = {name: value for name, value in row.items() if name not in COLUMNS and name != "id"}
+            assert kept == {made.renamed.get(name, name): value for name, value in given.items()}
+            assert list(kept) == [made.renamed.get(name, name) for name in given]
+            assert isinstance(row["msd"], float)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".tsv"])
+def test_tables_keep_clashing_columns_under_another_name(tmp_path, suffix):
+    make_input(tmp_path)
+    path = tmp_path / "odd.jsonl"
+    path.write_text("\n".join(map(json.dumps, ODD)))
+    run(Scorer("toy"), path, tmp_path / f"out{suffix}")
+    rows = read_rows(tmp_path / f"out{suffix}")
+    assert [str(row["n"]) for row in rows] == [str(2**63), "1", str(2**53 + 1)]
+    assert [row["mixed"] for row in rows] == ["1", "one", "0.5"]
+    assert rows[0]["input_error"] == "mine"
+    assert not rows[0]["error"]
+    assert str(rows[0]["input_input_msd"]) == "7"
+    assert rows[2]["input_msd"] == "also mine"
+
+
+def test_a_prefix_leaves_the_input_alone(tmp_path):
+    make_input(tmp_path)
+    path, output = tmp_path / "odd.jsonl", tmp_path / "out.parquet"
+    path.write_text("\n".join(map(json.dumps, [*ODD, {"image": "gone.png", "caption": "x"}])))
+    made = run(Scorer("toy"), path, output, prefix="toy_")
+    assert (made.renamed, made.failed) == ({}, 1)
+    table = pq.read_table(output)
+    assert {f"toy_{name}" for name in COLUMNS} <= set(table.column_names)
+    assert table.column("error").to_pylist() == ["mine", None, None, None]
+    assert table.column("toy_error").to_pylist()[3].endswith("gone.png: no such file")
+    with pytest.raises(RunError, match='another prefix \\("toy_", now ""\\)'):
+        run(Scorer("toy"), path, output)
+
+
+def test_parquet_keeps_the_types_of_its_columns(tmp_path):
+    make_input(tmp_path)
+    schema = pa.schema(
+        [
+            ("image", pa.string()),
+            ("caption", pa.large_string()),
+            ("msd", pa.float32()),
+            ("n", pa.uint64()),
+            ("d", pa.date32()),
+        ]
+    )
+    rows = [{"image": "red.png", "caption": "red", "msd": 0.5, "n": 2**64 - 1, "d": datetime.date(2024, 1, 2)}]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), tmp_path / "rows.parquet")
+    run(Scorer("toy"), tmp_path / "rows.parquet", tmp_path / "out.parquet")
+    out = pq.read_table(tmp_path / "out.parquet")
+    assert out.schema.field("input_msd").type == pa.float32()
+    assert out.select(["caption", "n", "d"]).equals(
+        pq.read_table(tmp_path / "rows.parquet").select(["caption", "n", "d"])
+    )
+
+
+def test_integers_too_wide_for_floats_stay_exact_across_tables(tmp_path, monkeypatch):
+    monkeypatch.setattr("msdscore.engine.assemble.TABLE_ROWS", 2)
+    make_input(tmp_path)
+    path = tmp_path / "wide.jsonl"
+    values = [2**60 + 1, 5, 0.5, None]
+    path.write_text("\n".join(json.dumps({"image": "red.png", "caption": "red", "n": value}) for value in values))
+    run(Scorer("toy"), path, tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet").column("n").to_pylist() == [str(2**60 + 1), "5", "0.5", None]

@@ -109,7 +109,7 @@ def test_values_that_json_has_no_type_for(tmp_path):
 
 def test_outputs_are_named_by_suffix(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"out\.txt: unknown kind of output; .* \.parquet, \.jsonl, \.csv, \.tsv, \.json"
+        ConfigError, match=r"out\.txt: unknown kind of output; .* \.parquet, \.csv, \.tsv, \.jsonl, \.json"
     ):
         write_table(pa.table({"a": [1]}), tmp_path / "out.txt")
     (tmp_path / "file").touch()

@@ -67,12 +67,12 @@ def test_made_tables_metadata_and_failed_rows(tmp_path):
         run.write(0, part(0).append_column("error", pa.array([None, "bad", None, "bad"])))
         run.write(1, part(1).append_column("error", pa.nulls(4)))
         doubled = (double(table) for table in run.tables())
-        assert run.finish(doubled, metadata={"msdscore": "sig"}) == Summary(rows=8, failed=2)
+        assert run.finish(doubled, metadata={"msdscore": "sig"}) == Summary(8, 2, ("row 1: bad", "row 3: bad"))
     table = pq.read_table(output)
     assert table.column("twice").to_pylist() == list(range(0, 16, 2))
     assert table.column("error").to_pylist() == [None, "bad", None, "bad", None, None, None, None]
     assert table.schema.metadata[b"msdscore"] == b"sig"
-    assert finished(output, MANIFEST) == Summary(rows=8, failed=2)
+    assert finished(output, MANIFEST) == Summary(8, 2, ("row 1: bad", "row 3: bad"))
     assert json.loads((tmp_path / "out.parquet.run.json").read_text())["manifest"] == MANIFEST
 
 

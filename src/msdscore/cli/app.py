@@ -20,7 +20,7 @@ from msdscore.cli.score import score
 from msdscore.cli.serve import serve
 from msdscore.cli.study import study
 from msdscore.cli.table import table
-from msdscore.errors import MSDScoreError
+from msdscore.errors import MSDScoreError, shortened
 from msdscore.version import __version__
 
 app = typer.Typer(
@@ -70,12 +70,13 @@ def main() -> None:
     try:
         app()
     except MSDScoreError as error:
-        typer.echo(f"msdscore: {error}", err=True)
+        typer.echo(f"msdscore: {shortened(str(error), 2000)}", err=True)
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(141)
     except OSError as error:  # a folder that is not there, no rights, a full disk: nothing a traceback would mend
         if error.filename is None:
             raise
-        typer.echo(f"msdscore: {error.filename}: {error.strerror}; check the path, its rights and the disk", err=True)
+        name = shortened(str(error.filename))
+        typer.echo(f"msdscore: {name}: {error.strerror}; check the path, its rights and the disk", err=True)
         sys.exit(2)

@@ -27,7 +27,10 @@ BatchSize = Annotated[int, typer.Option(min=1, help="Pictures an encoder batch."
 MaxPixels = Annotated[int | None, typer.Option(help="Refuse pictures with more pixels.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Images = Annotated[Path | None, typer.Option("--images", help="Folder of the pictures.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write: .parquet, .jsonl, .csv or .json.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="File to write: .parquet, .jsonl, .csv, .tsv or .json.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there and holds other work.")]
 
 
 def make_spec(

@@ -9,13 +9,15 @@ import typer
 
 from msdscore.cli import options
 from msdscore.cli.bank import PICTURES
-from msdscore.errors import ConfigError
+from msdscore.cli.stopping import KEPT, stoppable
+from msdscore.errors import ConfigError, shortened
 
 if TYPE_CHECKING:
-    from msdscore.io.outputs.run import Summary
-    from msdscore.scorer import Scorer
+    from msdscore.engine.local import RunOptions, ScoredFile
+    from msdscore.io.inputs.rows import RowSource
+    from msdscore.scoring.spec import ScorerSpec
 
-SOME_FAILED, STOPPED = 3, 130
+SOME_FAILED = 3
 
 
 def score(
@@ -23,8 +25,20 @@ def score(
     captions: Annotated[list[str] | None, typer.Argument(help="Captions of the picture: one candidate set.")] = None,
     images: options.Images = None,
     output: options.Output = None,
-    input_format: Annotated[str | None, typer.Option("--format", help="Format, if the name does not tell.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Throw away an output that is there.")] = False,
+    input_format: Annotated[
+        str | None,
+        typer.Option(
+            "--input-format", "--format", help="Format of the rows (jsonl, csv, …) if the input's name does not tell."
+        ),
+    ] = None,
+    image_column: Annotated[str | None, typer.Option(help="Input column of the pictures.")] = None,
+    caption_column: Annotated[str | None, typer.Option(help="Input column of the captions.")] = None,
+    id_column: Annotated[str | None, typer.Option(help="Input column of the row ids.")] = None,
+    prefix: Annotated[str, typer.Option(help="Put before the names of the columns that are added.")] = "",
+    overwrite: options.Overwrite = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Try failed rows again, even if their pictures are the same.")
+    ] = False,
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,
     change: options.Change = [],  # noqa: B006, typer copies it
@@ -39,46 +53,49 @@ def score(
 ) -> None:
     """Score captions of one picture, or every row of a file.
 
-    A picture with captions prints a table. A file of rows (JSON lines, CSV, Parquet, COCO results, id-to-caption JSON,
-    a saved dataset) is scored in parts that survive any crash; the same command goes on where it stopped.
+    A picture with captions prints a table. A file of rows (JSON lines, CSV, TSV, Parquet, COCO results, id-to-caption
+    JSON, a saved dataset; text also with .gz or .zst) is scored in parts that survive any crash; the same command goes
+    on where it stopped, and scores again what has changed since.
 
     Exit codes: 0 all scored, 3 some rows failed and say why, 2 wrong usage.
     """
-    import json as js
-    from dataclasses import asdict
+    from msdscore.engine.local import RunOptions
+    from msdscore.io.inputs.columns import ColumnNames
+    from msdscore.io.inputs.rows import open_rows
 
-    scorer = options.make_scorer(
+    spec = options.make_spec(
         encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size,
         max_pixels=max_pixels, device=device, dtype=dtype, revision=revision,
     )  # fmt: skip
     if captions:
-        score_picture(scorer, source, captions, as_json=json, output=output)
+        score_picture(spec, source, captions, as_json=json, output=output, overwrite=overwrite)
         return
     if Path(source).suffix.lower() in PICTURES:
         raise ConfigError(f"{source}: a picture is scored with its captions: msdscore score IMAGE CAPTION…")
-    try:
-        summary = score_file(scorer, source, images, output, input_format=input_format, overwrite=overwrite)
-    except KeyboardInterrupt:
-        typer.echo("stopped; finished parts are kept, and the same command goes on from there", err=True)
-        raise typer.Exit(STOPPED) from None
-    if json and output is not None:
-        facts = {"output": str(output), **asdict(summary), "signature": scorer.signature}
-        typer.echo(js.dumps(facts, ensure_ascii=False))
-    raise typer.Exit(SOME_FAILED if summary.failed else 0)
+    names = ColumnNames(image=image_column, caption=caption_column, id=id_column)
+    how = RunOptions(overwrite=overwrite, retry=retry, prefix=prefix)
+    with open_rows(source, images=images, format=input_format, columns=names) as rows:
+        made = score_file(spec, rows, output, how, as_json=json)
+    raise typer.Exit(SOME_FAILED if made.failed else 0)
 
 
-def score_picture(scorer: "Scorer", image: str, captions: list[str], *, as_json: bool, output: Path | None) -> None:
+def score_picture(
+    spec: "ScorerSpec", image: str, captions: list[str], *, as_json: bool, output: Path | None, overwrite: bool
+) -> None:
     """Rank the captions of one picture and print or write them."""
     import json
 
     from msdscore.io.inputs.formats import known_inputs
-    from msdscore.io.outputs.files import write_table
+    from msdscore.io.outputs.files import check_output, write_table
+    from msdscore.scorer import Scorer
 
     if Path(image).suffix.lower().removeprefix(".") in known_inputs():
         raise ConfigError(f"{image} is a file of rows and takes no captions; give a picture, or leave the captions out")
-    scores = scorer.rank(image, captions)
     if output is not None:
-        write_table(scores.to_arrow(), output, metadata={"msdscore": scores.signature})
+        check_output(output, inputs=[image])
+    scores = Scorer.from_spec(spec).rank(image, captions)
+    if output is not None:
+        write_table(scores.to_arrow(), output, metadata={"msdscore": scores.signature}, overwrite=overwrite)
     if as_json:
         answer = {"image": image, "signature": scores.signature, "scores": scores.rows()}
         typer.echo(json.dumps(answer, ensure_ascii=False))
@@ -87,25 +104,39 @@ def score_picture(scorer: "Scorer", image: str, captions: list[str], *, as_json:
 
 
 def score_file(
-    scorer: "Scorer",
-    source: str,
-    images: Path | None,
-    output: Path | None,
-    *,
-    input_format: str | None,
-    overwrite: bool,
-) -> "Summary":
-    """Score a file into the output, or as JSON lines to standard output."""
+    spec: "ScorerSpec", rows: "RowSource", output: Path | None, how: "RunOptions", *, as_json: bool
+) -> "ScoredFile":
+    """Score rows into the output, or as JSON lines to standard output."""
+    import json
+    from dataclasses import asdict
+
     from msdscore.cli.progress import bar
     from msdscore.engine.local import score_rows
-    from msdscore.io.inputs.rows import open_rows
 
-    with open_rows(source, images=images, format=input_format) as rows, TemporaryDirectory() as place:
+    message = KEPT if output else "stopped; without -o nothing is kept"
+    with TemporaryDirectory() as place, stoppable(message), bar("scoring") as show:
         target = output or Path(place) / "scores.jsonl"
-        with bar("scoring") as show:
-            summary = score_rows(scorer.pipeline, rows, target, images=images, overwrite=overwrite, progress=show)
+        made = score_rows(spec, rows, target, how, progress=show)
         if output is None:
             sys.stdout.write(target.read_text(encoding="utf-8"))
+    _tell(made, output)
+    if as_json and output is not None:
+        typer.echo(json.dumps({"output": str(output), **asdict(made)}, ensure_ascii=False))
+    return made
+
+
+def _tell(made: "ScoredFile", output: Path | None) -> None:
+    """What became of the rows, on standard error."""
     where = f" -> {output}" if output else ""
-    typer.echo(f"{summary.rows} rows, {summary.failed} failed{where}\n{scorer.signature}", err=True)
-    return summary
+    if made.earlier and not made.scored:
+        done = "; already finished, nothing to do"
+    else:
+        done = f"; {made.earlier} of them scored by an earlier run" if made.earlier else ""
+    typer.echo(f"{made.rows} rows, {made.failed} failed{where}{done}", err=True)
+    for reason in made.reasons:
+        typer.echo(f"  {shortened(reason, 300)}", err=True)
+    if made.failed > len(made.reasons):
+        typer.echo(f"  and {made.failed - len(made.reasons)} more; the column error of the output has all", err=True)
+    for name, new in made.renamed.items():
+        typer.echo(f"the input's own column {name} is kept as {new}; --prefix would keep its name", err=True)
+    typer.echo(made.signature, err=True)

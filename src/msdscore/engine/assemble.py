@@ -1,6 +1,6 @@
 """Parts and the whole of a run: numbers of chunks as tables, then the input's rows in order with their numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -12,8 +12,9 @@ from msdscore.engine.plan import Chunk, image_name
 from msdscore.errors import RowError
 from msdscore.io.hashing import text_key
 from msdscore.io.inputs.rows import Row, RowSource
+from msdscore.io.outputs.files import is_json
 from msdscore.io.outputs.run import Run
-from msdscore.io.outputs.tables import conform, table_from_columns, unified
+from msdscore.io.outputs.tables import MergedRows, conform, unified
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import NUMBERS, Numbers, soften
 from msdscore.scoring.results import COLUMNS
@@ -21,7 +22,39 @@ from msdscore.scoring.results import COLUMNS
 TABLE_ROWS = 8192  # of one table of the output
 MIXED = "its group holds several pictures, so its Soft-MSD compares captions of different pictures"
 Keys = np.ndarray[Any, np.dtype[np.int64]]
-_COUNTS = ("length", "windows")
+COUNTS = ("length", "windows")
+_KEPT = "input_"  # put before the name of an input column that is called as one of ours
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How columns are called in the output: ours with a prefix, the input's as they are.
+
+    An input column that is called as one of ours keeps its values under another name.
+
+    >>> Naming().given("msd"), Naming(prefix="mini_").given("msd"), Naming(prefix="mini_").added("msd")
+    ('input_msd', 'msd', 'mini_msd')
+    """
+
+    prefix: str = ""
+    taken: frozenset[str] = frozenset()  # the input's own names, where the format tells
+
+    def added(self, name: str) -> str:
+        """The name of one of our columns."""
+        return self.prefix + name
+
+    def given(self, name: str) -> str:
+        """The name of an input column."""
+        if not name.startswith(self.prefix) or name.removeprefix(self.prefix) not in COLUMNS:
+            return name
+        new = _KEPT + name
+        while new in self.taken:
+            new = _KEPT + new
+        return new
+
+    def renamed(self) -> dict[str, str]:
+        """The input columns that are called otherwise in the output."""
+        return {name: self.given(name) for name in sorted(self.taken) if self.given(name) != name}
 
 
 def part_table(chunk: Chunk, scored: Sequence[Numbers | RowError]) -> pa.Table:
@@ -38,16 +71,39 @@ def part_table(chunk: Chunk, scored: Sequence[Numbers | RowError]) -> pa.Table:
     }
     for name in NUMBERS:
         values = [getattr(one, name) if isinstance(one, Numbers) else None for one in scored]
-        columns[name] = pa.array(values, pa.int32() if name in _COUNTS else pa.float64())
+        columns[name] = pa.array(values, pa.int32() if name in COUNTS else pa.float64())
     return pa.table(columns)
 
 
-def assemble(source: RowSource, run: Run, config: MSDConfig) -> Iterator[pa.Table]:
+def assemble(
+    source: RowSource, run: Run, config: MSDConfig, naming: Naming
+) -> Iterator[pa.Table] | Iterator[MergedRows]:
     """The output's tables: every input row in order, its own columns first, then what scoring adds."""
     found = _collect(run, source.count(), config)
-    schema = unified([table.schema for table in _tables(source, found)]) if source.schema is None else None
-    for table in _tables(source, found):
-        yield table if schema is None else conform(table, schema)
+
+    def merged() -> Iterator[MergedRows]:
+        return _merged(source, found, naming)
+
+    if is_json(run.output.suffix):
+        return merged()
+    return _tables(merged, _renamed_schema(source, naming), typed=source.schema is not None)
+
+
+def _tables(merged: Callable[[], Iterator[MergedRows]], schema: pa.Schema | None, *, typed: bool) -> Iterator[pa.Table]:
+    """Arrow tables of one type; where the input has no types, they are found by a pass over it."""
+    if typed:
+        yield from (rows.to_arrow(schema) for rows in merged())
+        return
+    common = unified([rows.to_arrow(schema).schema for rows in merged()])
+    yield from (conform(rows.to_arrow(schema), common) for rows in merged())
+
+
+def _renamed_schema(source: RowSource, naming: Naming) -> pa.Schema | None:
+    if source.schema is None and source.columns is None:
+        return None
+    given = source.schema or pa.schema([pa.field(name, pa.string()) for name in source.columns or ()])
+    own = [] if source.id_name in given.names else [pa.field("id", pa.string())]
+    return pa.schema([*own, *(pa.field(naming.given(entry.name), entry.type) for entry in given)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,30 +146,34 @@ def _mixed(group: Keys, picture: Keys, rows: Keys) -> list[int]:
     return mixed
 
 
-def _tables(source: RowSource, found: _Found) -> Iterator[pa.Table]:
-    stream = source.read()
+def _merged(source: RowSource, found: _Found, naming: Naming) -> Iterator[MergedRows]:
+    stream, empty = source.read(), True
     while rows := list(islice(stream, TABLE_ROWS)):
-        yield _table(rows, source.schema, found)
-    if not source.count():
-        yield _table([], source.schema, found)
+        empty = False
+        yield MergedRows(_given(rows, source.id_name, naming), _added(rows, found, naming))
+    if empty:
+        yield MergedRows([], _added([], found, naming))
 
 
-def _table(rows: Sequence[Row], schema: pa.Schema | None, found: _Found) -> pa.Table:
-    """Some rows of the output; added columns replace columns of the same name."""
-    given = table_from_columns([row.columns for row in rows], schema)
-    kept = {name: given.column(name) for name in given.column_names if name not in COLUMNS}
-    # Not added to `given`: where no row could be read it has no columns, and so no length.
-    if "id" not in kept:
-        kept = {"id": pa.array([row.id for row in rows], pa.string()), **kept}
+def _given(rows: Sequence[Row], id_name: str, naming: Naming) -> list[Mapping[str, Any]]:
+    """The rows as they came, with an id where the input has none."""
+    given = [{naming.given(name): value for name, value in row.columns.items()} for row in rows]
+    if any(id_name in row.columns for row in rows):
+        return list(given)
+    return [{"id": row.id, **values} for row, values in zip(rows, given, strict=True)]
+
+
+def _added(rows: Sequence[Row], found: _Found, naming: Naming) -> pa.Table:
+    """What scoring adds to some rows."""
     places = np.array([row.index for row in rows], dtype=np.int64)
-    return pa.table(kept | {name: _added(name, rows, places, found) for name in COLUMNS})
+    return pa.table({naming.added(name): _column(name, rows, places, found) for name in COLUMNS})
 
 
-def _added(name: str, rows: Sequence[Row], places: np.ndarray[Any, np.dtype[np.int64]], found: _Found) -> pa.Array:
+def _column(name: str, rows: Sequence[Row], places: Keys, found: _Found) -> pa.Array:
     if name == "warnings":
         return pa.array([found.warnings.get(row.index) for row in rows], pa.string())
     if name == "error":
         return pa.array([row.error or found.errors.get(row.index) for row in rows], pa.string())
     values = found.numbers[name][places]
     column = pa.array(values, mask=np.isnan(values))
-    return column.cast(pa.int32()) if name in _COUNTS else column
+    return column.cast(pa.int32()) if name in COUNTS else column

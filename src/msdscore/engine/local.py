@@ -1,19 +1,23 @@
 """A run over a file of rows on this machine: parts as they are done, the whole at the end, nothing lost between."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from msdscore.engine.assemble import assemble, part_table
+from msdscore.engine.assemble import Naming, assemble, part_table
+from msdscore.engine.earlier import EarlierRun, description
 from msdscore.engine.plan import Chunk, plan
-from msdscore.errors import ConfigError, RowError, RunError
+from msdscore.errors import ConfigError, RowError
+from msdscore.io.images import ImageLimits
 from msdscore.io.inputs.rows import RowSource
 from msdscore.io.outputs.files import check_output
-from msdscore.io.outputs.run import Run, Summary, discard, finished, open_run
+from msdscore.io.outputs.manifest import compare
+from msdscore.io.outputs.run import Run, Summary, discard, open_run, run_notes
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.spec import ScorerSpec
 from msdscore.scoring.stream import Request, by_picture, request, score_requests
 from msdscore.version import __version__
 
@@ -22,51 +26,132 @@ CHUNK_ROWS = 256  # rows that a crash can cost at most; large enough to fill a b
 Progress = Callable[[int, int], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How a run treats what is there, and what it calls its columns.
+
+    `overwrite` throws away an output that is there. `retry` tries all failed rows again; without it those whose
+    picture file has changed, appeared or become readable since.
+    """
+
+    overwrite: bool = False
+    retry: bool = False
+    prefix: str = ""
+    chunk_rows: int = CHUNK_ROWS
+
+    def __post_init__(self) -> None:
+        if self.chunk_rows < 1:
+            raise ConfigError(f"chunk_rows must be at least 1, got {self.chunk_rows}")
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredFile:
+    """What a run has made; `scored` rows were tried by this call, `earlier` ones by an earlier one.
+
+    The rest could not even be tried. `reasons` are the first reasons of failed rows, `renamed` the input columns that
+    are called otherwise in the output.
+    """
+
+    rows: int
+    failed: int
+    scored: int
+    earlier: int
+    signature: str
+    reasons: tuple[str, ...]
+    renamed: Mapping[str, str]
+
+
 def score_rows(
-    pipeline: Pipeline,
+    scorer: Pipeline | ScorerSpec,
     source: RowSource,
     output: Path,
+    options: RunOptions | None = None,
     *,
-    images: Path | None = None,
-    overwrite: bool = False,
     progress: Progress = lambda done, total: None,
-    chunk_rows: int = CHUNK_ROWS,
-) -> Summary:
-    """Score every row of `source` into `output`; go on where an earlier run stopped; do nothing if it is finished.
+) -> ScoredFile:
+    """Score every row of `source` into `output`; go on where an earlier run stopped.
 
-    `progress` is called with the rows done and the rows in all.
+    A finished run is brought up to date: chunks whose picture files have changed are scored again. If none has,
+    there is nothing to do, and an encoder that is given by its description is not even loaded. `progress` is called
+    with the rows done and the rows in all.
     """
-    if chunk_rows < 1:
-        raise ConfigError(f"chunk_rows must be at least 1, got {chunk_rows}")
-    check_output(output)
-    if source.is_read_from(output):
-        raise RunError(f"{output}: is the input itself, which would be lost; choose another -o")
-    manifest = _manifest(pipeline, source, images, chunk_rows)
-    if overwrite:
+    how = options or RunOptions()
+    check_output(output, inputs=[source.name])
+    naming = Naming(how.prefix, frozenset(source.seen))
+    if how.overwrite:
         discard(output)
-    done = finished(output, manifest)
-    if done is not None:
-        return done
-    with open_run(output, manifest) as run:
-        _work(pipeline, source, run, progress, chunk_rows)
-        tables = assemble(source, run, pipeline.config)
-        return run.finish(tables, metadata={"msdscore": pipeline.signature})
+    notes = run_notes(output)
+    earlier = None if notes is None else EarlierRun(output, notes, naming, how.retry)
+    current = earlier is not None and earlier.is_up_to_date([chunk.key for chunk in _chunks(source, how)])
+    spec = scorer if isinstance(scorer, ScorerSpec) else None
+    if earlier and current and spec and earlier.is_of(spec, _work_of(source, how, spec.limits)):
+        return _report(earlier.notes, naming)
+    pipeline = scorer.build() if isinstance(scorer, ScorerSpec) else scorer
+    manifest = _manifest(pipeline, source, how)
+    if earlier is not None:
+        compare(output, earlier.notes["manifest"], manifest)
+        if current:
+            return _report(earlier.notes, naming)
+    with open_run(output, manifest, again=earlier is not None) as run:
+        if how.retry:
+            _drop_failed(run)
+        work = _Work(pipeline, source, run, earlier)
+        work.score(how, progress)
+        more = {"chunks": work.keys, "spec": None if spec is None else description(spec), "source": source.name}
+        summary = run.finish(
+            assemble(source, run, pipeline.config, naming),
+            metadata={"msdscore": pipeline.signature},
+            notes=more,
+            errors=naming.added("error"),
+        )
+    return _scored(summary, (work.scored, work.earlier), pipeline.signature, naming)
 
 
-def _manifest(pipeline: Pipeline, source: RowSource, images: Path | None, chunk_rows: int) -> dict[str, Any]:
+def _report(notes: Mapping[str, Any], naming: Naming) -> ScoredFile:
+    summary = Summary(notes["rows"], notes["failed"], tuple(notes.get("reasons", ())))
+    return _scored(summary, (0, summary.rows), notes["manifest"]["signature"], naming)
+
+
+def _scored(summary: Summary, scored: tuple[int, int], signature: str, naming: Naming) -> ScoredFile:
+    return ScoredFile(summary.rows, summary.failed, *scored, signature, summary.reasons, naming.renamed())
+
+
+def _work_of(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[str, Any]:
+    """What a run is about, apart from the scorer."""
+    return {
+        "version": __version__,
+        "input": source.fingerprint,
+        "images": source.images,
+        "columns": asdict(source.names),
+        "limits": asdict(limits),
+        "prefix": how.prefix,
+        "chunk_rows": how.chunk_rows,
+    }
+
+
+def _manifest(pipeline: Pipeline, source: RowSource, how: RunOptions) -> dict[str, Any]:
     """Everything that must be the same for a run to go on."""
     return {
         "encoder": pipeline.encoder.signature,
         "settings": asdict(pipeline.config) | {"components": list(pipeline.config.components)},
         "bank": None if pipeline.bank is None else pipeline.bank.name,
-        "version": __version__,
-        "input": source.fingerprint,
-        "images": None if images is None else str(images.resolve()),
-        "limits": asdict(pipeline.limits),
-        "chunk_rows": chunk_rows,
-        # Last, so that a difference is named by its own setting first; readers of the sidecar find it here.
+        **_work_of(source, how, pipeline.limits),
+        # Last, so that a difference is named by its own setting first; readers of the run metadata find it here.
         "signature": pipeline.signature,
     }
+
+
+def _chunks(source: RowSource, how: RunOptions) -> Iterator[Chunk]:
+    return plan(source.read(), chunk_rows=how.chunk_rows)
+
+
+def _drop_failed(run: Run) -> None:
+    """Forget the parts that hold failed rows."""
+    numbers = run.done()
+    failed = [table.column("error").null_count < table.num_rows for table in run.tables(["error"])] if numbers else []
+    for number, some in zip(numbers, failed, strict=True):
+        if some:
+            run.drop(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,41 +163,58 @@ class _Piece:
     last: bool
 
 
-def _work(pipeline: Pipeline, source: RowSource, run: Run, progress: Progress, chunk_rows: int) -> None:
-    """Score what no earlier run has finished, one part per chunk."""
-    total, earlier = source.count(), set(run.done())
-    chunks = plan(source.read(), chunk_rows=chunk_rows)
-    asked: deque[_Piece] = deque()
-    found: dict[int, Numbers | RowError] = {}
-    done, parts = 0, 0
-    progress(done, total)
+class _Work:
+    """The chunks of a run, scored one after the other; `keys`, `scored` and `earlier` grow with them."""
 
-    def requests() -> Iterator[Request]:
-        nonlocal done, parts
-        for chunk in chunks:
-            parts += 1
-            if chunk.number in earlier:
-                done += len(chunk.rows)
+    def __init__(self, pipeline: Pipeline, source: RowSource, run: Run, earlier: EarlierRun | None) -> None:
+        self.keys: list[str] = []
+        self.scored = 0
+        self._pipeline, self._source, self._run, self._earlier = pipeline, source, run, earlier
+        self._asked: deque[_Piece] = deque()
+        self.earlier = 0  # rows that an earlier run has scored
+
+    def score(self, how: RunOptions, progress: Progress) -> None:
+        """Score what no earlier run has finished, one part per chunk."""
+        total, found = self._source.count(), dict[int, Numbers | RowError]()
+        progress(0, total)
+        for numbers in score_requests(self._pipeline, self._requests(how)):
+            piece = self._asked.popleft()
+            found.update(zip(piece.rows, numbers, strict=True))
+            self.scored += len(piece.rows)
+            if piece.last:
+                self._write(piece.chunk, [found[row] for row in range(len(found))])
+                found = {}
+            progress(self.earlier + self.scored, total)
+        if not self.keys:
+            self._write(Chunk(0, (), (), (), ""), [])
+        for number in self._run.done():
+            if number >= max(1, len(self.keys)):
+                self._run.drop(number)
+        progress(total, total)
+
+    def _requests(self, how: RunOptions) -> Iterator[Request]:
+        """Requests for the chunks that are not there yet."""
+        there = self._run.keys()
+        for chunk in _chunks(self._source, how):
+            self.keys.append(chunk.key)
+            if there.get(chunk.number) == chunk.key or self._settle(chunk):
+                self.earlier += len(chunk.rows)
                 continue
-            for piece in _pieces(chunk, pipeline.batch_size):
-                asked.append(piece)
-                captions = [row.caption or "" for row in chunk.rows]
-                yield request(chunk.images, captions, chunk.owner, piece.rows)
+            captions = [row.caption or "" for row in chunk.rows]
+            pieces = list(by_picture(chunk.owner, size=self._pipeline.batch_size))
+            for number, rows in enumerate(pieces, start=1):
+                self._asked.append(_Piece(chunk, rows, last=number == len(pieces)))
+                yield request(chunk.images, captions, chunk.owner, rows)
 
-    for scored in score_requests(pipeline, requests()):
-        piece = asked.popleft()
-        found.update(zip(piece.rows, scored, strict=True))
-        if piece.last:
-            run.write(piece.chunk.number, part_table(piece.chunk, [found[row] for row in range(len(found))]))
-            done, found = done + len(found), {}
-        progress(done + len(found), total)
-    if not parts:
-        run.write(0, part_table(Chunk(0, (), (), ()), []))
-    progress(total, total)
+    def _settle(self, chunk: Chunk) -> bool:
+        """Finish a chunk without scoring: nothing in it can be scored, or an earlier run has its numbers."""
+        if not chunk.rows:
+            self._write(chunk, [])
+            return True
+        known = None if self._earlier is None else self._earlier.numbers(chunk)
+        if known is not None:
+            self._write(chunk, known)
+        return known is not None
 
-
-def _pieces(chunk: Chunk, pictures: int) -> Iterator[_Piece]:
-    """The rows of a chunk, those of some pictures at a time."""
-    pieces = list(by_picture(chunk.owner, size=pictures))
-    for number, rows in enumerate(pieces, start=1):
-        yield _Piece(chunk, rows, last=number == len(pieces))
+    def _write(self, chunk: Chunk, numbers: list[Numbers | RowError]) -> None:
+        self._run.write(chunk.number, part_table(chunk, numbers), key=chunk.key)

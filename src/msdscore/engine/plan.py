@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
-from msdscore.io.hashing import source_key
+from msdscore.io.hashing import file_stamp, source_key
 from msdscore.io.inputs.rows import Row
 
 WINDOW_ROWS = 1 << 16  # rows that are looked at together: pictures repeated within them are read once
@@ -14,16 +15,21 @@ WINDOW_BYTES = 512 << 20  # of pictures that come as bytes
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows that become one part; `owner[i]` is the number of the picture of row i."""
+    """Rows that become one part; `owner[i]` is the number of the picture of row i.
+
+    Rows that cannot be scored are left out. `key` stands for all rows of the chunk and for the state of their picture
+    files: where it is the same as before, so are the numbers.
+    """
 
     number: int
     rows: tuple[Row, ...]
     images: tuple[Path | bytes, ...]
     owner: tuple[int, ...]
+    key: str
 
 
 def plan(rows: Iterable[Row], *, chunk_rows: int) -> Iterator[Chunk]:
-    """Chunks over all rows that can be scored; the same rows give the same chunks."""
+    """Chunks over all rows; the same rows give the same chunks, whichever of their pictures are there."""
     number = 0
     for window in _windows(rows):
         for together in _chunks(window, chunk_rows):
@@ -33,13 +39,13 @@ def plan(rows: Iterable[Row], *, chunk_rows: int) -> Iterator[Chunk]:
 
 def image_name(row: Row) -> str:
     """One name for equal pictures, before anything is decoded."""
-    assert row.image is not None, "rows without a picture have an error and are not planned"
+    assert row.image is not None, "rows without a picture have an error and are not scored"
     return source_key(row.image)
 
 
 def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Consecutive scorable rows, as many as may be held at once."""
-    stream = (row for row in rows if row.error is None)
+    """Consecutive rows, as many as may be held at once."""
+    stream = iter(rows)
     while window := list(_bounded(islice(stream, WINDOW_ROWS))):
         yield window
 
@@ -57,7 +63,7 @@ def _chunks(window: list[Row], chunk_rows: int) -> Iterator[list[list[Row]]]:
     """Sets of rows of one picture, gathered until they are `chunk_rows` rows."""
     sets: dict[str, list[Row]] = {}
     for row in window:
-        sets.setdefault(image_name(row), []).append(row)
+        sets.setdefault(_set_name(row), []).append(row)
     gathered: list[list[Row]] = []
     for one in sets.values():
         gathered.append(one)
@@ -68,8 +74,33 @@ def _chunks(window: list[Row], chunk_rows: int) -> Iterator[list[list[Row]]]:
         yield gathered
 
 
+def _set_name(row: Row) -> str:
+    """What rows of one picture have in common, be the picture there or not."""
+    if row.lookup is not None:
+        return f"id {row.lookup}"
+    return f"row {row.index}" if row.image is None else source_key(row.image)
+
+
 def _chunk(number: int, sets: list[list[Row]]) -> Chunk:
-    rows = tuple(row for one in sets for row in one)
-    owner = tuple(place for place, one in enumerate(sets) for _ in one)
-    images = tuple(one[0].image for one in sets if one[0].image is not None)
-    return Chunk(number, rows, images, owner)
+    good = [[row for row in one if row.error is None] for one in sets]
+    filled = [one for one in good if one]
+    return Chunk(
+        number,
+        rows=tuple(row for one in filled for row in one),
+        images=tuple(one[0].image for one in filled if one[0].image is not None),
+        owner=tuple(place for place, one in enumerate(filled) for _ in one),
+        key=_key(sets),
+    )
+
+
+def _key(sets: list[list[Row]]) -> str:
+    digest = blake2b(digest_size=8)
+    for one in sets:
+        stamps: dict[Path, str] = {}
+        for row in one:
+            # Pictures given as bytes are part of the input, whose content the run knows.
+            if isinstance(row.image, Path) and row.image not in stamps:
+                stamps[row.image] = file_stamp(row.image)
+            stamp = stamps[row.image] if isinstance(row.image, Path) else ""
+            digest.update(f"{row.index}\0{row.error or ''}\0{stamp}\n".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()

@@ -45,6 +45,19 @@ def source_key(source: str | Path | bytes) -> str:
     return f"file:{os.path.abspath(source)}"  # noqa: PTH100, Path has no way to fold ".." without touching the disk
 
 
+def file_stamp(path: Path) -> str:
+    """The state of a file without reading it: size, time of change, and whether it can be read.
+
+    >>> file_stamp(Path("there is no such file"))
+    'missing'
+    """
+    try:
+        status = path.stat()
+    except (OSError, ValueError):  # not there, no rights to look, or no name of a file at all
+        return "missing"
+    return f"{status.st_size} {status.st_mtime_ns} {os.access(path, os.R_OK)}"
+
+
 def file_key(path: Path) -> str:
     """A hash of a file's content, 32 hexadecimal digits.
 

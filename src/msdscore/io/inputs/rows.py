@@ -35,6 +35,7 @@ class Row:
     group: str | None
     columns: Mapping[str, Any]
     error: str | None = None
+    lookup: str | None = None  # the id by which its picture is looked for in the folder of pictures
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,17 @@ class RowSource:
     columns: tuple[str, ...] | None
     schema: pa.Schema | None  # of `Row.columns`, where the format has types
     names: ColumnNames
+    seen: tuple[str, ...]  # the columns, or those of the first rows where every row may have its own
+    id_name: str
     _records: Records = field(repr=False)
-    _id_name: str = field(repr=False)
     _folder: Path = field(repr=False)
     _pictures: PictureFolder | None = field(repr=False)
     _opened: ExitStack = field(repr=False)
+
+    @property
+    def images(self) -> str | None:
+        """The folder of pictures, if one was given."""
+        return None if self._pictures is None else str(self._pictures.path.resolve())
 
     def count(self) -> int:
         """The number of rows."""
@@ -59,14 +66,10 @@ class RowSource:
     def read(self, start: int = 0) -> Iterator[Row]:
         """The rows from number `start` on; exactly what a reading from 0 gives there."""
         claimed: dict[int, int] = {}
-        for index, value in enumerate(self._records.ids(start, self._id_name)):
+        for index, value in enumerate(self._records.ids(start, self.id_name)):
             _claim(claimed, _text(value), index)
         for index, record in enumerate(self._records.read(start), start=start):
             yield self._row(index, record, claimed)
-
-    def is_read_from(self, path: Path) -> bool:
-        """Whether the rows come from this very file, by whatever name."""
-        return self.name != "-" and path.exists() and path.samefile(self.name)
 
     def close(self) -> None:
         """Delete what was spooled."""
@@ -80,7 +83,7 @@ class RowSource:
 
     def _row(self, index: int, record: Record, claimed: dict[int, int]) -> Row:
         values = record.values
-        given = _text(values.get(self._id_name))
+        given = _text(values.get(self.id_name))
         image, image_error = self._image(values)
         caption, caption_error = self._caption(values)
         errors = (record.error, _claim(claimed, given, index), image_error, caption_error)
@@ -92,6 +95,7 @@ class RowSource:
             group=_text(values.get("group")),
             columns=_without_bytes(values, self.names.image_in(values)),
             error=next((error for error in errors if error is not None), None),
+            lookup=self._lookup(values),
         )
 
     def _image(self, values: Mapping[str, Any]) -> tuple[Path | bytes | None, str | None]:
@@ -99,6 +103,12 @@ class RowSource:
             return self._find_image(values), None
         except ImageError as error:
             return None, str(error)
+
+    def _lookup(self, values: Mapping[str, Any]) -> str | None:
+        if self._pictures is None or self.names.image_in(values) is not None:
+            return None
+        name = first_of(values, KEY_NAMES)
+        return None if name is None else _text(values[name])
 
     def _caption(self, values: Mapping[str, Any]) -> tuple[str | None, str | None]:
         try:
@@ -147,8 +157,9 @@ def open_rows(
             if records.schema is None
             else _schema_without_bytes(records.schema, columns.image_in(records.schema.names)),
             names=columns,
+            seen=names,
+            id_name=columns.id_in(names) or columns.id or "id",
             _records=records,
-            _id_name=columns.id_in(names) or columns.id or "id",
             _folder=_base(source) if pictures is None else pictures.path,
             _pictures=pictures,
             _opened=stack.pop_all(),

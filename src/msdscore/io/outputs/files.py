@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from msdscore.io.outputs.tables import as_text, conform, json_value, unified
+from msdscore.io.outputs.tables import MergedRows, as_text, conform, json_value, unified
 from msdscore.io.outputs.targets import check_target, put
 
 _SLICE = 4096  # rows turned into Python values at once
@@ -25,9 +25,9 @@ def known_outputs() -> tuple[str, ...]:
     """The suffixes that tables can be written to.
 
     >>> known_outputs()
-    ('.parquet', '.jsonl', '.csv', '.tsv', '.json')
+    ('.parquet', '.csv', '.tsv', '.jsonl', '.json')
     """
-    return tuple(_WRITERS)
+    return (*_TABLE_WRITERS, *_JSON_WRITERS)
 
 
 def check_output(path: Path, *, inputs: Iterable[str | Path | None] = ()) -> None:
@@ -47,22 +47,48 @@ def write_table(
 
 
 def write_tables(
-    tables: Iterable[pa.Table], file: BinaryIO, suffix: str, *, metadata: Mapping[str, str] | None = None
+    tables: Iterable[pa.Table | MergedRows],
+    file: BinaryIO,
+    suffix: str,
+    *,
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a stream of tables that share the schema of the first, holding little more than one of them."""
+    """Write a stream of tables that share the schema of the first, holding little more than one of them.
+
+    Merged rows can be written as JSON alone, where every row may have names and types of its own.
+    """
     stream = iter(tables)
     first = next(stream)
-    schema = first.schema.with_metadata(dict(metadata or {}))
-    _WRITERS[suffix.lower()]((conform(table, schema) for table in chain([first], stream)), file, schema)
+    if isinstance(first, MergedRows):
+        _JSON_WRITERS[suffix.lower()](chain([first], stream), file)
+        return
+    schema = pa.schema([(entry.name, entry.type) for entry in first.schema], metadata=dict(metadata or {}))
+    shared = (conform(table, schema) for table in chain([first], stream))
+    if suffix.lower() in _JSON_WRITERS:
+        _JSON_WRITERS[suffix.lower()](shared, file)
+    else:
+        _TABLE_WRITERS[suffix.lower()](shared, file, schema)
 
 
-def jsonl_lines(table: pa.Table) -> Iterator[str]:
+def is_json(suffix: str) -> bool:
+    """Whether files with this suffix hold JSON, and so rows of any shape."""
+    return suffix.lower() in _JSON_WRITERS
+
+
+def jsonl_lines(table: pa.Table | MergedRows) -> Iterator[str]:
     """One JSON object per row, without line ends; text stays as it is, NaN and infinities become null.
 
     >>> list(jsonl_lines(pa.table({"a": ["é", None], "b": [1.5, math.nan]})))
     ['{"a": "é", "b": 1.5}', '{"a": null, "b": null}']
     """
-    for row in _rows(_finite(table)):
+    if isinstance(table, MergedRows):
+        rows: Iterable[Any] = (
+            _finite_value({**given, **added})
+            for given, added in zip(table.given, _rows(_finite(table.added)), strict=True)
+        )
+    else:
+        rows = _rows(_finite(table))
+    for row in rows:
         yield json.dumps(row, ensure_ascii=False, default=json_value, allow_nan=False)
 
 
@@ -134,12 +160,12 @@ def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def _write_jsonl(tables: Iterable[pa.Table], file: BinaryIO, _: pa.Schema) -> None:
+def _write_jsonl(tables: Iterable[pa.Table | MergedRows], file: BinaryIO) -> None:
     for line in chain.from_iterable(map(jsonl_lines, tables)):
         file.write(line.encode() + b"\n")
 
 
-def _write_json(tables: Iterable[pa.Table], file: BinaryIO, _: pa.Schema) -> None:
+def _write_json(tables: Iterable[pa.Table | MergedRows], file: BinaryIO) -> None:
     separator = b"[\n"
     for line in chain.from_iterable(map(jsonl_lines, tables)):
         file.write(separator + line.encode())
@@ -154,10 +180,12 @@ def _write_delimited(tables: Iterable[pa.Table], file: BinaryIO, schema: pa.Sche
             file.write(line.encode() + b"\n")
 
 
-_WRITERS: dict[str, Callable[[Iterable[pa.Table], BinaryIO, pa.Schema], None]] = {
+_TABLE_WRITERS: dict[str, Callable[[Iterable[pa.Table], BinaryIO, pa.Schema], None]] = {
     ".parquet": _write_parquet,
-    ".jsonl": _write_jsonl,
     ".csv": partial(_write_delimited, delimiter=","),
     ".tsv": partial(_write_delimited, delimiter="\t"),
+}
+_JSON_WRITERS: dict[str, Callable[[Iterable[pa.Table | MergedRows], BinaryIO], None]] = {
+    ".jsonl": _write_jsonl,
     ".json": _write_json,
 }

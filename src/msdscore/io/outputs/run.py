@@ -14,15 +14,19 @@ from msdscore.errors import RunError
 from msdscore.io.atomic import remove_owned, remove_temporaries, replacing, take_lock, write_bytes
 from msdscore.io.outputs.files import check_output, write_tables
 from msdscore.io.outputs.manifest import REMEDY, RUN_NOTES, compare, dump, load
-from msdscore.io.outputs.tables import conform, unified
+from msdscore.io.outputs.tables import MergedRows, conform, unified
+
+_REASONS = 3  # of failed rows, that a summary names
+_KEY = "msdscore.key"  # of a part, in its schema metadata
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a finished run holds; `failed` rows are those with an `error`."""
+    """What a finished run holds; `failed` rows are those with an `error`, `reasons` the first of these."""
 
     rows: int
     failed: int
+    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +44,23 @@ class Run:
         """The numbers of the parts that are finished and whole, in order."""
         return sorted(number for number, path in _parts(_folder(self.output)) if _is_whole(path))
 
-    def write(self, number: int, table: pa.Table) -> None:
-        """Finish one part; it is on the disk, whole, when this returns."""
+    def keys(self) -> dict[int, str]:
+        """The keys that the finished parts were written with, by number."""
+        return {number: _key(_part(_folder(self.output), number)) for number in self.done()}
+
+    def drop(self, number: int) -> None:
+        """Forget a part that no longer belongs to the run."""
+        assert self._lock, "the run is closed"
+        _part(_folder(self.output), number).unlink(missing_ok=True)
+
+    def write(self, number: int, table: pa.Table, *, key: str | None = None) -> None:
+        """Finish one part; it is on the disk, whole, when this returns. `key` says what it was made from."""
         assert self._lock, "the run is closed"
         folder = _folder(self.output)
+        marked = table if key is None else table.replace_schema_metadata({_KEY: key})
         try:
             with replacing(_part(folder, number)) as file:
-                pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+                pq.write_table(marked, file, compression="zstd", write_page_checksum=True)
         except OSError as error:
             reason = error.strerror or error
             raise RunError(f"{folder}: cannot write part {number} ({reason}); finished parts are kept") from error
@@ -61,33 +75,36 @@ class Run:
 
     def finish(
         self,
-        tables: Iterable[pa.Table] | None = None,
+        tables: Iterable[pa.Table | MergedRows] | None = None,
         *,
         rows: int | None = None,
         metadata: Mapping[str, str] | None = None,
+        notes: Mapping[str, Any] | None = None,
+        errors: str = "error",
     ) -> Summary:
-        """Stream tables into the output, write the sidecar, remove the folder, and close.
+        """Stream tables into the output, write the run metadata beside it, remove the folder, and close.
 
         `tables` are what the output holds, made from the parts; by default the parts themselves, in order. `rows`
-        is how many rows the parts must hold. `metadata` goes into the schema of a Parquet output.
+        is how many rows the parts must hold. `metadata` goes into the schema of a Parquet output, `notes` into the
+        run metadata. `errors` is the column with the reasons of failed rows.
         """
         assert self._lock, "the run is closed"
         self._check_complete(rows)
         folder = _folder(self.output)
-        counts = {"rows": 0, "failed": 0}
+        counts: dict[str, Any] = {"rows": 0, "failed": 0, "reasons": []}
         try:
             with replacing(self.output, folder=folder) as file:
                 write_tables(
-                    _counted(self.tables() if tables is None else tables, counts),
+                    _counted(self.tables() if tables is None else tables, counts, errors),
                     file,
                     self.output.suffix,
                     metadata=metadata,
                 )
         except OSError as error:
             raise RunError(f"{self.output}: cannot be written ({error}); finished parts are kept") from error
-        _write_sidecar(self.output, self.manifest, counts)
+        _write_sidecar(self.output, {"manifest": self.manifest, **counts, **(notes or {})})
         remove_owned(folder, self._lock.pop())
-        return Summary(**counts)
+        return Summary(counts["rows"], counts["failed"], tuple(counts["reasons"]))
 
     def close(self) -> None:
         """Let another process have the run."""
@@ -110,15 +127,17 @@ class Run:
             raise RunError(f"{self.output}: the parts hold {found} rows, expected {rows}; {REMEDY}")
 
 
-def open_run(output: str | Path, manifest: Mapping[str, Any]) -> Run:
+def open_run(output: str | Path, manifest: Mapping[str, Any], *, again: bool = False) -> Run:
     """Start a run, or go on with one; `manifest` names everything that must be the same to go on.
+
+    With `again` a finished run may be opened to bring its output up to date; the output stays until then.
 
     Raises `RunError` if the output or the parts beside it belong to other work, or another process is at it.
     """
     path = Path(output)
     check_output(path)
     folder = _folder(path)
-    if not folder.exists() and finished(path, manifest):
+    if not folder.exists() and finished(path, manifest) and not again:
         raise RunError(f"{path}: already finished; {REMEDY}")
     try:
         run = Run(path, manifest, [take_lock(folder / "lock")])
@@ -150,7 +169,16 @@ def finished(output: str | Path, manifest: Mapping[str, Any]) -> Summary | None:
         raise RunError(f"{path}: was changed after the run that wrote it; {REMEDY}")
     with suppress(RunError):  # a crash in the last moment leaves the parts; another process may be removing them
         _remove_parts(path)
-    return Summary(rows=record["rows"], failed=record["failed"])
+    return Summary(record["rows"], record["failed"], tuple(record.get("reasons", ())))
+
+
+def run_notes(output: str | Path) -> dict[str, Any] | None:
+    """The run metadata beside an output that is there, unchanged since; None if there is no such run."""
+    path = Path(output)
+    if not path.exists() or not _sidecar(path).exists():
+        return None
+    record = load(_sidecar(path))
+    return record if record.get("bytes") == path.stat().st_size else None
 
 
 def discard(output: str | Path) -> None:
@@ -178,16 +206,23 @@ def _begin(path: Path, manifest: Mapping[str, Any]) -> None:
     write_bytes(path, dump(manifest), folder=path.parent)
 
 
-def _write_sidecar(output: Path, manifest: Mapping[str, Any], counts: Mapping[str, int]) -> None:
-    record = {"manifest": manifest, **counts, "bytes": output.stat().st_size}
-    write_bytes(_sidecar(output), dump(record), folder=_folder(output))
+def _write_sidecar(output: Path, record: Mapping[str, Any]) -> None:
+    content = dump({**record, "bytes": output.stat().st_size})
+    write_bytes(_sidecar(output), content, folder=_folder(output))
 
 
-def _counted(tables: Iterable[pa.Table], counts: dict[str, int]) -> Iterator[pa.Table]:
+def _counted(
+    tables: Iterable[pa.Table | MergedRows], counts: dict[str, Any], errors: str
+) -> Iterator[pa.Table | MergedRows]:
     for table in tables:
-        counts["rows"] += table.num_rows
-        if "error" in table.column_names:
-            counts["failed"] += table.num_rows - table.column("error").null_count
+        added = table.added if isinstance(table, MergedRows) else table
+        if errors in added.column_names:
+            column = added.column(errors)
+            counts["failed"] += added.num_rows - column.null_count
+            if column.null_count < added.num_rows and len(counts["reasons"]) < _REASONS:
+                found = [f"row {counts['rows'] + row}: {text}" for row, text in enumerate(column.to_pylist()) if text]
+                counts["reasons"] += found[: _REASONS - len(counts["reasons"])]
+        counts["rows"] += added.num_rows
         yield table
 
 
@@ -208,6 +243,10 @@ def _parts(folder: Path) -> Iterator[tuple[int, Path]]:
         digits = path.stem.removeprefix("part-")
         if digits.isdigit():
             yield int(digits), path
+
+
+def _key(path: Path) -> str:
+    return (pq.read_schema(path).metadata or {}).get(_KEY.encode(), b"").decode()
 
 
 def _is_whole(path: Path) -> bool:

@@ -3,11 +3,28 @@
 import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 _CONVERSION = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_EXACT = 1 << 53  # up to here every integer is a float too
+_WIDE = b"msdscore.wide"  # marks a column of integers that floats cannot hold
+
+
+@dataclass(frozen=True, slots=True)
+class MergedRows:
+    """Rows of an output: the input's own values as they were, and beside them the columns that were added."""
+
+    given: Sequence[Mapping[str, Any]]
+    added: pa.Table
+
+    def to_arrow(self, schema: pa.Schema | None = None) -> pa.Table:
+        """One table; values of no common type become text."""
+        table = table_from_columns(self.given, schema)
+        entries = [*table.schema, *self.added.schema]
+        return pa.table([*table.columns, *self.added.columns], schema=pa.schema(entries))
 
 
 def table_from_columns(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None) -> pa.Table:
@@ -23,8 +40,13 @@ def table_from_columns(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | No
     for row in rows:
         for name in row:
             kinds.setdefault(name, None)
-    arrays = [_array([row.get(name) for row in rows], kind) for name, kind in kinds.items()]
-    return pa.table(arrays, names=list(kinds))
+    columns = {name: [row.get(name) for row in rows] for name in kinds}
+    arrays = [_array(columns[name], kind) for name, kind in kinds.items()]
+    entries = [
+        pa.field(name, array.type, metadata={_WIDE: b"1"} if _is_wide(array.type, columns[name]) else None)
+        for name, array in zip(kinds, arrays, strict=True)
+    ]
+    return pa.table(arrays, schema=pa.schema(entries))
 
 
 def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
@@ -34,10 +56,12 @@ def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
     [DataType(int64), DataType(string)]
     """
     kinds: dict[str, dict[pa.DataType, None]] = {}
+    wide: set[str] = set()
     for schema in schemas:
         for entry in schema:
             kinds.setdefault(entry.name, {})[entry.type] = None
-    return pa.schema([pa.field(name, _common(list(types))) for name, types in kinds.items()])
+            wide |= {entry.name} if _WIDE in (entry.metadata or {}) else set()
+    return pa.schema([pa.field(name, _common(list(types), wide=name in wide)) for name, types in kinds.items()])
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -71,7 +95,8 @@ def json_value(value: Any) -> str:
 
 
 def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
-    for wanted in (kind, None):
+    # Integers past 2⁶³ have a type of their own; Arrow does not find it by itself.
+    for wanted in (kind, None, pa.uint64()):
         try:
             array = pa.array(values, type=wanted)
         except _CONVERSION:
@@ -88,7 +113,13 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
     return pa.types.is_nested(kind) and any(_has_empty_struct(kind.field(i).type) for i in range(kind.num_fields))
 
 
-def _common(kinds: list[pa.DataType]) -> pa.DataType:
+def _is_wide(kind: pa.DataType, values: list[Any]) -> bool:
+    return pa.types.is_integer(kind) and any(isinstance(value, int) and abs(value) > _EXACT for value in values)
+
+
+def _common(kinds: list[pa.DataType], *, wide: bool) -> pa.DataType:
+    if wide and len({pa.types.is_floating(kind) for kind in kinds if not pa.types.is_null(kind)}) > 1:
+        return pa.string()  # as floats the integers would lose digits
     try:
         schemas = [pa.schema([("value", kind)]) for kind in kinds]
         common = pa.unify_schemas(schemas, promote_options="permissive").field("value").type
