@@ -76,6 +76,42 @@ def localisation(
     _write(result.to_dict(), word_study.section(result), output)
 
 
+@study.command()
+def words(
+    root: Annotated[Path, typer.Option("--root", help="Folder of HAT, or of long captions with CHAIR's marks.")],
+    marks: Annotated[str, typer.Option(help="hat: words marked by people; chair: absent objects by name.")] = "hat",
+    synonyms: Annotated[
+        Path | None, typer.Option(help="With chair: names of the object classes, a line each, separated by commas.")
+    ] = None,
+    output: To = None,
+    limit: Limit = None,
+    seed: Seed = 0,
+    encoder: options.Encoder = "mini",
+    preset: options.Preset = None,
+    change: options.Change = [],  # noqa: B006
+    bank: options.BankFile = None,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = 32,
+) -> None:
+    """How well the terms of words tell what a caption invents from what is there."""
+    from msdscore.benchmarks.readers.hallucinations import read_hat_words, read_long_words
+    from msdscore.errors import unknown_name
+    from msdscore.studies import words as word_study
+
+    readers = {"hat": read_hat_words, "chair": read_long_words}
+    if marks not in readers:
+        raise unknown_name("kind of marks", marks, readers)
+    captions = readers[marks](root)
+    captions = captions if limit is None else captions[:: max(1, len(captions) // limit)][:limit]
+    scorer = options.make_scorer(
+        encoder, preset, change, encoder_options=[], bank=bank, batch_size=batch_size, max_pixels=None, device=device
+    )
+    known = word_study.read_synonyms(synonyms) if synonyms else None
+    with _bar("words") as show:
+        result = word_study.word_study(scorer.pipeline, captions, synonyms=known, seed=seed, progress=show)
+    _write(result.to_dict(), word_study.section(result), output)
+
+
 def _prepare(
     root: Path,
     encoder: str,

@@ -1,7 +1,7 @@
 """The evidence page: the score, its parts and its rivals on human judgements, with intervals, tests and controls.
 
-Run it as `python -m msdscore.studies.evidence --data FOLDER --output docs/evidence.md`; the folder holds SugarCrepe
-and Flickr8k-Expert, in their released form or in the rows form.
+Run it as `python -m msdscore.studies.evidence --data FOLDER --output docs/evidence.md`; the folder holds any of the
+benchmarks below, in their released form or in the rows form.
 """
 
 import argparse
@@ -11,14 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.results.compare import Comparison, compare_sides, is_subset, side_of
 from msdscore.benchmarks.results.grids import NONE, Grid, markdown, number, p_value, result_grids
+from msdscore.benchmarks.results.overview import LEVEL, Opened, overview
 from msdscore.benchmarks.results.result import MetricResult, Result
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.cached import CachedEncoder
 from msdscore.encoders.registry import load_encoder
+from msdscore.errors import InputError
 from msdscore.io.atomic import write_bytes
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import DEFAULT_ENCODER
@@ -32,9 +35,15 @@ TRIVIAL = ("length", "shorter", "random", "constant")
 METRICS = {
     "sugarcrepe": (*SHARED, "rank-agg", *TRIVIAL),
     "flickr8k-expert": (*SHARED, "soft-msd,set=image", *TRIVIAL),
+    "thumb": (*SHARED, *TRIVIAL),
+    "composite": (*SHARED, *TRIVIAL),
+    "pascal50s": (*SHARED, *TRIVIAL),
+    "long-captions": (*SHARED, *TRIVIAL),
+    "rsicd": (*SHARED, *TRIVIAL),
 }
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 _TITLE = "# Evidence\n\n"
+_MARKS = f"† differs from {BASELINE} (p < {LEVEL}, Holm over the metrics of a benchmark)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +58,33 @@ class Evidence:
 def collect(
     data: Path, results: Path, encoder: Encoder, *, preset: str | None, samples: int, limit: int | None
 ) -> list[Evidence]:
-    """Run and compare on every benchmark, under the settings asked for and under those of the paper."""
+    """Run and compare on every benchmark that is there, under the settings asked for and under those of the paper."""
     remembered = CachedEncoder(encoder, memory=sys.maxsize)
     own, paper = Scorer(remembered, preset), Scorer(remembered, PAPER)
     found = []
     for name, metrics in METRICS.items():
+        if not is_present(name, data):
+            sys.stderr.write(f"{name}: not under {data}, left out\n")
+            continue
         plan = BenchmarkPlan(name=name, root=data, metrics=metrics, samples=samples, limit=limit)
         found.append(_one(plan, results / f"{name}.json", own, preset or "the encoder's own settings"))
         if own.config != paper.config:
             plain = replace(plan, metrics=tuple(label for label in metrics if label in (BASELINE, *MIXTURES)))
             found.append(_one(plain, results / f"{name}-paper.json", paper, "the paper's settings"))
+    if not found:
+        raise InputError(f"expected one of {', '.join(METRICS)} under {data}, found none")
     return found
+
+
+def is_present(name: str, data: Path) -> bool:
+    """Whether the files of a benchmark lie under a folder; damaged ones raise."""
+    try:
+        load(name, data)
+    except InputError as error:
+        if "found nothing there" in str(error):
+            return False
+        raise
+    return True
 
 
 def page(evidence: Sequence[Evidence], command: str) -> str:
@@ -71,11 +96,27 @@ def page(evidence: Sequence[Evidence], command: str) -> str:
         f"Made by `{command}` with encoder `{first.encoder}` ({versions}).",
         "All values times 100. Intervals are 95 % bootstrap intervals over whole pictures; *wrong image* is the same "
         "figure when every item is scored with another picture of the benchmark (chance is 50 for accuracies and 0 "
-        "for correlations): what remains above chance is read from the text alone.",
+        "for correlations): what remains above chance is read from the text alone. *Matched length* is the headline "
+        "among captions of about equal length, and *length alone* is what counting words reaches.",
+        "## All benchmarks",
+        *(markdown(_overview(evidence, settings)) for settings in dict.fromkeys(one.settings for one in evidence)),
         *(section(one) for one in evidence),
         END,
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _overview(evidence: Sequence[Evidence], settings: str) -> Grid:
+    """One column per benchmark under one choice of settings, with the verdicts of the comparisons as marks."""
+    chosen = [one for one in evidence if one.settings == settings]
+    marked = {one.result.benchmark: _different(one) for one in chosen}
+    grid = overview([Opened(one.result, Path()) for one in chosen], marked=marked)
+    return replace(grid, title=f"Headline figures, {settings}", notes=(*grid.notes, _MARKS))
+
+
+def _different(one: Evidence) -> set[str]:
+    adjusted = holm([found.differences[0].tests[0].p_value for found in one.comparisons]).tolist()
+    return {_label(found) for found, p in zip(one.comparisons, adjusted, strict=True) if p < LEVEL}
 
 
 def section(one: Evidence) -> str:

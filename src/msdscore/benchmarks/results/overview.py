@@ -1,7 +1,7 @@
 """Many benchmarks in one table: a column each, the best in bold, marks for what differs from a baseline."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,15 +39,23 @@ class _Cell:
 
 
 def overview(
-    opened: Sequence[Opened], *, against: str = "", quoted: bool = False, how: Resampling | None = None
+    opened: Sequence[Opened],
+    *,
+    against: str = "",
+    quoted: bool = False,
+    how: Resampling | None = None,
+    marked: Mapping[str, set[str]] | None = None,
 ) -> Grid:
     """One row per metric and encoder, one column per benchmark with its headline figure.
 
     With `against`, figures that differ from that metric's on the same items (p below 0.05 after Holm's correction over
-    the metrics of the benchmark) are marked. With `quoted`, published figures follow, which are never the best.
+    the metrics of the benchmark) are marked; `marked` gives the labels by benchmark where they are known already.
+    With `quoted`, published figures follow, which are never the best.
     """
     columns = list(dict.fromkeys(one.column for one in opened))
-    cells = _cells(opened, against, how or Resampling())
+    if marked is None:
+        marked = {one.result.benchmark: _different(one, against, how or Resampling()) for one in opened if against}
+    cells = _cells(opened, marked)
     rows = [
         (label, *(_text(found.get(column)) for column in columns))
         for label, found in zip(_labels(list(cells)), cells.values(), strict=True)
@@ -64,10 +72,10 @@ def overview(
     return Grid("Headline figures", ("metric", *titles), tuple(rows), tuple(notes), best)
 
 
-def _cells(opened: Sequence[Opened], against: str, how: Resampling) -> dict[Row, dict[Column, _Cell]]:
+def _cells(opened: Sequence[Opened], marked: Mapping[str, set[str]]) -> dict[Row, dict[Column, _Cell]]:
     cells: dict[Row, dict[Column, _Cell]] = defaultdict(dict)
     for one in opened:
-        marked = _different(one, against, how) if against else set()
+        differs = marked.get(one.result.benchmark, set())
         for metric in one.result.metrics:
             if metric.figures:
                 row = metric.label, metric.signature.partition("|bench:")[0]
@@ -75,7 +83,7 @@ def _cells(opened: Sequence[Opened], against: str, how: Resampling) -> dict[Row,
                     raise InputError(
                         f"two results of {one.result.benchmark} have figures of {metric.label}; expected one of them"
                     )
-                cells[row][one.column] = _Cell(metric.figures[0], metric.label in marked)
+                cells[row][one.column] = _Cell(metric.figures[0], metric.label in differs)
     return cells
 
 

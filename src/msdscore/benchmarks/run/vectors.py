@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from msdscore.core.divergence import total
 from msdscore.encoders.base import Embeddings
 from msdscore.errors import RowError
 from msdscore.metrics.base import Cases, Floats, Ints, Vectors
@@ -58,7 +59,7 @@ def _columns(
     if not mixtures:
         first = images.vectors.pooled[[images.row(item) for item in image_of]]
         second = texts.vectors.pooled[[texts.row(item) for item in text_of]]
-        return {"similarity": (first * second).sum(dim=-1).double().cpu().numpy()}
+        return {"similarity": total(first * second).double().cpu().numpy()}
     rows = numbers(pipeline.measure(images, texts, image_of, text_of), pipeline.config)
     return {name: np.array([getattr(row, name) for row in rows], dtype=np.float64) for name in _COLUMNS}
 

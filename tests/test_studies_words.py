@@ -1,0 +1,76 @@
+"""Invented words by their terms: places of names, figures by hand, and the toy encoder end to end."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bench_sets import COLOURS, encoded, write_pictures, write_rows
+from msdscore.benchmarks.readers.hallucinations import MarkedCaption, read_long_words
+from msdscore.cli.app import app
+from msdscore.errors import InputError
+from msdscore.scorer import Scorer
+from msdscore.studies.words import mentions_of, read_synonyms, word_study
+
+
+def marked(caption, **more):
+    return MarkedCaption("1", None, caption, **more)
+
+
+def texts(one, synonyms=None):
+    return [(one.caption[slice(*found.span)], found.invented) for found in mentions_of(one, synonyms or {})]
+
+
+def test_marked_words_are_found_in_order_and_function_words_left_out():
+    words = (("a", False), ("dog", False), ("and", False), ("a", True), ("dog.", True), ("gone", True))
+    assert texts(marked("a dog and a dog.", words=words)) == [("dog", False), ("dog.", True)]
+
+
+def test_names_are_whole_words_singular_or_plural_and_the_longest_stands():
+    one = marked("Hot dogs, two Benches near dogma and a puppy", present=("hot dog", "bench"), absent=("dog",))
+    assert texts(one) == [("Hot dogs", False), ("Benches", False)]
+    assert texts(one, {"dog": ("puppy",)}) == [("Hot dogs", False), ("Benches", False), ("puppy", True)]
+
+
+def test_synonyms_are_read_by_class(tmp_path):
+    (tmp_path / "names.txt").write_text("person, girl,  boy\n\nmotorcycle, motor bike\n")
+    assert read_synonyms(tmp_path / "names.txt") == {"person": ("girl", "boy"), "motorcycle": ("motor bike",)}
+
+
+@pytest.fixture
+def long(tmp_path):
+    rows = []
+    for place, colour in enumerate(COLOURS):
+        other = COLOURS[(place + 1) % len(COLOURS)]
+        rows.append({"image": f"{colour}.png", "caption": f"a {colour} square and a {other} square",
+                     "hallucinated": [other], "objects": [colour]})  # fmt: skip
+    write_rows(tmp_path / "long.jsonl", rows)
+    write_pictures(tmp_path / "long.images.parquet", {f"{colour}.png": encoded(colour) for colour in COLOURS})
+    return tmp_path
+
+
+def test_the_terms_find_what_is_not_there_and_the_wrong_picture_does_not(long):
+    result = word_study(Scorer("toy", "short").pipeline, read_long_words(long))
+    rows = {row.name: row for row in result.rows}
+    assert (result.captions, result.left_out) == (8, 0)
+    assert rows["AUC, all words"].n == 16
+    for row in rows.values():
+        assert row.true.value > 0.85, row.name
+        assert row.wrong.value < row.true.value, row.name
+        assert row.chance == 0.5
+    with pytest.raises(InputError, match="expected captions with marked inventions, got none"):
+        word_study(Scorer("toy", "short").pipeline, [marked("a dog", present=("dog",))])
+
+
+def test_the_command_prints_a_table_and_writes_numbers(long, tmp_path):
+    answer = CliRunner().invoke(
+        app,
+        ["study", "words", "--root", str(long), "--marks", "chair", "-e", "toy", "-o", str(tmp_path / "words.json")],
+    )
+    assert answer.exit_code == 0, answer.output
+    assert "| AUC within captions | 8 |" in answer.stdout
+    rows = json.loads((tmp_path / "words.json").read_text())["rows"]
+    assert np.isfinite([row["true"]["value"] for row in rows]).all()
+    wrong = CliRunner().invoke(app, ["study", "words", "--root", str(long), "--marks", "chiar"])
+    assert "Did you mean 'chair'" in str(wrong.exception)
