@@ -137,3 +137,18 @@ def test_kl_gradients_pass_through_every_step_of_em():
         return kl_tables(side, texts, fitted(side, fitting), settings=settings)[0].diagonal().sum()
 
     assert torch.autograd.gradcheck(value, (images.points,), atol=1e-5)
+
+
+def test_the_best_patch_has_the_gradient_of_the_maximum(monkeypatch):
+    images = projected(3, 6, seed=3, requires_grad=True)
+    texts = projected(2, 4, seed=4)
+    tokens = texts.points[texts.mask].requires_grad_(True)
+    for room in (1, 1 << 20):
+        monkeypatch.setattr("msdscore.align.losses.terms._ROOM", room)
+
+        def table(tokens, points):
+            return token_table(Projected(points, images.mask, images.pooled), tokens)
+
+        assert torch.autograd.gradcheck(table, (tokens, images.points))
+        plain = (tokens @ images.points.mT).masked_fill(~images.mask.unsqueeze(1), -torch.inf).amax(dim=2).mT
+        assert torch.equal(table(tokens, images.points), plain)

