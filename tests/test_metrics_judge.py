@@ -12,9 +12,9 @@ from PIL import Image
 
 from metric_batches import make_batch
 from msdscore.errors import RunError
-from msdscore.metrics import endpoint
-from msdscore.metrics.judge import read_verdict
 from msdscore.metrics.registry import load_metric
+from msdscore.metrics.vlm import endpoint
+from msdscore.metrics.vlm.judge import read_verdict
 
 RED = Image.new("RGB", (24, 16), "red")
 GOOD, BAD = "a red square", "a blue square"

@@ -137,7 +137,7 @@ ROWS: tuple[MetricRow, ...] = (
     ),
     MetricRow(
         name="fleur",
-        loader=f"{_HERE}.fleur:load_fleur",
+        loader=f"{_HERE}.vlm.fleur:load_fleur",
         title="a vision-language model's grade, smoothed over its digit probabilities",
         needs=("pictures",),
         argument="folder or hub name of a LLaVA-like checkpoint",
@@ -148,10 +148,11 @@ ROWS: tuple[MetricRow, ...] = (
     ),
     MetricRow(
         name="judge",
-        loader=f"{_HERE}.judge:load_judge",
+        loader=f"{_HERE}.vlm.judge:load_judge",
         title="a vision-language model chooses the better of two captions, in both orders",
         needs=("pictures", "pairs"),
         argument="a model name at the endpoint, or a local folder with backend=local",
+        extra="judge",
         options=(
             "url", "backend", "cache", "key_env", "workers", "retries", "price_in", "price_out",
             "temperature", "top_p", "device", "dtype",

@@ -15,7 +15,7 @@ import torch
 
 from msdscore.errors import ConfigError
 from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded
-from msdscore.metrics.vlm import LocalModel, load_local
+from msdscore.metrics.vlm.model import LocalModel, load_local
 
 PROMPT = (
     "Grade how well a caption describes this picture with one real number from 0.0 to 1.0.\n"

@@ -12,11 +12,11 @@ from PIL.Image import Image
 
 from msdscore.errors import ConfigError
 from msdscore.io.hashing import pixel_key, text_key
-from msdscore.metrics.answers import default_folder, keep, question_key, recall
 from msdscore.metrics.base import Cases, CaseScores, Loaded
-from msdscore.metrics.endpoint import Endpoint
 from msdscore.metrics.registry import choice, number
-from msdscore.metrics.vlm import Answer, Sampling, load_local
+from msdscore.metrics.vlm.answers import default_folder, keep, question_key, recall
+from msdscore.metrics.vlm.endpoint import Endpoint
+from msdscore.metrics.vlm.model import Answer, Sampling, load_local
 
 # CapArena's criteria in our own words.
 SYSTEM = """You compare two captions of one picture and say which describes it better. Look closely at it first.

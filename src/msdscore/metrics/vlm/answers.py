@@ -8,7 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from msdscore.io.atomic import write_bytes
-from msdscore.metrics.vlm import Answer
+from msdscore.metrics.vlm.model import Answer
 
 
 def default_folder() -> Path:
