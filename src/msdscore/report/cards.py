@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from markupsafe import escape
 from PIL.Image import Image
 
 from msdscore.encoders.base import PatchLayout
@@ -80,7 +80,7 @@ def require_same(scorer: "Scorer", results: Results) -> None:
 
 def card(results: Results, number: int, row: Row | None, view: View, scorer: "Scorer | None") -> Card:
     """The card of one row; what cannot be shown is left out with a note, never the row."""
-    plain = escape(results.captions[number])
+    plain = str(escape(results.captions[number]))
     if row is None or row.image is None:
         reason = (row.error if row is not None else None) or "the file does not name its picture"
         return Card(number, plain, (), False, f"{reason}; {REMEDY}")
@@ -97,7 +97,7 @@ def _explained(item: Explanation, number: int, view: View) -> Card:
     tinted = overlay(small, map_of(item, view), item.patches, view, map_scale([item], view))
     # Beside the map the picture itself, or the part of it that the caption forgot most.
     beside = [small, tinted] if view == "penalty" else [tinted, fit(_forgotten(item), THUMB_PIXELS)]
-    return Card(number, words_html(item, word_scale([item])), tuple(map(data_uri, beside)), True, "")
+    return Card(number, str(words_html(item, word_scale([item]))), tuple(map(data_uri, beside)), True, "")
 
 
 def _forgotten(item: Explanation) -> Image:

@@ -1,20 +1,19 @@
 """The report's page: data, style and script in one document that fetches nothing."""
 
 from dataclasses import dataclass
-from html import escape
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from msdscore.explain.colours import css
-from msdscore.explain.page import head, script_json
+from msdscore.explain.templates import asset, render
 from msdscore.report.cards import Card
 from msdscore.report.reading import Floats, Results
 from msdscore.report.systems import HOW, LOWER_IS_BETTER, METRICS, Standing, standings
 from msdscore.stats.resample import Interval, bootstrap_mean
 
 _COLOURS = {"support": css("support", 1.0), "penalty": css("penalty", 1.0), "omission": css("omission", 1.0)}
+_HOME = "msdscore.report"
 _MOST_OTHERS = 8  # columns of the file's own that the table shows
 
 
@@ -28,16 +27,14 @@ class Gallery:
 
 def page(results: Results, galleries: tuple[Gallery, ...], title: str) -> str:
     """The whole document; every text of the file is data or escaped."""
-    assets = files("msdscore.report").joinpath("assets")
-    style, script, body = (
-        assets.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js", "report.html")
-    )
-    filled = body.replace("<!--title-->", escape(title)).replace("<!--signature-->", escape(_signature(results)))
-    return (
-        f"{head(title, style, script)}<body>{filled}"
-        f'<script type="application/json" id="data">{script_json(_data(results, galleries))}</script>'
-        f"<script>{script}</script></body></html>\n"
-    )
+    values = {
+        "title": title,
+        "style": asset(_HOME, "report.css"),
+        "script": asset(_HOME, "report.js"),
+        "signature": _signature(results),
+        "data": _data(results, galleries),
+    }
+    return str(render("report.html", values)) + "\n"
 
 
 def _signature(results: Results) -> str:
