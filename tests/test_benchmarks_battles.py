@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from msdscore.benchmarks.base import Aspect, Battle, Note, picture
-from msdscore.benchmarks.readers.caparena import judgements
 from msdscore.benchmarks.registry import load
 from msdscore.errors import InputError
 
@@ -49,11 +48,9 @@ def test_caparena_refuses_an_unknown_verdict(tmp_path: Path) -> None:
         load("caparena", tmp_path)
 
 
-def test_judge_files_give_verdicts_in_order(tmp_path: Path) -> None:
+def test_judge_files_are_read_as_battles(tmp_path: Path) -> None:
     said = ["Caption 1 is better.", "Caption 2 is better", "Tie.", "Tie", "Both are fine", None]
     rows = [{**_row("a.jpg", "equal"), **({"judge": word} if word else {})} for word in said]
-    (tmp_path / "judged.json").write_text(json.dumps(rows))
-    assert judgements(tmp_path / "judged.json") == ["a", "b", "tie", "tie", None, None]
     (tmp_path / "caparena_annots_eval.json").write_text(json.dumps(rows))
     assert len(load("caparena", tmp_path)) == 6
 

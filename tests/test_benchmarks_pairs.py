@@ -14,6 +14,8 @@ from msdscore.benchmarks.base import Note, Pair, picture, picture_key
 from msdscore.benchmarks.readers import valse
 from msdscore.benchmarks.readers.captioned import Captioned, draw_pairs
 from msdscore.benchmarks.registry import load
+from msdscore.benchmarks.run.plan import BenchmarkPlan
+from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.errors import ImageError, InputError, UnknownNameError
 
 
@@ -199,6 +201,32 @@ def test_pascal_draws_are_broken_by_seed_and_counted(tmp_path: Path) -> None:
     reading = load("pascal50s", tmp_path, seed=3)
     assert reading == load("pascal50s", tmp_path, seed=3)
     assert reading.notes == (Note("pairs whose votes are a draw, decided by seed", 1),)
+
+
+def test_references_of_pascal_are_drawn_five_times_for_metrics_that_read_them(tmp_path: Path) -> None:
+    pytest.importorskip("pycocoevalcap", reason="needs the extra 'references'")
+    _mats(tmp_path, [30, 10])
+
+    def run(*metrics: str) -> Any:
+        made = BenchmarkPlan(name="pascal50s", root=tmp_path, metrics=metrics, samples=5)
+        return run_benchmark(made, tmp_path / f"{metrics[0]}.json", lambda: pytest.fail("no encoder is needed"))
+
+    drawn = run("rouge-l", "length")
+    assert drawn.seeds == 5
+    assert drawn.metric("rouge-l").figures[0].spread is not None
+    assert len(list(tmp_path.glob("rouge-l.seed-*.parquet"))) == 5
+    assert run("length").seeds == 1  # nothing that is drawn matters to it
+
+
+def test_pascal_json_finds_pictures_at_the_paths_it_names(tmp_path: Path) -> None:
+    named = {"HI": [{**_PASCAL["HI"][0], "image": "VOC2012/JPEGImages/2008_1.jpg"}]}
+    _dump(tmp_path / "pascal_50s.json", named)
+    for place in ("VOC2012/JPEGImages", "VOCdevkit/VOC2010/JPEGImages", "JPEGImages"):
+        path = tmp_path / place / "2008_1.jpg"
+        path.parent.mkdir(parents=True)
+        path.touch()
+        assert load("pascal50s", tmp_path).items[0].image == path
+        path.unlink()
 
 
 def test_foil_groups_by_annotation_and_keeps_every_foil(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from msdscore.benchmarks.base import Aspect, Battle, Pair, Rated, clusters, picture_key, picture_ring, wrong_images
-from msdscore.benchmarks.protocols.counting import align, evaluate, evaluate_verdicts
+from msdscore.benchmarks.protocols.counting import evaluate
 from msdscore.benchmarks.protocols.figure import Figure
 from msdscore.benchmarks.readers.caparena import HUMAN_ORDER
 from msdscore.benchmarks.registry import benchmark
@@ -235,11 +235,10 @@ def test_caparena_authors_elo_is_their_shuffled_online_elo(seed: int) -> None:
 def test_a_judge_calls_its_own_ties() -> None:
     a, b = HUMAN_ORDER[0], HUMAN_ORDER[2]
     battles = [_battle(k, winner, a, b) for k, winner in enumerate([a, b, "equal", a])]
-    figures = _by_name(evaluate_verdicts(benchmark("caparena"), battles, ["a", "tie", "tie", None], how=_QUICK))
+    verdicts = [[1, 0], [0.5, 0.5], [0.5, 0.5], [_NAN, _NAN]]
+    figures = _by_name(evaluate(benchmark("caparena"), battles, verdicts, how=_QUICK, judged=True))
     whole = figures["agreement/all"]
     assert (whole.value, whole.n, whole.ties, whole.missing) == pytest.approx((2 / 3, 3, 2, 1))
-    with pytest.raises(UnknownNameError, match=r"unknown verdict 'c'\. Known: a, b, tie"):
-        evaluate_verdicts(benchmark("caparena"), battles, ["a", "b", "c", "tie"])
 
 
 def test_caparena_of_human_battles_alone_has_no_figure() -> None:
@@ -339,18 +338,6 @@ def test_the_ring_does_not_depend_on_where_the_files_lie() -> None:
         return [image.name for image in picture_ring([Pair("", Path(root, f"{k}.jpg"), "p", "n") for k in range(9)], 3)]
 
     assert ring("/a/data") == ring("elsewhere")
-
-
-def test_align_joins_on_ids() -> None:
-    items = _pairs(["x", "x", "y"])
-    matrix = align(items, {"y/2": [1.0, 2.0], "x/0": (3.0, 4.0)})
-    assert matrix[0].tolist() == [3, 4]
-    assert matrix[2].tolist() == [1, 2]
-    assert np.isnan(matrix[1]).all()
-    with pytest.raises(InputError, match=r"1 score ids belong to no item, for example 'z/9'; expected ids such"):
-        align(items, {"z/9": [0.0, 1.0]})
-    with pytest.raises(InputError, match="item x/0: expected 2 scores, got 1"):
-        align(items, {"x/0": 1.0})
 
 
 def test_mistakes_are_named() -> None:

@@ -84,7 +84,7 @@ def test_expert_json_form_gives_the_same_items(raw: Path, tmp_path_factory: pyte
 def test_expert_json_form_needs_three_ratings_a_caption(tmp_path: Path) -> None:
     two = _entry("1", "Flicker8k_Dataset", [("a", 1), ("a", 2)], [])
     (tmp_path / "flickr8k.json").write_text(json.dumps({"1": two}))
-    with pytest.raises(InputError, match="expected 3 ratings a caption, got 2 ratings in all"):
+    with pytest.raises(InputError, match="expected 3 ratings per caption, got 2 ratings in all"):
         load("flickr8k-expert", tmp_path)
     mixed = _entry("1", "Flicker8k_Dataset", [("a", 1), ("a", 2), ("b", 2)], [])
     (tmp_path / "flickr8k.json").write_text(json.dumps({"1": mixed}))

@@ -16,7 +16,6 @@ from msdscore.stats.pairs import (
     mcnemar_clustered,
     mcnemar_exact,
     pairwise_accuracy,
-    sign_test,
 )
 
 _NAN = float("nan")
@@ -114,12 +113,6 @@ def test_exact_and_corrected_mcnemar_hold_their_level() -> None:
     # Both are conservative: about 3.5 % for some 63 split pairs, with a simulation error of about 1 %.
     assert 0.01 < rejected["exact"] / 400 < 0.06
     assert 0.01 < rejected["edwards"] / 400 < 0.06
-
-
-def test_sign_test_drops_zeros_and_nan() -> None:
-    result = sign_test([1, 2, 3, -1, 0, 0, _NAN, 5])
-    assert (result.n, result.statistic) == (5, 0.8)
-    assert result.p_value == pytest.approx(scipy_stats.binomtest(4, 5, 0.5).pvalue)
 
 
 def test_clustered_mcnemar_is_the_plain_one_for_single_pairs_and_keeps_its_level_for_clusters() -> None:

@@ -10,7 +10,7 @@ from scipy import stats as scipy_stats
 
 from msdscore.errors import InputError
 from msdscore.stats import ranks
-from msdscore.stats.ranks import correlate, kendall_b, kendall_c, pearson, prepare, spearman
+from msdscore.stats.ranks import auc, correlate, kendall_b, kendall_c, pearson, prepare, spearman
 
 _SCIPY = {
     "kendall_b": lambda x, y: scipy_stats.kendalltau(x, y, variant="b").statistic,
@@ -73,12 +73,14 @@ def test_missing_pairs_are_counted_and_dropped() -> None:
 
 def test_constant_columns_have_no_correlation() -> None:
     columns = prepare([1.0, 1.0, 1.0], [1.0, 2.0, 3.0])
-    assert all(np.isnan(measure(columns, None)) for measure in ranks.MEASURES.values())
+    correlations = [measure for name, measure in ranks.MEASURES.items() if name != "auc"]
+    assert all(np.isnan(measure(columns, None)) for measure in correlations)
 
 
 def test_empty_columns_have_no_correlation() -> None:
     columns = prepare([], [])
-    assert all(np.isnan(measure(columns, None)) for measure in ranks.MEASURES.values())
+    correlations = [measure for name, measure in ranks.MEASURES.items() if name != "auc"]
+    assert all(np.isnan(measure(columns, None)) for measure in correlations)
 
 
 def test_columns_must_match() -> None:
@@ -106,3 +108,17 @@ def test_published_caparena_taus_are_rankings_of_fourteen_models(published: Any,
 
 def test_pearson_is_linear_only() -> None:
     assert pearson(prepare([1, 2, 3, 4], [1, 8, 27, 64])) < 1.0 == spearman(prepare([1, 2, 3], [1, 8, 27]))
+
+
+def test_auc_counts_ties_half_and_takes_weights() -> None:
+    rng = np.random.default_rng(4)
+    scores, labels = rng.integers(0, 6, 60), rng.integers(0, 2, 60)
+    pairs = [(a > b) + (a == b) / 2 for a in scores[labels == 1] for b in scores[labels == 0]]
+    assert auc(prepare(scores, labels)) == pytest.approx(np.mean(pairs))
+    weights = rng.integers(0, 3, 60).astype(float)
+    listed = np.repeat(np.arange(60), weights.astype(int))
+    assert auc(prepare(scores, labels), weights) == pytest.approx(auc(prepare(scores[listed], labels[listed])))
+    assert auc(prepare([1.0, 1.0], [0, 1])) == 0.5
+    assert np.isnan(auc(prepare([1.0, 2.0], [1, 1])))
+    with pytest.raises(InputError, match="AUC needs labels of two values"):
+        auc(prepare([1.0, 2.0, 3.0], [0, 1, 2]))

@@ -11,9 +11,9 @@ from msdscore.stats.ranks import kendall_c, prepare
 from msdscore.stats.resample import (
     Resampling,
     bootstrap,
+    bootstrap_both,
     bootstrap_mean,
     bootstrap_share,
-    bootstrap_test,
     holm,
     paired_difference,
     permutation_test,
@@ -140,7 +140,7 @@ def _null_p_values(test: Any, runs: Any = 300, n: Any = 60) -> Any:
     "test",
     [
         lambda a, b, seed: permutation_test(a, b, how=Resampling(samples=199, seed=seed)).p_value,
-        lambda a, b, seed: bootstrap_test(_mean_of(a - b), len(a), how=Resampling(samples=199, seed=seed)).p_value,
+        lambda a, b, seed: bootstrap_both(_mean_of(a - b), len(a), how=Resampling(samples=199, seed=seed))[1].p_value,
     ],
     ids=["permutation", "bootstrap"],
 )
@@ -190,13 +190,13 @@ def test_permutation_by_image_is_more_careful_than_by_item() -> None:
 def test_a_sampled_p_value_is_never_zero() -> None:
     better = np.arange(1.0, 101.0)
     assert permutation_test(better, np.zeros(100), how=_QUICK).p_value == 1 / 301
-    assert bootstrap_test(_mean_of(better), 100, how=_QUICK).p_value == 2 / 301
+    assert bootstrap_both(_mean_of(better), 100, how=_QUICK)[1].p_value == 2 / 301
 
 
 def test_identical_systems_are_never_different() -> None:
     same = np.random.default_rng(11).random(50)
     assert permutation_test(same, same).p_value == 1.0
-    assert bootstrap_test(_mean_of(same - same), 50, how=_QUICK).p_value == 1.0
+    assert bootstrap_both(_mean_of(same - same), 50, how=_QUICK)[1].p_value == 1.0
 
 
 def test_what_does_not_exist_is_not_significant() -> None:
@@ -207,7 +207,7 @@ def test_what_does_not_exist_is_not_significant() -> None:
 
     assert np.isnan(swap_test(tau, constant, constant, how=_QUICK).p_value)
     columns = prepare(constant, ratings)
-    assert np.isnan(bootstrap_test(lambda w: kendall_c(columns, w), 20, how=_QUICK).p_value)
+    assert np.isnan(bootstrap_both(lambda w: kendall_c(columns, w), 20, how=_QUICK)[1].p_value)
     same = ratings.astype(float)
     assert swap_test(tau, same, same, how=_QUICK).p_value == 1.0
 

@@ -1,4 +1,4 @@
-"""What a metric is: questions about pictures and captions in, one number a candidate caption out."""
+"""What a metric is: questions about pictures and captions in, one number per candidate caption out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -67,7 +67,7 @@ def _background_sim(vectors: Vectors) -> Floats:
 
 
 def _over_pairs(vectors: Vectors, measure: Callable[[Tensor], float]) -> Floats:
-    """A measure of the patch-by-token cosines of every pair, one product a picture."""
+    """A measure of the patch-by-token cosines of every pair, one product per picture."""
     values = np.full(len(vectors.pair_images), np.nan)
     for pairs, cosines in _cosines(vectors):
         values[pairs] = [measure(one) for one in cosines]

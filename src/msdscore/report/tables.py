@@ -50,7 +50,7 @@ def _row(cells: Sequence[str], best: Collection[int] = ()) -> str:
 
 
 def _csv(grids: Sequence[Grid]) -> str:
-    """One record a cell, so that benchmarks with different figures share the columns."""
+    """One record per cell, so that benchmarks with different figures share the columns."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["table", "row", "column", "value"])

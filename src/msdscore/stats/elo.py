@@ -79,7 +79,7 @@ def elo(played: Games, config: EloConfig | None = None) -> Floats:
 
 
 def replay(played: Games, orders: Ints, config: EloConfig) -> Floats:
-    """Elo tables of many battle orders at once: one step a battle, all orders side by side."""
+    """Elo tables of many battle orders at once: one step per battle, all orders side by side."""
     rows = np.arange(len(orders))
     ratings = np.full((len(orders), len(played.systems)), config.start)
     for battle in orders.T:

@@ -26,7 +26,7 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class Credits:
-    """One number a judged pair (1 right, 0 wrong, a tie by the rule); `kept` marks the judged pairs."""
+    """One number per judged pair (1 right, 0 wrong, a tie by the rule); `kept` marks the judged pairs."""
 
     values: Floats
     kept: NDArray[np.bool_]
@@ -134,12 +134,6 @@ def mcnemar_exact(first_right: ArrayLike, second_right: ArrayLike) -> Test:
     """McNemar's test in its exact form; the statistic is the share of split pairs that the first wins."""
     b, c = _split(first_right, second_right)
     return _binomial(b, c, "McNemar, exact")
-
-
-def sign_test(differences: ArrayLike) -> Test:
-    """Two-sided exact sign test: are both signs equally likely? Zeros and NaN drop out."""
-    d = np.asarray(differences, dtype=np.float64)
-    return _binomial(int((d > 0).sum()), int((d < 0).sum()), "sign")
 
 
 def _difference(first: ArrayLike, second: ArrayLike) -> Floats:

@@ -117,13 +117,6 @@ def paired_difference(
     return bootstrap_mean(difference, clusters=clusters, how=how)
 
 
-def bootstrap_test(
-    statistic: WeightedStatistic, n: int, *, clusters: Clusters = None, how: Resampling = DEFAULT
-) -> Test:
-    """Two-sided bootstrap test that a statistic of item weights (usually a difference) is zero."""
-    return bootstrap_both(statistic, n, clusters=clusters, how=how)[1]
-
-
 def bootstrap_both(
     statistic: WeightedStatistic, n: int, *, clusters: Clusters = None, how: Resampling = DEFAULT
 ) -> tuple[Interval, Test]:
@@ -209,7 +202,7 @@ def _units(n: int, clusters: Clusters) -> tuple[Ints, int]:
         return np.arange(n), n
     labels = np.asarray(clusters)
     if len(labels) != n:
-        raise InputError(f"expected one cluster label an item, got {len(labels)} labels for {n} items")
+        raise InputError(f"expected one cluster label per item, got {len(labels)} labels for {n} items")
     names, codes = np.unique(labels, return_inverse=True)
     return codes.astype(np.int64), len(names)
 

@@ -1,20 +1,17 @@
 """Scores in, official figures out: one call for every benchmark, protocol and metric."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from msdscore.benchmarks.base import Benchmark, Item
 from msdscore.benchmarks.protocols.figure import Figure, Figures, Sheet
 from msdscore.benchmarks.protocols.lengths import matched_pairs, matched_ratings
 from msdscore.errors import InputError, unknown_name
 from msdscore.stats.resample import DEFAULT, Resampling
-
-Floats = NDArray[np.float64]
-_VERDICTS = {"a": (1.0, 0.0), "b": (0.0, 1.0), "tie": (0.5, 0.5), None: (np.nan, np.nan)}
 
 
 def evaluate(
@@ -24,69 +21,20 @@ def evaluate(
     *,
     protocol: str = "official",
     how: Resampling = DEFAULT,
+    judged: bool = False,
 ) -> Figures:
     """The benchmark's figures, the headline first, from one row of scores per item, one score per caption.
 
-    A NaN means that no score could be made: it is dropped and counted. Higher scores mean better captions.
+    A NaN means that no score could be made: it is dropped and counted. Higher scores mean better captions. With
+    `judged` the scores are verdicts as numbers (1 and 0, or 0.5 for a tie), on which no tie threshold is put.
     """
-    return count(benchmark, items, scores, protocol=protocol, how=how)
-
-
-def evaluate_verdicts(
-    benchmark: Benchmark,
-    items: Sequence[Item],
-    verdicts: Sequence[str | None],
-    *,
-    protocol: str = "official",
-    how: Resampling = DEFAULT,
-) -> Figures:
-    """The same from a judge that says "a", "b" or "tie" itself (None: no verdict)."""
-    try:
-        scores = np.array([_VERDICTS[verdict] for verdict in verdicts]).reshape(-1, 2)
-    except KeyError as error:
-        raise unknown_name("verdict", str(error.args[0]), ["a", "b", "tie"]) from error
-    return count(benchmark, items, scores, protocol=protocol, how=how, judged=True)
-
-
-def align(items: Sequence[Item], by_id: Mapping[str, float | Sequence[float]]) -> Floats:
-    """The score matrix of scores kept by item id; an id without scores gets NaN.
-
-    An id that belongs to no item is an error: the scores were made for other items.
-    """
-    strangers = by_id.keys() - {item.id for item in items}
-    if strangers:
-        raise InputError(
-            f"{len(strangers)} score ids belong to no item, for example {min(strangers)!r}; "
-            f"expected ids such as {items[0].id!r}"
-        )
-    width = len(items[0].captions) if items else 1
-    matrix = np.full((len(items), width), np.nan)
-    for row, item in zip(matrix, items, strict=True):
-        if item.id in by_id:
-            found = np.atleast_1d(np.asarray(by_id[item.id], dtype=np.float64))
-            if len(found) != width:
-                raise InputError(f"item {item.id}: expected {width} scores, got {len(found)}")
-            row[:] = found
-    return matrix
+    return figures_of(benchmark)(make_sheet(benchmark, items, scores, protocol=protocol, how=how, judged=judged))
 
 
 def resolve(target: str) -> Any:
     """The object that a "module:name" string of a registry row names."""
     module, _, name = target.partition(":")
     return getattr(import_module(module), name)
-
-
-def count(
-    benchmark: Benchmark,
-    items: Sequence[Item],
-    scores: ArrayLike,
-    *,
-    protocol: str = "official",
-    how: Resampling = DEFAULT,
-    judged: bool = False,
-) -> Figures:
-    """The figures; with `judged` the scores are verdicts as numbers, on which no tie threshold is put."""
-    return figures_of(benchmark)(make_sheet(benchmark, items, scores, protocol=protocol, how=how, judged=judged))
 
 
 def figures_of(benchmark: Benchmark) -> Callable[[Sheet[Any]], Figures]:

@@ -29,7 +29,6 @@ HUMAN_ORDER = (
     "LLaVA-1.5-7B",
 )
 TIES = ("equal", "skip", "bad")
-_JUDGED: dict[str, Winner] = {"caption 1 is better": "a", "caption 2 is better": "b", "tie": "tie"}
 
 
 def read(root: Path, *, file: str = "caparena_annots_eval.json") -> Reading[Battle]:
@@ -60,14 +59,6 @@ def read_auto(root: Path, *, captions: Path | None = None, system: str | None = 
     ]
     own = len(rows) - len(battles)
     return Reading(tuple(battles), (Note("pictures left out: the opponent is the system itself", own),) if own else ())
-
-
-def judgements(path: Path) -> list[Winner | None]:
-    """The verdicts of a judge file (`judge`: "Caption 1 is better.", "Tie." …) in the order of its rows.
-
-    None where there is no verdict, or one the official scorer does not accept.
-    """
-    return [_JUDGED.get(str(row.get("judge", "")).removesuffix(".").lower()) for row in read_json(path)]
 
 
 def _battle(path: Path, number: int, row: dict[str, Any], images: Path) -> Battle:
@@ -118,5 +109,5 @@ def _check_answers(path: Path, rows: dict[str, Any], answers: dict[str, str]) ->
     if lacking:
         raise InputError(
             f"{path} lacks captions for {len(lacking)} of {len(rows)} pictures, the first {lacking[0]}; "
-            "expected one caption a picture"
+            "expected one caption per picture"
         )

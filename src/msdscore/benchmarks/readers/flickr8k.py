@@ -99,7 +99,7 @@ def _from_json(root: Path, path: Path, *, judges: int) -> list[Rated]:
         where = f"{path} key {name}"
         judged = field(entry, "human_judgement", where=where)
         if len(judged) % judges:
-            raise InputError(f"{where}: expected {judges} ratings a caption, got {len(judged)} ratings in all")
+            raise InputError(f"{where}: expected {judges} ratings per caption, got {len(judged)} ratings in all")
         key = stem(str(entry.get("image_path") or name))
         references = _tidied(entry.get("ground_truth", ()))
         for k in range(len(judged) // judges):

@@ -14,7 +14,7 @@ GET = "https://foilunitn.github.io (foilv1.0_test_2017.json)"
 
 
 def read(root: Path, *, sample: Literal["all", "one-per-image"] = "all", seed: int = 0) -> Reading[Pair]:
-    """Every original caption with each of its foils, or one such pair a picture by `seed` (CLIPScore's way).
+    """Every original caption with each of its foils, or one such pair per picture by `seed` (CLIPScore's way).
 
     Annotations that share an `id` belong together: one original, one or more foils. References are the
     picture's other COCO captions, where `captions_val2014.json` lies under `root`.

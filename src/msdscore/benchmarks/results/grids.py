@@ -1,4 +1,4 @@
-"""Results and comparisons as plain grids of text, one a benchmark and protocol, and as Markdown."""
+"""Results and comparisons as plain grids of text, one per benchmark and protocol, and as Markdown."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ class Grid:
 
 
 def result_grids(results: Sequence[Result]) -> list[Grid]:
-    """One grid a benchmark, protocol and set of items, so that no column mixes two ways of counting."""
+    """One grid per benchmark, protocol and set of items, so that no column mixes two ways of counting."""
     groups: dict[tuple[object, ...], list[Result]] = defaultdict(list)
     for result in results:
         options = tuple(sorted((name, str(value)) for name, value in result.options.items()))
@@ -36,7 +36,7 @@ def result_grids(results: Sequence[Result]) -> list[Grid]:
 
 
 def comparison_grid(comparison: Comparison) -> Grid:
-    """One row a figure: both values, their difference with its interval, and the tests."""
+    """One row per figure: both values, their difference with its interval, and the tests."""
     rows = tuple(_difference_row(difference) for difference in comparison.differences)
     level = comparison.differences[0].interval.level if comparison.differences else 0.95
     columns = ("figure", "first", "second", "difference", f"{level:.0%} interval", "p", "p, Holm", "tests", "n")
