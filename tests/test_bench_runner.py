@@ -180,9 +180,32 @@ def test_other_work_is_not_overwritten_unless_asked(tmp_path, scorer):
     assert "|k:5,3|" in result.metric("msd").signature
     with pytest.raises(ConfigError, match=r"a result is a .json file"):
         run_benchmark(plan(tmp_path), tmp_path / "out.csv", lambda: scorer.pipeline)
-    (tmp_path / "alien.parquet").write_bytes((tmp_path / "sugarcrepe.images.parquet").read_bytes())
-    with pytest.raises(RunError, match=r"alien.parquet: exists, and no run is known that wrote it"):
-        run_benchmark(plan(tmp_path), tmp_path / "alien.json", lambda: scorer.pipeline)
+
+
+def test_files_that_no_run_wrote_are_not_replaced(tmp_path):
+    root, out = make_sugarcrepe(tmp_path / "data"), tmp_path / "out"
+    out.mkdir()
+
+    def attempt(output, **more):
+        return run_benchmark(plan(root, metrics=("length",)), output, lambda: pytest.fail("no encoder"), **more)
+
+    for suffix, said in ((".json", "[1, 2]"), (".parquet", "not a table")):
+        alien = out / f"sugarcrepe{suffix}"
+        alien.write_text(said)
+        with pytest.raises(
+            RunError, match=rf"{suffix}: exists, and no run is known that wrote it; choose another -o or"
+        ):
+            attempt(out / "sugarcrepe.json")
+        assert alien.read_text() == said
+        attempt(out / "sugarcrepe.json", overwrite=True)
+        for path in out.iterdir():
+            path.unlink()
+    for suffix in (".json", ".parquet"):  # the annotations themselves, as `bench composite --root data -o data` would
+        (root / f"composite{suffix}").write_text("mine")
+        for overwrite in (False, True):
+            with pytest.raises(RunError, match=rf"composite{suffix}: lies among the benchmark's files and no run has"):
+                attempt(root / "composite.json", overwrite=overwrite)
+        (root / f"composite{suffix}").unlink()
 
 
 def loose_pictures(tmp_path, colours=COLOURS):

@@ -121,6 +121,15 @@ def read_result(path: Path) -> Result:
         raise InputError(f"{path}: is damaged ({error}); run the same `msdscore bench` again") from error
 
 
+def is_result(path: Path) -> bool:
+    """Whether a file is a result, of this format or another."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and {"format", "benchmark", "metrics"} <= content.keys()
+
+
 def _metric(content: dict[str, Any]) -> MetricResult:
     figures, control = (_figures(content.pop(name)) for name in ("figures", "control"))
     matched = content.pop("matched")

@@ -15,15 +15,16 @@ import pyarrow.parquet as pq
 
 from msdscore.benchmarks.base import Item, picture_key, picture_names, stamp
 from msdscore.benchmarks.registry import reader_options
-from msdscore.benchmarks.results.result import Made, Result, write_result
+from msdscore.benchmarks.results.result import Made, Result, is_result, write_result
 from msdscore.benchmarks.results.scores import joined_columns, score_columns, scores_table
 from msdscore.benchmarks.results.seeds import average
 from msdscore.benchmarks.results.summary import Counting, signature, summarise
 from msdscore.benchmarks.run.cases import Wants, fill, text_cases
 from msdscore.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
 from msdscore.benchmarks.run.portions import Portion
-from msdscore.benchmarks.run.score_file import Kept, Task, keep, sources_of, write
+from msdscore.benchmarks.run.score_file import Kept, Task, is_ours, keep, sources_of, write
 from msdscore.errors import ConfigError, RunError
+from msdscore.io.outputs.manifest import REMEDY
 from msdscore.io.outputs.run import discard, open_run
 from msdscore.metrics.base import Metric
 from msdscore.scoring.pipeline import Pipeline
@@ -49,6 +50,9 @@ def run_benchmark(
         raise ConfigError(f"{output}: a result is a .json file, its scores lie beside it as .parquet")
     output.parent.mkdir(parents=True, exist_ok=True)
     work = prepare_work(plan, pipeline)
+    default = work.row.protocols[0]
+    target = output if plan.protocol == default else output.with_stem(f"{output.stem}-{plan.protocol}")
+    _check_free(target, is_result, plan.root, overwrite=overwrite)
     seeds = plan.seeds or _draws(work)
     if seeds == 1:
         result = _one(work, output.with_suffix(".parquet"), overwrite=overwrite, progress=progress)
@@ -58,9 +62,18 @@ def run_benchmark(
         result = average([
             _one(one, file, overwrite=overwrite, progress=progress) for one, file in zip(drawn, files, strict=True)
         ])  # fmt: skip
-    default = work.row.protocols[0]
-    write_result(result, output if plan.protocol == default else output.with_stem(f"{output.stem}-{plan.protocol}"))
+    write_result(result, target)
     return result
+
+
+def _check_free(path: Path, ours: Callable[[Path], bool], root: Path, *, overwrite: bool) -> None:
+    """Refuse to replace a file that no run has written; one among the benchmark's own files even with `overwrite`."""
+    if not path.exists() or ours(path):
+        return
+    if path.resolve().is_relative_to(root.resolve()):
+        raise RunError(f"{path}: lies among the benchmark's files and no run has written it; choose another -o")
+    if not overwrite:
+        raise RunError(f"{path}: exists, and no run is known that wrote it; {REMEDY}")
 
 
 def _draws(work: Work) -> int:
@@ -79,6 +92,7 @@ def _drawn(work: Work, number: int, pipeline: Callable[[], Pipeline]) -> Work:
 
 def _one(work: Work, scores: Path, *, overwrite: bool, progress: Progress) -> Result:
     begun = time.monotonic()
+    _check_free(scores, is_ours, work.plan.root, overwrite=overwrite)
     if overwrite:
         scores.unlink(missing_ok=True)
     items, signatures = work.reading.items, {metric.label: signature(metric, work.pipeline) for metric in work.metrics}

@@ -100,6 +100,14 @@ def write(path: Path, table: pa.Table, base: Mapping[str, Any], signatures: Mapp
         raise RunError(f"{path}: cannot be written ({error.strerror or error}); finished parts are kept") from error
 
 
+def is_ours(path: Path) -> bool:
+    """Whether a Parquet file was written by a run, and holds what it was made from."""
+    try:
+        return _KEY in (pq.read_schema(path).metadata or {})
+    except (OSError, ValueError):
+        return False
+
+
 def fingerprint(items: Sequence[Item]) -> str:
     """A hash of all items: ids, picture names, captions, references."""
     digest, names = blake2b(digest_size=16), picture_names(item.image for item in items)
@@ -110,10 +118,10 @@ def fingerprint(items: Sequence[Item]) -> str:
 
 
 def _metadata(path: Path, table: pa.Table) -> dict[str, Any]:
-    content = (table.schema.metadata or {}).get(_KEY)
-    if content is None:
-        raise RunError(f"{path}: exists, and no run is known that wrote it; {REMEDY}")
-    known: dict[str, Any] = json.loads(content)
+    try:
+        known: dict[str, Any] = json.loads(table.schema.metadata[_KEY])
+    except (TypeError, KeyError, ValueError) as error:
+        raise RunError(f"{path}: is damaged; {REMEDY}") from error
     return known
 
 
