@@ -199,7 +199,7 @@ def test_long_words_are_broken_and_stay_on_the_line():
     lines = set_lines(text, units(text), 2.0, 9.0)
     assert len(lines) > 3
     assert "".join(placed.text for line in lines for placed in line) == text.replace(" ", "")
-    ruler = typeset._Ruler(9.0, ["DejaVu Sans"])
+    ruler = typeset.Ruler(9.0, ["DejaVu Sans"])
     assert all(placed.left + ruler(placed.text) <= 2.001 for line in lines for placed in line)
 
 

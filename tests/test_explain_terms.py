@@ -15,7 +15,8 @@ from msdscore.core.mixture import FitSettings, fit
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.explain import maps
-from msdscore.explain.terms import Explanation, terms_of
+from msdscore.explain.explanation import Explanation
+from msdscore.explain.terms import terms_of
 from tiny_clip import make_tiny_clip
 
 # Terms are float32 and their sum is taken in float32 by the score, in float64 here.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         UnknownNameError,
         WeightsError,
     )
-    from msdscore.explain.terms import Explanation, Explanations
+    from msdscore.explain.explanation import Explanation, Explanations
     from msdscore.io.images import ImageLimits
     from msdscore.scorer import Scorer
     from msdscore.scoring.bank import NamedBank, build_bank, load_bank, save_bank
@@ -34,8 +34,8 @@ _EXPORTS = {
     "ConfigError": "msdscore.errors",
     "Embeddings": "msdscore.encoders.base",
     "Encoder": "msdscore.encoders.base",
-    "Explanation": "msdscore.explain.terms",
-    "Explanations": "msdscore.explain.terms",
+    "Explanation": "msdscore.explain.explanation",
+    "Explanations": "msdscore.explain.explanation",
     "ImageError": "msdscore.errors",
     "ImageLimits": "msdscore.io.images",
     "InputError": "msdscore.errors",

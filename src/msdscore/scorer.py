@@ -11,7 +11,7 @@ from PIL.Image import Image
 
 from msdscore.encoders.base import Encoder
 from msdscore.errors import ConfigError, RowError
-from msdscore.explain.terms import Explanation, Explanations, explain
+from msdscore.explain.explanation import Explanation, Explanations, explain
 from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.scoring.bank import NamedBank, load_bank
 from msdscore.scoring.config import MSDConfig

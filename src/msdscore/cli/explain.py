@@ -8,7 +8,7 @@ import typer
 from msdscore.cli import options
 
 if TYPE_CHECKING:
-    from msdscore.explain.terms import Explanations
+    from msdscore.explain.explanation import Explanations
 
 Why = Annotated[Path | None, typer.Option("--output", "-o", help="File to write: .png, .svg, .pdf, .html or .json.")]
 
@@ -58,7 +58,7 @@ def show(explained: "Explanations", *, as_json: bool) -> None:
     from msdscore.explain.save import to_json
 
     if as_json:
-        typer.echo(to_json(explained).decode(), nl=False)
+        typer.echo(to_json(explained.items).decode(), nl=False)
         return
     for item in explained:
         typer.echo(f"{item.score.caption}\n  {item.score}")

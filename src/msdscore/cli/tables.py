@@ -10,7 +10,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from msdscore.benchmarks.results.grids import Grid
-    from msdscore.explain.terms import Explanation
+    from msdscore.explain.explanation import Explanation
     from msdscore.report.demo import Shown
 
 MARKED_NATS = 0.5  # words within this of what a background picture would give stay uncoloured

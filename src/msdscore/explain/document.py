@@ -3,12 +3,12 @@
 from typing import Any
 
 from msdscore.explain.maps import strongest
-from msdscore.explain.terms import Explanation, Unit
+from msdscore.explain.terms import Attribution, Unit
 
 REGIONS = 3  # named for every word and map
 
 
-def document(item: Explanation) -> dict[str, Any]:
+def document(item: Attribution) -> dict[str, Any]:
     """Everything but the pixels: score, terms, words, phrases, maps and the regions where they are strongest.
 
     Terms are in nats. Boxes are pixels of the picture: left, top, right, bottom.
@@ -57,6 +57,6 @@ def _unit(unit: Unit) -> dict[str, Any]:
     return {"text": unit.text, "start": unit.start, "end": unit.end, "term": unit.term, "gap": unit.gap}
 
 
-def _word(item: Explanation, unit: Unit) -> dict[str, Any]:
+def _word(item: Attribution, unit: Unit) -> dict[str, Any]:
     regions = strongest(item.leaning(unit).ravel(), item.patches, REGIONS) if unit.tokens else []
     return _unit(unit) | {"kind": unit.kind, "content": unit.content, "leans_on": regions}

@@ -22,7 +22,7 @@ from msdscore.explain.overlay import (
     word_colour,
     word_scale,
 )
-from msdscore.explain.terms import Explanation, Explanations
+from msdscore.explain.terms import Attribution
 from msdscore.explain.typeset import NO_GLYPH, Line, families, lacks_letters, set_lines
 
 if TYPE_CHECKING:
@@ -63,9 +63,8 @@ class Page:
         self.figure.text(*where, text, fontsize=points, parse_math=False, **style)
 
 
-def figure(explanations: Explanations) -> "Figure":
+def figure(items: Sequence[Attribution]) -> "Figure":
     """One cell per caption, two beside each other: coloured words, three maps with legends, the score as a sum."""
-    items = explanations.items
     lines = [
         set_lines(item.score.caption, item.units, COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items
     ]
@@ -111,7 +110,7 @@ class _Cell:
 def _draw_cell(
     page: Page,
     place: tuple[float, float],
-    item: Explanation,
+    item: Attribution,
     cell: _Cell,
     lines: Sequence[Line],
     pictures: dict[Role, Any],
@@ -134,7 +133,7 @@ def _panel(count: int) -> float:
     return (COLUMN - 2 * MARGIN - (count - 1) * GAP) / count
 
 
-def word_figure(item: Explanation, columns: int = 4) -> "Figure":
+def word_figure(item: Attribution, columns: int = 4) -> "Figure":
     """Small pictures of where each content word looks, the least supported word first."""
     units = item.ranked
     panel = _panel(columns)
@@ -213,7 +212,7 @@ def _draw_legend(page: Page, left: float, top: float, width: float, role: Role, 
     page.text(left + width, top + 0.065, f"{scale.limit:.2g} nats", SMALL_POINTS, color=GREY, ha="right")
 
 
-def _span(items: Sequence[Explanation]) -> tuple[float, float]:
+def _span(items: Sequence[Attribution]) -> tuple[float, float]:
     """The ends of the axis on which all captions' sums are drawn."""
     ends = [0.0]
     for item in items:
@@ -227,7 +226,7 @@ def _span(items: Sequence[Explanation]) -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def _draw_sum(page: Page, left: float, top: float, item: Explanation, span: tuple[float, float]) -> None:
+def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tuple[float, float]) -> None:
     score, width = item.score, COLUMN - 2 * MARGIN
     name = "MSD" if score.candidates == 1 else "Soft-MSD"
     page.text(left, top, f"{name} {signed(score.soft_msd, 3)}", LABEL_POINTS + 1, weight="bold")
@@ -250,7 +249,7 @@ def _draw_sum(page: Page, left: float, top: float, item: Explanation, span: tupl
     _draw_sum_key(page, left, top + 0.33, item)
 
 
-def _draw_sum_key(page: Page, left: float, top: float, item: Explanation) -> None:
+def _draw_sum_key(page: Page, left: float, top: float, item: Attribution) -> None:
     parts = sum_parts(item)
     page.text(left, top, f"similarity {signed(item.score.similarity, 3)}", SMALL_POINTS, color="#666", weight="bold")
     for number, (name, size, role) in enumerate(parts, start=1):

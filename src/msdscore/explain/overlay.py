@@ -10,7 +10,7 @@ from PIL import Image
 from msdscore.encoders.base import PatchLayout
 from msdscore.explain.colours import Role, ramp
 from msdscore.explain.maps import pixels
-from msdscore.explain.terms import Explanation, Unit
+from msdscore.explain.terms import Attribution, Unit
 
 Floats = npt.NDArray[np.float64]
 
@@ -37,17 +37,17 @@ class Scale:
         return clipped
 
 
-def title_of(item: Explanation, role: Role) -> str:
+def title_of(item: Attribution, role: Role) -> str:
     """What a map shows; terms without weight are worth a look, but do not move this score."""
     return "left out (unscored)" if role == "omission" and item.score.beta == 0 else TITLES[role]
 
 
-def map_of(item: Explanation, role: Role) -> Floats:
+def map_of(item: Attribution, role: Role) -> Floats:
     """The support, penalty or omission map, rows by columns."""
     return {"support": item.support_map, "penalty": item.penalty_map, "omission": item.omission_map}[role]
 
 
-def map_scale(items: Iterable[Explanation], role: Role) -> Scale:
+def map_scale(items: Iterable[Attribution], role: Role) -> Scale:
     """One scale for all maps that are part of the scores of several captions, up to the largest value of any of them.
 
     Omissions that have no weight in any score are no part of it and have a scale of their own.
@@ -58,7 +58,7 @@ def map_scale(items: Iterable[Explanation], role: Role) -> Scale:
     return Scale(max(float(np.abs(map_of(item, one)).max()) for item in items for one in together))
 
 
-def word_scale(items: Iterable[Explanation]) -> Scale:
+def word_scale(items: Iterable[Attribution]) -> Scale:
     """One scale for the words of several captions.
 
     Calibrated gaps are log odds whose zero means that the picture expects the word as much as any picture does; their
@@ -103,19 +103,19 @@ def overlay(picture: Image.Image, values: Floats, layout: PatchLayout, role: Rol
     return Image.fromarray(np.clip(tinted, 0, 255).astype(np.uint8))
 
 
-def overlays(items: Sequence[Explanation], role: Role, *, longest: int) -> list[Image.Image]:
+def overlays(items: Sequence[Attribution], role: Role, *, longest: int) -> list[Image.Image]:
     """The same map of several captions, on the one scale of all maps."""
     scale = map_scale(items, role)
     return [overlay(fit(item.picture, longest), map_of(item, role), item.patches, role, scale) for item in items]
 
 
-def costs(item: Explanation) -> tuple[float, float]:
+def costs(item: Attribution) -> tuple[float, float]:
     """What regions and words take from the similarity: the two parts of α·u·d; a part under zero adds to it."""
     score, weight = item.score, item.alpha * item.score.uncertainty
     return weight * score.beta * score.coverage, weight * (1 - score.beta) * score.support
 
 
-def sum_parts(item: Explanation) -> list[tuple[str, float, Role]]:
+def sum_parts(item: Attribution) -> list[tuple[str, float, Role]]:
     """The parts that turn the similarity into the score: name, signed size, colour; those without weight stay out."""
     regions, words = costs(item)
     parts: list[tuple[str, float, Role]] = []

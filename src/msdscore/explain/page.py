@@ -1,6 +1,6 @@
 """An explanation as one self-contained page: point at a word and see where it looks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,16 +9,16 @@ from msdscore.explain.colours import Role, css
 from msdscore.explain.overlay import MAP_ROLES, Scale, fit, map_of, map_scale, overlay, title_of, word_scale
 from msdscore.explain.snippet import data_uri, summary
 from msdscore.explain.templates import asset, render
-from msdscore.explain.terms import Explanation, Explanations, Unit
+from msdscore.explain.terms import Attribution, Unit
 
 PICTURE_PIXELS = 560
 MOST_WORDS = 60  # with a picture of their own; a page should stay under some megabytes
 _HOME = "msdscore.explain"
 
 
-def page(explanations: Explanations) -> str:
+def page(items: Sequence[Attribution]) -> str:
     """The whole document. It fetches nothing, and no script can run in it but its own."""
-    items, scale = explanations.items, word_scale(explanations)
+    scale = word_scale(items)
     values = {
         "title": "Why this score",
         "style": asset(_HOME, "page.css"),
@@ -30,7 +30,7 @@ def page(explanations: Explanations) -> str:
     return str(render("page.html", values)) + "\n"
 
 
-def _section(item: Explanation, items: tuple[Explanation, ...], scale: Scale) -> dict[str, Any]:
+def _section(item: Attribution, items: Sequence[Attribution], scale: Scale) -> dict[str, Any]:
     return summary(item, scale) | {
         "tabs": [{"role": role, "title": title_of(item, role)} for role in MAP_ROLES],
         "words": item.ranked,
@@ -39,7 +39,7 @@ def _section(item: Explanation, items: tuple[Explanation, ...], scale: Scale) ->
     }
 
 
-def _pictures(item: Explanation, items: tuple[Explanation, ...]) -> dict[str, Any]:
+def _pictures(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
     """Every picture that the page can show, by name."""
     small = fit(item.picture, PICTURE_PIXELS)
     found: dict[str, Any] = {}
@@ -53,7 +53,7 @@ def _pictures(item: Explanation, items: tuple[Explanation, ...]) -> dict[str, An
     return found
 
 
-def _leaning(item: Explanation, unit: Unit, small: Any) -> dict[str, str]:
+def _leaning(item: Attribution, unit: Unit, small: Any) -> dict[str, str]:
     spread = item.leaning(unit)
     highest = float(spread.max())
     tinted = overlay(small, spread, item.patches, "leaning", Scale(highest))

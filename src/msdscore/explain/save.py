@@ -1,13 +1,14 @@
-"""Explanations written to a file, in the form that its name asks for."""
+"""Sequence[Attribution] written to a file, in the form that its name asks for."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msdscore.errors import ConfigError, RunError, require
-from msdscore.explain.terms import Explanation, Explanations
+from msdscore.explain.document import document
+from msdscore.explain.terms import Attribution
 from msdscore.explain.typeset import any_letters
 from msdscore.io.atomic import write_bytes
 
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 DPI = 300
 
 
-def save(explanations: Explanations, path: Path) -> None:
+def save(items: Sequence[Attribution], path: Path) -> None:
     """Write a figure (.png, .svg, .pdf), a page (.html) or the numbers (.json), in one step."""
     check_name(path)
-    _put(_WRITERS[path.suffix.lower()](explanations), path)
+    _put(_WRITERS[path.suffix.lower()](items), path)
 
 
 def check_name(path: Path) -> None:
@@ -29,11 +30,11 @@ def check_name(path: Path) -> None:
         raise ConfigError(f"{path}: unknown kind of explanation; expected a name ending in {', '.join(_WRITERS)}")
 
 
-def png(explanations: Explanations) -> bytes:
+def png(items: Sequence[Attribution]) -> bytes:
     """The figure as a PNG."""
     from msdscore.explain.draw import figure
 
-    return rendered(figure(explanations), "png")
+    return rendered(figure(items), "png")
 
 
 def rendered(figure: "Figure", kind: str) -> bytes:
@@ -47,28 +48,32 @@ def rendered(figure: "Figure", kind: str) -> bytes:
     return place.getvalue()
 
 
-def to_json(explanations: Explanations) -> bytes:
-    """The numbers, one object a caption."""
-    items = [item.to_dict() for item in explanations]
-    return json.dumps({"explanations": items}, ensure_ascii=False, indent=1, allow_nan=False).encode() + b"\n"
+def to_json(items: Sequence[Attribution]) -> bytes:
+    """The numbers, one object per caption."""
+    return (
+        json.dumps(
+            {"explanations": [document(item) for item in items]}, ensure_ascii=False, indent=1, allow_nan=False
+        ).encode()
+        + b"\n"
+    )
 
 
-def _figure(kind: str) -> Callable[[Explanations], bytes]:
-    def write(explanations: Explanations) -> bytes:
+def _figure(kind: str) -> Callable[[Sequence[Attribution]], bytes]:
+    def write(items: Sequence[Attribution]) -> bytes:
         from msdscore.explain.draw import figure
 
-        return rendered(figure(explanations), kind)
+        return rendered(figure(items), kind)
 
     return write
 
 
-def _page(explanations: Explanations) -> bytes:
+def _page(items: Sequence[Attribution]) -> bytes:
     from msdscore.explain.page import page
 
-    return page(explanations).encode()
+    return page(items).encode()
 
 
-_WRITERS: dict[str, Callable[[Explanations], bytes]] = {
+_WRITERS: dict[str, Callable[[Sequence[Attribution]], bytes]] = {
     ".png": _figure("png"),
     ".svg": _figure("svg"),
     ".pdf": _figure("pdf"),
@@ -77,7 +82,7 @@ _WRITERS: dict[str, Callable[[Explanations], bytes]] = {
 }
 
 
-def save_words(explanation: Explanation, path: Path) -> None:
+def save_words(explanation: Attribution, path: Path) -> None:
     """Write the figure of where each word looks."""
     from msdscore.explain.draw import word_figure
 

@@ -1,6 +1,7 @@
 """An explanation as a piece of HTML that needs no script: coloured words, three small maps, the sum."""
 
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -11,7 +12,7 @@ from PIL.Image import Image
 from msdscore.explain.colours import css, ink
 from msdscore.explain.overlay import MAP_ROLES, Scale, overlays, sum_parts, title_of, word_colour, word_scale
 from msdscore.explain.templates import render
-from msdscore.explain.terms import Explanation, Explanations
+from msdscore.explain.terms import Attribution
 
 THUMB_PIXELS = 240
 
@@ -27,9 +28,9 @@ class Span:
     ink: str = ""
 
 
-def snippet(explanations: Explanations) -> str:
+def snippet(items: Sequence[Attribution]) -> str:
     """One block per caption, on shared scales."""
-    items, scale = explanations.items, word_scale(explanations)
+    scale = word_scale(items)
     pictures = {role: overlays(items, role, longest=THUMB_PIXELS) for role in MAP_ROLES}
     blocks = [
         summary(item, scale)
@@ -45,12 +46,12 @@ def snippet(explanations: Explanations) -> str:
     return str(render("snippet.html", values))
 
 
-def words_html(item: Explanation, scale: Scale) -> Markup:
+def words_html(item: Attribution, scale: Scale) -> Markup:
     """The caption with its words coloured and everything between them as it was; escaped."""
     return render("words.html", {"spans": spans(item, scale)})
 
 
-def spans(item: Explanation, scale: Scale) -> list[Span]:
+def spans(item: Attribution, scale: Scale) -> list[Span]:
     """The caption piece by piece, with the colours of its words."""
     caption, pieces, end = item.score.caption, [], 0
     for number, unit in enumerate(item.units):
@@ -64,7 +65,7 @@ def spans(item: Explanation, scale: Scale) -> list[Span]:
     return [piece for piece in (*pieces, Span(caption[end:])) if piece.text]
 
 
-def summary(item: Explanation, scale: Scale) -> dict[str, Any]:
+def summary(item: Attribution, scale: Scale) -> dict[str, Any]:
     """What the parts of a page say of one caption: its words, and the score as a sum."""
     return {
         "spans": spans(item, scale),

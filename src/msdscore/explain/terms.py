@@ -1,10 +1,8 @@
 """Why a caption scores as it does: the score's own terms, one per word and one per region."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +14,10 @@ from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.errors import ConfigError, RowError
 from msdscore.explain import maps
 from msdscore.explain.words import Kind, Piece, group, owners, segment
-from msdscore.io.images import ImageSource
 from msdscore.scoring.config import MSDConfig
-from msdscore.scoring.measurement import Measurement, gate, numbers
-from msdscore.scoring.pipeline import Decoded, Embedded, Pipeline
-from msdscore.scoring.results import Score, Scores
+from msdscore.scoring.measurement import Measurement, gate
+from msdscore.scoring.pipeline import Decoded, Embedded
+from msdscore.scoring.results import Score
 
 Floats = npt.NDArray[np.float64]
 
@@ -48,7 +45,7 @@ class Unit:
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # without slots: computed parts are kept
-class Explanation:
+class Attribution:
     """The score of one caption of one picture, taken apart.
 
     `coverage_terms` (one per patch) add up to `score.coverage`, `support_terms` (one per token) to `score.support`, in
@@ -131,90 +128,6 @@ class Explanation:
         if not unit.tokens:
             raise ConfigError(f"the encoder reads no token at {unit.text!r}, so it leans on no region")
         return maps.grid(self.affinity[list(unit.tokens)].mean(axis=0), self.patches)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the pixels, as plain values."""
-        from msdscore.explain.document import document
-
-        return document(self)
-
-    def save(self, path: str | Path) -> None:
-        """Write a picture (.png, .svg, .pdf), a page (.html) or the numbers (.json)."""
-        Explanations((self,)).save(path)
-
-    def __str__(self) -> str:
-        listed = ", ".join(f"{unit.text} ({unit.gap:+.2f})" for unit in self.ranked[:3])
-        return f"{self.score}\nleast supported, nats: {listed or 'none'}"
-
-    def __repr__(self) -> str:
-        least = f", least supported {self.ranked[0].text!r}" if self.ranked else ""
-        return f"Explanation({self.score.caption!r}, msd {self.score.msd:+.4f}{least})"
-
-    def _repr_html_(self) -> str:
-        return Explanations((self,))._repr_html_()
-
-    def _repr_png_(self) -> bytes | None:
-        return Explanations((self,))._repr_png_()
-
-
-@dataclass(frozen=True, slots=True)
-class Explanations:
-    """Explanations of captions of one picture, shown side by side on one scale."""
-
-    items: tuple[Explanation, ...]
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int) -> Explanation:
-        return self.items[index]
-
-    def __iter__(self) -> Iterator[Explanation]:
-        return iter(self.items)
-
-    def save(self, path: str | Path) -> None:
-        """Write a picture (.png, .svg, .pdf), a page (.html) or the numbers (.json)."""
-        from msdscore.explain.save import save
-
-        save(self, Path(path))
-
-    def __str__(self) -> str:
-        return "\n\n".join(f"{item.score.caption}\n{item}" for item in self)
-
-    def _repr_html_(self) -> str:
-        from msdscore.explain.snippet import snippet
-
-        return snippet(self)
-
-    def _repr_png_(self) -> bytes | None:
-        from msdscore.errors import MissingExtraError
-        from msdscore.explain.save import png
-
-        try:
-            return png(self)
-        except MissingExtraError:
-            return None
-
-
-def explain(pipeline: Pipeline, image: ImageSource, captions: Sequence[str]) -> Explanations:
-    """Score captions of one picture as a candidate set and keep every term."""
-    if isinstance(captions, str) or not captions:
-        raise ConfigError("an explanation needs a list of at least one caption")
-    decoded = pipeline.decode([image], keep=True)
-    images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts(captions).require()
-    measured = pipeline.measure(images, texts, [0] * len(captions), range(len(captions)))
-    rows = numbers(measured, pipeline.config)
-    scores = Scores.of(captions, rows, [0] * len(captions), pipeline.config, pipeline.signature)
-    terms = terms_of(pipeline.config, images, texts, measured)
-    layout = measured.patches[0]
-    picture = picture_of(decoded[0])
-    visible = images.vectors.mask[0, : len(layout.boxes)].cpu().numpy()
-    return Explanations(
-        tuple(
-            Explanation(score, picture, layout, measured.tokens[number], terms[number], visible, pipeline.config)
-            for number, score in enumerate(scores)
-        )
-    )
 
 
 def picture_of(decoded: Decoded | RowError) -> Image:

@@ -50,7 +50,7 @@ def set_lines(caption: str, units: Sequence[Unit], width: float, points: float) 
 
     A word that is longer than a line is broken. Captions in scripts that run from right to left begin at the right.
     """
-    measure = _Ruler(points, families(caption))
+    measure = Ruler(points, families(caption))
     space = measure(" n") - measure("n")
     lines: list[list[Placed]] = [[]]
     cursor, end = 0.0, 0
@@ -115,7 +115,7 @@ def _letters(text: str) -> list[str]:
     ]
 
 
-def _pieces(text: str, width: float, measure: "_Ruler") -> list[str]:
+def _pieces(text: str, width: float, measure: "Ruler") -> list[str]:
     """The text, broken where it is wider than a line."""
     pieces = [""]
     for char in text if measure(text) > width else [text]:
@@ -125,7 +125,7 @@ def _pieces(text: str, width: float, measure: "_Ruler") -> list[str]:
     return pieces
 
 
-def _mirrored(line: list[Placed], width: float, measure: "_Ruler") -> list[Placed]:
+def _mirrored(line: list[Placed], width: float, measure: "Ruler") -> list[Placed]:
     return [replace(placed, left=width - placed.left - measure(placed.text)) for placed in line]
 
 
@@ -143,7 +143,7 @@ def _letters_of(family: str) -> frozenset[int]:
     return frozenset(fonts.get_font(fonts.findfont(fonts.FontProperties(family=family))).get_charmap())
 
 
-class _Ruler:
+class Ruler:
     """Widths of text in inches, in the fonts that the figure uses."""
 
     def __init__(self, points: float, family: list[str]) -> None:

@@ -11,9 +11,9 @@ from PIL.Image import Image
 
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, InputError, RowError
+from msdscore.explain.explanation import Explanation
 from msdscore.explain.overlay import fit, map_of, map_scale, overlay, word_scale
 from msdscore.explain.snippet import data_uri, words_html
-from msdscore.explain.terms import Explanation
 from msdscore.io.images import open_image
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.report.reading import Results

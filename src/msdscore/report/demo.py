@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.overlay import fit, word_scale
 from msdscore.explain.snippet import data_uri, spans
 from msdscore.explain.templates import asset, render
-from msdscore.explain.terms import Explanation, Explanations
 from msdscore.report.photographs import KINDS, PHOTOGRAPHS, Photograph, locate
 
 if TYPE_CHECKING:

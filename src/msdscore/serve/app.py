@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msdscore.errors import RowError, require
 from msdscore.explain.document import document
-from msdscore.explain.terms import Explanation, Explanations
+from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.scoring.pipeline import Decoded, Pipeline
 from msdscore.scoring.results import Scores
 from msdscore.serve.gathering import ClosingError, Gatherer, QueueFullError

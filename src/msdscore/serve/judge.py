@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msdscore.errors import ImageError, RowError
-from msdscore.explain.terms import Explanations, explain
+from msdscore.explain.explanation import Explanations, explain
 from msdscore.scoring.pipeline import Decoded, Pipeline
 from msdscore.scoring.results import Scores
 
