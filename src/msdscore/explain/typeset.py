@@ -152,6 +152,7 @@ class Ruler:
         self._font = fonts.FontProperties(size=points, family=family)
 
     def __call__(self, text: str) -> float:
+        """The width of a text."""
         with any_letters():
             width, _, _ = self._path.get_text_width_height_descent(text, self._font, ismath=False)
         return float(width) / INCH
