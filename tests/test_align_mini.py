@@ -151,7 +151,8 @@ def test_the_global_path_gets_no_gradient_from_local_terms_and_negatives_none_fr
         (["loss.grounded=1", "loss.bias=1"], ("image.", "text.")),
         (["loss.local=1", "loss.kl=1"], ("global",)),
     ):
-        off = [f"loss.{name}=0" for name in ("contrastive", "relevance", "grounded", "bias", "local", "word", "kl")]
+        names = ("contrastive", "relevance", "grounded", "bias", "local", "word", "kl", "support")
+        off = [f"loss.{name}=0" for name in names]
         changes = [*SMALL, *off, "loss.local_relevance=0", *terms]
         folder = tmp_path / terms[0]
         folder.mkdir()

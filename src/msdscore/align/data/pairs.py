@@ -51,6 +51,12 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.items)
 
+    def take(self, numbers: Sequence[int]) -> "Pairs":
+        """Some of the pairs, with a fingerprint of their own."""
+        items = tuple(self.items[number] for number in numbers)
+        blocks = self.blocks[np.array(numbers, dtype=np.int64)]
+        return Pairs(items, blocks, _fingerprint(items), self.skipped, self.reasons)
+
 
 _REASONS = 5
 

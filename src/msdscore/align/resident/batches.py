@@ -15,7 +15,7 @@ from msdscore.align.features.batch import Evidence, Graded, MadeTexts, TrainingB
 from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import draw
 from msdscore.align.resident.pictures import ResidentPictures, Tell, decode
-from msdscore.align.resident.prepare import PreparedTexts, prepare_texts, train_items
+from msdscore.align.resident.prepare import PreparedTexts, prepare_texts, train_pairs
 from msdscore.align.resident.sampling import Pools, grouped_order, nearest, step_texts
 from msdscore.align.resident.texts import TextPool, TokenRows
 from msdscore.align.resident.towers import DeviceImages, DeviceTexts
@@ -116,9 +116,10 @@ def open_resident(
         ConfigError: there are fewer pictures than a batch holds.
     """
     image, text = towers
+    pairs = train_pairs(pairs, recipe.sample)
     prepared = prepare_texts(pairs, recipe, text, cache=cache)
     decoded = decode(pairs, side=recipe.sample.stored or image.side, workers=workers, tell=tell)
-    train = [item for item in train_items(pairs, recipe.sample) if item not in decoded.bad]
+    train = [item for item in range(len(pairs)) if item not in decoded.bad]
     if len(train) < recipe.train.batch:
         raise ConfigError(f"train.batch is {recipe.train.batch} but there are only {len(train)} pairs; make it smaller")
     pools = _pools(prepared, text)

@@ -35,9 +35,9 @@ class PreparedTexts:
     sided: npt.NDArray[np.bool_]
 
 
-def train_items(pairs: Pairs, spec: SampleSpec) -> list[int]:
-    """Numbers of the pairs that are trained on: all but one of `held_out`, chosen by the hash of the picture's name."""
-    return [item for item, pair in enumerate(pairs.items) if not is_held_out(pair, spec.held_out)]
+def train_pairs(pairs: Pairs, spec: SampleSpec) -> Pairs:
+    """The pairs that are trained on: all but one of `held_out`, chosen by the hash of the picture's name."""
+    return pairs.take([item for item, pair in enumerate(pairs.items) if not is_held_out(pair, spec.held_out)])
 
 
 def is_held_out(pair: Pair, share: int) -> bool:

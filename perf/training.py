@@ -1,0 +1,172 @@
+"""Speed of resident training of `mini`, and whether two runs give the same bits; networks and data are random.
+
+python perf/training.py --device cuda            about half a minute on a large GPU
+"""
+
+import argparse
+import subprocess
+import threading
+import time
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+
+from msdscore.align.aligner import learning_rate, make_optimiser, moving_average, seeded_aligner, set_learning_rate
+from msdscore.align.losses.objective import Setting, objective
+from msdscore.align.processes import World
+from msdscore.align.recipe_file import load_recipe
+from msdscore.align.repeatable import draw, ordered_sums, seeded
+from msdscore.align.resident.batches import ResidentBatches
+from msdscore.align.resident.pictures import ResidentPictures
+from msdscore.align.resident.sampling import Pools
+from msdscore.align.resident.texts import FlatTexts, TextPool
+from msdscore.align.resident.trunk import TunedTrunk
+from msdscore.encoders.aligned.heads import SideDims
+from msdscore.encoders.aligned.towers.base import Features, Points
+from msdscore.encoders.mini.lite2 import Lite2
+from msdscore.encoders.mini.minilm import MiniLM
+
+WORDS, PICTURES, EPOCHS, ALL = 12_000, 4096, 12, 28_700
+
+
+class Images:
+    """Lite2 with random weights."""
+
+    side, grid = 288, 12
+
+    def __init__(self, device):
+        torch.manual_seed(0)
+        self.device, self.network = device, Lite2()
+        for parameter in self.network.parameters():
+            torch.nn.init.normal_(parameter, std=0.05)
+        self.network = self.network.eval().requires_grad_(False).to(device).to(memory_format=torch.channels_last)
+        self._trunk = TunedTrunk(self.network, 1, grid=self.grid)
+
+    @torch.no_grad()
+    def see(self, pixels):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            return self._trunk(pixels)
+
+
+class Texts:
+    """MiniLM with random weights."""
+
+    marks = (101, 102, 0)
+
+    def __init__(self, device):
+        torch.manual_seed(1)
+        self.device, self.network = device, MiniLM().eval().requires_grad_(False).to(device)
+
+    @torch.no_grad()
+    def read(self, ids, mask, content):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            states = self.network(ids, mask)
+        pooled = (states[-1].float() * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+        local = Points(torch.cat([states[level] for level in (0, 1, 2, 6)], dim=-1), content)
+        return Features(local, Points(torch.cat([states[2], states[6]], dim=-1), mask), pooled, ())
+
+
+def make_pool(chance, texts, each, length):
+    """Random texts, about half of whose tokens belong to content words."""
+    tokens = texts * each * length
+    words = np.where(chance.random(tokens) < 0.5, chance.zipf(1.3, tokens).clip(max=WORDS) - 1, -1)
+    sizes, counts = np.full(texts * each, length), np.full(texts, each)
+    arrays = [chance.integers(1000, 30000, tokens), words, sizes, counts]
+    return FlatTexts(*(values.astype(np.int32) for values in arrays))
+
+
+def make_batches(recipe, device):
+    chance = np.random.default_rng(0)
+    towers = Images(device), Texts(device)
+    shapes = {"captions": (5, 12), "machine": (1, 12), "joined": (1, 36), "short": (2, 8), "long": (2, 60)}
+    pools = {kind: TextPool(make_pool(chance, PICTURES, *shape), towers[1]) for kind, shape in shapes.items()} | {
+        "negatives": TextPool(make_pool(chance, 5 * PICTURES, 2, 12), towers[1])
+    }
+    pixels = torch.from_numpy(chance.integers(0, 255, (PICTURES, 224, 224, 3), dtype=np.uint8)).to(device)
+    return ResidentBatches(
+        recipe=recipe,
+        towers=towers,
+        pictures=ResidentPictures(pixels, torch.zeros(PICTURES, dtype=torch.bool, device=device)),
+        pools=Pools(**pools),
+        labels=torch.from_numpy(chance.integers(-1, 2, (PICTURES, WORDS), dtype=np.int8)).to(device),
+        counts=torch.ones(WORDS, device=device),
+        references=torch.randn(PICTURES, 384, device=device),
+        train=torch.arange(PICTURES, device=device),
+        near=chance.integers(0, PICTURES, (PICTURES, 40)),
+        bad={},
+    )
+
+
+def run(recipe, batches, device, steps, *, fixed_order):
+    """Train some steps; gives seconds per step without the first three, and the weights."""
+    aligner = seeded_aligner(recipe, SideDims(1752, 1752), SideDims(1536, 768, 384), words=WORDS)
+    image = batches.towers[0]
+    aligner.trunk = TunedTrunk(image.network, recipe.train.tune, grid=image.grid) if recipe.train.tune else None
+    aligner.to(device).train()
+    optimiser, average = make_optimiser(aligner, recipe.train), moving_average(aligner, recipe.train.average)
+    setting = Setting(recipe.loss, World(), None, device.type == "cuda")
+    times = []
+    with ordered_sums(device) if fixed_order else nullcontext():
+        for step, batch in enumerate(batches.batches(0, steps)):
+            set_learning_rate(optimiser, learning_rate(step, steps=steps, spec=recipe.train))
+            with seeded(draw(0, "step", step), device):
+                objective(aligner, batch, setting)[0].backward()
+            torch.nn.utils.clip_grad_norm_(aligner.parameters(), recipe.train.clip)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+            average.update_parameters(aligner)
+            if device.type == "cuda" and step in (2, steps - 1):
+                torch.cuda.synchronize()
+            times.append(time.perf_counter())
+    return (times[-1] - times[2]) / (steps - 3), [value.detach().cpu() for value in aligner.state_dict().values()]
+
+
+class Busy:
+    """How busy the GPU is, sampled by nvidia-smi."""
+
+    def __enter__(self):
+        self.samples, self._stop = [], threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self):
+        ask = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+        while not self._stop.wait(0.3):
+            self.samples.append(int(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.split()[0]))
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--set", action="append", default=[], help="a change of the recipe, as train.batch=64")
+    options = parser.parse_args()
+    device, changes = torch.device(options.device), ["sample.held_out=0", *options.set]
+    for tune in (0, 4):
+        recipe = load_recipe("mini", changes=[*changes, f"train.tune={tune}"])
+        batches = make_batches(recipe, device)
+        for fixed_order in (True, False):
+            with Busy() if device.type == "cuda" else nullcontext() as busy:
+                seconds, weights = run(recipe, batches, device, options.steps, fixed_order=fixed_order)
+            used = f", busy {np.mean(busy.samples[2:]):.0f} %" if device.type == "cuda" and busy.samples[2:] else ""
+            total = ALL * EPOCHS / recipe.train.batch * seconds
+            print(
+                f"tune {tune}, sums {'in order' if fixed_order else 'as they come'}: {seconds:.3f} s per step, ", end=""
+            )
+            print(f"{ALL:,} x {EPOCHS} epochs in {total:.0f} s{used}", flush=True)
+            if fixed_order:
+                again = run(recipe, batches, device, options.steps, fixed_order=True)[1]
+                same = all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
+                print(f"  the same bits twice: {same}")
+    if device.type == "cuda":
+        print(f"memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+
+
+if __name__ == "__main__":
+    main()
