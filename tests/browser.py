@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import subprocess
+import time
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,10 +48,10 @@ class Browser:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def open(self, path: Path) -> None:
-        """Open a file and wait until it is loaded."""
+    def open(self, place: Path | str) -> None:
+        """Open a file or an address and wait until it is loaded."""
         self.complaints.clear()
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=place.as_uri() if isinstance(place, Path) else place)
         while (event := self._read()).get("method") != "Page.loadEventFired":
             self._note(event)
 
@@ -65,6 +67,50 @@ class Browser:
         steps = (("mouseMoved", start), ("mousePressed", start), ("mouseMoved", end), ("mouseReleased", end))
         for kind, (x, y) in steps:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
+
+    def wait(self, condition: str, *, seconds: float = 30) -> None:
+        """Wait until an expression is true in the page."""
+        until = time.monotonic() + seconds
+        while not self.run(f"return Boolean({condition})"):
+            assert time.monotonic() < until, f"waited {seconds} s in vain for {condition}; {self.complaints}"
+            time.sleep(0.03)
+
+    def view(self, width: int, height: int, *, dark: bool = False) -> None:
+        """Show pages in a window of this size, in light or dark colours."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    def hover(self, selector: str, *, across: float = 0.5, down: float = 0.5) -> None:
+        """Move the mouse over an element, to a place given as shares of its width and height."""
+        script = "const e = document.querySelector(arguments[0]); e.scrollIntoView({ block: 'nearest' }); "
+        box = self.run(script + "const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height];", selector)
+        x, y = box[0] + across * box[2], box[1] + down * box[3]
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def click(self, selector: str) -> None:
+        """Click an element."""
+        self.run("document.querySelector(arguments[0]).click()", selector)
+
+    def type(self, text: str) -> None:
+        """Type text where the focus is."""
+        self.call("Input.insertText", text=text)
+
+    def press(self, key: str) -> None:
+        """Press a key by its name, such as ArrowRight."""
+        codes = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Escape": 27, "Tab": 9}
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key])
+
+    def choose(self, selector: str, *files: Path) -> None:
+        """Give files to a field for files."""
+        found = self.call("Runtime.evaluate", expression=f"document.querySelector({json.dumps(selector)})")
+        self.call("DOM.setFileInputFiles", files=[str(file) for file in files], objectId=found["result"]["objectId"])
+
+    def screenshot(self, path: Path) -> None:
+        """Write what the window shows as a PNG."""
+        path.write_bytes(b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def _read(self) -> Any:
         held = bytearray()

@@ -9,8 +9,10 @@ from io import BytesIO
 import pytest
 from PIL import Image
 
-from msdscore import Scorer
+from msdscore import Scorer, ScorerSpec
 from msdscore.errors import ConfigError
+from msdscore.explain.overlay import map_scale, word_scale
+from msdscore.explain.snippet import words_html
 from msdscore.serve.app import create_app
 from msdscore.serve.gathering import ClosingError, Gatherer, QueueFullError
 from msdscore.serve.settings import ServeSettings
@@ -34,9 +36,14 @@ def scorer() -> Scorer:
     return Scorer("toy")
 
 
+def serving(scorer: Scorer, **settings):
+    app = create_app(scorer.pipeline, ServeSettings(**settings), spec=ScorerSpec(encoder="toy"))
+    return testclient.TestClient(app, base_url="http://localhost")
+
+
 @pytest.fixture(scope="module")
 def client(scorer: Scorer) -> Iterator[object]:
-    with testclient.TestClient(create_app(scorer.pipeline, ServeSettings(max_captions=8, max_items=4))) as made:
+    with serving(scorer, max_captions=8, max_items=4) as made:
         yield made
 
 
@@ -72,9 +79,32 @@ def test_explain_has_terms_that_add_up_and_a_spread_per_word(client):
     item = client.post("/v1/explain", json=asked()).json()["items"][0]
     first = item["explanations"][0]
     assert sum(token["term"] for token in first["tokens"]) == pytest.approx(first["score"]["support"], abs=1e-5)
-    spread = first["spreads"][1]
+    spread = first["look"]["spreads"][1]
     assert len(spread) == len(first["boxes"])
     assert sum(spread) == pytest.approx(1, abs=1e-3)
+
+
+def test_explain_gives_a_reason_for_a_caption_without_words_and_explains_the_others(client, scorer):
+    item = client.post("/v1/explain", json=asked(captions=("a red square", " ", "a blue square"))).json()["items"][0]
+    assert item["explanations"][1] is None
+    assert "no words" in item["errors"][1]
+    expected = scorer.contrast(picture(), ["a red square", "a blue square"])
+    assert item["explanations"][2]["score"]["soft_msd"] == expected[1].score.soft_msd
+
+
+def test_colours_and_scales_are_those_of_the_figures(client, scorer):
+    captions = ("a red square", "a blue square and a dog")
+    found = client.post("/v1/explain", json=asked(captions=captions)).json()["items"][0]["explanations"]
+    expected = scorer.contrast(picture(), captions)
+    html = words_html(expected[1], word_scale(expected))
+    for word, look in zip(found[1]["words"], found[1]["look"]["words"], strict=True):
+        assert look["judged"] == (word["content"] and word["gap"] is not None)
+        if look["back"]:
+            assert f"background:{look['back']};color:{look['ink']};" in html
+    assert any(look["back"] for look in found[1]["look"]["words"])
+    for role in ("support", "penalty", "omission"):
+        limits = {one["look"]["maps"][role]["limit"] for one in found}
+        assert limits == {map_scale(expected, role).limit}
 
 
 def test_reward_follows_completions_and_says_why_not(client, scorer):
@@ -96,9 +126,12 @@ def test_reward_follows_completions_and_says_why_not(client, scorer):
         ({"json": asked() | {"captions": []}}, 422, "captions"),
         ({"json": asked() | {"path": "/etc/passwd"}}, 422, "path"),
         ({"json": asked(captions=("a dog",) * 9)}, 413, "at most 8 captions"),
-        ({"json": asked(captions=("a" * 20_001,))}, 413, "20000 characters"),
+        ({"json": asked(captions=("a" * 20_001,))}, 413, "20000 bytes"),
         ({"json": {"items": [asked()] * 5}}, 413, "at most 4 pictures"),
         ({"files": {"image": b"x"}}, 422, "named caption"),
+        ({"files": {"picture": b"x"}, "data": {"caption": "a"}}, 422, "a file named image"),
+        ({"json": {"items": []}}, 422, "items"),
+        ({"json": [1, 2]}, 422, "body"),
     ],
 )
 def test_refusals_are_one_line_with_the_right_status(client, change, status, text):
@@ -109,7 +142,7 @@ def test_refusals_are_one_line_with_the_right_status(client, change, status, tex
 
 
 def test_a_body_past_its_limit_is_refused_with_and_without_a_length(scorer):
-    with testclient.TestClient(create_app(scorer.pipeline, ServeSettings(max_body=1000))) as client:
+    with serving(scorer, max_body=1000) as client:
         assert client.post("/v1/score", content=b"x" * 1001).status_code == 413
         endless = (b"x" * 400 for _ in range(5))
         answer = client.post("/v1/score", content=endless, headers={"content-type": "application/json"})
@@ -117,7 +150,7 @@ def test_a_body_past_its_limit_is_refused_with_and_without_a_length(scorer):
 
 
 def test_token_headers_and_state(scorer):
-    with testclient.TestClient(create_app(scorer.pipeline, ServeSettings(token=TOKEN))) as client:
+    with serving(scorer, token=TOKEN) as client:
         for path in ("/v1/score", "/v1/rank", "/v1/explain", "/v1/reward"):
             assert client.post(path, json=asked()).status_code == 401
         assert client.get("/metrics").status_code == 401

@@ -18,6 +18,8 @@ def serve(
     max_batch: Annotated[int, typer.Option(min=1, help="Captions per call of the encoder.")] = 64,
     max_wait: Annotated[float, typer.Option(min=0, help="Milliseconds that a request waits for company.")] = 5.0,
     max_queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more are answered 503.")] = 256,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds until a request is given up.")] = 60.0,
+    cache: Annotated[int, typer.Option(min=0, help="MiB of vectors of pictures and captions to remember.")] = 256,
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,
     change: options.Change = [],  # noqa: B006
@@ -34,10 +36,11 @@ def serve(
 
     settings = ServeSettings(
         host=host, port=port, token=token, max_batch=max_batch, max_wait=max_wait / 1000, max_queue=max_queue,
+        timeout=timeout, cache=cache << 20,
         **({} if max_pixels is None else {"max_pixels": max_pixels}),
     )  # fmt: skip
-    scorer = options.make_scorer(
+    spec = options.make_spec(
         encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=32,
         max_pixels=settings.max_pixels, device=device, dtype=dtype, revision=revision,
     )  # fmt: skip
-    run(scorer.pipeline, settings, announce=lambda line: typer.echo(line, err=True))
+    run(spec, settings, announce=lambda line: typer.echo(line, err=True))

@@ -56,20 +56,29 @@ def css(role: Role, strength: float) -> str:
 
 
 def ink(role: Role, strength: float) -> str:
-    """Black or white, whichever is easier to read on that colour.
+    """Black or white, whichever has more contrast with that colour; at least 4.5 to 1, as WCAG asks for text.
 
     >>> ink("penalty", 0.1), ink("penalty", 1.0)
-    ('#111', '#fff')
+    ('#000', '#fff')
     """
-    lightness = float(_lab(ramp(role, strength).astype(np.float64))[0])
-    return "#111" if lightness > 0.66 else "#fff"
+    light = _luminance(ramp(role, strength)) + 0.05
+    return "#000" if light / 0.05 >= 1.05 / light else "#fff"
+
+
+def _luminance(rgb: npt.NDArray[np.generic]) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    return float(_linear(rgb) @ np.array([0.2126, 0.7152, 0.0722]))
 
 
 def _lab(rgb: npt.NDArray[np.generic]) -> Floats:
-    share = np.asarray(rgb, dtype=np.float64) / 255
-    linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
-    lab: Floats = np.cbrt(linear @ _TO_LMS.T) @ _TO_LAB.T
+    lab: Floats = np.cbrt(_linear(rgb) @ _TO_LMS.T) @ _TO_LAB.T
     return lab
+
+
+def _linear(rgb: npt.NDArray[np.generic]) -> Floats:
+    """Shares of light of sRGB values from 0 to 255."""
+    share = np.asarray(rgb, dtype=np.float64) / 255
+    return np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
 
 
 def _rgb(lab: Floats) -> npt.NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""Sequence[Attribution] written to a file, in the form that its name asks for."""
+"""Explanations written to a file, in the form that its name asks for."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -21,7 +21,12 @@ DPI = 300
 def save(items: Sequence[Attribution], path: Path) -> None:
     """Write a figure (.png, .svg, .pdf), a page (.html) or the numbers (.json), in one step."""
     check_name(path)
-    _put(_WRITERS[path.suffix.lower()](items), path)
+    _put(encoded(items, path.suffix.lower().removeprefix(".")), path)
+
+
+def encoded(items: Sequence[Attribution], kind: str) -> bytes:
+    """The bytes of a file of a kind: png, svg, pdf, html or json."""
+    return _WRITERS[f".{kind}"](items)
 
 
 def check_name(path: Path) -> None:

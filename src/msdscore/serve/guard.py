@@ -1,15 +1,17 @@
-"""What stands before every request: token, size, security headers, a request id, one line of log."""
+"""What stands before every request: caller, token, size, security headers, a request id, one line of log."""
 
 import json
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from hmac import compare_digest
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
-from msdscore.serve.settings import ServeSettings
+from msdscore.serve.settings import ServeSettings, is_loopback
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -36,14 +38,22 @@ _HEADERS = {
     ),
     "cache-control": "no-store",
 }
-# FastAPI's page of the API loads its script from a CDN unless told otherwise; ours is plain and local.
+
+
+class RefusedError(Exception):
+    """A request that is refused with a status and one line."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
 
 
 class Guard:
-    """ASGI middleware; the outermost, so that nothing is read before it was allowed."""
+    """ASGI middleware before all routes, so that nothing is read before it was allowed."""
 
     def __init__(self, app: App, settings: ServeSettings, observe: Callable[[str, int, float], None]) -> None:
         self._app, self._settings, self._observe = app, settings, observe
+        self._held = 0  # bytes of bodies of open requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or pass it on."""
@@ -54,73 +64,120 @@ class Guard:
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.match(given) else uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        started, status = time.perf_counter(), 500
-
-        async def answer(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = int(message["status"])
-                message["headers"] = [*message.get("headers", []), *_added(request_id)]
-            await send(message)
-
+        sending, started = _Sending(send, request_id), time.perf_counter()
+        body = _Body(self, receive, headers)
         try:
-            refused = self._refusal(scope["path"], headers)
-            if refused is not None:
-                await _refuse(answer, *refused, request_id)
-            else:
-                await self._app(scope, _limited(receive, self._settings.max_body), answer)
-        except TooLargeError:
-            await _refuse(answer, 413, _too_large(self._settings), request_id)
+            self._check(scope["path"], headers)
+            body.reserve()
+            await self._app(scope, body.take, sending)
+        except RefusedError as error:
+            await sending.refuse(error.status, error.reason)
+        except Exception:  # noqa: BLE001, whatever went wrong, the caller gets an answer and the log the cause
+            log.error(json.dumps({"request": request_id, "error": traceback.format_exc()}))
+            await sending.refuse(500, "an error of the service; its log has the cause under this request id")
         finally:
-            seconds = time.perf_counter() - started
-            route = getattr(scope.get("route"), "path", "none")
-            self._observe(route, status, seconds)
-            line = {"request": request_id, "method": scope["method"], "path": route, "status": status}
-            log.info(json.dumps(line | {"seconds": round(seconds, 4)}))
+            body.release()
+            self._note(scope, request_id, sending.status, time.perf_counter() - started)
 
-    def _refusal(self, path: str, headers: MutableMapping[str, str]) -> tuple[int, str] | None:
-        """Status and reason of a request that may not go on."""
-        length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self._settings.max_body:
-            return 413, _too_large(self._settings)
-        if self._settings.token is None or path in OPEN_PATHS or PAGE_PATHS.match(path):
-            return None
+    def _note(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "none")
+        self._observe(route, status, seconds)
+        line = {"request": request_id, "method": scope["method"], "path": route, "status": status}
+        log.info(json.dumps(line | {"seconds": round(seconds, 4)}))
+
+    def _check(self, path: str, headers: Mapping[str, str]) -> None:
+        """Refuse callers that may not ask."""
+        settings, host = self._settings, headers.get("host", "")
+        if is_loopback(settings.host) and not is_loopback(_hostname(host)):
+            # A page elsewhere can point a name of its own at this machine; it then sends that name.
+            raise RefusedError(403, "expected a call to localhost by that name")
+        if "origin" in headers and urlsplit(headers["origin"]).netloc != host:
+            raise RefusedError(403, "calls from pages of other sites are not answered")
+        if settings.token is None or path in OPEN_PATHS or PAGE_PATHS.match(path):
+            return
         scheme, _, token = headers.get("authorization", "").partition(" ")
         # Compared in constant time, so that the time of an answer tells nothing about the token.
-        if scheme.lower() == "bearer" and compare_digest(token.strip().encode(), self._settings.token.encode()):
-            return None
-        return 401, "expected the header Authorization: Bearer TOKEN"
+        if scheme.lower() != "bearer" or not compare_digest(token.strip().encode(), settings.token.encode()):
+            raise RefusedError(401, "expected the header Authorization: Bearer TOKEN")
+
+    def hold(self, size: int, total: int) -> None:
+        """Count bytes of a body that has `total` by now, within the limits of one and of all."""
+        if total > self._settings.max_body:
+            limit = self._settings.max_body
+            raise RefusedError(413, f"expected a body of at most {limit} bytes; send fewer or smaller pictures")
+        if self._held + size > max(self._settings.max_held, self._settings.max_body):
+            raise RefusedError(503, "too much is being sent at one time; try again in a second")
+        self._held += size
+
+    def drop(self, size: int) -> None:
+        """The bytes of a request that ended."""
+        self._held -= size
 
 
-class TooLargeError(Exception):
-    """A body that went on past its limit."""
+class _Body:
+    """The body of one request: room for what it announces, and no more than it may hold."""
 
+    def __init__(self, guard: Guard, receive: Receive, headers: Mapping[str, str]) -> None:
+        self._guard, self._receive = guard, receive
+        self._announced = headers.get("content-length", "0")
+        self._reserved = self._taken = 0
 
-def _limited(receive: Receive, most: int) -> Receive:
-    taken = 0
+    def reserve(self) -> None:
+        if not (self._announced.isascii() and self._announced.isdigit()):
+            raise RefusedError(400, "expected a content length in digits")
+        self._grow(int(self._announced))
 
-    async def take() -> Message:
-        nonlocal taken
-        message = await receive()
-        taken += len(message.get("body", b""))
-        if taken > most:
-            raise TooLargeError
+    async def take(self) -> Message:
+        message = await self._receive()
+        self._taken += len(message.get("body", b""))
+        self._grow(self._taken)
         return message
 
-    return take
+    def release(self) -> None:
+        self._guard.drop(self._reserved)
+
+    def _grow(self, total: int) -> None:
+        if total > self._reserved:
+            self._guard.hold(total - self._reserved, total)
+            self._reserved = total
 
 
-def _too_large(settings: ServeSettings) -> str:
-    return f"expected a body of at most {settings.max_body} bytes; send fewer or smaller pictures"
+class _Sending:
+    """The answer on its way out, with the headers that every answer has."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send, self._request_id = send, request_id
+        self.status, self._begun = 500, False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self._begun = int(message["status"]), True
+            added = _HEADERS | {"x-request-id": self._request_id}
+            if self.status == 503:
+                added |= {"retry-after": "1"}
+            if self.status == 401:
+                added |= {"www-authenticate": "Bearer"}
+            own = [(name.encode(), value.encode()) for name, value in added.items()]
+            message["headers"] = [*message.get("headers", []), *own]
+        await self._send(message)
+
+    async def refuse(self, status: int, reason: str) -> None:
+        """Answer with a status and one line, unless another answer has begun."""
+        if self._begun:
+            return
+        body = json.dumps({"error": reason, "request_id": self._request_id}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await self({"type": "http.response.start", "status": status, "headers": headers})
+        await self({"type": "http.response.body", "body": body})
 
 
-def _added(request_id: str) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), value.encode()) for name, value in (_HEADERS | {"x-request-id": request_id}).items()]
+def _hostname(host: str) -> str:
+    """The name in a Host header, without its port.
 
-
-async def _refuse(send: Send, status: int, reason: str, request_id: str) -> None:
-    body = json.dumps({"error": reason, "request_id": request_id}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    >>> _hostname("localhost:8000"), _hostname("[::1]:8000")
+    ('localhost', '::1')
+    """
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

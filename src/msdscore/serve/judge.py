@@ -1,8 +1,10 @@
-"""Questions of several callers answered in one call of the encoder."""
+"""Questions of several callers answered in one call of the encoder, with the vectors of earlier ones remembered."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
+from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import ImageError, RowError
 from msdscore.explain.explanation import Explanations, explain
 from msdscore.scoring.pipeline import Decoded, Pipeline
@@ -18,11 +20,21 @@ class Question:
     apart: bool = False
 
 
-class Judge:
-    """A pipeline as the service uses it."""
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """The explanations of the captions that can be read, in order, and by number why the others cannot."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
+    found: Explanations | None
+    reasons: dict[int, str]
+
+
+class Judge:
+    """A pipeline as the service uses it; `memory` is how many bytes of vectors it remembers."""
+
+    def __init__(self, pipeline: Pipeline, *, memory: int = 0) -> None:
+        self._pipeline = copy(pipeline)
+        if memory:
+            self._pipeline.encoder = CachedEncoder(pipeline.encoder, memory=memory)
 
     @property
     def signature(self) -> str:
@@ -51,7 +63,10 @@ class Judge:
             start += size
         return found
 
-    def explain(self, question: Question) -> Explanations:
-        """Every term of one question's captions; raises where one of them cannot be read."""
+    def explain(self, question: Question) -> Explained:
+        """Every term of one question's captions; raises where the encoder refuses the picture."""
         assert question.picture.picture is not None, "an explanation shows the picture, so it was kept"
-        return explain(self._pipeline, question.picture.picture, question.captions)
+        refused = self._pipeline.embed_texts(question.captions).reasons
+        good = [caption for number, caption in enumerate(question.captions) if number not in refused]
+        found = explain(self._pipeline, question.picture.picture, good) if good else None
+        return Explained(found, {number: str(reason) for number, reason in refused.items()})

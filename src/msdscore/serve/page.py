@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from msdscore.explain.colours import Role, css, ink
-from msdscore.version import __version__
+from msdscore.explain.colours import Role, css
+from msdscore.explain.overlay import MAP_ROLES, TITLES
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Response
 
-STEPS = 32  # colours of a ramp
-ROLES: tuple[Role, ...] = ("support", "penalty", "omission", "leaning")
+STEPS = 128  # colours of a ramp
+ROLES: tuple[Role, ...] = (*MAP_ROLES, "leaning")
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".jpg": "image/jpeg"}
 
 
@@ -71,8 +71,7 @@ def _asset(name: str) -> bytes:
 
 @cache
 def _look(signature: str) -> str:
-    """Ramps of colours, the ink that is readable on them, and what the service runs."""
+    """Ramps of colours, titles of maps, and what the service runs."""
     strengths = np.linspace(0, 1, STEPS).tolist()
     ramps = {role: [css(role, strength) for strength in strengths] for role in ROLES}
-    inks = {role: [ink(role, strength) for strength in strengths] for role in ROLES}
-    return json.dumps({"ramps": ramps, "inks": inks, "signature": signature, "version": __version__})
+    return json.dumps({"ramps": ramps, "titles": TITLES, "signature": signature})

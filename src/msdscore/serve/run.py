@@ -5,14 +5,14 @@ import sys
 from collections.abc import Callable
 
 from msdscore.errors import require
-from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.spec import ScorerSpec
 from msdscore.serve.app import create_app
 from msdscore.serve.settings import ServeSettings
 
 GRACE = 30  # seconds that open requests get when the service stops
 
 
-def serve(pipeline: Pipeline, settings: ServeSettings, *, announce: Callable[[str], None]) -> None:
+def serve(spec: ScorerSpec, settings: ServeSettings, *, announce: Callable[[str], None]) -> None:
     """Serve until the process is told to stop; requests that were taken are finished."""
     uvicorn = require("uvicorn", extra="serve")
     handler = logging.StreamHandler(sys.stderr)
@@ -20,7 +20,8 @@ def serve(pipeline: Pipeline, settings: ServeSettings, *, announce: Callable[[st
     log = logging.getLogger("msdscore.serve")
     log.addHandler(handler)
     log.setLevel(logging.INFO)
-    app = create_app(pipeline, settings)
+    pipeline = spec.build()
+    app = create_app(pipeline, settings, spec=spec)
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
     announce(f"msdscore serves http://{shown}:{settings.port}/ with {pipeline.signature}")
     uvicorn.run(

@@ -4,7 +4,7 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 _Strict = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=False)
 Picture = Annotated[
@@ -19,12 +19,6 @@ class Item(BaseModel):
     model_config = _Strict
     image: Picture
     captions: Captions
-
-    @field_validator("image")
-    @classmethod
-    def _decodes(cls, value: str) -> str:
-        decode_picture(value)
-        return value
 
 
 class Items(BaseModel):
@@ -82,11 +76,47 @@ class RankAnswer(BaseModel):
     items: list[RankedItem]
 
 
+class ExplainedItem(BaseModel):
+    """One explanation per caption, null with a reason in `errors` for one that cannot be read.
+
+    An explanation has the score, `words` and `tokens` with their terms in nats, `boxes` of the patches in pixels and
+    maps over them; `look` has the colours and scales with which every figure of msdscore draws it.
+    """
+
+    error: str | None = Field(None, description="Why the picture cannot be read.")
+    explanations: list[dict[str, Any] | None]
+    errors: list[str | None]
+
+
 class ExplainAnswer(BaseModel):
-    """One entry per picture: an explanation per caption, or an error."""
+    """One entry per picture."""
 
     signature: str
-    items: list[dict[str, Any]]
+    items: list[ExplainedItem]
+
+
+class RowsAnswer(BaseModel):
+    """The worst rows of a scored file by one of its numbers."""
+
+    by: str
+    columns: list[str] = Field(description="Numbers that the file has.")
+    total: int
+    failed: int = Field(description="Rows without that number.")
+    rows: list[dict[str, Any]]
+
+
+class VersionAnswer(BaseModel):
+    """Version, signature, and the Python call that makes the same scorer."""
+
+    version: str
+    signature: str
+    scorer: str | None = None
+
+
+class Status(BaseModel):
+    """How the service is."""
+
+    status: str
 
 
 class RewardAnswer(BaseModel):

@@ -20,15 +20,17 @@ class ServeSettings:
     port: int = 8000
     token: str | None = None  # required from every caller where it is set
     max_body: int = 32 << 20  # bytes of one request
+    max_held: int = 256 << 20  # bytes of all bodies that are held at one time; more are answered 503
     max_items: int = 64  # pictures per request
     max_captions: int = 64  # captions per picture
-    max_characters: int = 20_000  # per caption
+    max_tokens: int = 20_000  # per caption, counted as its UTF-8 bytes: no tokenizer makes more tokens than bytes
     max_pixels: int = 50_000_000  # per picture
+    max_rows: int = 1_000_000  # of a scored file
     max_batch: int = 64  # captions that one call of the encoder takes
     max_wait: float = 0.005  # seconds that a request waits for company
-    max_queue: int = 256  # requests that wait; more are answered 503
+    max_queue: int = 256  # pictures that wait or are worked on; requests beyond are answered 503
     timeout: float = 60.0  # seconds until a request is given up
-    cache: int = 512  # pictures and captions whose vectors are kept in memory, each
+    cache: int = 256 << 20  # bytes of vectors of pictures and captions that are remembered
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -37,8 +39,11 @@ class ServeSettings:
                 raise ConfigError(f"{field.name} must be at least 1, got {value}")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must lie between 0 and 65535, got {self.port}")
-        if self.max_wait < 0 or self.timeout <= 0:
-            raise ConfigError(f"max_wait and timeout must be positive, got {self.max_wait} and {self.timeout}")
+        if self.max_wait < 0 or self.timeout <= 0 or self.cache < 0:
+            raise ConfigError(
+                "max_wait, timeout and cache must not be negative, and timeout not 0, "
+                f"got {self.max_wait}, {self.timeout} and {self.cache}"
+            )
         if self.token is not None and len(self.token) < SHORTEST_TOKEN:
             raise ConfigError(f"the token must have at least {SHORTEST_TOKEN} characters, got {len(self.token)}")
         if self.token is None and not is_loopback(self.host):

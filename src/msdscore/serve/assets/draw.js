@@ -1,57 +1,69 @@
-"use strict";
-// Pictures, maps and words as every other figure of msdscore draws them: ramps come from the service (assets/look.json).
-const Draw = (() => {
-  let look = { ramps: {}, inks: {} };
-  const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-  const step = (role, strength) => Math.round(Math.min(1, Math.max(0, strength)) * (look.ramps[role].length - 1));
-  const colour = (role, strength) => look.ramps[role][step(role, strength)];
-  const ink = (role, strength) => look.inks[role][step(role, strength)];
+// Pictures and maps as every other figure of msdscore draws them: strengths and ramps come from the service.
+let ramps = {};
+export const load = (look) => { ramps = look.ramps; };
+export const colour = (role, strength) => ramps[role][Math.round(Math.min(1, Math.max(0, strength)) * (ramps[role].length - 1))];
+const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 
-  // Zero is white; the scale is symmetric and the same for all captions on the page.
-  function wordColour(gap, limit) {
-    if (gap === null || !(limit > 0)) return null;
-    const strength = Math.min(1, Math.abs(gap) / limit), role = gap > 0 ? "penalty" : "support";
-    return strength < 0.05 ? null : { role, strength, back: colour(role, strength), ink: ink(role, strength) };
-  }
+// For every pixel along one side: the two cells whose centres it lies between, and the share of the second.
+// Cells that lie in padding alone have no width; null marks pixels that the encoder did not see.
+function between(cells, length) {
+  const real = cells.map((cell, number) => ({ number, low: cell[0], high: cell[1], middle: (cell[0] + cell[1]) / 2 })).filter((cell) => cell.high > cell.low);
+  const first = Math.min(...real.map((cell) => cell.low)), last = Math.max(...real.map((cell) => cell.high));
+  return Array.from({ length }, (_, pixel) => {
+    const at = (pixel + 0.5) / length;
+    if (at < first || at > last) return null;
+    let right = real.findIndex((cell) => cell.middle >= at);
+    if (right < 0) right = real.length - 1;
+    const left = Math.max(0, right - 1);
+    const wide = real[right].middle - real[left].middle;
+    const share = wide > 0 ? Math.min(1, Math.max(0, (at - real[left].middle) / wide)) : 0;
+    return [real[left].number, real[right].number, share];
+  });
+}
 
-  // Values on rows by columns as a function of the place in the picture (0 to 1), linear between the centres of cells.
-  function sampler(values, rows, columns, extent) {
-    return (x, y) => {
-      const u = (x - extent[0]) / (extent[2] - extent[0]), v = (y - extent[1]) / (extent[3] - extent[1]);
-      if (u < 0 || u > 1 || v < 0 || v > 1) return NaN;
-      const c = Math.min(columns - 1, Math.max(0, u * columns - 0.5)), r = Math.min(rows - 1, Math.max(0, v * rows - 0.5));
-      const c0 = Math.floor(c), r0 = Math.floor(r), c1 = Math.min(columns - 1, c0 + 1), r1 = Math.min(rows - 1, r0 + 1);
-      const along = (row) => values[row * columns + c0] * (1 - (c - c0)) + values[row * columns + c1] * (c - c0);
-      return along(r0) * (1 - (r - r0)) + along(r1) * (r - r0);
-    };
-  }
-
-  // The picture in light grey tinted by a map; what the encoder did not see is darkened.
-  function tint(canvas, bitmap, map) {
-    const pen = canvas.getContext("2d", { willReadFrequently: true });
-    pen.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
-    if (!map) return;
-    const image = pen.getImageData(0, 0, canvas.width, canvas.height), data = image.data;
-    const at = sampler(map.values, map.rows, map.columns, map.extent), ramp = look.ramps[map.role].map(rgb);
-    const wide = map.high - map.low || 1, last = ramp.length - 1;
-    for (let y = 0, i = 0; y < canvas.height; y++) {
-      for (let x = 0; x < canvas.width; x++, i += 4) {
-        const grey = (0.299 * data[i] + 0.587 * data[i + 1] + 0.114 * data[i + 2]) / 255;
-        const value = at((x + 0.5) / canvas.width, (y + 0.5) / canvas.height);
-        if (Number.isNaN(value)) { data[i] = data[i + 1] = data[i + 2] = 90 * grey + 40; continue; }
-        const strength = Math.min(1, Math.max(0, (value - map.low) / wide));
-        const light = 0.45 + 0.55 * grey + 0.3 * strength * (1 - grey), shade = ramp[Math.round(strength * last)];
-        data[i] = light * shade[0]; data[i + 1] = light * shade[1]; data[i + 2] = light * shade[2];
-      }
+// The picture in light grey tinted by strengths of its patches from −1 to 1; what the encoder did not see is darkened.
+export function tint(canvas, bitmap, map) {
+  const pen = canvas.getContext("2d", { willReadFrequently: true });
+  pen.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  if (!map) return;
+  const image = pen.getImageData(0, 0, canvas.width, canvas.height), data = image.data;
+  const across = between(map.cells.columns, canvas.width), down = between(map.cells.rows, canvas.height);
+  const wide = map.cells.columns.length, values = map.strength, last = ramps[map.role].length - 1;
+  const above = ramps[map.role].map(rgb), below = ramps.support.map(rgb);
+  for (let y = 0, i = 0; y < canvas.height; y++) {
+    for (let x = 0; x < canvas.width; x++, i += 4) {
+      const grey = Math.round(0.299 * data[i] + 0.587 * data[i + 1] + 0.114 * data[i + 2]) / 255;
+      if (!across[x] || !down[y]) { data[i] = data[i + 1] = data[i + 2] = 90 * grey + 40; continue; }
+      const [c0, c1, c] = across[x], [r0, r1, r] = down[y];
+      const along = (row) => values[row * wide + c0] * (1 - c) + values[row * wide + c1] * c;
+      const signed = along(r0) * (1 - r) + along(r1) * r, strength = Math.min(1, Math.abs(signed));
+      const light = 0.45 + 0.55 * grey + 0.3 * strength * (1 - grey);
+      const shade = (signed >= 0 ? above : below)[Math.round(strength * last)];
+      data[i] = light * shade[0]; data[i + 1] = light * shade[1]; data[i + 2] = light * shade[2];
     }
-    pen.putImageData(image, 0, 0);
   }
+  pen.putImageData(image, 0, 0);
+}
 
-  function legend(canvas, role) {
-    const pen = canvas.getContext("2d"), shades = look.ramps[role];
-    canvas.width = shades.length; canvas.height = 1;
-    shades.forEach((shade, x) => { pen.fillStyle = shade; pen.fillRect(x, 0, 1, 1); });
+// A frame around one patch, light on dark so that it shows on any picture.
+export function frame(canvas, cells, patch) {
+  const wide = cells.columns.length, column = cells.columns[patch % wide], row = cells.rows[Math.floor(patch / wide)];
+  const pen = canvas.getContext("2d"), x = column[0] * canvas.width, y = row[0] * canvas.height;
+  for (const [ink, width] of [["#111", 5], ["#fff", 2]]) {
+    pen.strokeStyle = ink; pen.lineWidth = width;
+    pen.strokeRect(x, y, (column[1] - column[0]) * canvas.width, (row[1] - row[0]) * canvas.height);
   }
+}
 
-  return { load: (given) => { look = given; }, colour, ink, wordColour, tint, legend };
-})();
+// The patch under a place of the picture, both as shares of its sides; −1 where the encoder did not look.
+export function patchAt(cells, x, y) {
+  const column = cells.columns.findIndex((cell) => x >= cell[0] && x < cell[1]);
+  const row = cells.rows.findIndex((cell) => y >= cell[0] && y < cell[1]);
+  return column < 0 || row < 0 ? -1 : row * cells.columns.length + column;
+}
+
+// A ramp as a CSS background: from white to one role, or from one role over white to another.
+export function gradient(role, other = null) {
+  const shades = (name) => [0, 0.25, 0.5, 0.75, 1].map((strength) => colour(name, strength));
+  return `linear-gradient(90deg, ${[...(other ? shades(other).reverse() : []), ...shades(role)].join(", ")})`;
+}

@@ -1,0 +1,59 @@
+"""What the routes answer: scores, rankings, explanations and rewards as plain values."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msdscore.explain.document import document
+from msdscore.scoring.results import Scores
+from msdscore.serve.judge import Explained
+from msdscore.serve.look import looks
+from msdscore.serve.reading import Asked
+
+
+def scored(found: Scores | str, captions: Sequence[str]) -> list[dict[str, Any]]:
+    """One row per caption; where the picture could not be read, each has that reason."""
+    if isinstance(found, str):
+        return [{"caption": caption, "msd": None, "error": found} for caption in captions]
+    return [{name: _plain(value) for name, value in row.items()} for row in found.rows()]
+
+
+def ranked(found: Scores | str, captions: Sequence[str]) -> dict[str, Any]:
+    """The same with the numbers of the captions from best to worst."""
+    ranking = list(found.ranking) if isinstance(found, Scores) else []
+    return {"scores": scored(found, captions), "ranking": ranking}
+
+
+def explained(found: Explained | str, captions: Sequence[str]) -> dict[str, Any]:
+    """One explanation per caption with how it is drawn; None and a reason for those that cannot be read."""
+    if isinstance(found, str):
+        return {"error": found, "explanations": [None] * len(captions), "errors": [found] * len(captions)}
+    made = iter([] if found.found is None else zip(found.found, looks(found.found), strict=True))
+    explanations: list[dict[str, Any] | None] = []
+    for number in range(len(captions)):
+        if number in found.reasons:
+            explanations.append(None)
+            continue
+        item, look = next(made)
+        explanations.append(document(item) | {"look": look})
+    return {
+        "error": None,
+        "explanations": explanations,
+        "errors": [found.reasons.get(number) for number in range(len(captions))],
+    }
+
+
+def rewarded(
+    answers: Sequence[Scores | str], asked: Sequence[Asked], numbers: Sequence[Sequence[int]], total: int
+) -> dict[str, Any]:
+    """A reward or a reason for every completion; `numbers` are those of each picture's completions."""
+    rewards: list[float | None] = [None] * total
+    reasons: list[str | None] = [None] * total
+    for found, one, own in zip(answers, asked, numbers, strict=True):
+        for number, row in zip(own, scored(found, one.captions), strict=True):
+            rewards[number], reasons[number] = row["msd"], row["error"]
+    return {"rewards": rewards, "reasons": reasons}
+
+
+def _plain(value: Any) -> Any:
+    """A number that JSON knows; none for NaN."""
+    return None if isinstance(value, float) and value != value else value
