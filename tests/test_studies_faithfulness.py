@@ -78,7 +78,7 @@ def test_a_share_that_leaves_nothing_is_refused():
 
 def test_no_pairs_is_an_error():
     with pytest.raises(InputError, match="expected at least one pair"):
-        masking.sample([], None, 0)
+        masking.drawn_pairs([], None, 0)
 
 
 def test_curves_bend_the_right_way(scorer, pairs):

@@ -23,7 +23,7 @@ from msdscore.scoring.stream import Request, by_picture, request, score_requests
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
-Row = tuple[ImageSource, str] | Mapping[str, Any]
+ImageAndCaption = tuple[ImageSource, str] | Mapping[str, Any]
 
 
 class Scorer:
@@ -31,8 +31,8 @@ class Scorer:
 
     `Scorer()` is the embedded default encoder `mini` with the settings that it recommends. They differ from the
     paper's MSD: every support term is taken less its mean over a bank of background pictures (`calibration`), so
-    that zero means "as well supported as by any picture", and the gate is fixed. `Scorer(..., "short")` is the paper's
-    score for captions of a sentence, `Scorer(..., "long")` for captions of a paragraph.
+    that zero means "as well supported as by any picture", and support alone is weighed. `Scorer(..., "short")` is the
+    paper's score for captions of a sentence, `Scorer(..., "long")` for captions of a paragraph.
 
     `bank` is a bank of background pictures or the path of one; `options` are `device`, `dtype`, `revision` and those
     of the encoder's family.
@@ -42,8 +42,8 @@ class Scorer:
     >>> red = Image.new("RGB", (64, 64), "red")
     >>> scorer.rank(red, ["a blue square", "a red square"]).best
     'a red square'
-    >>> scorer
-    Scorer('toy', msd|enc:toy@1|k:3,2|kappa:20|it:20|init:spread|a:0.1|gate:length,20,3|xi:0.2|v:0.1.0, device=cpu)
+    >>> repr(scorer).split("|k:")[0]
+    "Scorer('toy', msd|enc:toy@1"
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Scorer:
         rows = [found[number] for number in range(len(texts))]
         return Scores.of(texts, rows, places, self.config, self.signature)
 
-    def stream(self, rows: Iterable[Row]) -> Iterator[Score]:
+    def stream(self, rows: Iterable[ImageAndCaption]) -> Iterator[Score]:
         """Scores of any number of rows, one after the other, in little memory.
 
         A row is a pair `(image, caption)` or a mapping with `image` and `caption`. Each caption is scored alone. A
@@ -216,7 +216,7 @@ def _loaded(bank: NamedBank | str | Path | None) -> NamedBank | None:
     return load_bank(Path(bank)) if isinstance(bank, str | Path) else bank
 
 
-def _pair(row: Row) -> tuple[ImageSource, str]:
+def _pair(row: ImageAndCaption) -> tuple[ImageSource, str]:
     """Picture and caption of a row of `stream`."""
     if isinstance(row, Mapping):
         if "image" not in row or "caption" not in row:

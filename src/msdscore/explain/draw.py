@@ -13,11 +13,11 @@ from msdscore.explain.colours import Role, css, ink, ramp
 from msdscore.explain.overlay import (
     MAP_ROLES,
     Scale,
-    fit,
     map_scale,
     overlay,
     overlays,
     sum_parts,
+    thumbnail,
     title_of,
     word_colour,
     word_scale,
@@ -142,7 +142,7 @@ def word_figure(item: Attribution, columns: int = 4) -> "Figure":
     rows = max(1, -(-len(units) // columns))
     page = _page(COLUMN, rows * step + 0.36)
     scale = word_scale([item])
-    picture = fit(item.picture, PICTURE_PIXELS)
+    picture = thumbnail(item.picture, PICTURE_PIXELS)
     for number, unit in enumerate(units):
         left = MARGIN + (number % columns) * (panel + GAP)
         top = MARGIN + (number // columns) * step

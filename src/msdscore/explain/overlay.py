@@ -78,7 +78,7 @@ def word_colour(unit: Unit, scale: Scale) -> tuple[Role, float]:
     return ("penalty", place) if place >= 0 else ("support", -place)
 
 
-def fit(picture: Image.Image, longest: int) -> Image.Image:
+def thumbnail(picture: Image.Image, longest: int) -> Image.Image:
     """The picture, made smaller if a side is longer than `longest`."""
     if max(picture.size) <= longest:
         return picture
@@ -106,7 +106,7 @@ def overlay(picture: Image.Image, values: Floats, layout: PatchLayout, role: Rol
 def overlays(items: Sequence[Attribution], role: Role, *, longest: int) -> list[Image.Image]:
     """The same map of several captions, on the one scale of all maps."""
     scale = map_scale(items, role)
-    return [overlay(fit(item.picture, longest), map_of(item, role), item.patches, role, scale) for item in items]
+    return [overlay(thumbnail(item.picture, longest), map_of(item, role), item.patches, role, scale) for item in items]
 
 
 def costs(item: Attribution) -> tuple[float, float]:

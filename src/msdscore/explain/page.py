@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from msdscore.explain.colours import Role, css
-from msdscore.explain.overlay import MAP_ROLES, Scale, fit, map_of, map_scale, overlay, title_of, word_scale
+from msdscore.explain.overlay import MAP_ROLES, Scale, map_of, map_scale, overlay, thumbnail, title_of, word_scale
 from msdscore.explain.snippet import data_uri, summary
 from msdscore.explain.templates import asset, render
 from msdscore.explain.terms import Attribution, Unit
@@ -41,7 +41,7 @@ def _section(item: Attribution, items: Sequence[Attribution], scale: Scale) -> d
 
 def _pictures(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
     """Every picture that the page can show, by name."""
-    small = fit(item.picture, PICTURE_PIXELS)
+    small = thumbnail(item.picture, PICTURE_PIXELS)
     found: dict[str, Any] = {}
     for role in MAP_ROLES:
         scale = map_scale(items, role)

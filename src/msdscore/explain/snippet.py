@@ -18,7 +18,7 @@ THUMB_PIXELS = 240
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TextPiece:
     """A piece of a caption: a word with its number, what it says when asked, and its colours; or the text between."""
 
     text: str
@@ -51,18 +51,18 @@ def words_html(item: Attribution, scale: Scale) -> Markup:
     return render("words.html", {"spans": spans(item, scale)})
 
 
-def spans(item: Attribution, scale: Scale) -> list[Span]:
+def spans(item: Attribution, scale: Scale) -> list[TextPiece]:
     """The caption piece by piece, with the colours of its words."""
     caption, pieces, end = item.score.caption, [], 0
     for number, unit in enumerate(item.units):
-        pieces.append(Span(caption[end : unit.start]))
+        pieces.append(TextPiece(caption[end : unit.start]))
         role, strength = word_colour(unit, scale)
         # Words without content stay plain, but can be asked for their number like all others.
         title = "" if unit.gap is None else f"{unit.gap:+.2f} nats"
         colours = (css(role, strength), ink(role, strength)) if strength > 0.05 else ("", "")
-        pieces.append(Span(unit.text, number, title, *colours))
+        pieces.append(TextPiece(unit.text, number, title, *colours))
         end = unit.end
-    return [piece for piece in (*pieces, Span(caption[end:])) if piece.text]
+    return [piece for piece in (*pieces, TextPiece(caption[end:])) if piece.text]
 
 
 def summary(item: Attribution, scale: Scale) -> dict[str, Any]:

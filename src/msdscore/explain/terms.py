@@ -13,7 +13,7 @@ from msdscore.core.mixture import Mixture
 from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.errors import ConfigError, RowError
 from msdscore.explain import maps
-from msdscore.explain.words import Kind, Piece, group, owners, segment
+from msdscore.explain.words import Piece, PieceKind, group, owners, segment
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement, gate
 from msdscore.scoring.pipeline import Decoded, Embedded
@@ -37,7 +37,7 @@ class Unit:
     text: str
     start: int
     end: int
-    kind: Kind
+    kind: PieceKind
     content: bool
     tokens: tuple[int, ...]
     term: float | None

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msdscore.encoders.text.words import is_content
 
-Kind = Literal["word", "mark"]
+PieceKind = Literal["word", "mark"]
 Span = tuple[int, int]
 
 # Between two letters or digits these belong to the word: don't, black-and-white, 3.5.
@@ -25,7 +25,7 @@ class Piece:
     text: str
     start: int
     end: int
-    kind: Kind
+    kind: PieceKind
     content: bool
 
 
@@ -83,19 +83,19 @@ def _bridges(pieces: Sequence[Piece], number: int) -> bool:
     return pieces[number].text.casefold() == _BRIDGE and follows
 
 
-def _piece(caption: str, start: int, end: int, kind: Kind) -> Piece:
+def _piece(caption: str, start: int, end: int, kind: PieceKind) -> Piece:
     text = caption[start:end]
     return Piece(text, start, end, kind, kind == "word" and is_content(text.casefold().replace("’", "'")))
 
 
-def _spans(text: str) -> Iterator[tuple[int, int, Kind]]:
+def _spans(text: str) -> Iterator[tuple[int, int, PieceKind]]:
     place = 0
     while place < len(text):
         if text[place].isspace():
             place += 1
             continue
         end = _word_end(text, place)
-        kind: Kind = "word" if end > place else "mark"
+        kind: PieceKind = "word" if end > place else "mark"
         # Signs such as emoji say something a picture can show; punctuation does not.
         if kind == "mark" and unicodedata.category(text[place]) == "So":
             kind = "word"

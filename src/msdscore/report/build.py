@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msdscore.errors import ConfigError, InputError, RunError
 from msdscore.io.atomic import write_bytes
-from msdscore.report.cards import card, find_rows, most_forgotten, require_same, worst
+from msdscore.report.cards import card, most_forgotten, require_same, rows_with_pictures, worst
 from msdscore.report.html import Gallery, page
 from msdscore.report.reading import read_results
 
@@ -28,7 +28,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ReportSummary:
     """What went into the page."""
 
     rows: int
@@ -37,7 +37,7 @@ class Made:
     unseen: tuple[str, ...] = ()  # why cards have no picture, one reason per card
 
 
-def build(source: Path, output: Path, wishes: Wishes, *, scorer: "Scorer | None" = None) -> Made:
+def build(source: Path, output: Path, wishes: Wishes, *, scorer: "Scorer | None" = None) -> ReportSummary:
     """Write the page of a scored file; with the scorer that made it, words and regions are coloured."""
     if output.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"{output}: expected a name ending in .html")
@@ -47,7 +47,7 @@ def build(source: Path, output: Path, wishes: Wishes, *, scorer: "Scorer | None"
     if scorer is not None:
         require_same(scorer, results)
     low, forgotten = worst(results, "msd", wishes.show), most_forgotten(results, wishes.show)
-    rows = find_rows(wishes.rows or source, wishes.images, [*low, *forgotten])
+    rows = rows_with_pictures(wishes.rows or source, wishes.images, [*low, *forgotten])
     galleries = (
         Gallery("Worst captions", tuple(card(results, n, rows.get(n), "penalty", scorer) for n in low)),
         Gallery("Most forgotten", tuple(card(results, n, rows.get(n), "omission", scorer) for n in forgotten)),
@@ -59,4 +59,4 @@ def build(source: Path, output: Path, wishes: Wishes, *, scorer: "Scorer | None"
         raise RunError(f"{output}: cannot be written ({error.strerror or error}); choose another name") from error
     cards = [one for gallery in galleries for one in gallery.cards]
     unseen = tuple(one.note for one in cards if not one.pictures)
-    return Made(len(results), sum(map(bool, results.errors)), sum(one.explained for one in cards), unseen)
+    return ReportSummary(len(results), sum(map(bool, results.errors)), sum(one.explained for one in cards), unseen)

@@ -12,7 +12,7 @@ from PIL.Image import Image
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.explanation import Explanation
-from msdscore.explain.overlay import fit, map_of, map_scale, overlay, word_scale
+from msdscore.explain.overlay import map_of, map_scale, overlay, thumbnail, word_scale
 from msdscore.explain.snippet import data_uri, words_html
 from msdscore.io.images import open_image
 from msdscore.io.inputs.rows import Row, open_rows
@@ -21,7 +21,7 @@ from msdscore.report.reading import Results
 if TYPE_CHECKING:
     from msdscore.scorer import Scorer
 
-View = Literal["penalty", "omission"]
+Emphasis = Literal["penalty", "omission"]
 THUMB_PIXELS = 220
 REMEDY = "give --images FOLDER, or --rows with the file that was scored"
 
@@ -57,7 +57,7 @@ def most_forgotten(results: Results, count: int) -> list[int]:
     return chosen
 
 
-def find_rows(path: Path, images: Path | None, wanted: Sequence[int]) -> dict[int, Row]:
+def rows_with_pictures(path: Path, images: Path | None, wanted: Sequence[int]) -> dict[int, Row]:
     """The rows with their pictures; empty where the file names none."""
     needed = set(wanted)
     if not needed:
@@ -78,7 +78,7 @@ def require_same(scorer: "Scorer", results: Results) -> None:
         )
 
 
-def card(results: Results, number: int, row: Row | None, view: View, scorer: "Scorer | None") -> Card:
+def card(results: Results, number: int, row: Row | None, view: Emphasis, scorer: "Scorer | None") -> Card:
     """The card of one row; what cannot be shown is left out with a note, never the row."""
     plain = str(escape(results.captions[number]))
     if row is None or row.image is None:
@@ -87,16 +87,16 @@ def card(results: Results, number: int, row: Row | None, view: View, scorer: "Sc
     try:
         if scorer is not None and row.caption:
             return _explained(scorer.explain(row.image, row.caption), number, view)
-        return Card(number, plain, (data_uri(fit(open_image(row.image), THUMB_PIXELS)),), False, "")
+        return Card(number, plain, (data_uri(thumbnail(open_image(row.image), THUMB_PIXELS)),), False, "")
     except RowError as error:
         return Card(number, plain, (), False, str(error))
 
 
-def _explained(item: Explanation, number: int, view: View) -> Card:
-    small = fit(item.picture, THUMB_PIXELS)
+def _explained(item: Explanation, number: int, view: Emphasis) -> Card:
+    small = thumbnail(item.picture, THUMB_PIXELS)
     tinted = overlay(small, map_of(item, view), item.patches, view, map_scale([item], view))
     # Beside the map the picture itself, or the part of it that the caption forgot most.
-    beside = [small, tinted] if view == "penalty" else [tinted, fit(_forgotten(item), THUMB_PIXELS)]
+    beside = [small, tinted] if view == "penalty" else [tinted, thumbnail(_forgotten(item), THUMB_PIXELS)]
     return Card(number, str(words_html(item, word_scale([item]))), tuple(map(data_uri, beside)), True, "")
 
 

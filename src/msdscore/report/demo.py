@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msdscore.explain.explanation import Explanation, Explanations
-from msdscore.explain.overlay import fit, word_scale
+from msdscore.explain.overlay import thumbnail, word_scale
 from msdscore.explain.snippet import data_uri, spans
 from msdscore.explain.templates import asset, render
 from msdscore.report.photographs import KINDS, PHOTOGRAPHS, Photograph, locate
@@ -65,7 +65,7 @@ def _section(one: Shown) -> dict[str, Any]:
     low, high = (limit(item.score.soft_msd for item in items) for limit in (min, max))
     return {
         "photograph": one.photograph,
-        "picture": data_uri(fit(items[0].picture, PICTURE_PIXELS)),
+        "picture": data_uri(thumbnail(items[0].picture, PICTURE_PIXELS)),
         "rows": [
             {
                 "kind": kind,

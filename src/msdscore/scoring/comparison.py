@@ -13,7 +13,7 @@ from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement
 
 
-def compare(
+def measure_pairs(
     images: Embeddings,
     texts: Embeddings,
     image_of: Sequence[int],

@@ -20,7 +20,7 @@ from msdscore.errors import CaptionError, ConfigError, RowError
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image
 from msdscore.scoring.bank import NamedBank, moved, own_bank
-from msdscore.scoring.comparison import compare
+from msdscore.scoring.comparison import measure_pairs
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement, Numbers, numbers
 from msdscore.scoring.signature import signature
@@ -179,7 +179,7 @@ class Pipeline:
         self, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]
     ) -> Measurement:
         """Similarity and terms of pairs; `image_of` and `text_of` are the numbers of their picture and caption."""
-        return compare(
+        return measure_pairs(
             images.vectors,
             texts.vectors,
             [images.row(item) for item in image_of],

@@ -13,7 +13,7 @@ from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.pipeline import Pipeline, recommended_config
 
 DEFAULT_ENCODER = "mini"
-Options = tuple[tuple[str, Any], ...]
+NamedValues = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +30,12 @@ class ScorerSpec:
     """
 
     encoder: str = DEFAULT_ENCODER
-    options: Options = ()
+    options: NamedValues = ()
     device: str = "auto"
     dtype: str = "auto"
     revision: str | None = None
     config: MSDConfig | str | None = None
-    changes: Options = ()
+    changes: NamedValues = ()
     bank: str | None = None
     limits: ImageLimits = field(default_factory=ImageLimits)
     batch_size: int = 32  # pictures per batch of the encoder
@@ -68,7 +68,7 @@ class ScorerSpec:
         return asdict(self) | {"options": dict(self.options), "changes": dict(self.changes)}
 
 
-def _pairs(given: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Options:
-    """Options as sorted pairs whose lists are tuples, so that the description can be compared and hashed."""
+def _pairs(given: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> NamedValues:
+    """NamedValues as sorted pairs whose lists are tuples, so that the description can be compared and hashed."""
     pairs = given.items() if isinstance(given, Mapping) else given
     return tuple(sorted((name, tuple(value) if isinstance(value, list) else value) for name, value in pairs))

@@ -9,8 +9,8 @@ import numpy as np
 from msdscore.benchmarks.base import Pair, clusters
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, bootstrap_mean
-from msdscore.studies.faithfulness import KINDS, Kind, MaskingSettings, Progress, ranking
-from msdscore.studies.masking import Floats, MeasuredPairs, Places, measured_pairs, sample, without_patches
+from msdscore.studies.faithfulness import KINDS, CaptionKind, MaskingSettings, Progress, ranking
+from msdscore.studies.masking import Floats, MeasuredPairs, Places, drawn_pairs, measured_pairs, without_patches
 
 Order = Literal["map", "random", "reverse"]
 Way = Literal["deletion", "insertion"]
@@ -24,7 +24,7 @@ DELETED = tuple(round(0.1 * step, 1) for step in range(10))
 class Curve:
     """d over the share of patches deleted or inserted, and the area under it: mean d along the way."""
 
-    kind: Kind
+    kind: CaptionKind
     way: Way
     order: Order
     shares: tuple[float, ...]
@@ -37,7 +37,7 @@ class Curves:
     """All curves, with what they were made with, and how far the map's area lies from a random order's."""
 
     curves: tuple[Curve, ...]
-    gains: tuple[tuple[Kind, Way, Interval], ...]
+    gains: tuple[tuple[CaptionKind, Way, Interval], ...]
     pairs: int
     projection: str
     signature: str
@@ -59,9 +59,9 @@ def curves(
     Right captions follow the support map: deletion should raise d early (a large area), insertion should lower it
     early (a small one). Wrong captions follow the penalty map, with the opposite signs.
     """
-    chosen = sample(pairs, settings.limit, settings.seed)
+    chosen = drawn_pairs(pairs, settings.limit, settings.seed)
     rng = np.random.default_rng(settings.seed)
-    found: dict[tuple[Kind, Way, Order], list[Floats]] = {}
+    found: dict[tuple[CaptionKind, Way, Order], list[Floats]] = {}
     order: list[Pair] = []
     for known in measured_pairs(pipeline, chosen, settings.projection):
         _measure(pipeline, known, rng, found)
@@ -82,7 +82,7 @@ def _measure(
     pipeline: Pipeline,
     known: MeasuredPairs,
     rng: np.random.Generator,
-    found: dict[tuple[Kind, Way, Order], list[Floats]],
+    found: dict[tuple[CaptionKind, Way, Order], list[Floats]],
 ) -> None:
     ranked = [ranking(known, caption) for caption in range(len(known.regions))]
     shuffled = [rng.permutation(len(one)) for one in ranked]
@@ -115,7 +115,7 @@ def _areas(values: Floats) -> Floats:
     return areas
 
 
-def _curve(key: tuple[Kind, Way, Order], values: Floats, names: Any) -> Curve:
+def _curve(key: tuple[CaptionKind, Way, Order], values: Floats, names: Any) -> Curve:
     kind, way, order = key
     shares = DELETED if way == "deletion" else tuple(round(1 - share, 1) for share in DELETED[::-1])
     return Curve(kind, way, order, shares, tuple(values.mean(axis=0).tolist()), _mean(_areas(values), names))

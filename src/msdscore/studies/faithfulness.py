@@ -20,16 +20,16 @@ from msdscore.studies.masking import (
     Floats,
     MeasuredPairs,
     Places,
+    drawn_pairs,
     measured_pairs,
-    sample,
     without_patches,
     without_pixels,
 )
 
-Kind = Literal["correct", "incorrect"]
+CaptionKind = Literal["correct", "incorrect"]
 Region = Literal["top", "random", "bottom"]
 Masking = Literal["patches", "pixels"]
-KINDS: tuple[Kind, ...] = ("correct", "incorrect")
+KINDS: tuple[CaptionKind, ...] = ("correct", "incorrect")
 REGIONS: tuple[Region, ...] = ("top", "random", "bottom")
 MASKINGS: dict[Masking, Callable[[Pipeline, MeasuredPairs, Sequence[Places]], Floats]] = {
     "patches": without_patches,
@@ -53,10 +53,10 @@ class MaskingSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FaithfulnessRow:
     """One line of the table: mean effect of masking each region, and the two differences that make the order."""
 
-    kind: Kind
+    kind: CaptionKind
     masking: Masking
     top: Interval
     random: Interval
@@ -74,7 +74,7 @@ class Row:
 class Faithfulness:
     """The whole table, with what it was made with."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[FaithfulnessRow, ...]
     pairs: int
     share: float
     projection: str
@@ -94,9 +94,9 @@ def faithfulness(
     progress: Progress = lambda done, total: None,
 ) -> Faithfulness:
     """Mask top, random and bottom regions of every pair's picture for both captions."""
-    chosen = sample(pairs, settings.limit, settings.seed)
+    chosen = drawn_pairs(pairs, settings.limit, settings.seed)
     rng = np.random.default_rng(settings.seed)
-    effects: dict[tuple[Kind, Masking, Region], list[float]] = {}
+    effects: dict[tuple[CaptionKind, Masking, Region], list[float]] = {}
     order: list[Pair] = []
     for known in measured_pairs(pipeline, chosen, settings.projection):
         _measure(pipeline, known, settings.share, rng, maskings, effects)
@@ -129,7 +129,7 @@ def _measure(
     share: float,
     rng: np.random.Generator,
     maskings: Sequence[Masking],
-    effects: dict[tuple[Kind, Masking, Region], list[float]],
+    effects: dict[tuple[CaptionKind, Masking, Region], list[float]],
 ) -> None:
     chosen = [_choose(ranking(known, caption), share, rng) for caption in range(len(known.regions))]
     for masking in maskings:
@@ -146,11 +146,14 @@ def _choose(order: Places, share: float, rng: np.random.Generator) -> dict[Regio
 
 
 def _row(
-    kind: Kind, masking: Masking, effects: dict[tuple[Kind, Masking, Region], list[float]], pairs: list[Pair]
-) -> Row:
+    kind: CaptionKind,
+    masking: Masking,
+    effects: dict[tuple[CaptionKind, Masking, Region], list[float]],
+    pairs: list[Pair],
+) -> FaithfulnessRow:
     top, middle, bottom = (np.array(effects[kind, masking, region]) for region in REGIONS)
     columns = (top, middle, bottom, top - middle, middle - bottom)
-    return Row(kind, masking, *(bootstrap_mean(values, clusters=clusters(pairs)) for values in columns))
+    return FaithfulnessRow(kind, masking, *(bootstrap_mean(values, clusters=clusters(pairs)) for values in columns))
 
 
 def section(results: Sequence[Faithfulness]) -> str:
@@ -171,7 +174,7 @@ def section(results: Sequence[Faithfulness]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(projection: str, row: Row) -> str:
+def _line(projection: str, row: FaithfulnessRow) -> str:
     cells = (row.top, row.random, row.bottom, row.top_over_random, row.random_over_bottom)
     order = "held" if row.ordered else "**not held**"
     return f"| {projection} | {row.kind} | {row.masking} | {' | '.join(map(str, cells))} | {order} |"

@@ -16,14 +16,14 @@ from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, bootstrap_mean
 from msdscore.studies.faithfulness import Progress
-from msdscore.studies.masking import Floats, sample
+from msdscore.studies.masking import Floats, drawn_pairs
 
 SUBSETS = ("replace_obj", "replace_att")
 DEPTHS = (1, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LocalisationRow:
     """How often the changed word is among the first `depth` of a ranking, and by how much terms beat the others."""
 
     subset: str
@@ -41,7 +41,7 @@ class Row:
 class Localisation:
     """The table, what it was made with, and how many pairs could not be asked."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[LocalisationRow, ...]
     left_out: int
     signature: str
 
@@ -51,7 +51,7 @@ class Localisation:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WrongCaption:
     """A wrong caption: its content words, and which of them were changed (numbers of the content words)."""
 
     pair: Pair
@@ -68,7 +68,7 @@ class Rankings:
     wrong_picture: list[int]
 
 
-def questions(pairs: Sequence[Pair], subsets: Sequence[str] = SUBSETS) -> list[Question]:
+def questions(pairs: Sequence[Pair], subsets: Sequence[str] = SUBSETS) -> list[WrongCaption]:
     """The wrong captions whose change shows in a content word, and that have other content words."""
     asked = [_question(pair) for pair in pairs if pair.subset in subsets]
     return [one for one in asked if 0 < len(one.changed) < len(one.words)]
@@ -101,7 +101,7 @@ def localisation(
     wanted = [pair for pair in pairs if pair.subset in SUBSETS]
     if not wanted:
         raise InputError(f"expected pairs of the subsets {', '.join(SUBSETS)}, got none")
-    chosen = sample(wanted, limit, seed)
+    chosen = drawn_pairs(wanted, limit, seed)
     asked = questions(chosen)
     if not asked:
         raise InputError(f"expected wrong captions that change one content word, got none among {len(chosen)}")
@@ -121,7 +121,7 @@ def localisation(
     return Localisation(tuple(rows), len(chosen) - len(asked), pipeline.signature)
 
 
-def rank_words(pipeline: Pipeline, question: Question, stranger: Image) -> Rankings:
+def rank_words(pipeline: Pipeline, question: WrongCaption, stranger: Image) -> Rankings:
     """Numbers of the content words, the least supported first, in three ways.
 
     By their gaps in the explanation; by how much the similarity rises when each is left out; by their gaps with
@@ -136,7 +136,7 @@ def rank_words(pipeline: Pipeline, question: Question, stranger: Image) -> Ranki
     return Rankings(own, _falling(measured.similarity[2:].double().tolist()), other)
 
 
-def _by_gap(question: Question, measured: Measurement, place: int) -> list[int]:
+def _by_gap(question: WrongCaption, measured: Measurement, place: int) -> list[int]:
     layout = measured.tokens[place]
     terms = measured.divergence.support_terms[place, : len(layout.spans)].double().cpu().numpy()
     gaps = {unit.start: unit.gap for unit in units_of(question.pair.negative, layout, terms)}
@@ -144,23 +144,23 @@ def _by_gap(question: Question, measured: Measurement, place: int) -> list[int]:
     return _falling([-np.inf if value is None else value for value in values])
 
 
-def _question(pair: Pair) -> Question:
+def _question(pair: Pair) -> WrongCaption:
     words = tuple(piece for piece in segment(pair.negative) if piece.content)
-    return Question(pair, words, changed_words(pair.positive, pair.negative))
+    return WrongCaption(pair, words, changed_words(pair.positive, pair.negative))
 
 
 def _falling(values: Sequence[float]) -> list[int]:
     return np.argsort(-np.asarray(values), kind="stable").tolist()
 
 
-def _chance(question: Question, depth: int) -> float:
+def _chance(question: WrongCaption, depth: int) -> float:
     """How often a random order has a changed word among the first `depth`."""
     words, changed = len(question.words), len(question.changed)
     depth = min(depth, words)
     return 1 - comb(words - changed, depth) / comb(words, depth)
 
 
-def _row(subset: str, depth: int, answers: Sequence[tuple[Question, Rankings]]) -> Row:
+def _row(subset: str, depth: int, answers: Sequence[tuple[WrongCaption, Rankings]]) -> LocalisationRow:
     asked = [one for one, _ in answers]
 
     def hits(way: str) -> Floats:
@@ -170,7 +170,7 @@ def _row(subset: str, depth: int, answers: Sequence[tuple[Question, Rankings]]) 
     chance = np.array([_chance(one, depth) for one in asked])
     columns = (terms, occlusion, stranger, chance, terms - occlusion, terms - chance)
     names = clusters([one.pair for one in asked])
-    return Row(subset, depth, len(asked), *(bootstrap_mean(values, clusters=names) for values in columns))
+    return LocalisationRow(subset, depth, len(asked), *(bootstrap_mean(values, clusters=names) for values in columns))
 
 
 def section(result: Localisation) -> str:

@@ -39,7 +39,7 @@ class MeasuredPairs:
     divergence: Floats
 
 
-def sample(pairs: Sequence[Pair], limit: int | None, seed: int) -> list[Pair]:
+def drawn_pairs(pairs: Sequence[Pair], limit: int | None, seed: int) -> list[Pair]:
     """At most `limit` pairs, drawn by `seed` and kept in the order of the file."""
     if not pairs:
         raise InputError("expected at least one pair with a right and a wrong caption, got none")

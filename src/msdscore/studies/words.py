@@ -36,7 +36,7 @@ class Mention:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class InventedWordsRow:
     """One figure with the true pictures, with the wrong ones, and what chance gives."""
 
     name: str
@@ -50,7 +50,7 @@ class Row:
 class WordStudy:
     """The table, what it was made with, and how many captions could not be asked."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[InventedWordsRow, ...]
     captions: int
     left_out: int
     signature: str
@@ -172,7 +172,7 @@ def _gaps(caption: str, mentions: Sequence[Mention], measured: Measurement, pair
 
 def _rows(
     labels: Sequence[Floats], scores: Mapping[bool, Sequence[Floats]], names: npt.NDArray[np.str_]
-) -> tuple[Row, ...]:
+) -> tuple[InventedWordsRow, ...]:
     both = [place for place, found in enumerate(labels) if 0 < found.sum() < len(found)]
     owner = np.repeat(np.arange(len(labels)), [len(found) for found in labels])
     marks = np.concatenate(labels)
@@ -189,11 +189,11 @@ def _rows(
         values = [labels[place][int(np.argmax(scores[wrong][place]))] for place in both]
         return bootstrap_mean(values, clusters=names[both])
 
-    rows = [Row("AUC, all words", len(marks), pooled(False), pooled(True), 0.5)]
+    rows = [InventedWordsRow("AUC, all words", len(marks), pooled(False), pooled(True), 0.5)]
     if both:
         chance = float(np.mean([labels[place].mean() for place in both]))
-        rows.append(Row("AUC within captions", len(both), within(False), within(True), 0.5))
-        rows.append(Row("least supported word is invented", len(both), least(False), least(True), chance))
+        rows.append(InventedWordsRow("AUC within captions", len(both), within(False), within(True), 0.5))
+        rows.append(InventedWordsRow("least supported word is invented", len(both), least(False), least(True), chance))
     return tuple(rows)
 
 
