@@ -36,15 +36,25 @@ VOCABULARY, WIDTH, INNER, HEADS, LAYERS, CONTEXT = 30522, 384, 1536, 12, 6, 512
 States = list[Float[Tensor, "batch positions 384"]]
 
 _LAYER = {
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
     "mix": "attention.output.dense",
-    "norm_mix": "attention.output.LayerNorm",
     "widen": "intermediate.dense",
     "narrow": "output.dense",
-    "norm_out": "output.LayerNorm",
 }
+_NORMS = {"norm_mix": "attention.output.LayerNorm", "norm_out": "output.LayerNorm"}
+_ATTENTION = ("query", "key", "value")
+
+
+class Affine(nn.Module):
+    """A linear layer whose weights lie as (inputs, outputs): CPU libraries multiply that form up to a third faster."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(inputs, outputs))
+        self.bias = nn.Parameter(torch.empty(outputs))
+
+    def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
+        """The projected states."""
+        return torch.addmm(self.bias, x.flatten(0, -2), self.weight).unflatten(0, x.shape[:-1])
 
 
 class Layer(nn.Module):
@@ -52,13 +62,13 @@ class Layer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.query, self.key, self.value, self.mix = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
-        self.widen, self.narrow = nn.Linear(WIDTH, INNER), nn.Linear(INNER, WIDTH)
+        self.attend, self.mix = Affine(WIDTH, 3 * WIDTH), Affine(WIDTH, WIDTH)
+        self.widen, self.narrow = Affine(WIDTH, INNER), Affine(INNER, WIDTH)
         self.norm_mix, self.norm_out = (nn.LayerNorm(WIDTH, eps=1e-12) for _ in range(2))
 
     def forward(self, x: Float[Tensor, "batch positions 384"], mask: Bool[Tensor, "batch positions"]) -> Tensor:
         """The next hidden state."""
-        query, key, value = (_split(part(x)) for part in (self.query, self.key, self.value))
+        query, key, value = (_split(part) for part in self.attend(x).chunk(3, dim=-1))
         seen = functional.scaled_dot_product_attention(query, key, value, mask[:, None, None])
         x = self.norm_mix(x + self.mix(seen.transpose(1, 2).flatten(2)))
         return self.norm_out(x + self.narrow(functional.gelu(self.widen(x))))
@@ -84,24 +94,35 @@ class MiniLM(nn.Module):
 
 def load_minilm(state: Mapping[str, Tensor]) -> MiniLM:
     """The network from a BERT checkpoint; its pooler is not used."""
-    names = {
-        "words.weight": "embeddings.word_embeddings.weight",
-        "places.weight": "embeddings.position_embeddings.weight",
-        "kinds.weight": "embeddings.token_type_embeddings.weight",
-        "norm.weight": "embeddings.LayerNorm.weight",
-        "norm.bias": "embeddings.LayerNorm.bias",
-    }
-    for number in range(LAYERS):
-        for ours, theirs in _LAYER.items():
-            for kind in ("weight", "bias"):
-                names[f"layers.{number}.{ours}.{kind}"] = f"encoder.layer.{number}.{theirs}.{kind}"
     with torch.device("meta"):
         network = MiniLM()
     try:
-        network.load_state_dict({ours: state[theirs].float() for ours, theirs in names.items()}, assign=True)
+        network.load_state_dict(_ours(state), assign=True)
     except (KeyError, RuntimeError) as error:
         raise WeightsError(f"the MiniLM weights do not fit ({error}); install them again") from None
     return network
+
+
+def _ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a BERT checkpoint under our names and in our layout."""
+    found = {
+        "words.weight": state["embeddings.word_embeddings.weight"],
+        "places.weight": state["embeddings.position_embeddings.weight"],
+        "kinds.weight": state["embeddings.token_type_embeddings.weight"],
+        "norm.weight": state["embeddings.LayerNorm.weight"],
+        "norm.bias": state["embeddings.LayerNorm.bias"],
+    }
+    for number in range(LAYERS):
+        ours, theirs = f"layers.{number}", f"encoder.layer.{number}"
+        parts = [f"{theirs}.attention.self.{part}" for part in _ATTENTION]
+        found[f"{ours}.attend.weight"] = torch.cat([state[f"{part}.weight"] for part in parts]).T.contiguous()
+        found[f"{ours}.attend.bias"] = torch.cat([state[f"{part}.bias"] for part in parts])
+        for name, place in _LAYER.items():
+            found[f"{ours}.{name}.weight"] = state[f"{theirs}.{place}.weight"].T.contiguous()
+            found[f"{ours}.{name}.bias"] = state[f"{theirs}.{place}.bias"]
+        for name, place in _NORMS.items():
+            found |= {f"{ours}.{name}.{kind}": state[f"{theirs}.{place}.{kind}"] for kind in ("weight", "bias")}
+    return {name: tensor.float() for name, tensor in found.items()}
 
 
 def _split(x: Float[Tensor, "batch positions 384"]) -> Float[Tensor, "batch heads positions width"]:
