@@ -20,6 +20,7 @@ Root = Annotated[Path, typer.Option("--root", help="Folder of SugarCrepe: its JS
 Limit = Annotated[int | None, typer.Option(min=1, help="How many pairs at most, drawn by the seed.")]
 Seed = Annotated[int, typer.Option(help="Of the draw and of random regions.")]
 To = Annotated[Path | None, typer.Option("--output", "-o", help="JSON file; a .md of the same name goes beside it.")]
+CHECKED_METRICS = ["cosine", "max-sim", "msd"]
 
 
 @study.command()
@@ -110,6 +111,37 @@ def words(
     with _bar("words") as show:
         result = word_study.word_study(scorer.pipeline, captions, synonyms=known, seed=seed, progress=show)
     _write(result.to_dict(), word_study.section(result), output)
+
+
+@study.command()
+def behaviour(
+    rows: Annotated[Path, typer.Option("--rows", help="JSON lines of {image, captions}, with pictures beside it.")],
+    metric: Annotated[
+        list[str], typer.Option("--metric", "-m", help="NAME; see `msdscore metrics`. Repeatable.")
+    ] = CHECKED_METRICS,
+    output: To = None,
+    limit: Annotated[int | None, typer.Option(min=2, help="How many pictures at most.")] = 200,
+    seed: Seed = 0,
+    encoder: options.Encoder = "mini",
+    preset: options.Preset = None,
+    change: options.Change = [],  # noqa: B006
+    bank: options.BankFile = None,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = 32,
+) -> None:
+    """Small generated tests on real pictures: what a metric can see, and what it cannot."""
+    from msdscore.benchmarks.readers.rows import captioned_pictures
+    from msdscore.metrics.registry import load_metrics
+    from msdscore.studies import behaviour as behaviour_study
+
+    entries = captioned_pictures(rows)
+    entries = entries if limit is None else entries[:: max(1, len(entries) // limit)][:limit]
+    scorer = options.make_scorer(
+        encoder, preset, change, encoder_options=[], bank=bank, batch_size=batch_size, max_pixels=None, device=device
+    )
+    with _bar("behaviour") as show:
+        result = behaviour_study.behaviour(scorer.pipeline, load_metrics(metric), entries, seed=seed, progress=show)
+    _write(result.to_dict(), behaviour_study.section(result), output)
 
 
 def _prepare(

@@ -109,10 +109,14 @@ def read_battles(path: Path) -> Reading[Battle]:
 
 def read_captions(path: Path, *, seed: int = 0, negatives: Negatives = "easy") -> Reading[Pair]:
     """Rows with captions alone: one pair per picture, drawn by `seed`."""
-    entries = [
+    return draw_pairs(captioned_pictures(path), seed, negatives)
+
+
+def captioned_pictures(path: Path) -> list[Captioned]:
+    """Pictures with all their captions, of rows with `captions`."""
+    return [
         Captioned(line.id, line.image, tuple(tidy(text) for text in line.get("captions"))) for line in read_lines(path)
     ]
-    return draw_pairs(entries, seed, negatives)
 
 
 def _image(path: Path, name: str, stored: dict[str, StoredImage]) -> Image:

@@ -1,0 +1,132 @@
+"""Small changes to captions, made by rule: a wrong colour, object or number, a typo, a negation, empty words.
+
+The word lists are the study's own: lists that an encoder was trained with would test what it was taught.
+"""
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from random import Random
+
+from msdscore.explain.words import segment
+
+COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white", "grey")
+NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight")
+_KINDS = (
+    ("dog", "cat", "horse", "cow", "sheep", "elephant", "bear", "zebra", "giraffe", "bird", "duck", "monkey"),
+    ("car", "bus", "truck", "train", "bicycle", "motorcycle", "boat", "airplane", "tractor", "skateboard"),
+    ("pizza", "sandwich", "cake", "banana", "apple", "salad", "donut", "soup"),
+    ("chair", "sofa", "bed", "table", "bench", "lamp", "mirror", "clock", "television", "refrigerator"),
+    ("ball", "frisbee", "umbrella", "kite", "guitar", "camera", "phone", "book", "bottle", "bag", "hat"),
+    ("beach", "forest", "street", "kitchen", "bathroom", "office", "stadium", "desert", "church", "bridge"),
+)
+KIND_OF = {word: kind for kind in _KINDS for word in kind}
+EMPTY = (
+    "It is a wonderful picture and everything about it is very nice.",
+    "The overall impression is pleasant and quite interesting.",
+    "This is something that many of us have seen before.",
+)
+_NONSENSE = ("blorf", "snivet", "grupple", "vantish", "quorm")
+_WORD = re.compile(r"[A-Za-z]+")
+Known = Collection[str]  # words of all captions of the picture: none of them would be wrong
+
+
+def other_colour(caption: str, known: Known, chance: Random) -> str | None:
+    """The caption with one colour replaced by one that no caption of the picture names.
+
+    >>> other_colour("A red car", {"red", "car"}, Random(0)) is None
+    False
+    """
+    return _swapped(caption, lambda word: COLOURS if word in COLOURS else (), known, chance)
+
+
+def other_number(caption: str, known: Known, chance: Random) -> str | None:
+    """The same for a number of things."""
+    return _swapped(caption, lambda word: NUMBERS if word in NUMBERS else (), known, chance)
+
+
+def other_object(caption: str, known: Known, chance: Random) -> str | None:
+    """The same for an object, replaced by another of its kind."""
+    return _swapped(caption, lambda word: KIND_OF.get(word, ()), known, chance)
+
+
+def negated(caption: str, known: Known, chance: Random) -> str | None:
+    """The caption with "a", "an" or "the" before an object turned into "no".
+
+    >>> negated("A man with a dog", set(), Random(0))
+    'A man with no dog'
+    """
+    names = "|".join(KIND_OF)
+    found = list(re.finditer(rf"\b(?:a|an|the)(?= (?:\w+ )?(?:{names})\b)", caption, re.IGNORECASE))
+    if not found:
+        return None
+    at = chance.choice(found)
+    return caption[: at.start()] + ("No" if at.start() == 0 else "no") + caption[at.end() :]
+
+
+def typo(caption: str, known: Known, chance: Random) -> str | None:
+    """The caption with two letters inside a content word of five or more changed over."""
+    places = [piece for piece in segment(caption) if piece.content and len(piece.text) >= 5 and piece.text.isalpha()]
+    for piece in chance.sample(places, len(places)):
+        at = piece.start + chance.randrange(1, len(piece.text) - 2)
+        if caption[at] != caption[at + 1]:
+            return caption[:at] + caption[at + 1] + caption[at] + caption[at + 2 :]
+    return None
+
+
+def nonsense(caption: str, known: Known, chance: Random) -> str | None:
+    """The caption with a content word replaced by one that means nothing."""
+    places = [piece for piece in segment(caption) if piece.content]
+    if len(places) < 2:
+        return None
+    piece = chance.choice(places)
+    return caption[: piece.start] + chance.choice(_NONSENSE) + caption[piece.end :]
+
+
+def bare(caption: str, known: Known, chance: Random) -> str:
+    """The caption in lower case and without its full stop.
+
+    >>> bare("A dog . ", set(), Random(0))
+    'a dog'
+    """
+    return caption.strip().rstrip(".").rstrip().lower()
+
+
+def prefixed(caption: str, known: Known, chance: Random) -> str:
+    """The caption behind "A photo of"."""
+    return f"A photo of {caption[:1].lower()}{caption[1:]}"
+
+
+def with_empty_words(caption: str, known: Known, chance: Random) -> str:
+    """The caption with a sentence that says nothing about any picture."""
+    return joined([caption, chance.choice(EMPTY)])
+
+
+def joined(captions: Sequence[str]) -> str:
+    """Captions as sentences of one text.
+
+    >>> joined(["A dog runs", "the sea ."])
+    'A dog runs. The sea.'
+    """
+    tidy = [text.strip().rstrip(".").rstrip() for text in captions]
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in tidy if text)
+
+
+def words_of(captions: Sequence[str]) -> frozenset[str]:
+    """All words of some captions in lower case, with and without the s of a plural."""
+    found = {word.lower() for text in captions for word in _WORD.findall(text)}
+    return frozenset(found | {word.removesuffix("s") for word in found})
+
+
+def _swapped(caption: str, others: Callable[[str], Sequence[str]], known: Known, chance: Random) -> str | None:
+    """One word that has others of its kind replaced by one of them that is not known; None where there is none."""
+    places = [found for found in _WORD.finditer(caption) if others(found.group().lower())]
+    for found in chance.sample(places, len(places)):
+        free = [word for word in others(found.group().lower()) if word not in known]
+        if free:
+            word = chance.choice(free)
+            return (
+                caption[: found.start()]
+                + (word.title() if found.group()[0].isupper() else word)
+                + caption[found.end() :]
+            )
+    return None

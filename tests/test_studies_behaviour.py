@@ -1,0 +1,136 @@
+"""Behaviour tests: edits by hand, expectations by hand, and metrics that must pass or fail a family."""
+
+import json
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from bench_sets import COLOURS, encoded, write_pictures, write_rows
+from msdscore.benchmarks.readers.rows import captioned_pictures
+from msdscore.cli.app import app
+from msdscore.errors import ConfigError, InputError
+from msdscore.metrics.base import CaseScores
+from msdscore.metrics.registry import load_metric
+from msdscore.scorer import Scorer
+from msdscore.studies import edits
+from msdscore.studies.behaviour import behaviour, checks_of, section, variants
+
+CAPTION = "Two brown dogs run behind a horse on the beach ."
+
+
+def test_wrong_words_are_of_the_same_kind_and_named_by_no_caption():
+    known = edits.words_of([CAPTION, "a cat"])
+    for seed in range(20):
+        chance = Random(seed)
+        colour, number, thing = (
+            change(CAPTION, known, chance) for change in (edits.other_colour, edits.other_number, edits.other_object)
+        )
+        assert colour.split()[1] in set(edits.COLOURS) - {"brown"}
+        assert number.split()[0].lower() in set(edits.NUMBERS) - {"two"}
+        assert number[0].isupper()
+        new = set(thing.split()) - set(CAPTION.split())
+        assert len(new) == 1
+        assert not new & known
+    assert edits.other_colour("a dog", set(), Random(0)) is None
+
+
+def test_negation_typos_nonsense_and_what_stays_the_same():
+    chance = Random(1)
+    assert edits.negated("The small dog sleeps", set(), chance) == "No small dog sleeps"
+    assert edits.negated("People talk", set(), chance) is None
+    misspelt = edits.typo(CAPTION, set(), chance)
+    assert misspelt != CAPTION
+    assert sorted(misspelt) == sorted(CAPTION)
+    assert edits.typo("a cat", set(), chance) is None
+    assert len(edits.nonsense(CAPTION, set(), chance).split()) == len(CAPTION.split())
+    assert edits.prefixed("A dog", set(), chance) == "A photo of a dog"
+    assert edits.with_empty_words("A dog", set(), chance).startswith("A dog. ")
+
+
+def test_variants_keep_the_picture():
+    image = Image.new("RGB", (60, 40), "red")
+    image.putpixel((0, 0), (0, 0, 255))
+    found = variants(image)
+    assert found["as it is"] is image
+    assert found["mirrored"].getpixel((59, 0)) == (0, 0, 255)
+    assert found["cropped"].size == (54, 36)
+    assert np.abs(np.asarray(found["JPEG 75"]).astype(int) - np.asarray(image)).mean() < 10
+
+
+def test_tests_say_what_is_expected():
+    made = {test.family: test for test in checks_of([CAPTION, "Dogs at the sea"], ["A red bus", "x"], Random(0))}
+    assert made["true detail added"].first[1] == "Two brown dogs run behind a horse on the beach. Dogs at the sea."
+    assert made["true detail added"].second[1] == CAPTION
+    assert made["false detail added"].second[1].endswith("A red bus.")
+    assert made["wrong colour"].expects == "first higher"
+    assert made["picture mirrored"].second == ("mirrored", CAPTION)
+    assert made["wrong colour"].with_wrong_picture().first == ("wrong", CAPTION)
+    assert made["picture mirrored"].with_wrong_picture() is None
+    assert len(made) == 17
+
+
+@pytest.fixture
+def rows(tmp_path):
+    write_pictures(tmp_path / "set.images.parquet", {f"{colour}.png": encoded(colour, 48) for colour in COLOURS[:6]})
+    captions = [[f"A {colour} square.", f"the square is {colour}"] for colour in COLOURS[:6]]
+    named = zip(COLOURS, captions, strict=False)
+    write_rows(tmp_path / "set.jsonl", [{"image": f"{colour}.png", "captions": texts} for colour, texts in named])
+    return tmp_path / "set.jsonl"
+
+
+def test_metrics_pass_what_they_can_see(rows):
+    pipeline = Scorer("toy", "short").pipeline
+    constant = replace(load_metric("constant"), label="constant")
+    longer = replace(load_metric("length"), label="length")
+    result = behaviour(pipeline, [load_metric("cosine"), constant, longer], captioned_pictures(rows))
+    found = {label: {one.family: one for one in families} for label, families in result.results.items()}
+    assert result.pictures == 6
+    assert found["cosine"]["own against another's caption"].passed.value == 1.0
+    assert found["cosine"]["wrong colour"].passed.value == 1.0
+    assert found["cosine"]["wrong colour"].wrong < 1.0
+    assert found["cosine"]["case and full stop"].passed.value == 1.0
+    assert found["constant"]["wrong colour"].passed.value == 0.0
+    assert found["constant"]["picture mirrored"].passed.value == 1.0
+    assert found["length"]["paragraph against sentence"].passed.value == 1.0
+    assert found["length"]["paragraph against sentence"].wrong == 1.0  # read from the text alone
+    assert found["length"]["false detail added"].passed.value == 0.0
+    assert "| wrong colour | first higher | 6 | 100 [" in section(result)
+
+
+def test_a_missing_score_fails_and_bad_requests_are_refused(rows):
+    pipeline = Scorer("toy", "short").pipeline
+    silent = replace(load_metric("constant"), score=lambda cases: CaseScores(np.full(cases.captions.shape, np.nan)))
+    with np.errstate(all="ignore"), pytest.warns(RuntimeWarning):
+        families = behaviour(pipeline, [silent], captioned_pictures(rows)).results["constant"]
+    assert {one.passed.value for one in families} == {0.0}
+    with pytest.raises(ConfigError, match="metric rank-agg scores no caption by itself"):
+        behaviour(pipeline, [load_metric("rank-agg")], captioned_pictures(rows))
+    with pytest.raises(InputError, match="expected at least 2 pictures with 2 captions each, got 0"):
+        behaviour(pipeline, [load_metric("cosine")], [])
+
+
+def test_the_command(rows, tmp_path):
+    answer = CliRunner().invoke(
+        app,
+        [
+            "study",
+            "behaviour",
+            "--rows",
+            str(rows),
+            "-e",
+            "toy",
+            "-m",
+            "cosine",
+            "-m",
+            "length",
+            "-o",
+            str(tmp_path / "b.json"),
+        ],
+    )
+    assert answer.exit_code == 0, answer.output
+    assert "| family | expected | n | cosine | length |" in answer.stdout
+    assert set(json.loads((tmp_path / "b.json").read_text())["results"]) == {"cosine", "length"}
