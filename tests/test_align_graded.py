@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from align_data import projected
-from msdscore.align.data.negatives import CLASS_OF, CLASSES, MOVABLE, all_words, class_weights, make_negatives, stem
+from msdscore.align.data.negatives import CLASS_OF, CLASSES, MOVABLE, all_words, class_weights, make_negatives
 from msdscore.align.losses.terms import (
     Gaps,
     KlSettings,
@@ -22,6 +22,7 @@ from msdscore.align.losses.terms import (
 )
 from msdscore.core.mixture import FitSettings, fit
 from msdscore.core.sphere import unit
+from msdscore.encoders.text.words import stem
 from point_sets import terms
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+from msdscore.core.evidence import WordCalibration
+from msdscore.core.fusion import Match
 from msdscore.core.mixture import Mixture
 
 # Background items in one product: the number is fixed, so that the size of a block does not change the rounding.
@@ -21,10 +23,17 @@ ITEMS = 128
 
 @dataclass(frozen=True, slots=True)
 class Bank:
-    """Mixtures of background pictures, which calibrate tokens, and of background captions, which calibrate patches."""
+    """Background pictures, which calibrate tokens, and background captions, which calibrate patches.
+
+    `captions` are those of `omission`, one component per token; `words` say how evidence is to be read, and `match`
+    turns the score into a probability.
+    """
 
     images: Mixture
     texts: Mixture | None = None
+    captions: Mixture | None = None
+    words: WordCalibration | None = None
+    match: Match | None = None
 
 
 def expected_log_density(

@@ -1,5 +1,7 @@
 r"""From similarity and divergence to one score: length gate, MSD, uncertainty, Soft-MSD, rank aggregation."""
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -36,18 +38,47 @@ def local_divergence(coverage: Column, support: Column, beta: Column) -> Column:
     return beta * coverage + (1 - beta) * support
 
 
-def msd(similarity: Column, divergence: Column, *, alpha: float) -> Column:
-    r""":math:`\text{MSD} = g - \alpha d`.
+def penalty(divergence: Column, information: Column, *, alpha: float, gamma: float) -> Column:
+    r"""What the local terms take from the similarity, :math:`\alpha d - \gamma\,\text{information}`.
 
-    >>> msd(torch.tensor([0.3]), torch.tensor([2.0]), alpha=0.1)
+    >>> penalty(torch.tensor([2.0]), torch.tensor([3.0]), alpha=0.1, gamma=0.05)
+    tensor([0.0500])
+    """
+    return alpha * divergence - gamma * information
+
+
+def msd(similarity: Column, local: Column) -> Column:
+    r""":math:`\text{MSD} = g - p`, with the penalty :math:`p = \alpha d` of the paper or the one above.
+
+    >>> msd(torch.tensor([0.3]), torch.tensor([0.2]))
     tensor([0.1000])
     """
-    return similarity - alpha * divergence
+    return similarity - local
 
 
-def soft_msd(similarity: Column, divergence: Column, uncertainty: Column, *, alpha: float) -> Column:
-    r""":math:`\text{Soft-MSD} = g - \alpha u d`; with a set of one, u = 1 and it equals MSD."""
-    return similarity - alpha * uncertainty * divergence
+def soft_msd(similarity: Column, local: Column, uncertainty: Column) -> Column:
+    r""":math:`\text{Soft-MSD} = g - u p`; with a set of one, u = 1 and it equals MSD."""
+    return similarity - uncertainty * local
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A monotone map from the score to the probability that a caption belongs to its picture.
+
+    `settings` name those of the score that it was fitted with: under others it says nothing.
+    """
+
+    slope: float
+    center: float
+    settings: str
+
+    def __call__(self, scores: Column) -> Column:
+        r""":math:`\sigma(a\,(\text{MSD} - c))`.
+
+        >>> Match(2.0, 0.5, "")(torch.tensor([0.5]))
+        tensor([0.5000])
+        """
+        return torch.sigmoid(self.slope * (scores - self.center))
 
 
 def set_uncertainty(similarity: Column, group: Int[Tensor, " captions"], *, temperature: float) -> Column:

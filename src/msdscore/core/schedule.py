@@ -79,7 +79,7 @@ def fit_all(side: PointSet, settings: FitSettings) -> Mixture:
         mixture = fitted(cut(side.points, block), cut(side.mask, block), side.keys[block.items], settings)
         means[block.items], log_weights[block.items] = mixture.means, mixture.log_weights
 
-    for_each(work, _blocks_of(side, widths(side.mask), settings.components), side.points.device)
+    for_each(work, blocks_of(side, widths(side.mask), settings.components), side.points.device)
     return Mixture(means, log_weights, settings.kappa if settings.mixture == "vmf" else 1.0)
 
 
@@ -103,7 +103,7 @@ def expected_densities(side: PointSet, own: Mixture, background: Mixture | None)
         else:
             place(result, block.items, expected_log_density(background, solid))
 
-    for_each(work, _blocks_of(side, widths(side.mask), own.means.shape[1], background), side.points.device)
+    for_each(work, blocks_of(side, widths(side.mask), own.means.shape[1], background), side.points.device)
     return result
 
 
@@ -134,7 +134,7 @@ def support_terms(
         place(result, block.items, share(cut(expected, captions) - other, mask))
 
     components = text_mixtures.means.shape[1]
-    for_each(work, _blocks_of(texts, widths(texts.mask)[text_of], components), texts.points.device)
+    for_each(work, blocks_of(texts, widths(texts.mask)[text_of], components), texts.points.device)
     return result
 
 
@@ -146,21 +146,24 @@ def coverage_terms(
     image_of: Int[Tensor, " pairs"],
     text_of: Int[Tensor, " pairs"],
     background: Mixture | None = None,
+    expected: Float[Tensor, "images patches"] | None = None,
 ) -> Float[Tensor, "pairs patches"]:
     """Coverage terms of every patch of every pair; patches are read in place, never copied once per caption.
 
-    With a `background` of captions each term is less its mean over them.
+    With a `background` of captions each term is less its mean over them; `expected` gives that mean where it is known.
     """
-    sides = (images, image_mixtures, text_mixtures)
-    if fused.serves(images.points, image_mixtures, text_mixtures):
-        return _fused_terms(*sides, source=image_of, target=text_of, background=background)
-    expected = expected_densities(images, image_mixtures, background)
+    if expected is None:
+        if fused.serves(images.points, image_mixtures, text_mixtures):
+            sides = (images, image_mixtures, text_mixtures)
+            return _fused_terms(*sides, source=image_of, target=text_of, background=background)
+        expected = expected_densities(images, image_mixtures, background)
     result = expected.new_zeros((len(image_of), expected.shape[1]))
     sets = CandidateSets.of(image_of, len(images))
+    known = expected
 
     def work(block: Block) -> None:
         block = sets.largest_first(block)
-        mask, own = cut(images.mask, block), cut(expected, block)
+        mask, own = cut(images.mask, block), cut(known, block)
         solid = real_points(cut(images.points, block), mask)
         for pairs in sets.rounds(block):
             kept = pairs >= 0
@@ -169,7 +172,7 @@ def coverage_terms(
             place(result, pairs[kept], share(own[image] - other[kept], mask[image]))
 
     components = image_mixtures.means.shape[1]
-    for_each(work, _blocks_of(images, widths(images.mask), components), images.points.device)
+    for_each(work, blocks_of(images, widths(images.mask), components), images.points.device)
     return result
 
 
@@ -230,7 +233,7 @@ class CandidateSets:
             yield torch.where(has, self.order[position], -1)
 
 
-def _blocks_of(
+def blocks_of(
     side: PointSet, classes: Int[Tensor, " items"], components: int, background: Mixture | None = None
 ) -> Iterator[Block]:
     """Blocks of items of these size classes, sized by what fitting and comparing one of them takes."""

@@ -129,10 +129,11 @@ def _collect(run: Run, total: int, config: MSDConfig) -> _Found:
             values = zip(rows.tolist(), part.column(name).to_pylist(), strict=True)
             known |= {row: text for row, text in values if text}
     good = np.flatnonzero(~np.isnan(numbers["msd"]))
-    similarity, divergence = numbers["similarity"][good].tolist(), numbers["divergence"][good].tolist()
-    numbers["uncertainty"][good], numbers["soft_msd"][good] = soften(
-        similarity, divergence, group[good].tolist(), config
+    similarity, divergence, information = (
+        numbers[name][good].tolist() for name in ("similarity", "divergence", "information")
     )
+    softened = soften(similarity, divergence, information, group[good].tolist(), config)
+    numbers["uncertainty"][good], numbers["soft_msd"][good] = softened
     for row in _mixed(group, picture, good):
         texts["warnings"][row] = "; ".join(filter(None, [texts["warnings"].get(row), MIXED]))
     return _Found(numbers, texts["warnings"], texts["error"])

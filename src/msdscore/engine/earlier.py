@@ -14,7 +14,7 @@ from msdscore.errors import RowError, RunError
 from msdscore.io.hashing import file_key
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.manifest import REMEDY
-from msdscore.scoring.measurement import NUMBERS, Numbers
+from msdscore.scoring.measurement import NUMBERS, UNTOLD, Numbers
 from msdscore.scoring.spec import ScorerSpec
 
 
@@ -63,12 +63,17 @@ class EarlierRun:
             return RowError(error)
         try:
             # Text files give text; every number was written so that it reads back to the last bit.
-            found = {name: float(values[self.naming.added(name)]) for name in NUMBERS}
+            found: dict[str, Any] = {name: _number(values[self.naming.added(name)], name) for name in NUMBERS}
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{self.output}: its numbers cannot be read again ({error}); {REMEDY}") from error
-        counts: dict[str, Any] = {name: int(found[name]) for name in COUNTS}
+        counts: dict[str, Any] = {name: int(found[name] or 0) for name in COUNTS}
         warnings = (values.get(self.naming.added("warnings")) or "").removesuffix(MIXED).removesuffix("; ")
         return Numbers(**{**found, **counts}, warnings=(warnings,) if warnings else ())
+
+
+def _number(value: Any, name: str) -> float | None:
+    """A number as it was written; what a bank cannot tell was written as nothing."""
+    return None if name in UNTOLD and value in (None, "") else float(value)
 
 
 def description(spec: ScorerSpec) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import torch
 from msdscore.core import fusion
 from msdscore.errors import ConfigError
 from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded, ScoreCases, Vectors
+from msdscore.scoring.measurement import soften
 
 RANK_MARGIN = 0.005  # tau_r, paper
 
@@ -23,6 +24,11 @@ def load_coverage() -> Loaded:
 def load_support() -> Loaded:
     """KL(text‖image)."""
     return Loaded(_column("support"))
+
+
+def load_information() -> Loaded:
+    """How much a caption tells about the picture, in nats."""
+    return Loaded(_column("information"))
 
 
 def load_divergence() -> Loaded:
@@ -77,11 +83,11 @@ def _column(name: str) -> ScoreCases:
 
 def _soften(vectors: Vectors, group: np.ndarray) -> Floats:
     """Soft-MSD of all candidates that have a pair, in float64."""
-    similarity, divergence = vectors.column("similarity"), vectors.column("divergence")
+    similarity = vectors.column("similarity")
     known = ~np.isnan(similarity)
     sets = np.broadcast_to(group[:, None], similarity.shape)[known]
-    g, d = (torch.from_numpy(side[known]) for side in (similarity, divergence))
-    u = fusion.set_uncertainty(g, torch.from_numpy(sets.copy()), temperature=vectors.config.temperature)
+    divergence, information = (vectors.column(name)[known].tolist() for name in ("divergence", "information"))
+    softened = soften(similarity[known].tolist(), divergence, information, sets.tolist(), vectors.config)
     values = np.full(similarity.shape, np.nan)
-    values[known] = fusion.soft_msd(g, d, u, alpha=vectors.config.alpha).numpy()
+    values[known] = softened[1]
     return values

@@ -33,6 +33,12 @@ ROWS: tuple[MetricRow, ...] = (
         citation=_KAN,
     ),
     MetricRow(
+        name="information",
+        loader=f"{_HERE}.msd:load_information",
+        title="how much the caption tells about the picture, with calibration=evidence",
+        needs=_MIXTURES,
+    ),
+    MetricRow(
         name="bi-kl",
         loader=f"{_HERE}.msd:load_divergence",
         title="both divergences, weighed by the gate",

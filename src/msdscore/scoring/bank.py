@@ -1,7 +1,7 @@
 """Banks of background pictures: built once from any pictures, kept in a file, named in the signature."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +15,7 @@ from msdscore.core.mixture import Mixture
 from msdscore.core.schedule import PointSet, fit_all
 from msdscore.encoders.base import Embeddings, Encoder, encode_pictures
 from msdscore.encoders.batches import encode_by_length, encode_in_batches
-from msdscore.encoders.loading.banks import bank_bytes, bank_tensors, read_bank
+from msdscore.encoders.loading.banks import bank_bytes, bank_facts, bank_tensors, read_bank
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import write_bytes
 from msdscore.io.hashing import pixel_key, text_key
@@ -45,16 +45,30 @@ class NamedBank:
                     f"the bank {self.name} has {side} mixtures of {mixtures.means.shape[1]} components with kappa "
                     f"{mixtures.kappa:g}, the configuration asks for {wanted} with {config.kappa:g}; build one to fit"
                 )
-        if self.bank.texts is None and config.weighs_coverage:
+        if config.calibration == "evidence":
+            self._require_words(config)
+        elif self.bank.texts is None and config.weighs_coverage:
             raise ConfigError(
                 f"gate={config.gate} weighs coverage, and the bank {self.name} holds no captions to calibrate it; set "
                 "gate=support or calibration=none, or build a bank with: msdscore bank PICTURES --captions FILE"
             )
 
+    def _require_words(self, config: MSDConfig) -> None:
+        if self.bank.words is None or (self.bank.captions is None and config.weighs_coverage):
+            raise ConfigError(
+                f"calibration=evidence needs a bank that was built from captioned pictures, and {self.name} was not; "
+                "build one with: msdscore bank PICTURES --pairs ROWS.jsonl"
+            )
+
+
+def named(bank: Bank, encoder: Encoder) -> NamedBank:
+    """A bank that was built for an encoder, with its name."""
+    return NamedBank(_mark(bank), encoder.signature, bank)
+
 
 def own_bank(encoder: Encoder) -> NamedBank | None:
     """The bank that comes with an encoder, if it brings one."""
-    return None if encoder.bank is None else NamedBank(_mark(encoder.bank), encoder.signature, encoder.bank)
+    return None if encoder.bank is None else named(encoder.bank, encoder)
 
 
 def build_bank(
@@ -74,8 +88,7 @@ def build_bank(
     if captions:
         text_side = encode_by_length(captions, encoder.encode_texts, size=4 * batch_size)
         texts = _mixtures(text_side, [text_key(caption) for caption in captions], config, side=1)
-    bank = Bank(images, texts)
-    return NamedBank(_mark(bank), encoder.signature, bank)
+    return named(Bank(images, texts), encoder)
 
 
 def save_bank(named: NamedBank, path: Path) -> None:
@@ -95,7 +108,8 @@ def load_bank(path: Path) -> NamedBank:
 
 def moved(bank: Bank, device: torch.device) -> Bank:
     """The bank on a device."""
-    return Bank(_moved(bank.images, device), None if bank.texts is None else _moved(bank.texts, device))
+    texts, captions = (None if side is None else _moved(side, device) for side in (bank.texts, bank.captions))
+    return replace(bank, images=_moved(bank.images, device), texts=texts, captions=captions)
 
 
 def _moved(mixture: Mixture, device: torch.device) -> Mixture:
@@ -110,4 +124,4 @@ def _mixtures(side_batch: Embeddings, keys: Sequence[int], config: MSDConfig, *,
 
 def _mark(bank: Bank) -> str:
     """Size and a short hash of the content, e.g. `128@1f0c9a2b`."""
-    return f"{len(bank.images)}@{sha256(save(bank_tensors(bank))).hexdigest()[:8]}"
+    return f"{len(bank.images)}@{sha256(save(bank_tensors(bank), bank_facts(bank) or None)).hexdigest()[:8]}"

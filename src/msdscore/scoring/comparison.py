@@ -1,36 +1,41 @@
 """Two batches of embeddings compared: similarity of the pooled vectors, divergence of the local ones."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from msdscore.core.calibration import Bank
 from msdscore.core.divergence import total
+from msdscore.core.evidence import TokenWeights, evidence, information_terms, weighed_support
 from msdscore.core.mixture import FitSettings
+from msdscore.core.omission import omission_terms
 from msdscore.core.schedule import PointSet, diverge
 from msdscore.encoders.base import Embeddings, PatchLayout, TokenLayout
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement
+from msdscore.scoring.words import token_weights
 
 
 def measure_pairs(
     images: Embeddings,
     texts: Embeddings,
-    image_of: Sequence[int],
-    text_of: Sequence[int],
+    pairs: tuple[Sequence[int], Sequence[int]],
     *,
     keys: tuple[Sequence[int], Sequence[int]],
     config: MSDConfig,
     bank: Bank | None = None,
+    captions: Sequence[str] = (),
 ) -> Measurement:
-    """Measure pairs: pair p is row `image_of[p]` of the images with row `text_of[p]` of the texts.
+    """Measure pairs: pair p is row `pairs[0][p]` of the images with row `pairs[1][p]` of the texts.
 
-    `keys` are those of the images and of the texts.
+    `keys` are those of the images and of the texts; `captions` are the texts as given, needed where the evidence of
+    their words is weighed.
     """
-    first, second = (torch.tensor(rows, dtype=torch.int64, device=images.points.device) for rows in (image_of, text_of))
+    first, second = (torch.tensor(rows, dtype=torch.int64, device=images.points.device) for rows in pairs)
+    sides = _side(images, keys[0]), _side(texts, keys[1])
     divergence = diverge(
-        _side(images, keys[0]),
-        _side(texts, keys[1]),
+        *sides,
         first,
         second,
         image_fit=fit_settings(config, config.components[0]),
@@ -38,15 +43,61 @@ def measure_pairs(
         bank=bank,
     )
     tokens = [layout for layout in texts.layout if isinstance(layout, TokenLayout)]
-    return Measurement(
+    measured = Measurement(
         total(images.pooled[first] * texts.pooled[second]),
         divergence,
         texts.mask.sum(dim=1)[second],
         first,
         second,
         tuple(layout for layout in images.layout if isinstance(layout, PatchLayout)),
-        tuple(tokens[row] for row in text_of),
+        tuple(tokens[row] for row in pairs[1]),
+        match=None if bank is None or bank.match is None or bank.match.settings != settings_of(config) else bank.match,
     )
+    if config.calibration != "evidence" or bank is None or bank.words is None:
+        return measured
+    width, device = texts.mask.shape[1], texts.mask.device
+    words = token_weights(captions, tokens, bank.words, width=width, device=device)
+    return _with_evidence(measured, sides, words, bank)
+
+
+def _with_evidence(
+    measured: Measurement, sides: tuple[PointSet, PointSet], words: TokenWeights, bank: Bank
+) -> Measurement:
+    """The same with the evidence of words weighed, information, and omissions where the bank has captions for them."""
+    assert bank.words is not None, "the caller looked"
+    images, texts = sides
+    first, second = measured.image_of, measured.text_of
+    mask, rows = texts.mask[second], TokenWeights(words.weights[second], words.new[second])
+    found = evidence(measured.divergence.support_terms, mask)
+    support = weighed_support(found, rows.weights, mask)
+    coverage = measured.divergence.coverage_terms
+    if bank.captions is not None:
+        told = replace(texts, mask=texts.mask & (words.new | ~words.new.any(dim=1, keepdim=True)))
+        coverage = omission_terms(
+            images,
+            told,
+            measured.divergence.image_mixtures,
+            image_of=first,
+            text_of=second,
+            background=bank.captions,
+        )
+    return replace(
+        measured,
+        divergence=replace(measured.divergence, coverage_terms=coverage, support_terms=support),
+        information_terms=information_terms(found, rows, total(support), bank.words),
+        weights=rows.weights,
+    )
+
+
+def settings_of(config: MSDConfig) -> str:
+    """The settings that decide the size of a score, in one line: a `Match` is fitted under them.
+
+    >>> settings_of(MSDConfig())
+    'k:3,2|kappa:20.0|a:0.1|gate:length,20.0,3.0,0.5|cal:none|i:0.0'
+    """
+    gate = f"{config.gate},{config.gate_center},{config.gate_width},{config.beta}"
+    sizes = f"k:{config.components[0]},{config.components[1]}|kappa:{config.kappa}"
+    return f"{sizes}|a:{config.alpha}|gate:{gate}|cal:{config.calibration}|i:{config.information}"
 
 
 def _side(batch: Embeddings, keys: Sequence[int]) -> PointSet:

@@ -8,7 +8,7 @@ from msdscore.errors import ConfigError, unknown_name
 
 Gate = Literal["length", "coverage", "support", "fixed"]
 Init = Literal["sample", "spread"]
-Calibration = Literal["none", "background"]
+Calibration = Literal["none", "background", "evidence"]
 MixtureKind = Literal["vmf", "vmf-adaptive", "gaussian", "gaussian-diagonal", "gaussian-shrunk"]
 
 
@@ -34,7 +34,9 @@ class MSDConfig:
     gate_width: float = 3.0  # tau_L, paper
     beta: float = 0.5  # weight of coverage where the gate is fixed
     temperature: float = 0.2  # xi, paper
-    calibration: Calibration = "none"  # beyond the paper: terms less their mean over a bank of background pictures
+    # beyond the paper: terms less their mean over a bank of background pictures; evidence: words weighed too
+    calibration: Calibration = "none"
+    information: float = 0.0  # weight of information, gamma; beyond the paper, with calibration=evidence
     mixture: MixtureKind = "vmf"  # the paper's; the others are its ablations, in float64, variances start at 1/kappa
 
     def __post_init__(self) -> None:
@@ -53,6 +55,8 @@ class MSDConfig:
         _require_choice("gate", self.gate, get_args(Gate))
         _require_choice("calibration", self.calibration, get_args(Calibration))
         _require_choice("mixture", self.mixture, get_args(MixtureKind))
+        if self.information and self.calibration != "evidence":
+            raise ConfigError(f"information={self.information:g} needs evidence of words; set calibration=evidence")
         if self.mixture != "vmf" and self.calibration != "none":
             raise ConfigError(f"mixture={self.mixture} has no calibrated form; set calibration=none")
 

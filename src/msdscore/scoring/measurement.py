@@ -1,5 +1,7 @@
 """What is measured of pairs of pictures and captions before anything is fused."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -7,9 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from msdscore.core import fusion
-from msdscore.core.divergence import Divergence
+from msdscore.core.divergence import Divergence, total
 from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.scoring.config import MSDConfig
+
+Column = Float[Tensor, " captions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +21,9 @@ class Measurement:
     """Similarity and divergence terms of pairs of a picture and a caption.
 
     `image_of` and `text_of` are the rows of each pair's picture and caption in the batches that were compared;
-    `patches` holds one layout per picture, `tokens` and `lengths` one entry per pair.
+    `patches` holds one layout per picture, `tokens` and `lengths` one entry per pair. Where the evidence of words was
+    weighed, `information_terms` and `weights` hold one number per token of every pair; `match` is the bank's map from
+    the score to a probability, where it was fitted with the same settings.
     """
 
     similarity: Float[Tensor, " pairs"]
@@ -27,6 +33,9 @@ class Measurement:
     text_of: Int[Tensor, " pairs"]
     patches: tuple[PatchLayout, ...]
     tokens: tuple[TokenLayout, ...]
+    information_terms: Float[Tensor, "pairs tokens"] | None = None
+    weights: Float[Tensor, "pairs tokens"] | None = None
+    match: fusion.Match | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -36,7 +45,8 @@ class Measurement:
 class Numbers:
     """The numbers of one scored caption that depend on its own picture alone.
 
-    `warnings` say what a reader of the score should know of the caption and the picture.
+    `information` and `match` are None where the bank cannot tell them. `warnings` say what a reader of the score should
+    know of the caption and the picture.
     """
 
     similarity: float
@@ -44,12 +54,16 @@ class Numbers:
     support: float
     beta: float
     divergence: float
+    information: float | None
     length: int
     windows: int
     msd: float
+    match: float | None
     warnings: tuple[str, ...] = ()
 
 
+# Numbers that only some banks can tell.
+UNTOLD = ("information", "match")
 # The names of the numbers, in order.
 NUMBERS = tuple(field.name for field in fields(Numbers) if field.name != "warnings")
 
@@ -71,15 +85,19 @@ def numbers(measurement: Measurement, config: MSDConfig) -> tuple[Numbers, ...]:
     )
     beta = gate(measurement.lengths.cpu(), config)
     divergence = fusion.local_divergence(coverage, support, beta)
+    information = _information(measurement)
+    msd = fusion.msd(similarity, penalty(divergence, information, config))
     columns = (
         similarity.tolist(),
         coverage.tolist(),
         support.tolist(),
         beta.tolist(),
         divergence.tolist(),
+        _told(information),
         measurement.lengths.tolist(),
         [layout.windows for layout in measurement.tokens],
-        fusion.msd(similarity, divergence, alpha=config.alpha).tolist(),
+        msd.tolist(),
+        _told(_unknown(msd) if measurement.match is None else measurement.match(msd)),
         _warnings(measurement),
     )
     return tuple(Numbers(*row) for row in zip(*columns, strict=True))
@@ -94,12 +112,37 @@ def _warnings(measurement: Measurement) -> list[tuple[str, ...]]:
     return found
 
 
+def penalty(divergence: Column, information: Column, config: MSDConfig) -> Column:
+    """What the local terms take from the similarity, as the settings weigh them."""
+    # Without its weight, information may be unknown (NaN), and must not touch the score.
+    told = information if config.information else torch.zeros_like(divergence)
+    return fusion.penalty(divergence, told, alpha=config.alpha, gamma=config.information)
+
+
 def soften(
-    similarity: list[float], divergence: list[float], group: list[int], config: MSDConfig
+    similarity: Sequence[float],
+    divergence: Sequence[float],
+    information: Sequence[float | None],
+    group: Sequence[int],
+    config: MSDConfig,
 ) -> tuple[list[float], list[float]]:
     """Uncertainty and Soft-MSD of every caption; equal group numbers are one candidate set."""
-    g, d = torch.tensor(similarity, dtype=torch.float64), torch.tensor(divergence, dtype=torch.float64)
+    known = [math.nan if value is None else value for value in information]
+    g, d, told = (torch.tensor(values, dtype=torch.float64) for values in (similarity, divergence, known))
     if not len(g):
         return [], []
     u = fusion.set_uncertainty(g, torch.tensor(group, dtype=torch.int64), temperature=config.temperature)
-    return u.tolist(), fusion.soft_msd(g, d, u, alpha=config.alpha).tolist()
+    return u.tolist(), fusion.soft_msd(g, penalty(d, told, config), u).tolist()
+
+
+def _information(measurement: Measurement) -> Column:
+    terms = measurement.information_terms
+    return _unknown(measurement.similarity.double().cpu()) if terms is None else total(terms).double().cpu()
+
+
+def _told(column: Column) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in column.tolist()]
+
+
+def _unknown(like: Column) -> Column:
+    return torch.full_like(like, torch.nan)

@@ -45,13 +45,14 @@ class Decoded:
 class Embedded:
     """Items as vectors: item i is row `rows[i]` of `batch`, or has a reason in `reasons`; equal captions share a row.
 
-    `keys` are those of the rows. `batch` is None where no item could be embedded.
+    `keys` are those of the rows, and `captions` what texts say. `batch` is None where no item could be embedded.
     """
 
     batch: Embeddings | None
     rows: tuple[int | None, ...]
     reasons: Mapping[int, RowError]
     keys: tuple[int, ...]
+    captions: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -157,12 +158,13 @@ class Pipeline:
         batch, rows, reasons = _sort_out(distinct, self.encode_texts)
         if batch is not None:
             batch, rows, reasons = _without_empty(distinct, batch, rows, reasons)
-        keys = tuple(text_key(str(text)) for text, row in zip(distinct, rows, strict=True) if row is not None)
+        captions = tuple(str(text) for text, row in zip(distinct, rows, strict=True) if row is not None)
         return Embedded(
             batch,
             tuple(rows[number] for number in places),
             {item: reasons[number] for item, number in enumerate(places) if number in reasons},
-            keys,
+            tuple(map(text_key, captions)),
+            captions,
         )
 
     def encode_texts(self, captions: Sequence[str]) -> Embeddings:
@@ -182,11 +184,11 @@ class Pipeline:
         return measure_pairs(
             images.vectors,
             texts.vectors,
-            [images.row(item) for item in image_of],
-            [texts.row(item) for item in text_of],
+            ([images.row(item) for item in image_of], [texts.row(item) for item in text_of]),
             keys=(images.keys, texts.keys),
             config=self.config,
             bank=self.placed_bank(images.vectors.points.device),
+            captions=texts.captions,
         )
 
     def score(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from msdscore.errors import ConfigError, RowError, require
 from msdscore.scoring.config import MSDConfig
-from msdscore.scoring.measurement import NUMBERS, Numbers, soften
+from msdscore.scoring.measurement import NUMBERS, UNTOLD, Numbers, soften
 
 if TYPE_CHECKING:
     import pandas
@@ -27,11 +27,13 @@ COLUMNS = (
     "support",
     "beta",
     "divergence",
+    "information",
     "uncertainty",
     "length",
     "windows",
     "msd",
     "soft_msd",
+    "match",
     "warnings",
     "error",
 )
@@ -44,9 +46,11 @@ class Score:
 
     Higher is better: `msd`, `soft_msd`, `similarity`. Lower is better, because they are divergences in nats:
     `coverage` (what the picture shows and the caption omits), `support` (what the caption says and the picture does
-    not show) and `divergence`, the two weighed by `beta`. Neither: `beta` is the weight of coverage, `uncertainty`
-    that of the candidate set (1: the similarities do not tell the captions apart), `length` counts the tokens,
-    `windows` the pieces in which a long caption was read.
+    not show) and `divergence`, the two weighed by `beta`. Higher is better again: `information`, how much the caption
+    tells about this picture, in nats, and `match`, the probability that it belongs to this picture rather than to
+    another one of its kind; both are None where the bank does not know the encoder's words. Neither: `beta` is the
+    weight of coverage, `uncertainty` that of the candidate set (1: the similarities do not tell the captions apart),
+    `length` counts the tokens, `windows` the pieces in which a long caption was read.
 
     `soft_msd` is gated by the uncertainty of the candidate set of `candidates` captions; for a caption scored alone
     it equals `msd`. `warnings` say what a reader of the score should know, such as words that the encoder cannot
@@ -66,6 +70,8 @@ class Score:
     windows: int
     candidates: int
     signature: str
+    information: float | None = None
+    match: float | None = None
     warnings: tuple[str, ...] = ()
     error: str | None = None
 
@@ -79,6 +85,8 @@ class Score:
         return (
             f"MSD {self.msd:+.4f}  Soft-MSD {self.soft_msd:+.4f} ({alone})  similarity {self.similarity:+.4f}  "
             f"coverage {self.coverage:.4f}  support {self.support:.4f}"
+            + ("" if self.information is None else f"  information {self.information:.4f}")
+            + ("" if self.match is None else f"  match {self.match:.2f}")
         )
 
     def _repr_html_(self) -> str:
@@ -126,7 +134,10 @@ class Scores:
         rows = [one for one in scored if isinstance(one, Numbers)]
         columns = {name: _column(name, rows, good, len(scored)) for name in NUMBERS}
         chosen = [sets[place] for place in good]
-        softened = soften([row.similarity for row in rows], [row.divergence for row in rows], chosen, config)
+        similarity, divergence, information = (
+            [getattr(row, name) for row in rows] for name in ("similarity", "divergence", "information")
+        )
+        softened = soften(similarity, divergence, information, chosen, config)
         for name, values in zip(("uncertainty", "soft_msd"), softened, strict=True):
             columns[name] = np.full(len(scored), np.nan)
             columns[name][good] = values
@@ -161,6 +172,16 @@ class Scores:
         return self.columns["support"]
 
     @property
+    def information(self) -> Floats:
+        """How much each caption tells about its picture, in nats; higher is better, NaN where it is not known."""
+        return self.columns["information"]
+
+    @property
+    def match(self) -> Floats:
+        """The probability that each caption belongs to its picture; NaN where it is not known."""
+        return self.columns["match"]
+
+    @property
     def failed(self) -> int:
         """How many captions could not be scored."""
         return sum(error is not None for error in self.errors)
@@ -185,7 +206,7 @@ class Scores:
             signature=self.signature,
             warnings=self.warnings[index],
             error=self.errors[index],
-            **{name: values[index].item() for name, values in self.columns.items()},
+            **{name: _item(name, values[index].item()) for name, values in self.columns.items()},
         )
 
     def __iter__(self) -> Iterator[Score]:
@@ -280,6 +301,11 @@ def _column(name: str, rows: Sequence[Numbers], places: Sequence[int], total: in
     values: npt.NDArray[Any] = np.zeros(total, dtype=np.int64) if name in _COUNTS else np.full(total, np.nan)
     values[list(places)] = [getattr(row, name) for row in rows]
     return values
+
+
+def _item(name: str, value: Any) -> Any:
+    """One number as a `Score` holds it; what the bank cannot tell is None."""
+    return _known(value) if name in UNTOLD else value
 
 
 def _known(value: Any) -> Any:

@@ -23,7 +23,8 @@ def signature(encoder: Encoder, config: MSDConfig, bank: str | None = None) -> s
         f"gate:{_gate(config)}",
         f"xi:{_exact(config.temperature)}",
         *([] if config.mixture == "vmf" else [f"mix:{config.mixture}"]),
-        *([] if bank is None else [f"cal:background,{bank}"]),
+        *([] if config.information == 0 else [f"i:{_exact(config.information)}"]),
+        *([] if bank is None else [f"cal:{config.calibration},{bank}"]),
         f"v:{__version__}",
     ]
     return "|".join(parts)

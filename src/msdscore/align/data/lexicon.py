@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msdscore.align.data.negatives import CLASSES, KINDS, stem
+from msdscore.align.data.negatives import CLASSES, KINDS
 from msdscore.align.data.pairs import Pair
-from msdscore.encoders.text.words import STOP_WORDS
+from msdscore.encoders.text.words import STOP_WORDS, stem
 from msdscore.errors import InputError
 
 _LETTERS = re.compile(r"[a-z0-9]+")

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 
+from msdscore.encoders.text.words import is_plural, stem
+
 # The first word of a line names the class and its kind: object, attribute or relation.
 _LISTS = """\
 people:object man woman boy girl child baby toddler lady guy person men women boys girls children people kids couple \
@@ -54,15 +56,6 @@ _TRIES = 8  # draws a negative before it is given up
 _DRAWS = 30  # words drawn before a place is given up
 
 Weights = Mapping[str, float]
-
-
-def stem(word: str) -> str:
-    """A word without the s of a plural, so that one dog and two dogs are the same thing to see.
-
-    >>> stem("dogs"), stem("grass"), stem("bus")
-    ('dog', 'grass', 'bus')
-    """
-    return word[:-1] if len(word) > 3 and _is_plural(word) else word
 
 
 def all_words(captions: Iterable[str]) -> frozenset[str]:
@@ -153,10 +146,6 @@ def _other(old: str, banned: Collection[str], chance: Random, weights: Weights) 
     shares = [weights.get(word, 1.0) for word in CLASSES[name]]
     for _ in range(_DRAWS):
         word = chance.choices(CLASSES[name], shares)[0]
-        if word != old and not {word, stem(word)} & set(banned) and not (noun and _is_plural(word) != _is_plural(old)):
+        if word != old and not {word, stem(word)} & set(banned) and not (noun and is_plural(word) != is_plural(old)):
             return word
     return None
-
-
-def _is_plural(word: str) -> bool:
-    return word.endswith("s") and not word.endswith("ss")

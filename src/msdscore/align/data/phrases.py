@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.align.data.lexicon import Lexicon, own_stems, words_of
-from msdscore.align.data.negatives import CLASSES, KINDS, stem
+from msdscore.align.data.negatives import CLASSES, KINDS
 from msdscore.align.data.pairs import Pair
+from msdscore.encoders.text.words import stem
 from msdscore.errors import require
 
 NEIGHBOURS = 16  # similar pictures whose words are the likely false ones

@@ -8,12 +8,12 @@ from random import Random
 
 from PIL import Image
 
-from msdscore.align.data.negatives import all_words, class_weights, make_negatives, stem
+from msdscore.align.data.negatives import all_words, class_weights, make_negatives
 from msdscore.align.data.pairs import Pair, Pairs, picture_content
 from msdscore.align.data.views import make_view, pick_view
 from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import epoch_order, stream
-from msdscore.encoders.text.words import content_words, every_word
+from msdscore.encoders.text.words import content_words, every_word, stem
 from msdscore.errors import ConfigError, ImageError, InputError
 from msdscore.io.images import open_image
 

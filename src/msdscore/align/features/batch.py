@@ -8,13 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from msdscore.align.data.negatives import stem
 from msdscore.align.data.pairs import Pairs
 from msdscore.align.data.samples import Sample
 from msdscore.align.features.live import FeatureSource, token_layouts
 from msdscore.core.sphere import unit
 from msdscore.encoders.aligned.towers.base import Features, TextTower
-from msdscore.encoders.text.words import words_at
+from msdscore.encoders.text.words import stem, words_at
 from msdscore.errors import ConfigError
 from msdscore.io.hashing import text_key
 

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from msdscore.align.data.negatives import stem
 from msdscore.align.resident.towers import DeviceTexts
+from msdscore.encoders.text.words import stem
 
 NO_WORD, UNKNOWN_WORD = -1, -2  # a token of no content word; of a content word that has no number
 LONGEST = 126  # tokens kept of a text

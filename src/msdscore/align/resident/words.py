@@ -9,10 +9,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.align.data.lexicon import Lexicon
-from msdscore.align.data.negatives import stem
 from msdscore.align.data.pairs import Pairs
 from msdscore.align.resident.texts import TextPool
 from msdscore.core.sphere import unit
+from msdscore.encoders.text.words import stem
 
 PRESENT, ABSENT, UNSURE = 1, 0, -1
 _ROWS = 2048  # pictures that are compared with all words at once

@@ -12,7 +12,7 @@ from msdscore.metrics.base import Cases, Floats, Ints, Vectors
 from msdscore.scoring.measurement import numbers
 from msdscore.scoring.pipeline import Decoded, Embedded, Pipeline
 
-_COLUMNS = ("similarity", "coverage", "support", "beta", "divergence", "msd")
+_COLUMNS = ("similarity", "coverage", "support", "beta", "divergence", "information", "msd")
 
 
 def make_vectors(

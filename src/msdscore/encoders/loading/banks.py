@@ -1,5 +1,7 @@
 """Files of banks: the mixtures of background pictures and captions, beside an encoder's weights or on their own."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -7,6 +9,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from msdscore.core.calibration import Bank
+from msdscore.core.evidence import WordCalibration
+from msdscore.core.fusion import Match
 from msdscore.core.mixture import Mixture
 from msdscore.errors import WeightsError
 
@@ -29,20 +33,33 @@ def read_bank(path: Path) -> tuple[Bank, str]:
     if metadata.get("format") != FORMAT:
         raise WeightsError(f"{path}: is no bank of background pictures; build one with: msdscore bank")
     kappa = float(metadata["kappa"])
-    sides = {side: _mixture(tensors, side, kappa) for side in ("images", "texts") if f"{side}.means" in tensors}
-    return Bank(sides["images"], sides.get("texts")), metadata.get("encoder", "")
+    softer = float(metadata.get("captions_kappa", kappa))
+    kappas = {"images": kappa, "texts": kappa, "captions": softer}
+    sides = {side: _mixture(tensors, side, own) for side, own in kappas.items() if f"{side}.means" in tensors}
+    words = WordCalibration(**json.loads(metadata["words"])) if "words" in metadata else None
+    match = Match(**json.loads(metadata["match"])) if "match" in metadata else None
+    bank = Bank(sides["images"], sides.get("texts"), sides.get("captions"), words, match)
+    return bank, metadata.get("encoder", "")
 
 
 def bank_bytes(bank: Bank, *, encoder: str = "", half: bool = False) -> bytes:
     """The content of a bank's file; in half precision it takes half the room."""
-    metadata = {"format": FORMAT, "encoder": encoder, "kappa": repr(bank.images.kappa)}
+    metadata = {"format": FORMAT, "encoder": encoder, "kappa": repr(bank.images.kappa), **bank_facts(bank)}
     tensors = bank_tensors(bank)
     return save({name: tensor.half() if half else tensor for name, tensor in tensors.items()}, metadata=metadata)
 
 
+def bank_facts(bank: Bank) -> dict[str, str]:
+    """What a bank knows beside its mixtures, as text: how words are read, and how scores become probabilities."""
+    facts = {} if bank.captions is None else {"captions_kappa": repr(bank.captions.kappa)}
+    known = {"words": bank.words, "match": bank.match}
+    return facts | {name: json.dumps(asdict(one)) for name, one in known.items() if one is not None}
+
+
 def bank_tensors(bank: Bank) -> dict[str, Tensor]:
-    """The tensors of a bank: `images.means`, `images.log_weights`, and `texts.*` where there are captions."""
-    sides = {"images": bank.images} | ({} if bank.texts is None else {"texts": bank.texts})
+    """The tensors of a bank: `images.means`, `images.log_weights`, and `texts.*`, `captions.*` where it has them."""
+    given = {"images": bank.images, "texts": bank.texts, "captions": bank.captions}
+    sides = {side: mixture for side, mixture in given.items() if mixture is not None}
     tensors = {f"{side}.means": mixture.means for side, mixture in sides.items()}
     tensors |= {f"{side}.log_weights": mixture.log_weights for side, mixture in sides.items()}
     return {name: tensor.contiguous() for name, tensor in tensors.items()}

@@ -71,6 +71,20 @@ def is_content(word: str) -> bool:
     return bool(word) and word not in STOP_WORDS
 
 
+def stem(word: str) -> str:
+    """A word without the s of a plural, so that one dog and two dogs are the same thing to see.
+
+    >>> stem("dogs"), stem("grass"), stem("bus")
+    ('dog', 'grass', 'bus')
+    """
+    return word[:-1] if len(word) > 3 and is_plural(word) else word
+
+
+def is_plural(word: str) -> bool:
+    """Whether a word ends in the s of a plural."""
+    return word.endswith("s") and not word.endswith("ss")
+
+
 def content_tokens(text: str, spans: Sequence[Span]) -> tuple[int, ...]:
     """Numbers of the tokens that belong to content words: letters or digits in them, and no stop words.
 
