@@ -420,3 +420,20 @@ def test_integers_too_wide_for_floats_stay_exact_across_tables(tmp_path, monkeyp
     path.write_text("\n".join(json.dumps({"image": "red.png", "caption": "red", "n": value}) for value in values))
     run(Scorer("toy"), path, tmp_path / "out.parquet")
     assert pq.read_table(tmp_path / "out.parquet").column("n").to_pylist() == [str(2**60 + 1), "5", "0.5", None]
+
+
+def test_groups_of_several_pictures_are_warned_of_and_counted(tmp_path):
+    make_input(tmp_path)
+    rows = [
+        {"image": "red.png", "caption": "red", "group": "a"},
+        {"image": "blue.png", "caption": "blue", "group": "a"},
+        {"image": "red.png", "caption": "a red square"},
+    ]
+    path, output = tmp_path / "groups.jsonl", tmp_path / "out.parquet"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    made = run(Scorer("toy"), path, output)
+    assert made.warned == 2
+    assert made.warnings[0].startswith("row 0: its group holds several pictures")
+    assert [bool(text) for text in pq.read_table(output).column("warnings").to_pylist()] == [True, True, False]
+    again = run(Scorer("toy"), path, output)
+    assert (again.scored, again.warned, again.warnings) == (0, 2, made.warnings)

@@ -119,10 +119,21 @@ def score_file(
         made = score_rows(spec, rows, target, how, progress=show)
         if output is None:
             sys.stdout.write(target.read_text(encoding="utf-8"))
+    _tell_warnings(made)
     _tell(made, output)
     if as_json and output is not None:
         typer.echo(json.dumps({"output": str(output), **asdict(made)}, ensure_ascii=False))
     return made
+
+
+def _tell_warnings(made: "ScoredFile") -> None:
+    """How many scores need a second look, with the first warnings."""
+    from msdscore.cli.progress import tell
+
+    if made.warned:
+        tell(f"{made.warned} rows have warnings (column warnings):")
+    for warning in made.warnings:
+        tell(f"  {shortened(warning, 300)}")
 
 
 def _tell(made: "ScoredFile", output: Path | None) -> None:

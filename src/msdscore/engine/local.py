@@ -48,8 +48,8 @@ class RunOptions:
 class ScoredFile:
     """What a run has made; `scored` rows were tried by this call, `earlier` ones by an earlier one.
 
-    The rest could not even be tried. `reasons` are the first reasons of failed rows, `renamed` the input columns that
-    are called otherwise in the output.
+    The rest could not even be tried. `reasons` are the first reasons of failed rows, `warnings` the first of the
+    `warned` rows, `renamed` the input columns that are called otherwise in the output.
     """
 
     rows: int
@@ -58,6 +58,8 @@ class ScoredFile:
     earlier: int
     signature: str
     reasons: tuple[str, ...]
+    warned: int
+    warnings: tuple[str, ...]
     renamed: Mapping[str, str]
 
 
@@ -103,17 +105,28 @@ def score_rows(
             metadata={"msdscore": pipeline.signature},
             notes=more,
             errors=naming.added("error"),
+            warnings=naming.added("warnings"),
         )
     return _scored(summary, (work.scored, work.earlier), pipeline.signature, naming)
 
 
 def _report(notes: Mapping[str, Any], naming: Naming) -> ScoredFile:
-    summary = Summary(notes["rows"], notes["failed"], tuple(notes.get("reasons", ())))
+    summary = Summary.of(notes)
     return _scored(summary, (0, summary.rows), notes["manifest"]["signature"], naming)
 
 
 def _scored(summary: Summary, scored: tuple[int, int], signature: str, naming: Naming) -> ScoredFile:
-    return ScoredFile(summary.rows, summary.failed, *scored, signature, summary.reasons, naming.renamed())
+    return ScoredFile(
+        rows=summary.rows,
+        failed=summary.failed,
+        scored=scored[0],
+        earlier=scored[1],
+        signature=signature,
+        reasons=summary.reasons,
+        warned=summary.warned,
+        warnings=summary.warnings,
+        renamed=naming.renamed(),
+    )
 
 
 def _work_of(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[str, Any]:

@@ -22,11 +22,23 @@ _KEY = "msdscore.key"  # of a part, in its schema metadata
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a finished run holds; `failed` rows are those with an `error`, `reasons` the first of these."""
+    """What a finished run holds; `failed` rows are those with an `error`, `reasons` the first of these.
+
+    `warned` rows are those with `warnings`, which are likewise the first of these.
+    """
 
     rows: int
     failed: int
     reasons: tuple[str, ...] = ()
+    warned: int = 0
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, notes: Mapping[str, Any]) -> "Summary":
+        """The summary that the run metadata holds."""
+        texts = (tuple(notes.get(name, ())) for name in ("reasons", "warnings"))
+        reasons, warnings = texts
+        return cls(notes["rows"], notes["failed"], reasons, notes.get("warned", 0), warnings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +93,23 @@ class Run:
         metadata: Mapping[str, str] | None = None,
         notes: Mapping[str, Any] | None = None,
         errors: str = "error",
+        warnings: str = "warnings",
     ) -> Summary:
         """Stream tables into the output, write the run metadata beside it, remove the folder, and close.
 
         `tables` are what the output holds, made from the parts; by default the parts themselves, in order. `rows`
         is how many rows the parts must hold. `metadata` goes into the schema of a Parquet output, `notes` into the
-        run metadata. `errors` is the column with the reasons of failed rows.
+        run metadata. `errors` is the column with the reasons of failed rows, `warnings` the one with warnings.
         """
         assert self._lock, "the run is closed"
         self._check_complete(rows)
         folder = _folder(self.output)
-        counts: dict[str, Any] = {"rows": 0, "failed": 0, "reasons": []}
+        counts: dict[str, Any] = {"rows": 0, "failed": 0, "reasons": [], "warned": 0, "warnings": []}
+        texts = {"failed": (errors, "reasons"), "warned": (warnings, "warnings")}
         try:
             with replacing(self.output, folder=folder) as file:
                 write_tables(
-                    _counted(self.tables() if tables is None else tables, counts, errors),
+                    _counted(self.tables() if tables is None else tables, counts, texts),
                     file,
                     self.output.suffix,
                     metadata=metadata,
@@ -104,7 +118,7 @@ class Run:
             raise RunError(f"{self.output}: cannot be written ({error}); finished parts are kept") from error
         _write_sidecar(self.output, {"manifest": self.manifest, **counts, **(notes or {})})
         remove_owned(folder, self._lock.pop())
-        return Summary(counts["rows"], counts["failed"], tuple(counts["reasons"]))
+        return Summary.of(counts)
 
     def close(self) -> None:
         """Let another process have the run."""
@@ -212,16 +226,19 @@ def _write_sidecar(output: Path, record: Mapping[str, Any]) -> None:
 
 
 def _counted(
-    tables: Iterable[pa.Table | MergedRows], counts: dict[str, Any], errors: str
+    tables: Iterable[pa.Table | MergedRows], counts: dict[str, Any], texts: Mapping[str, tuple[str, str]]
 ) -> Iterator[pa.Table | MergedRows]:
+    """The tables, counted as they pass; `texts` names for each count its column and where its first texts go."""
     for table in tables:
         added = table.added if isinstance(table, MergedRows) else table
-        if errors in added.column_names:
-            column = added.column(errors)
-            counts["failed"] += added.num_rows - column.null_count
-            if column.null_count < added.num_rows and len(counts["reasons"]) < _REASONS:
+        for count, (name, first) in texts.items():
+            if name not in added.column_names:
+                continue
+            column = added.column(name)
+            counts[count] += added.num_rows - column.null_count
+            if column.null_count < added.num_rows and len(counts[first]) < _REASONS:
                 found = [f"row {counts['rows'] + row}: {text}" for row, text in enumerate(column.to_pylist()) if text]
-                counts["reasons"] += found[: _REASONS - len(counts["reasons"])]
+                counts[first] += found[: _REASONS - len(counts[first])]
         counts["rows"] += added.num_rows
         yield table
 
