@@ -11,11 +11,12 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 from msdscore.align.recipe import LanguageSpec
-from msdscore.encoders.aligned.towers.transformers import frozen, special_tokens_around
+from msdscore.encoders.aligned.towers.base import frozen
 from msdscore.encoders.backbone import place
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.loading.transformers import load_model, load_tokenizer
+from msdscore.encoders.text.tokens import special_ids
 from msdscore.errors import WeightsError, require
 
 _IGNORED = -100
@@ -26,7 +27,7 @@ class FrozenLanguageModel:
 
     def __init__(self, model: Any, tokenizer: Any, *, batch: int) -> None:
         self.model, self._tokenizer, self._batch = model, tokenizer, batch
-        self._before = special_tokens_around(tokenizer)[0]
+        self._before = special_ids(tokenizer.backend_tokenizer)[0]
         if tokenizer.eos_token_id is None:
             raise WeightsError("the language model's tokenizer has no end token; use another model")
         self._end = int(tokenizer.eos_token_id)

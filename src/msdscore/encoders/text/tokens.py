@@ -1,4 +1,4 @@
-"""Captions to padded windows of token ids, and the tower's states back to one row of tokens a caption."""
+"""Captions to padded windows of token ids, and the tower's states back to one row of tokens per caption."""
 
 import re
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from msdscore.core.sphere import unit
 from msdscore.encoders.base import TokenLayout
 from msdscore.encoders.text.warnings import token_warnings
 from msdscore.encoders.text.windows import Span, Window, plan_cut, plan_windows
+from msdscore.errors import WeightsError
 
 # No caption is longer; a whole book would take minutes.
 MOST_TOKENS = 4096
@@ -95,12 +96,20 @@ def tokenise(backend: Any, text: str) -> Tokens:
 
 
 def special_ids(backend: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids that a tokenizer puts before and after a text."""
+    """The ids that a tokenizer puts before and after a text.
+
+    Raises:
+        WeightsError: it changes the text itself when it adds them.
+    """
+    # Some checkpoints ask for padding to a fixed length in their own file.
+    backend.no_padding()
+    backend.no_truncation()
     inner = backend.encode("a", add_special_tokens=False).ids
     whole = backend.encode("a", add_special_tokens=True).ids
-    starts = range(len(whole) - len(inner) + 1)
-    start = next(start for start in starts if whole[start : start + len(inner)] == inner)
-    return tuple(whole[:start]), tuple(whole[start + len(inner) :])
+    for start in range(len(whole) - len(inner) + 1):
+        if whole[start : start + len(inner)] == inner:
+            return tuple(whole[:start]), tuple(whole[start + len(inner) :])
+    raise WeightsError("the tokenizer changes a text when it adds special tokens; use another checkpoint")
 
 
 def _trimmed(text: str, span: Span) -> Span:

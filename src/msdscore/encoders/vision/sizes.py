@@ -104,7 +104,7 @@ def unpadded(size: Size, cells: Size) -> Crop:
 
 
 def shrunk(cells: Size, *, side: int, most: int) -> Size:
-    """Columns and rows after the pooling that keeps a mosaic near `most` tiles of `side` cells a side.
+    """Columns and rows after the pooling that keeps a mosaic near `most` tiles of `side` cells per side.
 
     >>> shrunk((162, 162), side=27, most=9)
     (81, 81)

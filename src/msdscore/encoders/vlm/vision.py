@@ -44,7 +44,7 @@ class Vision(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SquareVision:
-    """One square a picture (LLaVA-1.5, and the overview of LLaVA-OneVision)."""
+    """One square per picture (LLaVA-1.5, and the overview of LLaVA-OneVision)."""
 
     steps: Preprocessing
     patch: int
@@ -150,7 +150,7 @@ class DynamicVision:
 
     steps: Preprocessing
     patch: int
-    merge: int  # patches a side of one token
+    merge: int  # patches per side of one token
     frames: int  # times a still picture is repeated, as if it were a film
     least: int  # pixels
     most: int

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Bool, Float
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import interpolate
 
-from msdscore.encoders.base import Encoder, PatchLayout, Prepared, TokenLayout
+from msdscore.encoders.backbone import Placement
+from msdscore.encoders.base import PatchLayout, Prepared, TokenLayout
 from msdscore.encoders.text.tokens import Windows
 from msdscore.encoders.text.words import content_tokens, pick
 from msdscore.errors import ConfigError, unknown_name
@@ -53,7 +55,7 @@ class ImageTowerSpec:
     `source` is an encoder's name or folder (`encoder`), a checkpoint (`transformers`), an architecture (`timm`) or
     `lite2` (`mini`: the network of the shipped encoder, always with its three maps);
     `package:NAME/path` points into an installed package. `levels` are numbers of layers, `stride16`-like names, or
-    `final`; several are resized to `grid` cells a side and concatenated.
+    `final`; several are resized to `grid` cells per side and concatenated.
     """
 
     kind: str = "encoder"
@@ -161,49 +163,6 @@ class TextTower(Protocol):
         """Raw features of captions, without history."""
 
 
-class EncoderImages:
-    """The image side of any registered encoder as a tower; its features are the encoder's own unit vectors."""
-
-    def __init__(self, encoder: Encoder, *, files: tuple[Path, ...], whole: bool) -> None:
-        self._encoder, self.files, self._whole = encoder, files, whole
-
-    @property
-    def device(self) -> torch.device:
-        """Where its features are made."""
-        return self._encoder.device
-
-    def prepare(self, image: Image.Image) -> Prepared:
-        """The picture as the encoder takes it."""
-        return self._encoder.prepare(image)
-
-    @torch.no_grad()
-    def features(self, images: Sequence[Prepared]) -> Features:
-        """Patches and pooled vectors of the encoder."""
-        found = self._encoder.encode_images(images)
-        points = Points(found.points, found.mask)
-        return Features(points, points if self._whole else None, found.pooled, found.layout)
-
-
-class EncoderTexts:
-    """The text side of any registered encoder as a tower."""
-
-    def __init__(self, encoder: Encoder, *, files: tuple[Path, ...], whole: bool, words: str) -> None:
-        self._encoder, self.files, self._whole, self._words = encoder, files, whole, words
-
-    @property
-    def device(self) -> torch.device:
-        """Where its features are made."""
-        return self._encoder.device
-
-    @torch.no_grad()
-    def features(self, texts: Sequence[str]) -> Features:
-        """Tokens and pooled vectors of the encoder."""
-        found = self._encoder.encode_texts(texts)
-        points = Points(found.points, found.mask)
-        every = Features(points, points if self._whole else None, found.pooled, found.layout)
-        return keep_content(every, texts) if self._words == "content" else every
-
-
 def keep_content(features: Features, texts: Sequence[str]) -> Features:
     """The same features with only the content words on the local path, moved to the front of each caption."""
     layouts = [layout for layout in features.layout if isinstance(layout, TokenLayout)]
@@ -219,3 +178,34 @@ def feature_dims(found: Features) -> tuple[int, int, int]:
     """Sizes of the local features, the global ones and the pooled vectors (0: none)."""
     whole = 0 if found.whole is None else found.whole.vectors.shape[-1]
     return found.local.vectors.shape[-1], whole, 0 if found.pooled is None else found.pooled.shape[-1]
+
+
+def frozen(model: Any, where: Placement) -> Any:
+    """The model on its device, in evaluation mode, and closed to gradients."""
+    return model.to(device=where.device, dtype=where.dtype).eval().requires_grad_(False)
+
+
+def take_level(states: Sequence[Tensor], level: Level) -> Tensor:
+    """One of the hidden states by number, from the end when negative."""
+    if not isinstance(level, int) or not -len(states) <= level < len(states):
+        raise ConfigError(f"level {level!r} does not exist; expected a number under {len(states)} or -1, -2, …")
+    return states[level]
+
+
+def join_levels(maps: Sequence[Float[Tensor, "batch _ _ _"]], grid: int) -> Float[Tensor, "batch dim rows columns"]:
+    """Maps of several levels on one grid, concatenated; `grid` 0 takes the first level's own."""
+    size = (grid, grid) if grid else tuple(maps[0].shape[-2:])
+    return torch.cat([_resized(item.float(), size) for item in maps], dim=1)
+
+
+def _resized(features: Tensor, size: tuple[int, ...]) -> Tensor:
+    if tuple(features.shape[-2:]) == size:
+        return features
+    # Antialiasing averages where the grid gets coarser, and does nothing where it gets finer.
+    return interpolate(features, size=size, mode="bilinear", antialias=True)
+
+
+def all_points(features: Float[Tensor, "batch dim rows columns"]) -> Points:
+    """The cells of a map as points in row-major order, all of them real."""
+    vectors = features.flatten(2).transpose(1, 2)
+    return Points(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))

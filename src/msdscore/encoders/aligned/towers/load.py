@@ -6,8 +6,6 @@ from PIL import Image
 
 from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.aligned.towers.base import (
-    EncoderImages,
-    EncoderTexts,
     ImageTower,
     ImageTowerSpec,
     TextTower,
@@ -15,6 +13,7 @@ from msdscore.encoders.aligned.towers.base import (
     TowerPlace,
     feature_dims,
 )
+from msdscore.encoders.aligned.towers.encoder import EncoderImages, EncoderTexts
 from msdscore.encoders.aligned.towers.transformers import TransformersImages, TransformersTexts
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.loading.checkpoints import find_checkpoint, looks_like_hub_name

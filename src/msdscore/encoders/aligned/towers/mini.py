@@ -17,9 +17,10 @@ from msdscore.encoders.aligned.towers.base import (
     Points,
     TextTowerSpec,
     TowerPlace,
+    all_points,
     keep_content,
+    take_level,
 )
-from msdscore.encoders.aligned.towers.transformers import all_points, take_level
 from msdscore.encoders.backbone import Placement, place
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.hashing import verify_files

@@ -8,8 +8,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from msdscore.encoders.aligned.towers.base import Features, ImageTowerSpec, Level, TowerPlace
-from msdscore.encoders.aligned.towers.transformers import all_points, frozen, join_levels
+from msdscore.encoders.aligned.towers.base import (
+    Features,
+    ImageTowerSpec,
+    Level,
+    TowerPlace,
+    all_points,
+    frozen,
+    join_levels,
+)
 from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from msdscore.encoders.aligned.towers.base import (
     Features,
@@ -17,9 +16,13 @@ from msdscore.encoders.aligned.towers.base import (
     Points,
     TextTowerSpec,
     TowerPlace,
+    all_points,
+    frozen,
+    join_levels,
     keep_content,
+    take_level,
 )
-from msdscore.encoders.backbone import Placement, place
+from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.hashing import verify_files
@@ -29,6 +32,7 @@ from msdscore.encoders.text.tokens import (
     TextBatch,
     literal_backend,
     pack,
+    special_ids,
     tokenise,
     unpack_pooled,
     unpack_tokens,
@@ -40,7 +44,7 @@ from msdscore.encoders.vision.preprocessing import (
     prepare_picture,
     stack_pixels,
 )
-from msdscore.errors import ConfigError, WeightsError
+from msdscore.errors import WeightsError
 
 _LONGEST = 100_000  # tokenizers without a limit state an absurd one
 _DEFAULT_CONTEXT = 512
@@ -75,12 +79,10 @@ class TransformersImages:
         states = self._model(pixel_values=pixels.to(self._place.dtype), output_hidden_states=True).hidden_states
         maps = [_as_map(state, self._model.config, pixels.shape[-2:]) for state in states]
         local = join_levels([take_level(maps, level) for level in self._spec.levels], self._spec.grid)
-        layout = tuple(
-            patch_layout(
-                image.view, _grid(local), (image.view.canvas[0] / local.shape[3], image.view.canvas[1] / local.shape[2])
-            )
-            for image in images
-        )
+        rows, columns = int(local.shape[2]), int(local.shape[3])
+        cells = [(image.view.canvas[0] / columns, image.view.canvas[1] / rows) for image in images]
+        places = zip(images, cells, strict=True)
+        layout = tuple(patch_layout(image.view, (rows, columns), cell) for image, cell in places)
         mask = torch.stack([on_picture(item) for item in layout]).to(self.device)
         whole = None
         if self._whole:
@@ -132,44 +134,9 @@ class TransformersTexts:
 
 
 def _sentence(states: Float[Tensor, "windows positions dim"], batch: TextBatch) -> Float[Tensor, "batch dim"]:
-    """A unit vector a caption: the mean of its last states, special tokens among them."""
+    """A unit vector per caption: the mean of its last states, special tokens among them."""
     real = batch.attention.to(states.device).unsqueeze(-1)
     return unpack_pooled((states.float() * real).sum(dim=1) / real.sum(dim=1).clamp_min(1), batch)
-
-
-def frozen(model: Any, where: Placement) -> Any:
-    """The model on its device, in evaluation mode, and closed to gradients."""
-    return model.to(device=where.device, dtype=where.dtype).eval().requires_grad_(False)
-
-
-def take_level(states: Sequence[Tensor], level: Level) -> Tensor:
-    """One of the hidden states by number, from the end when negative."""
-    if not isinstance(level, int) or not -len(states) <= level < len(states):
-        raise ConfigError(f"level {level!r} does not exist; expected a number under {len(states)} or -1, -2, …")
-    return states[level]
-
-
-def join_levels(maps: Sequence[Float[Tensor, "batch _ _ _"]], grid: int) -> Float[Tensor, "batch dim rows columns"]:
-    """Maps of several levels on one grid, concatenated; `grid` 0 takes the first level's own."""
-    size = (grid, grid) if grid else tuple(maps[0].shape[-2:])
-    return torch.cat([_resized(item.float(), size) for item in maps], dim=1)
-
-
-def _resized(features: Tensor, size: tuple[int, ...]) -> Tensor:
-    if tuple(features.shape[-2:]) == size:
-        return features
-    # Antialiasing averages where the grid gets coarser, and does nothing where it gets finer.
-    return interpolate(features, size=size, mode="bilinear", antialias=True)
-
-
-def all_points(features: Float[Tensor, "batch dim rows columns"]) -> Points:
-    """The cells of a map as points in row-major order, all of them real."""
-    vectors = features.flatten(2).transpose(1, 2)
-    return Points(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
-
-
-def _grid(features: Tensor) -> tuple[int, int]:
-    return int(features.shape[2]), int(features.shape[3])
 
 
 def _as_map(states: Tensor, config: Any, size: Sequence[int]) -> Tensor:
@@ -184,7 +151,7 @@ def _as_map(states: Tensor, config: Any, size: Sequence[int]) -> Tensor:
 
 
 def _reading(model: Any, tokenizer: Any, *, context: int, long_text: str) -> Reading:
-    prefix, suffix = special_tokens_around(tokenizer)
+    prefix, suffix = special_ids(tokenizer.backend_tokenizer)
     pad = tokenizer.pad_token_id
     return Reading(
         context=context or _context(model, tokenizer),
@@ -193,19 +160,6 @@ def _reading(model: Any, tokenizer: Any, *, context: int, long_text: str) -> Rea
         pad=int(pad if pad is not None else (suffix or prefix or (0,))[-1]),
         long_text=long_text,
     )
-
-
-def special_tokens_around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The special tokens that this tokenizer puts before and behind a text."""
-    backend = tokenizer.backend_tokenizer
-    # Some checkpoints ask for padding to a fixed length in their own file.
-    backend.no_padding()
-    backend.no_truncation()
-    bare, full = backend.encode("a", add_special_tokens=False).ids, backend.encode("a", add_special_tokens=True).ids
-    for lead in range(len(full) - len(bare) + 1):
-        if full[lead : lead + len(bare)] == bare:
-            return tuple(full[:lead]), tuple(full[lead + len(bare) :])
-    raise WeightsError("the tokenizer changes a text when it adds special tokens; use another checkpoint")
 
 
 def _context(model: Any, tokenizer: Any) -> int:
