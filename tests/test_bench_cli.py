@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bench_sets import make_expert, make_sugarcrepe
+from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_pictures, write_rows
 from msdscore.benchmarks.registry import benchmarks
 from msdscore.cli.app import app
 from msdscore.errors import MSDScoreError
@@ -102,6 +102,27 @@ def test_the_evidence_page_keeps_what_people_wrote(tmp_path):
     for heading in ("## SugarCrepe", "## Flickr8k-Expert", "Paired tests against cosine", "with the wrong one"):
         assert heading in text
     assert "- msd against cosine: " in text
+    assert "## Behaviour" not in text
+
+
+def test_the_evidence_page_holds_words_and_behaviour_where_there_is_data(tmp_path):
+    rows = [
+        {"image": f"{c}.png", "caption": f"a {c} square and a {o} square", "hallucinated": [o], "objects": [c],
+         "captions": [f"a {c} square", f"the square is {c}"]}
+        for c, o in zip(COLOURS, COLOURS[1:] + COLOURS[:1], strict=True)
+    ]  # fmt: skip
+    write_rows(tmp_path / "long.jsonl", rows)
+    write_pictures(tmp_path / "long.images.parquet", {f"{colour}.png": encoded(colour) for colour in COLOURS})
+    page = tmp_path / "evidence.md"
+    arguments = ["--data", tmp_path, "-o", page, "-e", "toy", "--samples", 20, "--captions", tmp_path / "long.jsonl"]
+    evidence.main(list(map(str, arguments)))
+    text = page.read_text()
+    assert "## Words that long captions invent" in text
+    assert "| AUC within captions | 8 |" in text
+    assert "| wrong colour | first higher | 8 |" in text
+    assert "--captions CAPTIONS" in text
+    with pytest.raises(MSDScoreError, match="expected one of sugarcrepe, .* found none"):
+        evidence.main(["--data", str(page.parent / "out"), "-o", str(page), "-e", "toy"])
 
 
 def test_the_page_on_benchmarks_names_every_benchmark_and_metric():

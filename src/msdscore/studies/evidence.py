@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from msdscore.benchmarks.readers.hallucinations import read_long_words
+from msdscore.benchmarks.readers.rows import captioned_pictures
 from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.results.compare import Comparison, compare_sides, is_subset, side_of
 from msdscore.benchmarks.results.grids import NONE, Grid, markdown, number, p_value, result_grids
@@ -23,24 +25,33 @@ from msdscore.encoders.cached import CachedEncoder
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import InputError
 from msdscore.io.atomic import write_bytes
+from msdscore.metrics.registry import load_metrics
 from msdscore.scorer import Scorer
+from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.stats.resample import Resampling, holm
+from msdscore.studies import words as word_study
+from msdscore.studies.behaviour import behaviour
+from msdscore.studies.behaviour import section as behaviour_tables
 
 BASELINE = "cosine"
 MIXTURES = ("coverage", "support", "bi-kl", "msd", "soft-msd")
-SHARED = (BASELINE, "clipscore", *MIXTURES, "max-sim")
+SHARED = (BASELINE, *MIXTURES, "max-sim")
 PAPER = "short"  # the preset of the paper's settings for captions of a sentence
+PAPERS_OWN = ("sugarcrepe", "flickr8k-expert")  # benchmarks of the paper, also run with its settings
 TRIVIAL = ("length", "shorter", "random", "constant")
 METRICS = {
-    "sugarcrepe": (*SHARED, "rank-agg", *TRIVIAL),
-    "flickr8k-expert": (*SHARED, "soft-msd,set=image", *TRIVIAL),
-    "thumb": (*SHARED, *TRIVIAL),
-    "composite": (*SHARED, *TRIVIAL),
-    "pascal50s": (*SHARED, *TRIVIAL),
-    "long-captions": (*SHARED, *TRIVIAL),
-    "rsicd": (*SHARED, *TRIVIAL),
+    "sugarcrepe": (*SHARED, "clipscore", "rank-agg", *TRIVIAL),
+    "flickr8k-expert": (*SHARED, "clipscore", "soft-msd,set=image", *TRIVIAL),
+    # Length alone has a row of its own on every benchmark.
+    "thumb": (*SHARED, "random"),
+    "composite": (*SHARED, "random"),
+    "pascal50s": (*SHARED, "random"),
+    "long-captions": (*SHARED, "random"),
+    "rsicd": (*SHARED, "random"),
 }
+CHECKED = (BASELINE, "max-sim", "coverage", "support", "msd")
+CHECKED_PICTURES = 200
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 _TITLE = "# Evidence\n\n"
 _MARKS = f"† differs from {BASELINE} (p < {LEVEL}, Holm over the metrics of a benchmark)"
@@ -59,8 +70,7 @@ def collect(
     data: Path, results: Path, encoder: Encoder, *, preset: str | None, samples: int, limit: int | None
 ) -> list[Evidence]:
     """Run and compare on every benchmark that is there, under the settings asked for and under those of the paper."""
-    remembered = CachedEncoder(encoder, memory=sys.maxsize)
-    own, paper = Scorer(remembered, preset), Scorer(remembered, PAPER)
+    own, paper = Scorer(encoder, preset), Scorer(encoder, PAPER)
     found = []
     for name, metrics in METRICS.items():
         if not is_present(name, data):
@@ -68,7 +78,7 @@ def collect(
             continue
         plan = BenchmarkPlan(name=name, root=data, metrics=metrics, samples=samples, limit=limit)
         found.append(_one(plan, results / f"{name}.json", own, preset or "the encoder's own settings"))
-        if own.config != paper.config:
+        if name in PAPERS_OWN and own.config != paper.config:
             plain = replace(plan, metrics=tuple(label for label in metrics if label in (BASELINE, *MIXTURES)))
             found.append(_one(plain, results / f"{name}-paper.json", paper, "the paper's settings"))
     if not found:
@@ -87,8 +97,24 @@ def is_present(name: str, data: Path) -> bool:
     return True
 
 
-def page(evidence: Sequence[Evidence], command: str) -> str:
-    """The generated part of the page."""
+def words_section(data: Path, pipeline: Pipeline, synonyms: Path | None, limit: int | None) -> str:
+    """Invented words by their terms, where there are long captions with marks."""
+    captions = read_long_words(data)[:limit]
+    known = word_study.read_synonyms(synonyms) if synonyms else None
+    result = word_study.word_study(pipeline, captions, synonyms=known, progress=_tell("words"))
+    return f"## Words that long captions invent\n\n{word_study.section(result)}"
+
+
+def behaviour_section(rows: Path, pipeline: Pipeline, limit: int | None) -> str:
+    """Pass rates of small generated tests on captioned pictures."""
+    entries = captioned_pictures(rows)
+    entries = entries[:: max(1, len(entries) // (limit or CHECKED_PICTURES))][: limit or CHECKED_PICTURES]
+    result = behaviour(pipeline, load_metrics(CHECKED), entries, progress=_tell("behaviour"))
+    return f"## Behaviour\n\n{behaviour_tables(result)}"
+
+
+def page(evidence: Sequence[Evidence], command: str, more: Sequence[str] = ()) -> str:
+    """The generated part of the page; `more` are sections of other studies."""
     first = evidence[0].result
     versions = ", ".join(f"{name} {number}" for name, number in first.versions.items())
     parts = [
@@ -100,6 +126,7 @@ def page(evidence: Sequence[Evidence], command: str) -> str:
         "among captions of about equal length, and *length alone* is what counting words reaches.",
         "## All benchmarks",
         *(markdown(_overview(evidence, settings)) for settings in dict.fromkeys(one.settings for one in evidence)),
+        *more,
         *(section(one) for one in evidence),
         END,
     ]
@@ -180,18 +207,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--results", type=Path, default=None, help="folder that keeps scores, so that runs resume")
+    parser.add_argument(
+        "--synonyms", type=Path, default=None, help="names of object classes, for words of long captions"
+    )
+    parser.add_argument("--captions", type=Path, default=None, help="rows of {image, captions}, for tests of behaviour")
     asked = parser.parse_args(arguments)
-    encoder = load_encoder(asked.encoder)
+    encoder = CachedEncoder(load_encoder(asked.encoder), memory=sys.maxsize)
     with TemporaryDirectory() as temporary:
         how = {"preset": asked.preset, "samples": asked.samples, "limit": asked.limit}
         found = collect(asked.data, asked.results or Path(temporary), encoder, **how)
-    write_into(page(found, _command(asked)), asked.output)
+    write_into(page(found, _command(asked), _more(asked, Scorer(encoder, asked.preset).pipeline)), asked.output)
+
+
+def _more(asked: argparse.Namespace, pipeline: Pipeline) -> list[str]:
+    """The sections of other studies that there is data for."""
+    sections = []
+    if is_present("long-captions", asked.data):
+        sections.append(words_section(asked.data, pipeline, asked.synonyms, asked.limit))
+    if asked.captions:
+        sections.append(behaviour_section(asked.captions, pipeline, asked.limit))
+    return sections
 
 
 def _command(asked: argparse.Namespace) -> str:
     words = ["python -m msdscore.studies.evidence --data DATA", f"--encoder {asked.encoder}"]
     words += [f"--preset {asked.preset}"] if asked.preset else []
     words += [f"--limit {asked.limit}"] if asked.limit else []
+    words += ["--synonyms SYNONYMS"] if asked.synonyms else []
+    words += ["--captions CAPTIONS"] if asked.captions else []
     return " ".join([*words, f"--samples {asked.samples}"])
 
 
