@@ -65,7 +65,9 @@ def export(run: str | Path, folder: str | Path, *, dtype: str = "float16", backg
 def _recommended() -> dict[str, Any]:
     config = json.loads(Path(locate(MINI_FOLDER), "config.json").read_text(encoding="utf-8"))
     found: dict[str, Any] = config["recommended"]
-    return found
+    # A bank of pictures alone cannot weigh words; `msdscore bank --pairs` makes one that can.
+    plain = {"calibration": "background", "gate": "support", "information": 0.0}
+    return found | plain
 
 
 def _add_bank(folder: Path, background: Sequence[Image]) -> None:

@@ -1,21 +1,30 @@
 """`msdscore bank`: background pictures for the calibration of any encoder."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
 from msdscore.errors import ConfigError, InputError
 
+if TYPE_CHECKING:
+    from msdscore.scoring.calibrate import Captioned
+
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif")
 
 
 def bank(
-    folder: Annotated[Path, typer.Argument(help="Folder of background pictures, any that are not to be judged.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder (with --pairs also Parquet) of background pictures, not to be judged.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The bank, a .safetensors file.")],
     captions: Annotated[Path | None, typer.Option(help="Background captions, one a line, for coverage.")] = None,
-    limit: Annotated[int, typer.Option(min=2, help="How many pictures at most, spread over the folder.")] = 128,
+    pairs: Annotated[
+        list[str],
+        typer.Option(help="Rows of captioned pictures (image, captions), for calibration=evidence. Repeatable."),
+    ] = [],  # noqa: B006, typer copies it
+    limit: Annotated[int, typer.Option(min=2, help="How many background pictures at most.")] = 128,
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,
     change: options.Change = [],  # noqa: B006, typer copies it
@@ -25,21 +34,42 @@ def bank(
     revision: options.Revision = None,
     batch_size: options.BatchSize = 32,
 ) -> None:
-    """Build a bank of background pictures for an encoder and its settings."""
+    """Build a bank of background pictures for an encoder and its settings.
+
+    With --pairs it also learns from captioned pictures how well each word can be judged, when a caption tells something
+    about a picture, and the probability of a match.
+    """
     from msdscore.encoders.registry import load_encoder
     from msdscore.io.images import open_image
     from msdscore.scoring.bank import build_bank, save_bank
+    from msdscore.scoring.calibrate import calibrated_bank
     from msdscore.scoring.config import MSDConfig
     from msdscore.scoring.pipeline import recommended_config
 
     chosen = dict(map(options.setting, encoder_option))
     loaded = load_encoder(encoder, device=device, dtype=dtype, revision=revision, **chosen)
     config = recommended_config(loaded) if preset is None else MSDConfig.preset(preset)
-    config = config.changed(**dict(map(options.setting, change)))
-    pictures = [open_image(path) for path in spread_over(folder, limit)]
-    built = build_bank(loaded, config, pictures, _lines(captions) if captions else [], batch_size=batch_size)
+    changes = dict(map(options.setting, change))
+    if pairs:
+        config = config.changed(calibration="evidence").changed(**changes)
+        built = calibrated_bank(loaded, config, _captioned(folder, pairs), pictures=limit, batch_size=batch_size)
+    else:
+        config = config.changed(**changes)
+        pictures = [open_image(path) for path in spread_over(folder, limit)]
+        built = build_bank(loaded, config, pictures, _lines(captions) if captions else [], batch_size=batch_size)
     save_bank(built, output)
-    typer.echo(f"bank {built.name} of {len(pictures)} pictures for {built.encoder} -> {output}")
+    typer.echo(f"bank {built.name} of {len(built.bank.images)} pictures for {built.encoder} -> {output}")
+
+
+def _captioned(pictures: Path, rows: list[str]) -> "list[Captioned]":
+    """Captioned pictures in the order of their rows."""
+    from msdscore.align.data.formats import DataSource, open_pairs
+    from msdscore.align.data.pairs import picture_content
+    from msdscore.io.images import open_image
+    from msdscore.scoring.calibrate import Captioned
+
+    found = open_pairs(DataSource(tuple(rows), (str(pictures),), None))
+    return [Captioned(open_image(picture_content(pair.picture)), pair.captions) for pair in found.items]
 
 
 def _lines(path: Path) -> list[str]:

@@ -124,4 +124,6 @@ def _mixtures(side_batch: Embeddings, keys: Sequence[int], config: MSDConfig, *,
 
 def _mark(bank: Bank) -> str:
     """Size and a short hash of the content, e.g. `128@1f0c9a2b`."""
-    return f"{len(bank.images)}@{sha256(save(bank_tensors(bank), bank_facts(bank) or None)).hexdigest()[:8]}"
+    # The order of metadata in the file is not fixed, so they are hashed apart from the tensors.
+    facts = "".join(f"{name}={value}" for name, value in sorted(bank_facts(bank).items()))
+    return f"{len(bank.images)}@{sha256(save(bank_tensors(bank)) + facts.encode()).hexdigest()[:8]}"

@@ -115,7 +115,10 @@ def similar_captions(pairs: Sequence[Captioned], *, count: int = SIMILAR) -> lis
         alike = table @ table[row]
         alike[row] = -1.0
         near = np.argsort(-alike, kind="stable")[: min(count, len(pairs) - 1)]
-        found.append(tuple(pairs[place].captions[row % len(pairs[place].captions)] for place in near.tolist()))
+        others = (
+            [text for text in pairs[place].captions if text not in pairs[row].captions] for place in near.tolist()
+        )
+        found.append(tuple(texts[row % len(texts)] for texts in others if texts))
     return found
 
 

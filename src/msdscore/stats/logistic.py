@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 _STEPS = 100
-_RIDGE = 1e-3  # keeps the slope finite where the two sides do not overlap
+_RIDGE = 1e-4  # keeps the slope finite where the two sides do not overlap
 
 
 def fit_logistic(values: npt.NDArray[np.float64], truth: npt.NDArray[np.bool_]) -> tuple[float, float]:
