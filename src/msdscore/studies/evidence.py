@@ -239,7 +239,12 @@ def _command(asked: argparse.Namespace) -> str:
 
 
 def _one(plan: BenchmarkPlan, output: Path, scorer: Scorer, settings: str) -> Evidence:
-    metrics = plan.metrics if scorer.bank is None else (*plan.metrics, "max-sim-cal")
+    calibrated: dict[str, tuple[str, ...]] = {
+        "none": (),
+        "background": ("max-sim-cal",),
+        "evidence": ("max-sim-cal", "information"),
+    }
+    metrics = (*plan.metrics, *calibrated[scorer.config.calibration])
     plan = replace(plan, metrics=metrics)
     result = run_benchmark(plan, output, lambda: scorer.pipeline, progress=_tell(f"{plan.name}, {settings}"))
     how, base = Resampling(samples=plan.samples), side_of(result, BASELINE, output.parent)
