@@ -12,7 +12,14 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from msdscore.align.aligner import learning_rate, make_optimiser, moving_average, seeded_aligner, set_learning_rate
+from msdscore.align.aligner import (
+    Labelled,
+    learning_rate,
+    make_optimiser,
+    moving_average,
+    seeded_aligner,
+    set_learning_rate,
+)
 from msdscore.align.losses.objective import Setting, objective
 from msdscore.align.processes import World
 from msdscore.align.recipe_file import load_recipe
@@ -27,7 +34,7 @@ from msdscore.encoders.aligned.towers.base import Features, Points
 from msdscore.encoders.mini.lite2 import Lite2
 from msdscore.encoders.mini.minilm import MiniLM
 
-WORDS, PICTURES, EPOCHS, ALL = 12_000, 4096, 12, 28_700
+WORDS, CLASSES, PICTURES, EPOCHS, ALL = 12_000, 80, 4096, 12, 28_700
 
 
 class Images:
@@ -59,11 +66,12 @@ class Texts:
         self.device, self.network = device, MiniLM().eval().requires_grad_(False).to(device)
 
     @torch.no_grad()
-    def read(self, ids, mask, content):
+    def read(self, ids, mask, places, kept):
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             states = self.network(ids, mask)
         pooled = (states[-1].float() * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
-        local = Points(torch.cat([states[level] for level in (0, 1, 2, 6)], dim=-1), content)
+        index = places.unsqueeze(-1).expand(-1, -1, states[0].shape[2])
+        local = Points(torch.cat([states[level].gather(1, index) for level in (0, 1, 2, 6)], dim=-1), kept)
         return Features(local, Points(torch.cat([states[2], states[6]], dim=-1), mask), pooled, ())
 
 
@@ -80,9 +88,9 @@ def make_batches(recipe, device):
     chance = np.random.default_rng(0)
     towers = Images(device), Texts(device)
     shapes = {"captions": (5, 12), "machine": (1, 12), "joined": (1, 36), "short": (2, 8), "long": (2, 60)}
-    pools = {kind: TextPool(make_pool(chance, PICTURES, *shape), towers[1]) for kind, shape in shapes.items()} | {
-        "negatives": TextPool(make_pool(chance, 5 * PICTURES, 2, 12), towers[1])
-    }
+    sizes = {kind: (PICTURES, *shape) for kind, shape in shapes.items()}
+    sizes |= {"negatives": (5 * PICTURES, 2, 12), "classes": (CLASSES, 5, 4)}
+    pools = {kind: TextPool(make_pool(chance, *size), towers[1]) for kind, size in sizes.items()}
     pixels = torch.from_numpy(chance.integers(0, 255, (PICTURES, 224, 224, 3), dtype=np.uint8)).to(device)
     return ResidentBatches(
         recipe=recipe,
@@ -94,13 +102,15 @@ def make_batches(recipe, device):
         references=torch.randn(PICTURES, 384, device=device),
         train=torch.arange(PICTURES, device=device),
         near=chance.integers(0, PICTURES, (PICTURES, 40)),
+        objects=torch.rand(PICTURES, CLASSES, device=device) < 0.04,
+        annotated=torch.ones(PICTURES, dtype=torch.bool, device=device),
         bad={},
     )
 
 
 def run(recipe, batches, device, steps, *, fixed_order):
     """Train some steps; gives seconds per step without the first three, and the weights."""
-    aligner = seeded_aligner(recipe, SideDims(1752, 1752), SideDims(1536, 768, 384), words=WORDS)
+    aligner = seeded_aligner(recipe, SideDims(1752, 1752), SideDims(1536, 768, 384), labelled=Labelled(WORDS, CLASSES))
     image = batches.towers[0]
     aligner.trunk = TunedTrunk(image.network, recipe.train.tune, grid=image.grid) if recipe.train.tune else None
     aligner.to(device).train()

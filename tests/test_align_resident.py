@@ -1,6 +1,7 @@
 """Resident training: words, texts and pictures on the device, and runs that repeat and resume bit for bit."""
 
 import json
+import shutil
 from dataclasses import replace
 from random import Random
 
@@ -11,20 +12,22 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from align_data import draw, source, things
-from msdscore.align.aligner import seeded_aligner
+from msdscore.align.aligner import Labelled, seeded_aligner
 from msdscore.align.data.formats import open_pairs
 from msdscore.align.data.lexicon import build_lexicon, read_classes
 from msdscore.align.data.pairs import Pair, Pairs
 from msdscore.align.data.phrases import PhraseMaker, similar_pictures
 from msdscore.align.evaluate import evaluate
 from msdscore.align.export import export
-from msdscore.align.losses.evidence import Odds, densities, evidence_loss, omission_loss
+from msdscore.align.losses.evidence import Odds, densities, evidence_loss, objects_loss, omission_loss
 from msdscore.align.recipe import SampleSpec
 from msdscore.align.recipe_file import load_recipe
+from msdscore.align.resident.batches import open_resident
 from msdscore.align.resident.pictures import ResidentPictures, decode
 from msdscore.align.resident.prepare import is_held_out
-from msdscore.align.resident.sampling import grouped_order
+from msdscore.align.resident.sampling import grouped_order, nearest
 from msdscore.align.resident.texts import NO_WORD, FlatTexts, TextPool
+from msdscore.align.resident.towers import device_towers
 from msdscore.align.resident.trunk import TunedTrunk
 from msdscore.align.resident.words import ABSENT, PRESENT, UNSURE, held_words, word_facts, word_labels
 from msdscore.align.run.checkpoint import read_run
@@ -67,6 +70,13 @@ def test_rows_are_padded_and_marked_and_cut():
     assert found.ids.tolist() == [[1, 18, 2, 0], [1, 15, 16, 2], [1, 2, 0, 0]]
     assert found.words.tolist() == [[NO_WORD, 8, NO_WORD, NO_WORD], [NO_WORD, 5, 6, NO_WORD], [NO_WORD] * 4]
     assert found.mask.sum(dim=1).tolist() == [3, 4, 2]
+
+
+def test_an_empty_pool_gives_empty_rows():
+    empty = pool([], [])
+    assert empty.pick(torch.tensor([0, 1]), torch.tensor([0.1, 0.9])).tolist() == [-1, -1]
+    assert empty.rows(torch.tensor([-1, -1]), 3).mask.sum(dim=1).tolist() == [2, 2]
+    assert pool().rows(torch.zeros(0, dtype=torch.int64), 3).ids.shape == (0, 5)
 
 
 def test_every_owner_gets_one_of_its_own_texts_or_none():
@@ -143,10 +153,22 @@ def test_groups_hold_neighbours_and_every_picture_comes_once():
     near = np.array(
         [[(item ^ 1), *[other for other in range(8) if other not in (item, item ^ 1)]] for item in range(8)]
     )
-    order = grouped_order(near[:, :1], group=2, seed=0, epoch=3)
+    places = np.arange(8)
+    order = grouped_order(near[:, :1], places, group=2, seed=0, epoch=3)
     assert sorted(order.tolist()) == list(range(8))
     assert all(first ^ 1 == second for first, second in order.reshape(-1, 2))
-    assert order.tolist() != grouped_order(near[:, :1], group=2, seed=0, epoch=4).tolist()
+    assert order.tolist() != grouped_order(near[:, :1], places, group=2, seed=0, epoch=4).tolist()
+
+
+def test_a_picture_that_comes_twice_is_never_twice_in_a_group():
+    items = np.array([0, 1, 2, 3, 0, 1])
+    references = unit(torch.randn(4, 5, generator=torch.Generator().manual_seed(0)))
+    near = nearest(references[torch.from_numpy(items)], torch.from_numpy(items))
+    assert all(items[other] != items[place] for place in range(6) for other in near[place][:4])
+    for epoch in range(20):
+        order = grouped_order(near, items, group=2, seed=0, epoch=epoch)
+        assert sorted(order.tolist()) == list(range(6))
+        assert sum(first == second for first, second in items[order].reshape(-1, 2)) <= 1  # what is left over may be
 
 
 def test_pictures_are_held_out_by_name_alone():
@@ -219,6 +241,17 @@ def test_evidence_is_lost_by_present_and_absent_words_alike():
     assert float(many) == pytest.approx(wanted, abs=1e-6)
 
 
+def test_classes_are_judged_where_objects_are_known_and_hard_absent_ones_count_most():
+    odds = Odds(torch.tensor(1.0), torch.tensor(0.0), torch.zeros(2))
+    evidence = torch.tensor([[3.0, -2.0, 9.0], [1.0, -1.0, 9.0]])
+    shown = torch.tensor([[True, False, False], [False, False, False]])
+    found = objects_loss(evidence, shown, torch.tensor([True, True, False]), odds)
+    absent = np.array([-2.0, 1.0, -1.0])
+    weights = 1 / (1 + np.exp(-absent))
+    wanted = (np.log1p(np.exp(-3.0)) + (np.log1p(np.exp(absent)) * weights).sum() / weights.sum()) / 2
+    assert float(found) == pytest.approx(wanted, abs=1e-6)
+
+
 def test_second_captions_of_the_own_picture_cost_less_than_those_of_its_neighbour():
     things = torch.eye(4, dtype=torch.float64)
     # Each picture shows two things, and its captions name one each; then the second captions change places.
@@ -242,11 +275,12 @@ SMALL = [
     "train.log_every=1",
     "train.keep=9",
     "sample.group=2",
-    "sample.stored=48",
+    "sample.stored=32",
     "sample.held_out=0",
-    "image.size=96",
+    "image.size=64",
     "loss.omission=0.5",
-    "train.tune=0",
+    "train.tune=1",
+    "train.tune_lr=1e-3",
 ]
 
 
@@ -272,38 +306,46 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_resident_run_repeats_and_resumes_bit_for_bit(rows, tmp_path):
-    recipe = load_recipe("mini", changes=SMALL)
-    report = train(recipe, rows, tmp_path / "one", options=replace(CPU, cache=str(tmp_path / "cache")))
+@pytest.fixture(scope="module")
+def run(rows, tmp_path_factory):
+    """A run of four steps that trains the last stage of the image network too."""
+    folder = tmp_path_factory.mktemp("resident")
+    options = replace(CPU, cache=str(folder / "cache"))
+    report = train(load_recipe("mini", changes=SMALL), rows, folder / "run", options=options)
     assert (report.step, report.pairs, report.bad_pictures) == (4, 8, 0)
-    assert len(list((tmp_path / "cache").glob("texts-*.npz"))) == 1
-    # Stopped after two steps: the rest is made again from the checkpoint, texts from the cache.
-    folder = tmp_path / "two"
-    train(recipe, rows, folder, options=CPU)
-    assert same(weights(folder, 4), weights(tmp_path / "one", 4))
-    for path in (folder / "checkpoints").glob("step-00000004/*"):
-        path.unlink()
-    (folder / "checkpoints" / "step-00000004").rmdir()
-    train(recipe, rows, folder, options=replace(CPU, resume=True, cache=str(tmp_path / "cache")))
-    assert same(weights(folder, 4), weights(tmp_path / "one", 4))
-    other = load_recipe("mini", changes=[*SMALL, "seed=1"])
-    train(other, rows, tmp_path / "other", options=CPU)
-    assert not same(weights(tmp_path / "other", 4), weights(folder, 4))
+    return folder / "run"
 
 
-def test_a_tuned_image_network_is_trained_resumed_judged_and_exported(rows, tmp_path):
-    recipe = load_recipe("mini", changes=[*SMALL, "train.tune=1", "train.tune_lr=1e-3"])
-    run = tmp_path / "run"
-    train(recipe, rows, run, val=rows, options=CPU)
-    last = weights(run, 4)
-    for path in (run / "checkpoints").glob("step-00000004/*"):
-        path.unlink()
-    (run / "checkpoints" / "step-00000004").rmdir()
-    train(recipe, rows, run, val=rows, options=replace(CPU, resume=True))
-    assert same(weights(run, 4), last)
+def test_a_resident_run_resumes_bit_for_bit(run, rows, tmp_path):
+    """Stopped after two steps, the rest is made again from the checkpoint; texts come from the cache."""
+    again = shutil.copytree(run, tmp_path / "run")
+    shutil.rmtree(again / "checkpoints" / "step-00000004")
+    cache = run.with_name("cache")
+    assert len(list(cache.glob("texts-*.npz"))) == 1
+    train(load_recipe("mini", changes=SMALL), rows, again, options=replace(CPU, resume=True, cache=str(cache)))
+    assert same(weights(again, 4), weights(run, 4))
+    assert not same(weights(run, 2), weights(run, 4))
+
+
+def test_batches_depend_on_the_seed_and_their_number_alone(run, rows):
+    def batches(seed):
+        recipe = load_recipe("mini", changes=[*SMALL, f"seed={seed}"])
+        towers = device_towers(*open_towers(recipe, torch.device("cpu")))
+        return open_resident(recipe, open_pairs(rows), towers, workers=1, cache=run.with_name("cache"))
+
+    one = batches(0)
+    second = list(one.batches(0, 2))[1]
+    (alone,) = one.batches(1, 2)
+    (other,) = batches(1).batches(1, 2)
+    assert torch.equal(second.pixels, alone.pixels)
+    assert torch.equal(second.texts.local.vectors, alone.texts.local.vectors)
+    assert not torch.equal(second.pixels, other.pixels)
+
+
+def test_a_tuned_image_network_is_judged_and_exported(run, rows, tmp_path):
     found = read_run(run)
     assert {name.split(".")[0] for name in found.trunk} == {"stages", "head"}
-    frozen = open_towers(recipe, torch.device("cpu"))
+    frozen = open_towers(found.recipe, torch.device("cpu"))
     before = frozen[0].network.state_dict()
     assert all(not torch.equal(value, before[name]) for name, value in found.trunk.items())
     encoder = load_encoder(str(export(run, tmp_path / "encoder", dtype="float32")), device="cpu")
@@ -313,8 +355,7 @@ def test_a_tuned_image_network_is_trained_resumed_judged_and_exported(rows, tmp_
     assert torch.allclose(encode_pictures(encoder, [picture]).points, wanted.points, atol=1e-5)
     plain = found.heads.project_images(frozen[0].features(prepare_all(tower, [picture])))
     assert not torch.allclose(plain.points, wanted.points, atol=1e-4)
-    judged = evaluate(run, rows, device="cpu")
-    assert judged.step == found.step
+    assert evaluate(run, rows, device="cpu").step == found.step
 
 
 def test_a_tuned_network_starts_as_the_frozen_one():
@@ -337,8 +378,9 @@ def test_data_gives_machine_captions_objects_and_names(rows):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("train.resident=false", r"loss.evidence and loss.omission need train.resident = true"),
+        ("train.resident=false", r"train.tune needs train.resident = true"),
         ("train.tune=8", r"train.tune must lie between 0 and 7 stages, got 8"),
+        ("loss.evidence=0", r"loss.objects shares the line of loss.evidence; set loss.evidence too"),
         ("sample.captions=1", r"train.resident shows two captions of each picture, got 1"),
         ("sample.group=3", r"train.batch 8 must be a multiple of sample.group 3"),
     ],
@@ -366,6 +408,6 @@ def test_words_have_zeros_only_where_evidence_is_trained():
 
     recipe = load_recipe("mini", changes=SMALL)
     dims = SideDims(8, 8), SideDims(8, 8, 8)
-    assert seeded_aligner(recipe, *dims, words=7).odds().word_zeros.shape == (7,)
+    assert seeded_aligner(recipe, *dims, labelled=Labelled(7, 3)).odds().word_zeros.shape == (7,)
     with pytest.raises(AssertionError):
-        seeded_aligner(load_recipe("mini", changes=[*SMALL, "loss.evidence=0"]), *dims, words=7).odds()
+        seeded_aligner(load_recipe("mini", changes=[*SMALL, "loss.evidence=0", "loss.objects=0"]), *dims).odds()

@@ -1,6 +1,7 @@
 """Everything that training changes (heads, learned temperatures, the visual prefix), its optimiser and its average."""
 
 import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,11 +20,22 @@ _STARTS = {"kl": 1.0, "support": 2.0, "evidence": 0.25, "omission": 4.0}
 _ZERO = 1.4  # start of the zero of log-odds, in their own unit
 
 
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """How many words and classes of objects have labels, and so a zero of their own."""
+
+    words: int = 0
+    classes: int = 0
+
+
+_NOTHING = Labelled()
+
+
 class Aligner(nn.Module):
     """Trainable parts of a run; the frozen towers and the frozen language model are not among them."""
 
     def __init__(
-        self, recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0, words: int = 0
+        self, recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0, labelled: Labelled = _NOTHING
     ) -> None:
         super().__init__()
         self._loss: LossSpec = recipe.loss
@@ -33,7 +45,8 @@ class Aligner(nn.Module):
             {name: nn.Parameter(torch.tensor(starts[name])) for name in SCALED if self._has(name)}
         )
         self.zero = nn.Parameter(torch.tensor(_ZERO)) if recipe.loss.evidence else None
-        self.word_zeros = nn.Parameter(torch.zeros(words)) if recipe.loss.evidence else None
+        self.word_zeros = nn.Parameter(torch.zeros(labelled.words)) if recipe.loss.evidence else None
+        self.class_zeros = nn.Parameter(torch.zeros(labelled.classes)) if recipe.loss.objects else None
         # Lines from similarity to graded relevance; they start as identity.
         lines = {"relevance": 1.0, "relevance_offset": 0.0} if recipe.loss.relevance else {}
         lines |= {"local_relevance": 1.0} if recipe.loss.local_relevance else {}
@@ -51,6 +64,12 @@ class Aligner(nn.Module):
             raise AssertionError("log-odds without the loss of evidence")
         return Odds(self.scale("evidence"), self.zero, self.word_zeros)
 
+    def class_odds(self) -> Odds:
+        """The same line for the names of classes."""
+        if self.class_zeros is None:
+            raise AssertionError("log-odds of classes without the loss of objects")
+        return replace(self.odds(), word_zeros=self.class_zeros)
+
     @torch.no_grad()
     def limit_scales(self) -> None:
         """Keep temperatures within the recipe's limit; the value moves, so that its gradient never dies."""
@@ -63,12 +82,12 @@ class Aligner(nn.Module):
 
 
 def seeded_aligner(
-    recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0, words: int = 0
+    recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0, labelled: Labelled = _NOTHING
 ) -> Aligner:
     """Fresh trainable parts whose start depends on the recipe's seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return Aligner(recipe, image, text, language_width=language_width, words=words)
+        return Aligner(recipe, image, text, language_width=language_width, labelled=labelled)
 
 
 def learning_rate(step: int, *, steps: int, spec: TrainSpec) -> float:

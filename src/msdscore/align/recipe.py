@@ -21,9 +21,10 @@ TERMS = (
     "bias",
     "support",
     "evidence",
+    "objects",
     "omission",
 )
-RESIDENT_TERMS = ("evidence", "omission")  # need word labels, which only a resident run has
+RESIDENT_TERMS = ("evidence", "objects", "omission")  # need word labels, which only a resident run has
 RULES = ("rules", "supplied", "both")
 STOPS = ("cosine", "local")
 STAGES = 7  # of the image network of mini
@@ -51,6 +52,7 @@ class LossSpec:
     bias: float = 0.0  # the margin over hard negatives that the text has without its picture
     support: float = 0.0  # InfoNCE on calibrated support: log density, less its mean over the pictures
     evidence: float = 0.0  # log-odds of present against absent words, by calibrated evidence
+    objects: float = 0.0  # log-odds of the names of annotated classes, present against absent in every picture
     omission: float = 0.0  # a second true caption covers more, a false one does not
     shrink: float = 1e-3  # holds the zero of each word near that of all words
     temperature: float = 0.07  # start of the learned temperatures
@@ -211,7 +213,7 @@ class Recipe:
         elif self.train.tune:
             raise ConfigError("train.tune needs train.resident = true: frozen features cannot be trained")
         elif any(getattr(self.loss, name) for name in RESIDENT_TERMS):
-            raise ConfigError(f"loss.{' and loss.'.join(RESIDENT_TERMS)} need train.resident = true")
+            raise ConfigError(f"loss.{', loss.'.join(RESIDENT_TERMS)} need train.resident = true")
         if self.heads.pool == "model" and (self.image.kind, self.text.kind) != ("encoder", "encoder"):
             raise ConfigError("heads.pool 'model' needs two towers of kind 'encoder'; use 'mean' or 'own'")
 
@@ -220,6 +222,8 @@ class Recipe:
             raise ConfigError("train.resident has no reconstruction; set loss.reconstruction=0 or train.resident=false")
         if self.train.tune > STAGES:
             raise ConfigError(f"train.tune must lie between 0 and {STAGES} stages, got {self.train.tune}")
+        if self.loss.objects and not self.loss.evidence:
+            raise ConfigError("loss.objects shares the line of loss.evidence; set loss.evidence too")
         if self.sample.captions != 2:
             raise ConfigError(f"train.resident shows two captions of each picture, got {self.sample.captions}")
         if self.train.batch % self.sample.group:

@@ -23,6 +23,7 @@ CAPTIONS = ("captions", *CAPTION_NAMES, "sentences")
 NEGATIVES = ("negatives", "negative_caption", "negative_captions", "hard_negatives")
 MACHINE = ("machine", "machine_captions")
 OBJECTS = ("objects",)
+TIMES = "times"
 _TEXT_ENDINGS = ("txt", "caption")
 FORMATS = ("llava", "coco", "rows", "table", "shards")
 
@@ -147,7 +148,7 @@ def read_table(path: Path, store: PictureStore) -> Iterator[Found]:
         names = file.schema_arrow.names
         image = next((name for name in IMAGE_NAMES if name in names), None)
         inside = image is not None and not pa.types.is_string(file.schema_arrow.field(image).type)
-        known = (*CAPTIONS, *NEGATIVES, *MACHINE, *OBJECTS)
+        known = (*CAPTIONS, *NEGATIVES, *MACHINE, *OBJECTS, TIMES)
         wanted = [name for name in names if name in known or (name == image and not inside)]
         groups = (file.read_row_group(group, columns=wanted) for group in range(file.metadata.num_row_groups))
         for row, values in enumerate(values for group in groups for values in group.to_pylist()):
@@ -211,7 +212,13 @@ def _row(values: Mapping[str, Any], store: PictureStore, source: str, *, stored:
         for names in (CAPTIONS, NEGATIVES, MACHINE)
     )
     picture = stored or store.find(str(name))
-    return checked(Pair(picture, captions, negatives, machine, _objects(values), str(name or "")))
+    return checked(Pair(picture, captions, negatives, machine, _objects(values), str(name or ""), _times(values)))
+
+
+def _times(values: Mapping[str, Any]) -> int:
+    """How often an epoch shows the picture; once where the row does not say."""
+    found = values.get(TIMES)
+    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 1
 
 
 def _objects(values: Mapping[str, Any]) -> tuple[str, ...] | None:

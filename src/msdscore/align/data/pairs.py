@@ -26,6 +26,7 @@ class Pair:
     machine: tuple[str, ...] = ()  # captions by a model: likely, not sure
     objects: tuple[str, ...] | None = None  # names of annotated classes; None: not annotated
     name: str = ""  # of the picture, as its row gives it
+    times: int = 1  # how often an epoch of a resident run shows it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ def _join(first: Pair | None, second: Pair) -> Pair:
         _all(first.machine, second.machine),
         _all(*known) if known else None,
         first.name or second.name,
+        max(first.times, second.times),
     )
 
 

@@ -43,6 +43,7 @@ _FRAMES = ("a photo of ", "there is ", "a picture of ", "a close up of ", "an im
 _QUALITIES = tuple(
     word for name, words in CLASSES.items() if KINDS[name] == "attribute" and name != "numbers" for word in words
 )
+CLASS_FRAMES = ("a {}", "there is a {}", "a photo of a {}", "{}", "the scene contains a {}.")
 _TRIES = 40  # draws of a false noun before it is given up
 
 

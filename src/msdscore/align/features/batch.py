@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.align.data.pairs import Pairs
@@ -36,6 +36,15 @@ class MadeTexts:
 
 
 @dataclass(frozen=True, slots=True)
+class ClassTexts:
+    """Names of all classes of objects, and which of them the pictures of a batch show; only the names are local."""
+
+    texts: Features
+    objects: Bool[Tensor, "batch classes"]
+    annotated: Bool[Tensor, " batch"]
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known of every word in every picture of a batch; similar pictures lie side by side in groups."""
 
@@ -43,6 +52,7 @@ class Evidence:
     counts: Float[Tensor, " words"]  # pictures that hold each word
     made: tuple[MadeTexts, ...]
     negative_words: Int[Tensor, "negatives points"]
+    classes: ClassTexts
     group: int
 
 

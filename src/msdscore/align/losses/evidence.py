@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -55,6 +55,21 @@ def evidence_loss(
     logits = odds.slope * evidence - odds.zero - odds.word_zeros[words].unsqueeze(1)
     shares = weights * ((counts[words] + _PRIOR) ** -_RARE).unsqueeze(1)
     present, absent = shares * (labels == 1), shares * (labels == 0)
+    lost = (softplus(-logits) * present).sum() / present.sum().clamp_min(1e-6)
+    return (lost + (softplus(logits) * absent).sum() / absent.sum().clamp_min(1e-6)) / 2
+
+
+def objects_loss(
+    evidence: Float[Tensor, "classes batch"],
+    shown: Bool[Tensor, "classes batch"],
+    known: Bool[Tensor, " batch"],
+    odds: Odds,
+) -> Scalar:
+    """Balanced logistic loss of classes where objects are known; absent ones that look present count most."""
+    logits = odds.slope * evidence - odds.zero - odds.word_zeros.unsqueeze(1)
+    present = (shown & known).to(logits.dtype)
+    present = present * (present.sum(dim=1, keepdim=True) + 1) ** -0.5
+    absent = (~shown & known) * logits.detach().sigmoid()
     lost = (softplus(-logits) * present).sum() / present.sum().clamp_min(1e-6)
     return (lost + (softplus(logits) * absent).sum() / absent.sum().clamp_min(1e-6)) / 2
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from msdscore.align.aligner import Aligner
 from msdscore.align.features.batch import Evidence, TrainingBatch
-from msdscore.align.losses.evidence import Odds, densities, evidence_loss, group_columns, omission_loss
+from msdscore.align.losses.evidence import Odds, densities, evidence_loss, group_columns, objects_loss, omission_loss
 from msdscore.align.losses.reconstruction import FrozenLanguageModel
 from msdscore.align.losses.terms import (
     Gaps,
@@ -155,7 +155,21 @@ def _density_terms(
             terms["support"] = info_nce(whole * aligner.scale("support"), excluded)
         if loss.evidence:
             terms["evidence"] = _evidence_term(aligner, table, mixtures, batch, setting)
+        if loss.objects:
+            terms["objects"] = _objects_term(aligner, mixtures, batch, setting)
     return terms
+
+
+def _objects_term(aligner: Aligner, mixtures: Mixture, batch: TrainingBatch, setting: Setting) -> Float[Tensor, ""]:
+    """Names of classes in all pictures of the batch: their evidence is the mean over the tokens of the name."""
+    if batch.evidence is None:
+        raise AssertionError("the loss of objects without labels")
+    known, local = batch.evidence.classes, batch.evidence.classes.texts.local
+    with _autocast(batch, setting):
+        vectors = unit(aligner.heads.text(local.vectors, local.mask)[local.mask].float())
+    table = densities(vectors, mixtures)
+    evidence = caption_table(table - table.mean(dim=1, keepdim=True), local.mask).mT
+    return objects_loss(evidence, known.objects.mT, known.annotated, aligner.class_odds())
 
 
 def _evidence_term(

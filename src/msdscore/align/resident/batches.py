@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.align.data.pairs import Pairs
-from msdscore.align.features.batch import Evidence, Graded, MadeTexts, TrainingBatch, sentence_vectors
+from msdscore.align.features.batch import ClassTexts, Evidence, Graded, MadeTexts, TrainingBatch, sentence_vectors
 from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import draw
 from msdscore.align.resident.pictures import ResidentPictures, Tell, decode
@@ -38,14 +38,21 @@ class ResidentBatches:
     labels: Labels
     counts: Float[Tensor, " words"]  # pictures that hold each word
     references: Float[Tensor, "pictures dim"]
-    train: Int[Tensor, " items"]  # numbers of the pictures that are trained on
-    near: npt.NDArray[np.int64]  # among them, nearest first
+    train: Int[Tensor, " places"]  # the picture at every place of an epoch
+    near: npt.NDArray[np.int64]  # places in `train`, nearest first
+    objects: Bool[Tensor, "pictures classes"]
+    annotated: Bool[Tensor, " pictures"]  # whose objects are known
     bad: Mapping[int, str]
 
     @property
     def per_epoch(self) -> int:
         """Batches in an epoch."""
         return len(self.train) // self.recipe.train.batch
+
+    @property
+    def classes(self) -> int:
+        """Classes of objects that have labels."""
+        return self.objects.shape[1]
 
     @property
     def words(self) -> int:
@@ -66,7 +73,7 @@ class ResidentBatches:
         seed, group = self.recipe.seed, self.recipe.sample.group
         if group == 1:
             return np.random.default_rng([seed, epoch]).permutation(len(self.train))
-        order = grouped_order(self.near, group=group, seed=seed, epoch=epoch)
+        order = grouped_order(self.near, self.train.cpu().numpy(), group=group, seed=seed, epoch=epoch)
         # Pictures that filled no group: some are shown again, so that every epoch has as many batches.
         return np.resize(order, self.per_epoch * self.recipe.train.batch)
 
@@ -76,29 +83,30 @@ class ResidentBatches:
         generator = torch.Generator(items.device).manual_seed(draw(self.recipe.seed, "batch", number))
         pixels = self.pictures.views(items, spec, size=image.side, generator=generator)
         drawn = step_texts(self.pools, items, spec, generator=generator)
-        texts = self._read(drawn.captions)
-        negatives = self._read(drawn.negative) if len(drawn.negative_owner) else None
+        texts, token_words = self._read(drawn.captions)
+        negatives, negative_words = self._read(drawn.negative)
         made = tuple(
-            MadeTexts(self._read(rows), rows.words.long(), owner)
+            MadeTexts(*self._read(rows), owner)
             for rows, owner in ((drawn.short, drawn.short_owner), (drawn.long, drawn.long_owner))
         )
-        evidence = Evidence(self.labels[items], self.counts, made, drawn.negative.words.long(), spec.group)
+        classes = ClassTexts(self._read(drawn.classes)[0], self.objects[items], self.annotated[items])
+        evidence = Evidence(self.labels[items], self.counts, made, negative_words, classes, spec.group)
         return TrainingBatch(
             images=None if self.recipe.train.tune else image.see(pixels),
             pixels=pixels if self.recipe.train.tune else None,
             texts=texts,
-            negatives=negatives,
+            negatives=negatives if len(drawn.negative_owner) else None,
             negative_owner=drawn.negative_owner,
             captions=(),
             items=items,
-            token_words=drawn.captions.words.long(),
+            token_words=token_words,
             picture_words=items.new_zeros(len(items), 0),
             graded=Graded(sentence_vectors(texts), self.references[items]),
             evidence=evidence,
         )
 
-    def _read(self, rows: TokenRows) -> Features:
-        return self.towers[1].read(rows.ids, rows.mask, rows.content)
+    def _read(self, rows: TokenRows) -> tuple[Features, Int[Tensor, "texts kept"]]:
+        return read_rows(self.towers[1], rows)
 
 
 def open_resident(
@@ -119,12 +127,13 @@ def open_resident(
     pairs = train_pairs(pairs, recipe.sample)
     prepared = prepare_texts(pairs, recipe, text, cache=cache)
     decoded = decode(pairs, side=recipe.sample.stored or image.side, workers=workers, tell=tell)
-    train = [item for item in range(len(pairs)) if item not in decoded.bad]
+    times = [0 if item in decoded.bad else pair.times for item, pair in enumerate(pairs.items)]
+    train = np.repeat(np.arange(len(pairs)), times)
     if len(train) < recipe.train.batch:
         raise ConfigError(f"train.batch is {recipe.train.batch} but there are only {len(train)} pairs; make it smaller")
     pools = _pools(prepared, text)
     device = text.device
-    references, numbers = _references(pools.captions, text, len(pairs)), torch.tensor(train, device=device)
+    references, numbers = _references(pools.captions, text, len(pairs)), torch.from_numpy(train).to(device)
     words = len(prepared.facts.counts)
     alike = alike_words(pools.captions, text.embeddings, words=words, limit=recipe.sample.alike)
     return ResidentBatches(
@@ -138,9 +147,18 @@ def open_resident(
         counts=torch.from_numpy(prepared.facts.counts).to(device).float(),
         references=references,
         train=numbers,
-        near=nearest(references[numbers]),
+        near=nearest(references[numbers], numbers),
+        objects=torch.from_numpy(prepared.facts.objects).to(device),
+        annotated=torch.from_numpy(prepared.facts.annotated).to(device),
         bad=decoded.bad,
     )
+
+
+def read_rows(tower: DeviceTexts, rows: TokenRows) -> tuple[Features, Int[Tensor, "texts kept"]]:
+    """Features of some texts, and the number of the word of every token on their local path."""
+    short = rows.trimmed()
+    content = short.content_places()
+    return tower.read(short.ids, short.mask, content.places, content.mask), content.words
 
 
 def _pools(prepared: PreparedTexts, tower: DeviceTexts) -> Pools:
@@ -152,8 +170,7 @@ def _references(captions: TextPool, tower: DeviceTexts, pictures: int) -> Float[
     """The mean sentence vector of all captions of every picture."""
     parts = []
     for index in torch.arange(len(captions), device=tower.device).split(_READ):
-        rows = captions.rows(index, _WIDTH)
-        parts.append(sentence_vectors(tower.read(rows.ids, rows.mask, rows.content)))
+        parts.append(sentence_vectors(read_rows(tower, captions.rows(index, _WIDTH))[0]))
     vectors = torch.cat(parts)
     sums = vectors.new_zeros(pictures, vectors.shape[1]).index_add(0, captions.owners, vectors)
     return sums / captions.counts.clamp_min(1).unsqueeze(1)

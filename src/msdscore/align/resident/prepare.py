@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.align.data.lexicon import Lexicon, build_lexicon, read_classes
-from msdscore.align.data.negatives import all_words, class_weights, make_negatives
+from msdscore.align.data.lexicon import Lexicon, build_lexicon, read_classes, words_of
+from msdscore.align.data.negatives import all_words, class_weights, make_negatives, stem
 from msdscore.align.data.pairs import Pair, Pairs, picture_name
-from msdscore.align.data.phrases import PhraseMaker, similar_pictures
+from msdscore.align.data.phrases import CLASS_FRAMES, PhraseMaker, similar_pictures
 from msdscore.align.data.views import says_side
 from msdscore.align.recipe import Recipe, SampleSpec
 from msdscore.align.repeatable import stream
-from msdscore.align.resident.texts import FlatTexts, flatten
+from msdscore.align.resident.texts import NO_WORD, FlatTexts, flatten
 from msdscore.align.resident.towers import DeviceTexts
 from msdscore.align.resident.words import WordFacts, word_facts
 from msdscore.io.atomic import replacing
 
-KINDS = ("captions", "machine", "joined", "short", "long", "negatives")
-_RULES = 1  # raise when texts by rule change, so that old files are not taken
+KINDS = ("captions", "machine", "joined", "short", "long", "negatives", "classes")
+_RULES = 2  # raise when texts by rule change, so that old files are not taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,20 @@ def _make(pairs: Pairs, recipe: Recipe, tower: DeviceTexts) -> PreparedTexts:
         "machine": [pair.machine for pair in pairs.items],
         **made,
     }
-    texts = {kind: flatten(owned[kind], tower, lexicon.number) for kind in KINDS}
+    texts = {kind: flatten(own, tower, lexicon.number) for kind, own in owned.items()}
+    texts["classes"] = _framed_classes(lexicon, tower)
     sided = np.array([says_side(pair.captions) for pair in pairs.items], dtype=np.bool_)
     return PreparedTexts(texts, word_facts(pairs, lexicon), sided)
+
+
+def _framed_classes(lexicon: Lexicon, tower: DeviceTexts) -> FlatTexts:
+    """Every class in every frame; only the words of its own name count."""
+    owned = [[frame.format(name) for frame in CLASS_FRAMES] for name in lexicon.classes]
+    flat = flatten(owned, tower, lexicon.number)
+    named = [{lexicon.number.get(stem(word), NO_WORD) for word in words_of(name)} for name in lexicon.classes]
+    owner = np.repeat(np.repeat(np.arange(len(owned)), flat.counts), flat.sizes)
+    own = [word if word in named[place] else NO_WORD for word, place in zip(flat.words, owner, strict=True)]
+    return replace(flat, words=np.array(own, dtype=np.int32))
 
 
 def _made_texts(pairs: Sequence[Pair], lexicon: Lexicon, spec: SampleSpec) -> dict[str, list[tuple[str, ...]]]:

@@ -14,47 +14,53 @@ from msdscore.core.sphere import unit
 
 _NEAR = 40  # pictures among which the members of a group are drawn
 _ROWS = 2048  # pictures compared with all others at once
-_SHORT, _JOINED, _LONG = 40, 62, 96  # tokens kept of captions, of joined captions, of paragraphs
+_NAME = 12  # tokens kept of the name of a class in its frame
+_SHORT, _JOINED, _LONG = 32, 62, 80  # tokens kept of captions, of joined captions, of paragraphs
 
 
 @torch.no_grad()
-def nearest(references: Float[Tensor, "pictures dim"]) -> npt.NDArray[np.int64]:
-    """For each picture those whose captions mean the most alike, nearest first."""
+def nearest(references: Float[Tensor, "places dim"], items: Int[Tensor, " places"]) -> npt.NDArray[np.int64]:
+    """For each place of an epoch those whose captions mean the most alike, nearest first, never the same picture."""
     vectors, found = unit(references), []
     few = min(_NEAR, len(vectors) - 1)
     for part in torch.arange(len(vectors), device=vectors.device).split(_ROWS):
         alike = vectors[part] @ vectors.mT
-        alike[torch.arange(len(part), device=part.device), part] = -2.0
+        alike[items[part].unsqueeze(1) == items] = -2.0
         found.append(alike.topk(few, dim=1).indices)
     return torch.cat(found).cpu().numpy()
 
 
-def grouped_order(near: npt.NDArray[np.int64], *, group: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """All pictures of an epoch, `group` similar ones side by side; the few that fill no group wait.
+def grouped_order(
+    near: npt.NDArray[np.int64], items: npt.NDArray[np.int64], *, group: int, seed: int, epoch: int
+) -> npt.NDArray[np.int64]:
+    """All places of an epoch, `group` similar pictures side by side, none of them twice; the few left over wait.
+
+    `items[i]` is the picture at place i, which may have several.
 
     >>> near = np.array([[1, 2], [0, 3], [3, 0], [2, 1]])
-    >>> sorted(grouped_order(near, group=2, seed=0, epoch=0).tolist())
+    >>> sorted(grouped_order(near, np.arange(4), group=2, seed=0, epoch=0).tolist())
     [0, 1, 2, 3]
     """
     numbers = np.random.default_rng([seed, epoch])
-    count, used, groups = len(near), np.zeros(len(near), dtype=np.bool_), list[npt.NDArray[np.int64]]()
-    for item in numbers.permutation(count):
-        if used[item]:
+    used, groups = np.zeros(len(near), dtype=np.bool_), list[npt.NDArray[np.int64]]()
+    for place in numbers.permutation(len(near)):
+        if used[place]:
             continue
-        free = near[item][~used[near[item]]][: 3 * group]
+        free = near[place][~used[near[place]] & (items[near[place]] != items[place])]
+        free = free[np.sort(np.unique(items[free], return_index=True)[1])][: 3 * group]
         if len(free) < group - 1:
             continue
-        members = np.append(item, numbers.permutation(free)[: group - 1])
+        members = np.append(place, numbers.permutation(free)[: group - 1])
         used[members] = True
         groups.append(members)
     rest = numbers.permutation(np.flatnonzero(~used))
     groups += list(rest[: len(rest) // group * group].reshape(-1, group))
-    return np.concatenate([groups[place] for place in numbers.permutation(len(groups))])
+    return np.concatenate([groups[number] for number in numbers.permutation(len(groups))])
 
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """All texts of a run by kind; negatives belong to captions, the rest to pictures."""
+    """All texts of a run by kind; negatives belong to captions, names to classes, the rest to pictures."""
 
     captions: TextPool
     machine: TextPool
@@ -62,6 +68,7 @@ class Pools:
     short: TextPool
     long: TextPool
     negatives: TextPool
+    classes: TextPool  # names of object classes in frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,7 @@ class StepTexts:
     short_owner: Int[Tensor, " short"]  # the picture of each, by its place in the batch
     long: TokenRows
     long_owner: Int[Tensor, " long"]
+    classes: TokenRows  # every class in one frame
 
 
 def step_texts(
@@ -103,4 +111,12 @@ def step_texts(
         short_owner=places,
         long=pools.long.rows(pools.long.pick(items[::2], drawn[8, ::2]), _LONG),
         long_owner=places[::2],
+        classes=_framed(pools.classes, generator),
     )
+
+
+def _framed(classes: TextPool, generator: torch.Generator) -> TokenRows:
+    """Every class once, in a frame drawn for it."""
+    every = torch.arange(len(classes.counts), device=classes.counts.device)
+    drawn = torch.rand(len(every), generator=generator, device=every.device)
+    return classes.rows(classes.pick(every, drawn), _NAME)

@@ -56,6 +56,21 @@ class TokenRows:
         """True where a token belongs to a content word."""
         return self.words != NO_WORD
 
+    def trimmed(self) -> "TokenRows":
+        """The same rows without the columns that are padding in all of them."""
+        width = int(self.mask.sum(dim=1).max()) if len(self.mask) else 2
+        return TokenRows(self.ids[:, :width], self.words[:, :width], self.mask[:, :width])
+
+    def content_places(self) -> "ContentPlaces":
+        """Where the tokens of content words lie, in order."""
+        content = self.content
+        counts = content.sum(dim=1, keepdim=True)
+        width = int(counts.max()) if len(counts) else 0
+        places = content.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
+        real = torch.arange(width, device=places.device) < counts
+        words = torch.where(real, self.words.gather(1, places).long(), NO_WORD)
+        return ContentPlaces(places, real, words)
+
     def where(self, chosen: Bool[Tensor, " texts"], other: "TokenRows") -> "TokenRows":
         """The rows of `other` where they are chosen, own ones elsewhere; both must be of one width."""
         pick = chosen.unsqueeze(1)
@@ -66,19 +81,32 @@ class TokenRows:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ContentPlaces:
+    """Positions of content tokens, their mask, and the numbers of their words."""
+
+    places: Int[Tensor, "texts kept"]
+    mask: Bool[Tensor, "texts kept"]
+    words: Int[Tensor, "texts kept"]
+
+
 class TextPool:
     """Texts of one kind on a device, by owner."""
 
     def __init__(self, flat: FlatTexts, tower: DeviceTexts) -> None:
         device = tower.device
-        self._ids, self.words = (torch.from_numpy(values).to(device) for values in (flat.ids, flat.words))
-        self.sizes, self.counts = (torch.from_numpy(values).to(device).long() for values in (flat.sizes, flat.counts))
+        # One token and one text that nobody owns: then even a pool without texts can be asked for number -1.
+        self._ids, self.words, self.sizes = (
+            torch.from_numpy(np.append(values, filler)).to(device)
+            for values, filler in ((flat.ids, 0), (flat.words, NO_WORD), (flat.sizes.astype(np.int64), 0))
+        )
+        self.counts = torch.from_numpy(flat.counts).to(device).long()
         self._starts = self.sizes.cumsum(0) - self.sizes
         self.first = self.counts.cumsum(0) - self.counts
         self._marks = tower.marks
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.sizes) - 1
 
     @property
     def ids(self) -> Int[Tensor, " tokens"]:

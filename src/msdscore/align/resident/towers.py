@@ -58,9 +58,10 @@ class DeviceTexts(Protocol):
         self,
         ids: Int[Tensor, "texts positions"],
         mask: Bool[Tensor, "texts positions"],
-        content: Bool[Tensor, "texts positions"],
+        places: Int[Tensor, "texts kept"],
+        kept: Bool[Tensor, "texts kept"],
     ) -> Features:
-        """Raw features of texts; the local path has every position, and only content words are real there."""
+        """Raw features of texts; the local path has the given places alone."""
 
 
 def device_towers(image: ImageTower, text: TextTower) -> tuple[DeviceImages, DeviceTexts]:

@@ -28,6 +28,7 @@ class WordFacts:
     class_of: npt.NDArray[np.int32]  # the class that each word names; −1: none
     class_word: npt.NDArray[np.int32]  # the word that is each class's own name; −1: it has several words
     objects: npt.NDArray[np.bool_]  # [pictures, classes]: annotated there
+    annotated: npt.NDArray[np.bool_]  # pictures whose objects are known
 
 
 def word_facts(pairs: Pairs, lexicon: Lexicon) -> WordFacts:
@@ -41,15 +42,17 @@ def word_facts(pairs: Pairs, lexicon: Lexicon) -> WordFacts:
     own = [-1 if " " in name else lexicon.number.get(stem(name), -1) for name in lexicon.classes]
     class_of = [lexicon.class_of.get(word, -1) for word in lexicon.stems]
     counts, classes, words = (np.array(values, dtype=np.int32) for values in (lexicon.counts, class_of, own))
-    return WordFacts(counts, classes, words, objects)
+    annotated = np.array([pair.objects is not None for pair in pairs.items], dtype=np.bool_)
+    return WordFacts(counts, classes, words, objects, annotated)
 
 
 def held_words(captions: TextPool, pictures: int, words: int) -> Bool[Tensor, "pictures words"]:
     """Which words the captions of each picture hold."""
-    owner = captions.owners.repeat_interleave(captions.sizes)
-    real = captions.words >= 0
+    owner = captions.owners.repeat_interleave(captions.sizes[: len(captions)])
+    words_said = captions.words[: len(owner)]
+    real = words_said >= 0
     found = torch.zeros(pictures, words, dtype=torch.bool, device=owner.device)
-    found[owner[real], captions.words[real].long()] = True
+    found[owner[real], words_said[real].long()] = True
     return found
 
 

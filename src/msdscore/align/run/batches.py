@@ -37,6 +37,10 @@ class BatchSource(Protocol):
     def words(self) -> int:
         """Words that have labels; 0: none."""
 
+    @property
+    def classes(self) -> int:
+        """Classes of objects that have labels; 0: none."""
+
     def batches(self, start: int, stop: int) -> Generator[TrainingBatch, None, None]:
         """Batches by number, from `start` to before `stop`."""
 
@@ -65,6 +69,11 @@ class ReadBatches:
     @property
     def words(self) -> int:
         """No word has a label."""
+        return 0
+
+    @property
+    def classes(self) -> int:
+        """No class has a label."""
         return 0
 
     def batches(self, start: int, stop: int) -> Generator[TrainingBatch, None, None]:

@@ -157,15 +157,20 @@ class MiniLMTexts:
         self,
         ids: Int[Tensor, "texts positions"],
         mask: Bool[Tensor, "texts positions"],
-        content: Bool[Tensor, "texts positions"],
+        places: Int[Tensor, "texts kept"],
+        kept: Bool[Tensor, "texts kept"],
     ) -> Features:
-        """Features of token numbers on its device; on the local path only content words are real."""
+        """Features of token numbers on its device; the local path has the given places alone."""
         with _autocast(self._place):
             states = self._network(ids, mask)
         last, real = states[-1].float(), mask.unsqueeze(-1)
         pooled = (last * real).sum(dim=1) / real.sum(dim=1).clamp_min(1)
         whole = Points(_joined(states, self._spec.global_levels or self._spec.levels), mask) if self._whole else None
-        return Features(Points(_joined(states, self._spec.levels), content), whole, pooled, ())
+        local = [
+            take_level(states, level).gather(1, places.unsqueeze(-1).expand(-1, -1, last.shape[2]))
+            for level in self._spec.levels
+        ]
+        return Features(Points(torch.cat(local, dim=-1), kept), whole, pooled, ())
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
