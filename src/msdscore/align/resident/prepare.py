@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.align.data.lexicon import Lexicon, build_lexicon, read_classes, words_of
-from msdscore.align.data.negatives import all_words, class_weights, make_negatives, stem
+from msdscore.align.data.negatives import all_words, class_weights, make_negatives
 from msdscore.align.data.pairs import Pair, Pairs, picture_name
 from msdscore.align.data.phrases import CLASS_FRAMES, PhraseMaker, similar_pictures
 from msdscore.align.data.views import says_side
@@ -20,6 +20,7 @@ from msdscore.align.repeatable import stream
 from msdscore.align.resident.texts import NO_WORD, FlatTexts, flatten
 from msdscore.align.resident.towers import DeviceTexts
 from msdscore.align.resident.words import WordFacts, word_facts
+from msdscore.encoders.text.words import stem
 from msdscore.io.atomic import replacing
 
 KINDS = ("captions", "machine", "joined", "short", "long", "negatives", "classes")
