@@ -26,7 +26,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 setup: $(VENV)/ready
 
 demo: setup
-	$(BIN)/msdscore demo --output demo-out
+	$(BIN)/msdscore demo --output demo-out --overwrite
 
 test: setup
 	$(BIN)/python -m pytest

@@ -144,7 +144,7 @@ def test_pictures_that_came_as_bytes_are_found_in_the_file_that_was_scored(tmp_p
         score_rows(Scorer("toy").pipeline, source, scored)
     without = build(scored, tmp_path / "r.html", Wishes())
     assert "--rows with the file that was scored" in without.unseen[0]
-    made = build(scored, tmp_path / "r.html", Wishes(rows=tmp_path / "rows.parquet"), scorer=Scorer("toy"))
+    made = build(scored, tmp_path / "with.html", Wishes(rows=tmp_path / "rows.parquet"), scorer=Scorer("toy"))
     assert (made.explained, made.unseen) == (4, ())
 
 
@@ -199,8 +199,9 @@ def test_another_scorer_is_refused(scored, tmp_path):
 def test_names_and_folders_are_checked(scored, tmp_path):
     with pytest.raises(ConfigError, match=r"expected a name ending in \.html"):
         build(scored / "out.csv", tmp_path / "r.pdf", Wishes())
-    with pytest.raises(RunError, match=r"r.html: cannot be written \(No such file"):
-        build(scored / "out.csv", tmp_path / "none" / "r.html", Wishes())
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"r.html: cannot be written \(.*\); choose another name"):
+        build(scored / "out.csv", tmp_path / "file" / "r.html", Wishes())
     with pytest.raises(InputError, match="none: no such folder of pictures"):
         build(scored / "out.csv", tmp_path / "r.html", Wishes(images=tmp_path / "none"))
 

@@ -114,14 +114,14 @@ def test_banks_that_cannot_be_written_or_captioned_are_one_line(tmp_path):
     folder.mkdir()
     for number in range(2):
         picture(number).save(folder / f"{number}.png")
-    with pytest.raises(RunError, match=r"pictures: cannot be written \(.*\); choose another -o"):
+    with pytest.raises(RunError, match=r"pictures: cannot be written \(.*\); choose another name"):
         save_bank(bank_of(tiny_clip()), folder)
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     (tmp_path / "blank.txt").write_bytes(b"\n \n")
     for name, reason in (
-        ("none.txt", "expected captions in UTF-8, one a line, but it cannot be read"),
-        ("latin.txt", "expected captions in UTF-8, one a line, but it cannot be read"),
-        ("blank.txt", "expected captions, one a line, and it holds none"),
+        ("none.txt", "expected captions in UTF-8, one per line, got"),
+        ("latin.txt", "expected captions in UTF-8, one per line, got"),
+        ("blank.txt", "expected captions, one per line or in a column caption, and it holds none"),
     ):
         arguments = ["bank", str(folder), "-o", str(tmp_path / "b.safetensors"), "-e", "toy"]
         answer = CliRunner().invoke(app, [*arguments, "--captions", str(tmp_path / name)])

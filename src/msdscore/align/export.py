@@ -23,6 +23,7 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.table import MINI_FOLDER
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import replacing, write_bytes
+from msdscore.io.outputs.targets import refuse_existing
 from msdscore.scoring.bank import build_bank
 from msdscore.scoring.config import MSDConfig
 from msdscore.version import __version__
@@ -32,14 +33,21 @@ TRUNK = "trunk.safetensors"  # tuned tensors of the image network
 _FEWEST = 2  # background pictures
 
 
-def export(run: str | Path, folder: str | Path, *, dtype: str = "float16", background: Sequence[Image] = ()) -> Path:
+def export(
+    run: str | Path,
+    folder: str | Path,
+    *,
+    dtype: str = "float16",
+    background: Sequence[Image] = (),
+    overwrite: bool = False,
+) -> Path:
     """Write an aligned encoder: heads and a reference to the backbones with their hashes, no backbone inside.
 
     With background pictures, of which some hundred serve well, it brings its own bank and recommends the settings that
     `mini` does.
 
     Raises:
-        RunError: the run has no checkpoint, or the folder holds other files.
+        RunError: the run has no checkpoint, or the folder holds other files, or an encoder and no `overwrite`.
         ConfigError: the heads do not fit the dtype, or there are too few pictures.
     """
     if dtype not in _DTYPES:
@@ -49,6 +57,7 @@ def export(run: str | Path, folder: str | Path, *, dtype: str = "float16", backg
     source, target = Path(run), Path(folder)
     found = read_run(source)
     refuse_other_files(target)
+    refuse_existing([] if overwrite else [target / "config.json"])
     target.mkdir(parents=True, exist_ok=True)
     _save(found.heads.state_dict(), target / "model.safetensors", dtype)
     if found.trunk:

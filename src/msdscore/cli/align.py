@@ -86,6 +86,7 @@ def export(
         typer.Option(help="Folder of background pictures: the encoder brings its own bank."),
     ] = None,
     limit: Annotated[int, typer.Option(min=2, help="How many background pictures at most.")] = 128,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Write a run as an encoder that loads by its folder's name."""
     from msdscore.align.export import export as write
@@ -93,7 +94,7 @@ def export(
     from msdscore.io.images import open_image
 
     pictures = [] if background is None else [open_image(path) for path in spread_over(background, limit)]
-    made = write(run, folder, dtype=dtype, background=pictures)
+    made = write(run, folder, dtype=dtype, background=pictures, overwrite=overwrite)
     typer.echo(f"{made}: load it with --encoder {folder}")
 
 

@@ -19,12 +19,15 @@ def bank(
         Path, typer.Argument(help="Folder (with --pairs also Parquet) of background pictures, not to be judged.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The bank, a .safetensors file.")],
-    captions: Annotated[Path | None, typer.Option(help="Background captions, one a line, for coverage.")] = None,
+    captions: Annotated[
+        Path | None, typer.Option(help="Background captions for coverage: a text with one per line, or a file of rows.")
+    ] = None,
     pairs: Annotated[
         list[str],
         typer.Option(help="Rows of captioned pictures (image, captions), for calibration=evidence. Repeatable."),
     ] = [],  # noqa: B006, typer copies it
     limit: Annotated[int, typer.Option(min=2, help="How many background pictures at most.")] = 128,
+    overwrite: options.Overwrite = False,
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,
     change: options.Change = [],  # noqa: B006, typer copies it
@@ -39,13 +42,16 @@ def bank(
     With --pairs it also learns from captioned pictures how well each word can be judged, when a caption tells something
     about a picture, and the probability of a match.
     """
+    from msdscore.encoders.loading.banks import bank_bytes
     from msdscore.encoders.registry import load_encoder
     from msdscore.io.images import open_image
-    from msdscore.scoring.bank import build_bank, save_bank
+    from msdscore.io.outputs.targets import check_target, put
+    from msdscore.scoring.bank import build_bank
     from msdscore.scoring.calibrate import calibrated_bank
     from msdscore.scoring.config import MSDConfig
     from msdscore.scoring.pipeline import recommended_config
 
+    check_target(output, (".safetensors",), inputs=[captions, folder, *pairs])
     chosen = dict(map(options.setting, encoder_option))
     loaded = load_encoder(encoder, device=device, dtype=dtype, revision=revision, **chosen)
     config = recommended_config(loaded) if preset is None else MSDConfig.preset(preset)
@@ -56,8 +62,9 @@ def bank(
     else:
         config = config.changed(**changes)
         pictures = [open_image(path) for path in spread_over(folder, limit)]
-        built = build_bank(loaded, config, pictures, _lines(captions) if captions else [], batch_size=batch_size)
-    save_bank(built, output)
+        texts = _read_captions(captions) if captions else []
+        built = build_bank(loaded, config, pictures, texts, batch_size=batch_size)
+    put(output, bank_bytes(built.bank, encoder=built.encoder), overwrite=overwrite)
     typer.echo(f"bank {built.name} of {len(built.bank.images)} pictures for {built.encoder} -> {output}")
 
 
@@ -72,15 +79,28 @@ def _captioned(pictures: Path, rows: list[str]) -> "list[Captioned]":
     return [Captioned(open_image(picture_content(pair.picture)), pair.captions) for pair in found.items]
 
 
-def _lines(path: Path) -> list[str]:
-    """The lines of a text that are not blank."""
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: expected captions in UTF-8, one a line, but it cannot be read ({error})") from error
-    if not lines:
-        raise InputError(f"{path}: expected captions, one a line, and it holds none")
-    return lines
+def _read_captions(path: Path) -> list[str]:
+    """Captions of a file of rows, else the lines of a text; blank ones are none."""
+    from contextlib import ExitStack
+
+    from msdscore.io.inputs.columns import ColumnNames
+    from msdscore.io.inputs.formats import is_known, open_records
+
+    found: list[str] = []
+    if is_known(path):
+        with ExitStack() as stack:
+            for record in open_records(path, format=None, until=stack).read():
+                name = ColumnNames().caption_in(record.values)
+                found.append(str(record.values[name] or "") if name else "")
+    else:
+        try:
+            found = path.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: expected captions in UTF-8, one per line, got ({error})") from error
+    captions = [caption for caption in found if caption.strip()]
+    if not captions:
+        raise InputError(f"{path}: expected captions, one per line or in a column caption, and it holds none")
+    return captions
 
 
 def spread_over(folder: Path, limit: int) -> list[Path]:

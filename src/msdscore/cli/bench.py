@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.stopping import stoppable
 
 if TYPE_CHECKING:
     from msdscore.benchmarks.results.result import Result
 
 DEFAULT_METRICS = ["cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "length"]
-SOME_FAILED, STOPPED = 3, 130
+SOME_FAILED = 3
 
 
 def bench(
@@ -84,12 +85,8 @@ def _run(plan: Any, output: Path, pipeline: Any, overwrite: bool) -> "Result":
     from msdscore.benchmarks.run.runner import run_benchmark
     from msdscore.cli.progress import bar
 
-    try:
-        with bar(plan.name) as show:
-            return run_benchmark(plan, output / f"{plan.name}.json", pipeline, overwrite=overwrite, progress=show)
-    except KeyboardInterrupt:
-        typer.echo("stopped; finished parts are kept, and the same command goes on from there", err=True)
-        raise typer.Exit(STOPPED) from None
+    with stoppable(), bar(plan.name) as show:
+        return run_benchmark(plan, output / f"{plan.name}.json", pipeline, overwrite=overwrite, progress=show)
 
 
 def show_results(results: "list[Result]", *, as_json: bool) -> None:

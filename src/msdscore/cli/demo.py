@@ -12,6 +12,7 @@ def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the page and the figures.")] = Path(
         "demo-out"
     ),
+    overwrite: options.Overwrite = False,
     encoder: options.Encoder = "mini",
     json: options.Json = False,
 ) -> None:
@@ -23,7 +24,7 @@ def demo(
     from msdscore.scorer import Scorer
 
     shown = show(Scorer(encoder))
-    page = write(shown, output)
+    page = write(shown, output, overwrite=overwrite)
     if json:
         rows = [
             {"photograph": one.photograph.name, "kind": kind, "caption": item.score.caption, **item.score.row()}

@@ -23,6 +23,7 @@ def explain(
     words: Annotated[
         Path | None, typer.Option("--words", help="A second figure: where each word looks (.png, .svg, .pdf).")
     ] = None,
+    overwrite: options.Overwrite = False,
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,
     change: options.Change = [],  # noqa: B006
@@ -35,21 +36,21 @@ def explain(
     json: options.Json = False,
 ) -> None:
     """Show why a caption scores as it does: the score's own terms for every word and region."""
-    from msdscore.explain.save import check_name, check_words_name, save_words
+    from msdscore.explain.save import FIGURES, encoded, known_kinds, words_content
+    from msdscore.io.outputs.targets import check_target, put_all
 
     if output is not None:
-        check_name(output)
+        check_target(output, known_kinds(), inputs=[image])
     if words is not None:
-        check_words_name(words)
+        check_target(words, FIGURES, inputs=[image, output])
     scorer = options.make_scorer(
         encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=32, max_pixels=max_pixels,
         device=device, dtype=dtype, revision=revision,
     )  # fmt: skip
     explained = scorer.contrast(image, [caption, *against])
-    if output is not None:
-        explained.save(output)
-    if words is not None:
-        save_words(explained[0], words)
+    made = {} if output is None else {output: encoded(explained.items, output.suffix)}
+    made |= {} if words is None else {words: words_content(explained[0], words.suffix)}
+    put_all(made, overwrite=overwrite)
     show(explained, as_json=json)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 def report(
     results: Annotated[Path, typer.Argument(help="A scored file: .parquet, .jsonl, .csv or .json.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page, an .html file.")] = Path("report.html"),
+    overwrite: options.Overwrite = False,
     images: options.Images = None,
     rows: Annotated[
         Path | None, typer.Option("--rows", help="The file that was scored, where it holds the pictures themselves.")
@@ -43,7 +44,8 @@ def report(
             encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=32, max_pixels=None,
             device=device, dtype=dtype, revision=revision,
         )  # fmt: skip
-    made = build(results, output, Wishes(images=images, rows=rows, show=show, title=title), scorer=scorer)
+    wishes = Wishes(images=images, rows=rows, show=show, title=title, overwrite=overwrite)
+    made = build(results, output, wishes, scorer=scorer)
     if made.unseen:
         first = "; ".join(list(dict.fromkeys(made.unseen))[:3])
         tell(f"{len(made.unseen)} cards have no picture: {first}")

@@ -138,16 +138,18 @@ def _tell_warnings(made: "ScoredFile") -> None:
 
 def _tell(made: "ScoredFile", output: Path | None) -> None:
     """What became of the rows, on standard error."""
+    from msdscore.cli.progress import tell
+
     where = f" -> {output}" if output else ""
     if made.earlier and not made.scored:
         done = "; already finished, nothing to do"
     else:
         done = f"; {made.earlier} of them scored by an earlier run" if made.earlier else ""
-    typer.echo(f"{made.rows} rows, {made.failed} failed{where}{done}", err=True)
+    tell(f"{made.rows} rows, {made.failed} failed{where}{done}")
     for reason in made.reasons:
-        typer.echo(f"  {shortened(reason, 300)}", err=True)
+        tell(f"  {shortened(reason, 300)}")
     if made.failed > len(made.reasons):
-        typer.echo(f"  and {made.failed - len(made.reasons)} more; the column error of the output has all", err=True)
+        tell(f"  and {made.failed - len(made.reasons)} more; the column error of the output has all")
     for name, new in made.renamed.items():
-        typer.echo(f"the input's own column {name} is kept as {new}; --prefix would keep its name", err=True)
-    typer.echo(made.signature, err=True)
+        tell(f"the input's own column {name} is kept as {new}; --prefix would keep its name")
+    tell(made.signature)

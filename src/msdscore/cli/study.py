@@ -27,6 +27,7 @@ CHECKED_METRICS = ["cosine", "max-sim", "msd"]
 def faithfulness(
     root: Root,
     output: To = None,
+    overwrite: options.Overwrite = False,
     limit: Limit = None,
     seed: Seed = 0,
     share: Annotated[float, typer.Option(help="Share of the regions that is masked.")] = 0.1,
@@ -42,6 +43,7 @@ def faithfulness(
     from msdscore.studies import curves as curve_study
     from msdscore.studies import faithfulness as masking_study
 
+    _check(output, overwrite)
     pipeline, pairs = _prepare(root, encoder, preset, change, bank, device, batch_size)
     settings = masking_study.MaskingSettings(share=share, limit=limit, seed=seed)
     with _bar("masking") as show:
@@ -59,6 +61,7 @@ def faithfulness(
 def localisation(
     root: Root,
     output: To = None,
+    overwrite: options.Overwrite = False,
     limit: Limit = None,
     seed: Seed = 0,
     encoder: options.Encoder = "mini",
@@ -71,6 +74,7 @@ def localisation(
     """How often the changed word of a wrong caption is the least supported one."""
     from msdscore.studies import localisation as word_study
 
+    _check(output, overwrite)
     pipeline, pairs = _prepare(root, encoder, preset, change, bank, device, batch_size)
     with _bar("localising") as show:
         result = word_study.localisation(pipeline, pairs, limit=limit, seed=seed, progress=show)
@@ -169,14 +173,22 @@ def _bar(what: str) -> AbstractContextManager[Callable[[int, int], None]]:
     return bar(what)
 
 
+def _check(output: Path | None, overwrite: bool) -> None:
+    """Refuse a name that cannot be written; a study takes long, so a file that is there is refused at once."""
+    from msdscore.io.outputs.targets import check_target, refuse_existing
+
+    if output is not None:
+        check_target(output, (".json",))
+        refuse_existing([] if overwrite else [output, output.with_suffix(".md")])
+
+
 def _write(numbers: dict[str, Any], text: str, output: Path | None) -> None:
     """Tables to standard output; numbers and tables to files where asked."""
     import json
 
-    from msdscore.io.atomic import write_bytes
+    from msdscore.io.outputs.targets import put_all
 
     if output is not None:
         plain = json.dumps(numbers, ensure_ascii=False, indent=1) + "\n"
-        write_bytes(output, plain.encode(), folder=output.parent)
-        write_bytes(output.with_suffix(".md"), text.encode(), folder=output.parent)
+        put_all({output: plain.encode(), output.with_suffix(".md"): text.encode()}, overwrite=True)
     typer.echo(text)

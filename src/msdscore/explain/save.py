@@ -6,11 +6,11 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msdscore.errors import ConfigError, RunError, require
+from msdscore.errors import require
 from msdscore.explain.document import document
 from msdscore.explain.terms import Attribution
 from msdscore.explain.typeset import any_letters
-from msdscore.io.atomic import write_bytes
+from msdscore.io.outputs.targets import check_target, put
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,19 +20,22 @@ DPI = 300
 
 def save(items: Sequence[Attribution], path: Path) -> None:
     """Write a figure (.png, .svg, .pdf), a page (.html) or the numbers (.json), in one step."""
-    check_name(path)
-    _put(encoded(items, path.suffix.lower().removeprefix(".")), path)
+    check_target(path, known_kinds())
+    put(path, encoded(items, path.suffix), overwrite=True)
 
 
 def encoded(items: Sequence[Attribution], kind: str) -> bytes:
-    """The bytes of a file of a kind: png, svg, pdf, html or json."""
-    return _WRITERS[f".{kind}"](items)
+    """The bytes of a file of a kind: png, svg, pdf, html or json, by name or suffix."""
+    return _WRITERS[f".{kind.lower().removeprefix('.')}"](items)
 
 
-def check_name(path: Path) -> None:
-    """Refuse a name whose ending says nothing, before any work is done."""
-    if path.suffix.lower() not in _WRITERS:
-        raise ConfigError(f"{path}: unknown kind of explanation; expected a name ending in {', '.join(_WRITERS)}")
+def known_kinds() -> tuple[str, ...]:
+    """The suffixes of files that explanations can be written to.
+
+    >>> known_kinds()
+    ('.png', '.svg', '.pdf', '.html', '.json')
+    """
+    return tuple(_WRITERS)
 
 
 def png(items: Sequence[Attribution]) -> bytes:
@@ -87,26 +90,11 @@ _WRITERS: dict[str, Callable[[Sequence[Attribution]], bytes]] = {
 }
 
 
-def save_words(explanation: Attribution, path: Path) -> None:
-    """Write the figure of where each word looks."""
+FIGURES = (".png", ".svg", ".pdf")
+
+
+def words_content(explanation: Attribution, suffix: str) -> bytes:
+    """The figure of where each word looks, as a file with one of the suffixes of `FIGURES`."""
     from msdscore.explain.draw import word_figure
 
-    check_words_name(path)
-    content = rendered(word_figure(explanation), path.suffix.lower().removeprefix("."))
-    _put(content, path)
-
-
-def check_words_name(path: Path) -> None:
-    """Refuse a name that is not a figure's."""
-    if path.suffix.lower() not in _FIGURES:
-        raise ConfigError(f"{path}: unknown kind of figure; expected a name ending in {', '.join(_FIGURES)}")
-
-
-_FIGURES = (".png", ".svg", ".pdf")
-
-
-def _put(content: bytes, path: Path) -> None:
-    try:
-        write_bytes(path, content, folder=path.parent)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror or error}); choose another name") from error
+    return rendered(word_figure(explanation), suffix.lower().removeprefix("."))

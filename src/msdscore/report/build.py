@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msdscore.errors import ConfigError, InputError, RunError
-from msdscore.io.atomic import write_bytes
+from msdscore.errors import InputError
+from msdscore.io.outputs.targets import check_target, put
 from msdscore.report.cards import card, most_forgotten, require_same, rows_with_pictures, worst
 from msdscore.report.html import Gallery, page
 from msdscore.report.reading import read_results
@@ -25,6 +25,7 @@ class Wishes:
     rows: Path | None = None
     show: int = 24
     title: str | None = None
+    overwrite: bool = False  # replace a page that is there and holds something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,7 @@ class ReportSummary:
 
 def build(source: Path, output: Path, wishes: Wishes, *, scorer: "Scorer | None" = None) -> ReportSummary:
     """Write the page of a scored file; with the scorer that made it, words and regions are coloured."""
-    if output.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"{output}: expected a name ending in .html")
+    check_target(output, (".html", ".htm"), inputs=[source, wishes.rows])
     if wishes.images is not None and not wishes.images.is_dir():
         raise InputError(f"{wishes.images}: no such folder of pictures")
     results = read_results(source)
@@ -53,10 +53,7 @@ def build(source: Path, output: Path, wishes: Wishes, *, scorer: "Scorer | None"
         Gallery("Most forgotten", tuple(card(results, n, rows.get(n), "omission", scorer) for n in forgotten)),
     )
     text = page(results, galleries, wishes.title or source.name)
-    try:
-        write_bytes(output, text.encode(), folder=output.parent)
-    except OSError as error:
-        raise RunError(f"{output}: cannot be written ({error.strerror or error}); choose another name") from error
+    put(output, text.encode(), overwrite=wishes.overwrite)
     cards = [one for gallery in galleries for one in gallery.cards]
     unseen = tuple(one.note for one in cards if not one.pictures)
     return ReportSummary(len(results), sum(map(bool, results.errors)), sum(one.explained for one in cards), unseen)

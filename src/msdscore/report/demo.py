@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.overlay import thumbnail, word_scale
+from msdscore.explain.save import encoded
 from msdscore.explain.snippet import data_uri, spans
 from msdscore.explain.templates import asset, render
+from msdscore.io.outputs.targets import put_all
 from msdscore.report.photographs import KINDS, PHOTOGRAPHS, Photograph, locate
 
 if TYPE_CHECKING:
@@ -36,14 +38,14 @@ def show(scorer: "Scorer") -> list[Shown]:
     return [Shown(one, scorer.contrast(locate(one), list(one.captions))) for one in PHOTOGRAPHS]
 
 
-def write(shown: Sequence[Shown], folder: Path) -> Path:
+def write(shown: Sequence[Shown], folder: Path, *, overwrite: bool = False) -> Path:
     """Write the page and one figure per photograph; the page's path comes back."""
-    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / "index.html"
+    files = {target: page(shown).encode()}
     for one in shown:
         good, _, invents, _ = one.explained.items
-        Explanations((good, invents)).save(folder / f"{one.photograph.name}.png")
-    target = folder / "index.html"
-    target.write_text(page(shown), encoding="utf-8")
+        files[folder / f"{one.photograph.name}.png"] = encoded((good, invents), "png")
+    put_all(files, overwrite=overwrite)
     return target
 
 

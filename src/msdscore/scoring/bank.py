@@ -16,9 +16,9 @@ from msdscore.core.schedule import PointSet, fit_all
 from msdscore.encoders.base import Embeddings, Encoder, encode_pictures
 from msdscore.encoders.batches import encode_by_length, encode_in_batches
 from msdscore.encoders.loading.banks import bank_bytes, bank_facts, bank_tensors, read_bank
-from msdscore.errors import ConfigError, RunError
-from msdscore.io.atomic import write_bytes
+from msdscore.errors import ConfigError
 from msdscore.io.hashing import pixel_key, text_key
+from msdscore.io.outputs.targets import put
 from msdscore.scoring.comparison import fit_settings
 from msdscore.scoring.config import MSDConfig
 
@@ -93,11 +93,7 @@ def build_bank(
 
 def save_bank(named: NamedBank, path: Path) -> None:
     """Write a bank as safetensors."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, bank_bytes(named.bank, encoder=named.encoder), folder=path.parent)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror or error}); choose another -o") from error
+    put(path, bank_bytes(named.bank, encoder=named.encoder), overwrite=True)
 
 
 def load_bank(path: Path) -> NamedBank:

@@ -46,7 +46,16 @@ def bank_bytes(bank: Bank, *, encoder: str = "", half: bool = False) -> bytes:
     """The content of a bank's file; in half precision it takes half the room."""
     metadata = {"format": FORMAT, "encoder": encoder, "kappa": repr(bank.images.kappa), **bank_facts(bank)}
     tensors = bank_tensors(bank)
-    return save({name: tensor.half() if half else tensor for name, tensor in tensors.items()}, metadata=metadata)
+    stored = {name: tensor.half() if half else tensor for name, tensor in tensors.items()}
+    return _ordered(save(stored, metadata=metadata))
+
+
+def _ordered(content: bytes) -> bytes:
+    """The same file with its header sorted: the library writes metadata in an order that changes from run to run."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    header += b" " * (-len(header) % 8)  # tensors start at a multiple of eight bytes
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 def bank_facts(bank: Bank) -> dict[str, str]:

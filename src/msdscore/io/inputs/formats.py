@@ -44,6 +44,15 @@ def known_inputs() -> tuple[str, ...]:
     return tuple(_READERS)
 
 
+def is_known(path: Path) -> bool:
+    """Whether a name says that a file holds rows.
+
+    >>> is_known(Path("rows.csv.gz")), is_known(Path("notes.txt"))
+    (True, False)
+    """
+    return _named(path).suffix.lower().removeprefix(".") in _READERS
+
+
 def open_records(source: str | Path, *, format: str | None, until: ExitStack) -> Records:  # noqa: A002, the user's word
     """The records of a file, a folder, a pipe or `-`; spooled input is deleted when `until` closes.
 
@@ -56,8 +65,7 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
     if not path.exists():
         raise InputError(f"{shortened(str(path))}: no such file")
     codec = _CODECS.get(path.suffix.lower())
-    named = path.with_suffix("") if codec else path
-    name = format or ("dataset" if path.is_dir() else named.suffix.lower().removeprefix("."))
+    name = format or ("dataset" if path.is_dir() else _named(path).suffix.lower().removeprefix("."))
     reader = _reader(name, str(path))
     if codec and not path.is_dir():
         return reader(_unpacked(path, codec, until))
@@ -65,6 +73,11 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
         return reader(path)
     with path.open("rb") as pipe:
         return reader(_spool(pipe, until))
+
+
+def _named(path: Path) -> Path:
+    """The name without the suffix of a compression."""
+    return path.with_suffix("") if path.suffix.lower() in _CODECS else path
 
 
 def _reader(name: str, source: str) -> Callable[[Path], Records]:

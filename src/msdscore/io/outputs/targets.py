@@ -29,6 +29,13 @@ def check_target(path: Path, suffixes: Sequence[str], *, inputs: Iterable[str | 
         raise RunError(f"{name}: is an input of this command, which would be lost; choose another output")
 
 
+def refuse_existing(paths: Iterable[Path]) -> None:
+    """Refuse files that are there, for work that takes too long to find out at its end."""
+    for path in paths:
+        if path.exists():
+            raise RunError(f"{shortened(str(path))}: exists; {REMEDY}")
+
+
 def put(path: Path, content: bytes, *, overwrite: bool = False) -> None:
     """Write a file in one step; one that holds something else stays as it is, except with `overwrite`."""
     put_all({path: content}, overwrite=overwrite)
@@ -65,6 +72,6 @@ def _is_same(path: Path, source: str | Path | None) -> bool:
     if source is None or str(source) == "-":
         return False
     try:
-        return path.samefile(source)
-    except (OSError, ValueError):  # one of them is not there, or is no name of a file at all
+        return path.samefile(source) if path.exists() else path.resolve() == Path(source).resolve()
+    except (OSError, ValueError):  # the input is not there, or is no name of a file at all
         return False
