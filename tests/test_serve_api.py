@@ -4,31 +4,17 @@ import asyncio
 import base64
 import threading
 from collections.abc import Iterator
-from io import BytesIO
 
 import pytest
-from PIL import Image
 
-from msdscore import Scorer, ScorerSpec
+from msdscore import Scorer
 from msdscore.errors import ConfigError
 from msdscore.explain.overlay import map_scale, word_scale
 from msdscore.explain.snippet import words_html
-from msdscore.serve.app import create_app
 from msdscore.serve.gathering import ClosingError, Gatherer, QueueFullError
 from msdscore.serve.settings import ServeSettings
-
-testclient = pytest.importorskip("fastapi.testclient", reason="needs the extra serve")
-TOKEN = "a token of many characters"
-
-
-def picture(colour: str = "red") -> bytes:
-    place = BytesIO()
-    Image.new("RGB", (64, 48), colour).save(place, "PNG")
-    return place.getvalue()
-
-
-def asked(colour: str = "red", captions: tuple[str, ...] = ("a red square", "a blue square")) -> dict[str, object]:
-    return {"image": base64.b64encode(picture(colour)).decode(), "captions": list(captions)}
+from serving import TOKEN, asked, picture
+from serving import client as calling
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +22,9 @@ def scorer() -> Scorer:
     return Scorer("toy")
 
 
-def serving(scorer: Scorer, **settings):
-    app = create_app(scorer.pipeline, ServeSettings(**settings), spec=ScorerSpec(encoder="toy"))
-    return testclient.TestClient(app, base_url="http://localhost")
-
-
 @pytest.fixture(scope="module")
 def client(scorer: Scorer) -> Iterator[object]:
-    with serving(scorer, max_captions=8, max_items=4) as made:
+    with calling(scorer.pipeline, max_captions=8, max_items=4) as made:
         yield made
 
 
@@ -142,7 +123,7 @@ def test_refusals_are_one_line_with_the_right_status(client, change, status, tex
 
 
 def test_a_body_past_its_limit_is_refused_with_and_without_a_length(scorer):
-    with serving(scorer, max_body=1000) as client:
+    with calling(scorer.pipeline, max_body=1000) as client:
         assert client.post("/v1/score", content=b"x" * 1001).status_code == 413
         endless = (b"x" * 400 for _ in range(5))
         answer = client.post("/v1/score", content=endless, headers={"content-type": "application/json"})
@@ -150,7 +131,7 @@ def test_a_body_past_its_limit_is_refused_with_and_without_a_length(scorer):
 
 
 def test_token_headers_and_state(scorer):
-    with serving(scorer, token=TOKEN) as client:
+    with calling(scorer.pipeline, token=TOKEN) as client:
         for path in ("/v1/score", "/v1/rank", "/v1/explain", "/v1/reward"):
             assert client.post(path, json=asked()).status_code == 401
         assert client.get("/metrics").status_code == 401

@@ -3,11 +3,9 @@
 import os
 import subprocess
 import sys
-import threading
 import time
 from base64 import b64decode
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -17,32 +15,15 @@ import pytest
 from PIL import Image
 
 from browser import Browser, chromium
-from msdscore import Scorer, ScorerSpec
+from msdscore import Scorer
 from msdscore.explain.overlay import map_of, map_scale, overlay
-from msdscore.serve.app import create_app
-from msdscore.serve.settings import ServeSettings
+from serving import TOKEN, served
 
-uvicorn = pytest.importorskip("uvicorn", reason="needs the extra serve")
-TOKEN = "a token of many characters"
 SCORED = "document.querySelectorAll('.match').length === document.querySelectorAll('#captions .card').length"
 READY = (
     "document.querySelector('.words [role=button]') && !document.querySelector('.stale') "
     f"&& document.getElementById('status').textContent === '' && {SCORED}"
 )
-
-
-@contextmanager
-def served(**settings: object) -> Iterator[str]:
-    spec = ScorerSpec(encoder="toy")
-    app = create_app(spec.build(), ServeSettings(**settings), spec=spec)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none", lifespan="on"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
-    server.should_exit = True
-    thread.join(timeout=30)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,140 @@
+"""The service under load from another process: the gain of gathering, saturation, memory.
+
+Run with: python perf/serve.py [--encoder toy] [--requests 20000]
+Figures are ratios and shapes, not times of this machine: requests gathered against one at a time, the statuses at
+saturation, and the server's memory early and late in a long run.
+"""
+
+import argparse
+import asyncio
+import base64
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from urllib.request import urlopen
+
+from PIL import Image
+
+PICTURES = 16  # distinct ones that requests bring in turn
+
+
+@contextmanager
+def service(*options: str) -> Iterator[tuple[int, int]]:
+    """Port and process number of a service in a process of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "msdscore", "serve", "--port", str(port), *options]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            _wait(port, process)
+            yield port, process.pid
+        finally:
+            process.terminate()
+
+
+def _wait(port: int, process: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < until:
+        try:
+            urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("the service did not start")
+
+
+def bodies() -> list[bytes]:
+    """Requests with a picture and two captions each."""
+    found = []
+    for number in range(PICTURES):
+        place = BytesIO()
+        Image.new("RGB", (96, 96), (number * 15, 255 - number * 15, 90)).save(place, "JPEG")
+        asked = {"image": base64.b64encode(place.getvalue()).decode(), "captions": ["a red square", f"number {number}"]}
+        body = json.dumps(asked).encode()
+        head = (
+            "POST /v1/rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        found.append(head.encode() + body)
+    return found
+
+
+async def load(port: int, requests: int, callers: int) -> tuple[Counter[int], float]:
+    """Statuses and seconds of so many requests from so many callers at one time."""
+    statuses: Counter[int] = Counter()
+    asked, turn = bodies(), iter(range(requests))
+
+    async def caller() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for number in turn:
+            writer.write(asked[number % PICTURES])
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))[15:])
+            await reader.readexactly(length)
+            statuses[int(head[9:12])] += 1
+        writer.close()
+
+    started = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    return statuses, time.perf_counter() - started
+
+
+def memory(process: int) -> float:
+    """MiB that a process holds."""
+    lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+def gain(encoder: str, requests: int) -> None:
+    rates = {}
+    for batch in ("1", "64"):
+        with service("--encoder", encoder, "--max-batch", batch, "--cache", "0") as (port, _):
+            asyncio.run(load(port, 50, 4))
+            statuses, seconds = asyncio.run(load(port, requests, 64))
+            assert set(statuses) == {200}, statuses
+            rates[batch] = requests / seconds
+    print(f"gathered against one at a time, 64 callers: {rates['64'] / rates['1']:.2f} times the requests per second")
+
+
+def saturation(encoder: str, requests: int) -> None:
+    with service("--encoder", encoder, "--max-queue", "8", "--cache", "0") as (port, _):
+        statuses, _ = asyncio.run(load(port, requests, 64))
+        print(f"64 callers on a queue of 8: {dict(statuses)}")
+        assert set(statuses) <= {200, 503}, statuses
+        after, _ = asyncio.run(load(port, 20, 1))
+        assert set(after) == {200}, after
+
+
+def flatness(encoder: str, requests: int) -> None:
+    with service("--encoder", encoder) as (port, process):
+        asyncio.run(load(port, requests // 10, 16))
+        early = memory(process)
+        statuses, _ = asyncio.run(load(port, requests - requests // 10, 16))
+        late = memory(process)
+        print(
+            f"memory after {requests // 10} requests {early:.0f} MiB, after {requests} {late:.0f} MiB; {dict(statuses)}"
+        )
+        assert set(statuses) == {200}, statuses
+        assert late < early * 1.05 + 8, "memory grows with the requests"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--encoder", default="toy")
+    parser.add_argument("--requests", type=int, default=20_000)
+    given = parser.parse_args()
+    gain(given.encoder, max(64, given.requests // 20))
+    saturation(given.encoder, max(64, given.requests // 20))
+    flatness(given.encoder, given.requests)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The service under inputs that nobody meant: its own OpenAPI document, mutated pictures, captions and bodies.
+
+`MUTATIONS=5000 python -m pytest tests/test_serve_fuzz.py` sends more than the few of an ordinary run.
+"""
+
+import json
+import os
+import random
+from io import BytesIO
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from serving import asked, client
+
+MUTATIONS = int(os.environ.get("MUTATIONS", "40"))
+FINE = frozenset({200, 400, 404, 405, 413, 415, 422})
+ODD = (
+    "",
+    " ",
+    "\x00",
+    "\u202e",
+    "\u200d",
+    "🏳️‍🌈",
+    "a\u0301" * 50,
+    "\ufeff",
+    "ﷺ",
+    "𓀀",
+    "\n\t",
+    "…",
+    "漢字",
+    "עברית",
+    "'\"<script>",
+    "%s{}",
+    "\\ud800",
+)
+
+
+def pictures() -> list[bytes]:
+    """Small pictures in every form that browsers send."""
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8))
+    found = []
+    for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"):
+        place = BytesIO()
+        noise.save(place, kind)
+        found.append(place.getvalue())
+    return found
+
+
+def mutated(draw: random.Random, content: bytes) -> bytes:
+    """Bytes with some changed, taken out, doubled, cut off or put in."""
+    found = bytearray(content)
+    for _ in range(draw.choice((1, 1, 2, 8, 40))):
+        at = draw.randrange(len(found) + 1)
+        kind = draw.randrange(5)
+        if kind == 0 and found:
+            found[at % len(found)] = draw.randrange(256)
+        elif kind == 1:
+            del found[at : at + draw.randrange(1, 16)]
+        elif kind == 2:
+            found[at:at] = found[at : at + draw.randrange(1, 64)]
+        elif kind == 3:
+            found[at:at] = draw.randbytes(draw.randrange(1, 16))
+        elif draw.random() < 0.3:
+            del found[at:]
+    return bytes(found)
+
+
+def caption(draw: random.Random) -> str:
+    words = [draw.choice(("a", "red", "dog", *ODD, chr(draw.randrange(1, 0xD7FF)))) for _ in range(draw.randrange(12))]
+    return draw.choice((" ", "")).join(words)
+
+
+@pytest.fixture(scope="module")
+def calls():
+    with client(raises=False, max_body=1 << 20, max_tokens=4000) as made:
+        yield made
+
+
+def test_mutated_pictures_and_captions_get_an_answer_each(calls):
+    draw, good = random.Random(1), pictures()
+    for number in range(MUTATIONS):
+        content = mutated(draw, draw.choice(good)) if number % 10 else draw.choice(good)
+        texts = [caption(draw) for _ in range(draw.randrange(1, 4))]
+        path = draw.choice(("/v1/score", "/v1/rank", "/v1/rank", "/v1/explain"))
+        answer = calls.post(path, files={"image": content}, data={"caption": texts})
+        assert answer.status_code == 200, (number, path, answer.text)
+        item = answer.json()["items"][0]
+        assert len(item.get("scores", item.get("explanations"))) == len(texts)
+
+
+def test_mutated_bodies_are_refused_or_answered(calls):
+    draw = random.Random(2)
+    boundary = b"----boundary"
+    form = b"".join(
+        b"--%s\r\nContent-Disposition: form-data; name=%s\r\n\r\n%s\r\n" % (boundary, name, value)
+        for name, value in ((b'"image"; filename="a.png"', pictures()[0]), (b'"caption"', b"a dog"))
+    )
+    kinds = {
+        "application/json": json.dumps(asked()).encode(),
+        f"multipart/form-data; boundary={boundary.decode()}": form + b"--%s--\r\n" % boundary,
+    }
+    for number in range(MUTATIONS):
+        kind, body = draw.choice(list(kinds.items()))
+        path = draw.choice(("/v1/score", "/v1/rank", "/v1/explain", "/v1/reward", "/v1/rows", "/v1/figure?kind=json"))
+        kind = mutated(draw, kind.encode()).decode("latin-1") if number % 7 == 0 else kind
+        kind = "".join(char for char in kind if char.isprintable() and char.isascii())
+        answer = calls.post(path, content=mutated(draw, body), headers={"content-type": kind})
+        assert answer.status_code in FINE, (number, path, kind, answer.text)
+        if answer.status_code != 200:
+            assert answer.json()["error"]
+
+
+def test_every_route_keeps_what_its_openapi_document_says(calls):
+    schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
+    hypothesis = pytest.importorskip("hypothesis")
+    schema = schemathesis.openapi.from_asgi("/openapi.json", calls.app)
+    tried = set()
+
+    @hypothesis.settings(
+        max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
+    )
+    @hypothesis.given(
+        case=hypothesis.strategies.one_of([one.ok().as_strategy() for one in schema.get_all_operations()])
+    )
+    def check(case):
+        tried.add(case.operation.path)
+        answer = case.call(headers={"host": "localhost"})
+        assert answer.status_code < 500
+        case.validate_response(answer)
+
+    check()
+    assert "/v1/score" in schema.raw_schema["paths"]

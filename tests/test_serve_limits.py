@@ -1,0 +1,292 @@
+"""Refusals and limits of the service: who may call, how much, what happens when it is busy or a caller leaves."""
+
+import asyncio
+import base64
+import json
+import threading
+import time
+from contextlib import closing
+from http.client import HTTPConnection
+from io import BytesIO
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from msdscore import ImageLimits, Scorer
+from msdscore.encoders.registry import load_encoder
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.serve.app import create_app
+from msdscore.serve.settings import ServeSettings
+from serving import SPEC, TOKEN, asked, client, picture, served
+
+
+class Watched:
+    """The toy encoder; it counts what it is given, and waits at a gate."""
+
+    def __init__(self) -> None:
+        self._encoder = load_encoder("toy")
+        self.pictures, self.captions = 0, 0
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def __getattr__(self, name):
+        return getattr(self._encoder, name)
+
+    def encode_images(self, images):
+        self.gate.wait(20)
+        self.pictures += len(images)
+        return self._encoder.encode_images(images)
+
+    def encode_texts(self, texts):
+        self.captions += len(texts)
+        return self._encoder.encode_texts(texts)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "localhost:8000"}, 200),
+        ({"host": "127.0.0.1"}, 200),
+        ({"host": "[::1]:8000"}, 200),
+        ({"host": "rebound.example"}, 403),
+        ({"host": "localhost.example"}, 403),
+        ({"host": "localhost", "origin": "http://localhost"}, 200),
+        ({"host": "localhost", "origin": "https://elsewhere.example"}, 403),
+        ({"host": "localhost", "origin": "null"}, 403),
+    ],
+)
+def test_pages_of_other_sites_cannot_call(headers, status):
+    with client() as calls:
+        answer = calls.post("/v1/score", json=asked(), headers=headers)
+        assert answer.status_code == status
+        assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "given", ["", "Bearer", "Bearer ", f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}"]
+)
+def test_only_the_whole_token_opens(given):
+    with client(host="0.0.0.0", token=TOKEN) as calls:
+        answer = calls.post("/v1/score", json=asked(), headers={"Authorization": given})
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_a_caption_called_items_is_a_caption():
+    with client() as calls:
+        answer = calls.post("/v1/score", json=asked(captions=("items", '"items"')))
+        assert answer.status_code == 200
+
+
+def test_unknown_paths_and_methods_are_answered_in_the_one_form():
+    with client() as calls:
+        for answer in (calls.get("/v1/score"), calls.get("/nothing"), calls.delete("/v1/rank")):
+            assert answer.status_code in (404, 405)
+            assert answer.json()["request_id"] == answer.headers["x-request-id"]
+        assert (
+            calls.post("/v1/score", json=asked(), headers={"x-request-id": "mine-1"}).headers["x-request-id"]
+            == "mine-1"
+        )
+
+
+def test_an_error_of_our_own_is_a_500_without_its_inside(caplog):
+    encoder = Watched()
+    encoder.encode_images = lambda images: 1 / 0
+    with client(Pipeline(encoder), raises=False) as calls:
+        answer = calls.post("/v1/score", json=asked())
+    assert answer.status_code == 500
+    assert "zero" not in answer.text
+    assert answer.json()["request_id"] in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_vectors_are_remembered_between_requests():
+    encoder = Watched()
+    with client(Pipeline(encoder)) as calls:
+        first = calls.post("/v1/rank", json=asked()).json()
+        calls.post("/v1/explain", json=asked())
+        assert calls.post("/v1/rank", json=asked()).json() == first
+    assert (encoder.pictures, encoder.captions) == (1, 2)
+
+
+def test_a_picture_never_reaches_the_disk(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a temporary file on disk")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
+    noise = np.random.default_rng(0).integers(0, 255, (800, 1200, 3), dtype=np.uint8)
+    place = BytesIO()
+    Image.fromarray(noise).save(place, "PNG")
+    assert len(place.getvalue()) > 2 << 20
+    with client() as calls:
+        answer = calls.post("/v1/score", files={"image": place.getvalue()}, data={"caption": "noise"})
+        assert answer.json()["items"][0]["scores"][0]["error"] is None
+
+
+def test_too_many_pixels_are_a_reason():
+    with client(Scorer("toy", limits=ImageLimits(max_pixels=1000)).pipeline) as calls:
+        row = calls.post("/v1/score", json=asked()).json()["items"][0]["scores"][0]
+    assert "pixels" in row["error"]
+
+
+def test_full_service_answers_503_and_takes_requests_again():
+    encoder = Watched()
+    encoder.gate.clear()
+    with served(Pipeline(encoder), max_queue=2, max_batch=1) as address:
+        place = urlsplit(address).netloc
+        answers: list[int] = []
+
+        def call(colour):
+            answers.append(post(place, asked(colour))[0])
+
+        waiting = [threading.Thread(target=call, args=(colour,)) for colour in ("red", "blue")]
+        for thread in waiting:
+            thread.start()
+        until = time.monotonic() + 10
+        while get(place, "/readyz") == 200:
+            assert time.monotonic() < until
+        found = post(place, asked("green"))
+        assert found[0] == 503
+        assert found[1]["retry-after"] == "1"
+        assert get(place, "/healthz") == 200
+        encoder.gate.set()
+        for thread in waiting:
+            thread.join(20)
+        assert answers == [200, 200]
+        assert post(place, asked("green"))[0] == 200
+
+
+def test_a_caller_who_left_costs_nothing_more():
+    encoder = Watched()
+    encoder.gate.clear()
+    with served(Pipeline(encoder), max_batch=1) as address:
+        place = urlsplit(address).netloc
+        first = threading.Thread(target=post, args=(place, asked("red")))
+        first.start()
+        time.sleep(0.3)  # the worker holds it at the gate
+        leaver = HTTPConnection(place)
+        leaver.request("POST", "/v1/score", json.dumps(asked("blue")), {"Content-Type": "application/json"})
+        time.sleep(0.3)
+        leaver.close()
+        time.sleep(0.3)
+        encoder.gate.set()
+        first.join(20)
+        assert post(place, asked("green"))[0] == 200
+    assert encoder.pictures == 2
+
+
+def test_a_request_past_the_time_limit_is_given_up():
+    encoder = Watched()
+    encoder.gate.clear()
+    with client(Pipeline(encoder), timeout=0.2) as calls:
+        answer = calls.post("/v1/score", json=asked())
+        encoder.gate.set()
+    assert answer.status_code == 504
+    assert "0.2 seconds" in answer.json()["error"]
+
+
+def test_bodies_of_all_callers_together_have_a_limit():
+    app = create_app(SPEC.build(), ServeSettings(max_body=1000, max_held=1500), spec=SPEC)
+    hold = asyncio.Event()
+
+    async def call(size):
+        sent: list[dict] = []
+        given: list[int] = []
+
+        async def receive():
+            await hold.wait()
+            if given:
+                return {"type": "http.disconnect"}
+            given.append(size)
+            return {"type": "http.request", "body": b"x" * size, "more_body": False}
+
+        async def send(message):
+            sent.append(message)
+
+        headers = [
+            (b"host", b"localhost"),
+            (b"content-type", b"application/json"),
+            (b"content-length", str(size).encode()),
+        ]
+        scope = {"type": "http", "method": "POST", "path": "/v1/score", "raw_path": b"/v1/score", "query_string": b""}
+        await app(
+            {**scope, "headers": headers, "root_path": "", "scheme": "http", "server": ("localhost", 80)}, receive, send
+        )
+        return sent[0]["status"]
+
+    async def main():
+        first = asyncio.ensure_future(call(1000))
+        await asyncio.sleep(0.05)
+        busy = await call(900)
+        small = asyncio.ensure_future(call(400))
+        hold.set()
+        return busy, await first, await small, await call(900)
+
+    assert asyncio.run(main()) == (503, 422, 422, 422)
+
+
+def post(place, body):
+    with closing(HTTPConnection(place, timeout=30)) as connection:
+        connection.request("POST", "/v1/score", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}
+
+
+def get(place, path):
+    with closing(HTTPConnection(place, timeout=30)) as connection:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+
+
+def test_figures_are_those_of_explain():
+    with client() as calls:
+        page = calls.post("/v1/figure?kind=html", json=asked())
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        assert "blue" in page.text
+        numbers = calls.post("/v1/figure?kind=json", json=asked()).json()
+        assert numbers == json.loads(
+            json.dumps(
+                {"explanations": [one.to_dict() for one in Scorer("toy").contrast(picture(), asked()["captions"])]}
+            )
+        )
+        assert calls.post("/v1/figure?kind=exe", json=asked()).status_code == 422
+        assert calls.post("/v1/figure?kind=json", json={"items": [asked(), asked()]}).status_code == 422
+        broken = {"image": base64.b64encode(b"no picture").decode(), "captions": ["a"]}
+        assert calls.post("/v1/figure?kind=json", json=broken).status_code == 422
+
+
+def test_rows_of_a_scored_file_come_worst_first():
+    lines = [{"caption": f"c{n}", "image": f"{n}.jpg", "msd": n / 10, "support": -n} for n in range(5)]
+    lines.append({"caption": "bad", "image": "x.jpg", "msd": None, "support": None, "error": "broken"})
+    text = "\n".join(map(json.dumps, lines)).encode()
+    with client(max_rows=6) as calls:
+        found = calls.post("/v1/rows", files={"file": ("s.jsonl", text)}).json()
+        assert (found["by"], found["total"], found["failed"]) == ("msd", 6, 1)
+        assert [row["caption"] for row in found["rows"]] == ["c0", "c1", "c2", "c3", "c4", "bad"]
+        place = BytesIO()
+        pq.write_table(pa.Table.from_pylist(lines), place)
+        more = {"files": {"file": ("s.parquet", place.getvalue())}, "data": {"by": "support", "count": "2"}}
+        assert [row["caption"] for row in calls.post("/v1/rows", **more).json()["rows"]] == ["c0", "c1"]
+        for name, content, status, reason in (
+            ("s.exe", b"x", 415, "parquet"),
+            ("s.parquet", b"x", 422, "Parquet"),
+            ("s.jsonl", b'{"caption": "a"}', 422, "msdscore score"),
+            ("s.jsonl", text + b"\n" + text, 413, "6 rows"),
+        ):
+            answer = calls.post("/v1/rows", files={"file": (name, content)})
+            assert answer.status_code == status, answer.text
+            assert reason in answer.json()["error"]
+            assert "/proc/" not in answer.text
+
+
+def test_the_version_names_the_scorer():
+    with client() as calls:
+        assert calls.get("/version").json()["scorer"] == 'Scorer("toy")'
