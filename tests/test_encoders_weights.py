@@ -97,6 +97,16 @@ def test_every_byte_of_the_weights_counts(folder):
     assert len(marks) == 4
 
 
+def test_tuned_parts_and_adapters_count_and_a_bank_does_not(folder):
+    first = find_checkpoint(str(folder)).mark
+    (folder / "bank.safetensors").write_bytes(b"background")
+    assert find_checkpoint(str(folder)).mark == first
+    (folder / "trunk.safetensors").write_bytes(b"tuned")
+    second = find_checkpoint(str(folder)).mark
+    (folder / "trunk.safetensors").write_bytes(b"other")
+    assert len({first, second, find_checkpoint(str(folder)).mark}) == 3
+
+
 def test_what_was_hashed_once_is_not_read_again_until_it_changes(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("MSDSCORE_HOME", str(tmp_path / "home"))
     weights = folder / "model.safetensors"

@@ -25,7 +25,7 @@ from msdscore.encoders.aligned.towers.load import load_towers
 from msdscore.encoders.backbone import Backbone, Identity, Placement, SharedOptions, States, place, read_options
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading import banks
-from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
+from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpoint
 from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError
@@ -139,7 +139,7 @@ def _parts(
     towers = load_towers(image, text, where, base=checkpoint.folder)
     heads = AlignedHeads(spec, *dims)
     _fill(heads, checkpoint)
-    bank = checkpoint.folder / banks.FILE
+    bank = checkpoint.folder / BANK
     return AlignedParts(
         *towers,
         heads.to(placement.device).eval().requires_grad_(False),

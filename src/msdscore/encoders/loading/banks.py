@@ -15,7 +15,6 @@ from msdscore.core.mixture import Mixture
 from msdscore.errors import WeightsError
 
 FORMAT = "msdscore-bank-1"
-FILE = "bank.safetensors"  # in the folder of an encoder that brings one
 
 
 def read_bank(path: Path) -> tuple[Bank, str]:

@@ -15,6 +15,7 @@ from msdscore.encoders.loading.hashing import content_mark
 from msdscore.errors import WeightsError, require
 
 CONFIG = "config.json"
+BANK = "bank.safetensors"  # the background that an encoder brings
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SMALL_FILES = (".json", ".txt", ".model")
 
@@ -191,13 +192,15 @@ def _missing(checkpoint: Checkpoint, needs: Needs) -> list[str]:
 
 
 def _content_mark(checkpoint: Checkpoint) -> str:
-    """Eight digits of a hash over every byte of the small files and the weights.
+    """Eight digits of a hash over every byte of the small files and the weights, tuned parts and adapters among them.
 
-    What lies beside a single file of weights does not belong to it.
+    What lies beside a single file of weights does not belong to it; a bank changes scores and not vectors.
     """
-    whole = checkpoint.form.config.endswith(".json")
-    small = (path for path in checkpoint.folder.iterdir() if whole and path.suffix in _SMALL_FILES and path.is_file())
-    return content_mark({*small, *checkpoint.weight_files()})
+    found = set(checkpoint.weight_files())
+    if checkpoint.form.config.endswith(".json"):
+        kinds = (*_SMALL_FILES, ".safetensors")
+        found |= {path for path in checkpoint.folder.iterdir() if path.suffix in kinds and path.is_file()}
+    return content_mark(path for path in found if path.name != BANK)
 
 
 def _cached(source: str, revision: str | None, form: Format) -> Checkpoint | None:
