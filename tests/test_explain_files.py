@@ -192,7 +192,7 @@ def test_many_captions_go_into_rows_of_two(tmp_path):
 
 def units(text):
     spans = tuple((piece.start, piece.end) for piece in segment(text))
-    return units_of(text, TokenLayout(spans), np.ones(len(spans)))
+    return units_of(text, TokenLayout(spans), np.ones(len(spans)), np.ones(len(spans)))
 
 
 def test_long_words_are_broken_and_stay_on_the_line():

@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coloured_pairs import two_coloured
-from msdscore import Scorer, load_encoder
+from msdscore import MSDConfig, Scorer, build_bank, load_encoder
+from msdscore.core.evidence import WordCalibration
 from msdscore.core.mixture import FitSettings, fit
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.explain import maps
 from msdscore.explain.explanation import Explanation
+from msdscore.explain.overlay import sum_parts
 from msdscore.explain.terms import terms_of
 from tiny_clip import make_tiny_clip
 
@@ -193,7 +195,7 @@ def test_kernel_is_the_slope_where_every_patch_is_a_component():
     points, tokens = (rng.normal(size=(n, 3)) for n in (9, 4))
     kernel = np.exp(2.0 * tokens @ points.T)
     spread = kernel / kernel.sum(axis=1, keepdims=True)
-    terms = maps.Terms(np.zeros(9), np.zeros(4), spread, np.zeros((4, 9)), beta=0.0)
+    terms = maps.Terms(np.zeros(9), np.zeros(4), spread, np.zeros((4, 9)), 0.0, np.full(4, 0.25), np.zeros(4))
 
     def divergence(weights):
         return -np.log(kernel @ weights / weights.sum()).mean()
@@ -205,7 +207,7 @@ def test_kernel_is_the_slope_where_every_patch_is_a_component():
 
 def test_influence_on_coverage_is_leaving_one_out_of_a_mean():
     ratios = np.array([1.0, 2.0, 6.0])
-    terms = maps.Terms(ratios / 3, np.zeros(1), np.full((1, 3), 1 / 3), np.zeros((1, 3)), beta=1.0)
+    terms = maps.Terms(ratios / 3, np.zeros(1), np.full((1, 3), 1 / 3), np.zeros((1, 3)), 1.0, np.ones(1), np.zeros(1))
     left_out = [np.delete(ratios, place).mean() - ratios.mean() for place in range(3)]
     np.testing.assert_allclose(maps.influence(terms).support, left_out, atol=1e-12)
 
@@ -213,14 +215,16 @@ def test_influence_on_coverage_is_leaving_one_out_of_a_mean():
 @pytest.mark.parametrize("name", maps.PROJECTIONS)
 def test_projections_give_one_number_a_patch(name):
     spread = np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]])
-    terms = maps.Terms(np.array([0.1, 0.3, -0.2]), np.array([0.5, -0.4]), spread, -spread, 0.5)
+    terms = maps.Terms(
+        np.array([0.1, 0.3, -0.2]), np.array([0.5, -0.4]), spread, -spread, 0.5, np.full(2, 0.5), np.zeros(2)
+    )
     regions = maps.project(terms, name)
     assert regions.support.shape == regions.penalty.shape == (3,)
     assert np.argmax(regions.support) == 2
 
 
 def test_an_unknown_projection_lists_the_known_ones():
-    terms = maps.Terms(np.zeros(2), np.zeros(1), np.full((1, 2), 0.5), np.zeros((1, 2)), 0.5)
+    terms = maps.Terms(np.zeros(2), np.zeros(1), np.full((1, 2), 0.5), np.zeros((1, 2)), 0.5, np.ones(1), np.zeros(1))
     with pytest.raises(UnknownNameError, match="unknown projection 'influense'. Did you mean 'influence'"):
         maps.project(terms, "influense")
 
@@ -268,3 +272,32 @@ def test_masked_patches_keep_their_place(tmp_path):
     assert np.corrcoef(leaning[0][kept], leaning[1][kept])[0, 1] > 0.99
     item.save(tmp_path / "why.html")
     assert item.to_dict()["most_omitted"][0]["value"] == item.coverage_terms.max()
+
+
+def test_with_weighed_evidence_the_parts_still_add_up_and_some_words_are_not_judged():
+    encoder = load_encoder("toy")
+    config = MSDConfig(calibration="evidence", gate="support", information=0.05)
+    plain = build_bank(
+        encoder, config.changed(calibration="background", information=0.0), [two_coloured("blue", "white")] * 2
+    )
+    words = WordCalibration({"green": 1.0, "red": 0.5}, other=0.01, slope=0.5, zero=0.2, center=0.0, width=1.0)
+    bank = replace(plain, bank=replace(plain.bank, words=words))
+    items = Scorer(encoder, config, bank=bank).contrast(
+        two_coloured("green", "red"), ["green dog", "a red dog on green"]
+    )
+    for item in items:
+        assert item.support_terms.sum() == pytest.approx(item.score.support, abs=1e-5)
+        parts = sum(size for _, size, _ in sum_parts(item))
+        assert item.score.similarity + parts == pytest.approx(item.score.soft_msd, abs=1e-9)
+        assert "information" in {name for name, _, _ in sum_parts(item)} | {"false information"}
+        gaps = {unit.text: unit.gap for unit in item.units}
+        assert gaps["dog"] is None
+        assert gaps["green"] < 0
+        assert "dog" not in [unit.text for unit in item.ranked]
+    measured = Scorer(encoder, config, bank=bank).measure([two_coloured("green", "red")], ["green dog"], [0])
+    place = items[0].tokens.spans.index((0, 5))
+    assert -gap_of(items[0], "green") == pytest.approx(float(measured.log_odds[0, place]), abs=1e-6)
+
+
+def gap_of(item, word):
+    return next(unit.gap for unit in item.units if unit.text == word)

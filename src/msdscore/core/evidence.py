@@ -79,6 +79,11 @@ def weighed_support(found: Terms, weights: Terms, mask: Bool[Tensor, "pairs toke
     return -found * shares(weights, mask)
 
 
+def log_odds(found: Terms, calibration: WordCalibration) -> Terms:
+    """The log-odds of words that are true of the picture against likely ones that are not, from their evidence."""
+    return calibration.slope * (found - calibration.zero)
+
+
 def information_terms(
     found: Terms,
     tokens: TokenWeights,
@@ -87,5 +92,5 @@ def information_terms(
 ) -> Terms:
     """Each token's share of the information of its caption, in nats; `tokens` holds one row per pair."""
     gate = torch.sigmoid((-support - calibration.center) / calibration.width)
-    odds = calibration.slope * (found - calibration.zero)
+    odds = log_odds(found, calibration)
     return gate.unsqueeze(1) * torch.where(tokens.new, tokens.weights * odds, torch.zeros_like(odds))

@@ -17,7 +17,8 @@ def document(item: Attribution) -> dict[str, Any]:
     return {
         "caption": item.score.caption,
         "signature": item.score.signature,
-        "score": {name: getattr(item.score, name) for name in _SCORE} | {"alpha": item.alpha},
+        "score": {name: getattr(item.score, name) for name in _SCORE}
+        | {"alpha": item.alpha, "gamma": item.config.information},
         "words": [_word(item, unit) for unit in item.units],
         "least_supported": [_unit(unit) for unit in item.ranked],
         "phrases": [_unit(unit) for unit in item.phrases],
@@ -47,6 +48,8 @@ _SCORE = (
     "support",
     "beta",
     "divergence",
+    "information",
+    "match",
     "uncertainty",
     "length",
     "candidates",

@@ -230,12 +230,7 @@ def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tupl
     score, width = item.score, COLUMN - 2 * MARGIN
     name = "MSD" if score.candidates == 1 else "Soft-MSD"
     page.text(left, top, f"{name} {signed(score.soft_msd, 3)}", LABEL_POINTS + 1, weight="bold")
-    equation = (
-        f"g {score.similarity:.3f} − {item.alpha:g} · {score.uncertainty:.2f} · ({score.divergence:.2f})".replace(
-            "-", "−"
-        )
-    )
-    page.text(left + width, top + 0.015, f"g − α·u·d = {equation}", SMALL_POINTS, ha="right", color=GREY)
+    page.text(left + width, top + 0.015, equation(item), SMALL_POINTS, ha="right", color=GREY)
     axes = page.axes(left, top + 0.16, width, 0.14)
     axes.set_xlim(*span)
     axes.set_ylim(0, 1)
@@ -256,6 +251,19 @@ def _draw_sum_key(page: Page, left: float, top: float, item: Attribution) -> Non
         end = left + (COLUMN - 2 * MARGIN) * number / len(parts)
         style = {"ha": "right", "color": css(role, 1.0), "weight": "bold"}
         page.text(end, top, f"{name} {signed(size, 3)}", SMALL_POINTS, **style)
+
+
+def equation(item: Attribution) -> str:
+    """The score as its formula, with the numbers put in."""
+    score, told = item.score, item.config.information
+    names, values = (
+        "g − α·u·d",
+        f"{score.similarity:.3f} − {item.alpha:g}·{score.uncertainty:.2f}·({score.divergence:.2f})",
+    )
+    if told:
+        names += " + γ·u·i"
+        values += f" + {told:g}·{score.uncertainty:.2f}·({score.information or 0.0:.2f})"
+    return f"{names} = {values}".replace("-", "−")
 
 
 def signed(value: float, digits: int) -> str:

@@ -73,6 +73,8 @@ class Terms:
     affinity: Floats  # tokens by patches, rows adding up to 1
     removal: Floats  # tokens by patches: what the loss of the patch does to the log density at the token
     beta: float
+    shares: Floats  # one per token, adding up to 1: its weight in the support divergence
+    gaps: Floats  # one per token: how far the picture does not support it, in nats; NaN where it cannot be judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +88,18 @@ class Regions:
 def influence(terms: Terms) -> Regions:
     r"""How far the local divergence rises, to first order, when a patch is taken away.
 
-    .. math:: \beta\,\frac{\bar c - c_i}{N - 1} - \frac{1-\beta}{M}\sum_j \Delta_{ji}
+    .. math:: \beta\,\frac{\bar c - c_i}{N - 1} - (1-\beta)\sum_j \omega_j \Delta_{ji}
 
-    with :math:`c_i` the patch's log ratio and :math:`\Delta` the `removals`. Coverage is a mean over patches, so losing
-    one moves it by its distance from the mean; support falls with the picture's density at the tokens. A rise backs
-    the caption, a fall speaks against it.
+    with :math:`c_i` the patch's log ratio, :math:`\omega` the tokens' shares and :math:`\Delta` the `removals`.
+    Coverage is a mean over patches, so losing one moves it by its distance from the mean; support falls with the
+    picture's density at the tokens. A rise backs the caption, a fall speaks against it.
     """
-    return _both_ways(terms, -terms.removal.mean(axis=0))
+    return _both_ways(terms, -(terms.shares @ terms.removal))
 
 
 def kernel(terms: Terms) -> Regions:
     """The same as if every patch were a component of its own: affinities less their mean stand for removals."""
-    return _both_ways(terms, terms.affinity.mean(axis=0) - 1 / len(terms.coverage))
+    return _both_ways(terms, terms.shares @ terms.affinity - 1 / len(terms.coverage))
 
 
 def _both_ways(terms: Terms, along_tokens: Floats) -> Regions:

@@ -109,15 +109,19 @@ def overlays(items: Sequence[Attribution], role: Role, *, longest: int) -> list[
     return [overlay(thumbnail(item.picture, longest), map_of(item, role), item.patches, role, scale) for item in items]
 
 
-def costs(item: Attribution) -> tuple[float, float]:
-    """What regions and words take from the similarity: the two parts of α·u·d; a part under zero adds to it."""
+def costs(item: Attribution) -> tuple[float, float, float]:
+    """What regions, words and information take from the similarity; a part under zero adds to it.
+
+    The first two are the parts of α·u·d, the third is −γ·u times the information.
+    """
     score, weight = item.score, item.alpha * item.score.uncertainty
-    return weight * score.beta * score.coverage, weight * (1 - score.beta) * score.support
+    told = item.config.information * item.score.uncertainty * (score.information or 0.0)
+    return weight * score.beta * score.coverage, weight * (1 - score.beta) * score.support, -told
 
 
 def sum_parts(item: Attribution) -> list[tuple[str, float, Role]]:
     """The parts that turn the similarity into the score: name, signed size, colour; those without weight stay out."""
-    regions, words = costs(item)
+    regions, words, untold = costs(item)
     parts: list[tuple[str, float, Role]] = []
     if item.score.beta > 0:
         parts.append(
@@ -125,4 +129,6 @@ def sum_parts(item: Attribution) -> list[tuple[str, float, Role]]:
         )
     if item.score.beta < 1:
         parts.append(("words not backed", -words, "penalty") if words >= 0 else ("words backed", -words, "support"))
+    if item.config.information:
+        parts.append(("false information", -untold, "penalty") if untold > 0 else ("information", -untold, "leaning"))
     return parts

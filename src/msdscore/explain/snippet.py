@@ -72,6 +72,7 @@ def summary(item: Attribution, scale: Scale) -> dict[str, Any]:
         "name": "MSD" if item.score.candidates == 1 else "Soft-MSD",
         "score": item.score,
         "alpha": item.alpha,
+        "gamma": item.config.information,
         "parts": [{"name": name, "size": size, "role": role} for name, size, role in sum_parts(item)],
     }
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from PIL.Image import Image
 from torch import Tensor
 
+from msdscore.core.evidence import shares
 from msdscore.core.mixture import Mixture
 from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.errors import ConfigError, RowError
@@ -18,6 +19,7 @@ from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement, gate
 from msdscore.scoring.pipeline import Decoded, Embedded
 from msdscore.scoring.results import Score
+from msdscore.scoring.words import NOT_JUDGED
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,9 +31,10 @@ PROJECTION = "influence"
 class Unit:
     """A word, mark or phrase of the caption with its share of the support divergence.
 
-    `term` is in nats and sums over words and marks to the score's support. `gap` is the mean over its tokens of
-    log P_txt − log P_img, also in nats: how much less the picture expects it than the caption does. Both are None
-    where the encoder reads no token there.
+    `term` is in nats and sums over words and marks to the score's support; None where the encoder reads no token. `gap`
+    is the mean over its tokens of how far the picture does not support them, also in nats: log P_txt − log P_img; with
+    calibration, the mean of log P over background pictures − log P_img; with `calibration="evidence"`, the log-odds
+    that the word is not true of the picture. It is None where there is no token, or none that can be judged.
     """
 
     text: str
@@ -83,7 +86,7 @@ class Attribution:
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """Words and marks in reading order; their terms add up to the support divergence."""
-        return units_of(self.score.caption, self.tokens, self.support_terms)
+        return units_of(self.score.caption, self.tokens, self.support_terms, self.terms.gaps)
 
     @property
     def words(self) -> tuple[Unit, ...]:
@@ -100,7 +103,7 @@ class Attribution:
         """Adjacent content words together ("cup of milk"), the least supported first."""
         units = self.units
         found = [[units[number] for number in numbers] for numbers in group(segment(self.score.caption))]
-        return ranked(_joined(self.score.caption, some, self.support_terms) for some in found)
+        return ranked(_joined(self.score.caption, some, self.terms) for some in found)
 
     @cached_property
     def regions(self) -> maps.Regions:
@@ -145,22 +148,35 @@ def terms_of(config: MSDConfig, images: Embedded, texts: Embedded, measured: Mea
     for number, (picture, text) in enumerate(zip(measured.image_of.tolist(), measured.text_of.tolist(), strict=True)):
         patches, tokens = seen.mask[picture], read.mask[text]
         x, y = _points(seen.points[picture], patches), _points(read.points[text], tokens)
-        affinity = maps.affinities(x, y, config.kappa)
-        if config.mixture == "vmf":
-            removal = maps.removals(x, y, _components(measured.divergence.image_mixtures, picture))
-        else:
-            # First-order removals are those of one fixed concentration; for other mixtures every patch stands alone.
-            removal = 1 / len(x) - affinity
         found.append(
             maps.Terms(
                 coverage=_real(measured.divergence.coverage_terms[number], patches),
                 support=_real(measured.divergence.support_terms[number], tokens),
-                affinity=affinity,
-                removal=removal,
+                affinity=maps.affinities(x, y, config.kappa),
+                removal=maps.removals(x, y, _components(measured.divergence.image_mixtures, picture)),
                 beta=betas[number],
+                shares=_shares(measured, number, tokens),
+                gaps=token_gaps(measured, number, tokens),
             )
         )
     return found
+
+
+def token_gaps(measured: Measurement, pair: int, mask: Tensor) -> Floats:
+    """How far the picture of a pair does not support each token, in nats; NaN for words that cannot be judged."""
+    if measured.log_odds is None or measured.weights is None:
+        terms = _real(measured.divergence.support_terms[pair], mask)
+        return terms * len(terms)
+    judged = _real(measured.weights[pair], mask) >= NOT_JUDGED
+    gaps: Floats = np.where(judged, -_real(measured.log_odds[pair], mask), np.nan)
+    return gaps
+
+
+def _shares(measured: Measurement, pair: int, mask: Tensor) -> Floats:
+    if measured.weights is None:
+        count = int(mask.sum())
+        return np.full(count, 1 / max(count, 1))
+    return _real(shares(measured.weights[pair : pair + 1], mask[None, : measured.weights.shape[1]])[0], mask)
 
 
 def _components(mixtures: Mixture, picture: int) -> maps.Components:
@@ -168,31 +184,33 @@ def _components(mixtures: Mixture, picture: int) -> maps.Components:
     return maps.Components(means.double().cpu().numpy(), log_weights.double().cpu().numpy(), mixtures.kappa)
 
 
-def units_of(caption: str, tokens: TokenLayout, terms: Floats) -> tuple[Unit, ...]:
-    """Words and marks of a caption with the terms of the tokens that cover them."""
+def units_of(caption: str, tokens: TokenLayout, terms: Floats, gaps: Floats) -> tuple[Unit, ...]:
+    """Words and marks of a caption with the terms and gaps of the tokens that cover them."""
     pieces = segment(caption)
     owner = owners(tokens.spans, pieces)
     held = [tuple(token for token, place in enumerate(owner) if place == number) for number in range(len(pieces))]
-    return tuple(_unit(piece, own, terms) for piece, own in zip(pieces, held, strict=True))
+    return tuple(_unit(piece, own, terms, gaps) for piece, own in zip(pieces, held, strict=True))
 
 
 def ranked(units: Iterable[Unit]) -> tuple[Unit, ...]:
     """Units with a gap, the least supported first; equal ones in reading order."""
-    gaps = [(unit.gap, unit) for unit in units if unit.gap is not None]
-    return tuple(unit for _, unit in sorted(gaps, key=lambda pair: -pair[0]))
+    known = [(unit.gap, unit) for unit in units if unit.gap is not None]
+    return tuple(unit for _, unit in sorted(known, key=lambda pair: -pair[0]))
 
 
-def _unit(piece: Piece, tokens: tuple[int, ...], terms: Floats) -> Unit:
-    share = float(terms[list(tokens)].sum()) if tokens else None
-    gap = None if share is None else share * len(terms) / len(tokens)
-    return Unit(piece.text, piece.start, piece.end, piece.kind, piece.content, tokens, share, gap)
+def _unit(piece: Piece, tokens: tuple[int, ...], terms: Floats, gaps: Floats) -> Unit:
+    judged = gaps[list(tokens)]
+    judged = judged[~np.isnan(judged)]
+    term = float(terms[list(tokens)].sum()) if tokens else None
+    gap = float(judged.mean()) if len(judged) else None
+    return Unit(piece.text, piece.start, piece.end, piece.kind, piece.content, tokens, term, gap)
 
 
-def _joined(caption: str, units: Sequence[Unit], terms: Floats) -> Unit:
+def _joined(caption: str, units: Sequence[Unit], terms: maps.Terms) -> Unit:
     """One unit from several that follow each other."""
     start, end = units[0].start, units[-1].end
     whole = Piece(caption[start:end], start, end, "word", content=True)
-    return _unit(whole, tuple(token for unit in units for token in unit.tokens), terms)
+    return _unit(whole, tuple(token for unit in units for token in unit.tokens), terms.support, terms.gaps)
 
 
 def _real(values: Tensor, mask: Tensor) -> Floats:

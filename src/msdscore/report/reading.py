@@ -14,6 +14,7 @@ from msdscore.errors import InputError
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.manifest import RUN_NOTES
+from msdscore.scoring.measurement import UNTOLD
 from msdscore.scoring.results import COLUMNS
 
 Floats = npt.NDArray[np.float64]
@@ -63,9 +64,15 @@ def read_results(path: Path) -> Results:
         pictures=_texts(rows, picture),
         errors=_texts(rows, "error"),
         systems=None if system is None else _texts(rows, system),
-        numbers={name: np.array([_number(row.get(name)) for row in rows]) for name in NUMBERS if name in names},
+        numbers=_numbers(rows, names),
         others={name: tuple(text[:_CELL] for text in _texts(rows, name)) for name in names if name not in used},
     )
+
+
+def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Floats]:
+    """The columns of numbers; those that no row has, because the bank could not tell them, are left out."""
+    found = {name: np.array([_number(row.get(name)) for row in rows]) for name in NUMBERS if name in names}
+    return {name: values for name, values in found.items() if name not in UNTOLD or not np.isnan(values).all()}
 
 
 def signature_of(path: Path) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from msdscore.report.reading import Floats, Results
 from msdscore.stats.resample import Interval, Resampling, bootstrap_mean
 
-METRICS = ("msd", "soft_msd", "similarity", "coverage", "support")
+METRICS = ("msd", "soft_msd", "similarity", "coverage", "support", "information", "match")
 LOWER_IS_BETTER = frozenset(("coverage", "support"))
 HOW = Resampling(samples=500)  # enough for ends of intervals on a screen; a page of 50,000 rows has 50 of them
 

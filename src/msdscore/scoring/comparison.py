@@ -7,7 +7,7 @@ import torch
 
 from msdscore.core.calibration import Bank
 from msdscore.core.divergence import total
-from msdscore.core.evidence import TokenWeights, evidence, information_terms, weighed_support
+from msdscore.core.evidence import TokenWeights, evidence, information_terms, log_odds, weighed_support
 from msdscore.core.mixture import FitSettings
 from msdscore.core.omission import omission_terms
 from msdscore.core.schedule import PointSet, diverge
@@ -86,6 +86,7 @@ def _with_evidence(
         divergence=replace(measured.divergence, coverage_terms=coverage, support_terms=support),
         information_terms=information_terms(found, rows, total(support), bank.words),
         weights=rows.weights,
+        log_odds=log_odds(found, bank.words),
     )
 
 

@@ -7,10 +7,11 @@ from math import comb
 from typing import Any
 
 import numpy as np
+import torch
 
 from msdscore.benchmarks.base import Image, Pair, clusters, picture, wrong_images
 from msdscore.errors import InputError
-from msdscore.explain.terms import units_of
+from msdscore.explain.terms import token_gaps, units_of
 from msdscore.explain.words import Piece, segment
 from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
@@ -138,8 +139,10 @@ def rank_words(pipeline: Pipeline, question: WrongCaption, stranger: Image) -> R
 
 def _by_gap(question: WrongCaption, measured: Measurement, place: int) -> list[int]:
     layout = measured.tokens[place]
+    mask = torch.ones(len(layout.spans), dtype=torch.bool)
     terms = measured.divergence.support_terms[place, : len(layout.spans)].double().cpu().numpy()
-    gaps = {unit.start: unit.gap for unit in units_of(question.pair.negative, layout, terms)}
+    units = units_of(question.pair.negative, layout, terms, token_gaps(measured, place, mask))
+    gaps = {unit.start: unit.gap for unit in units}
     values = [gaps.get(word.start) for word in question.words]
     return _falling([-np.inf if value is None else value for value in values])
 

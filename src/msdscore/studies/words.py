@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from msdscore.benchmarks.base import Rated, clusters, picture
 from msdscore.benchmarks.readers.hallucinations import MarkedCaption
 from msdscore.benchmarks.run.portions import Portion, portions
 from msdscore.errors import InputError, RowError
-from msdscore.explain.terms import units_of
+from msdscore.explain.terms import token_gaps, units_of
 from msdscore.explain.words import segment
 from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
@@ -162,7 +163,9 @@ def _gaps(caption: str, mentions: Sequence[Mention], measured: Measurement, pair
     """The mean gap of the content words inside each mention; 0 where the encoder reads none of them."""
     layout = measured.tokens[pair]
     terms = measured.divergence.support_terms[pair, : len(layout.spans)].double().cpu().numpy()
-    units = [unit for unit in units_of(caption, layout, terms) if unit.kind == "word" and unit.gap is not None]
+    gaps = token_gaps(measured, pair, torch.ones(len(layout.spans), dtype=torch.bool))
+    found_units = units_of(caption, layout, terms, gaps)
+    units = [unit for unit in found_units if unit.kind == "word" and unit.gap is not None]
     found = []
     for mention in mentions:
         inside = [unit.gap for unit in units if mention.span[0] <= unit.start and unit.end <= mention.span[1]]

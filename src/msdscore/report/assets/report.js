@@ -10,7 +10,7 @@ const data = JSON.parse($("data").textContent);
 const total = data.rows, numbers = {}, texts = { ...data.texts, ...data.others };
 for (const [name, values] of Object.entries(data.numbers)) numbers[name] = Float64Array.from(values, (v) => (v === null ? NaN : v));
 const folded = data.texts.caption.map((caption, row) => (caption + "\n" + data.texts.id[row]).toLowerCase());
-const names = { msd: "MSD", soft_msd: "Soft-MSD", similarity: "similarity", coverage: "coverage", support: "support" };
+const names = { msd: "MSD", soft_msd: "Soft-MSD", similarity: "similarity", coverage: "coverage", support: "support", information: "information", match: "match" };
 // Which direction is better, wherever a number is named.
 const arrow = (name) => (!names[name] ? "" : data.lower.includes(name) ? " ↓" : " ↑");
 const show = (value, digits = 4) => (value === null || Number.isNaN(value) ? "" : value.toFixed(digits));
@@ -223,7 +223,7 @@ function pickBox(canvas, from, to) {
 
 // The table: only the rows in sight exist.
 const height = 28, limit = 15_000_000; // browsers stop at about 33 million pixels
-const columns = [...["msd", "soft_msd", "similarity", "coverage", "support", "length"].filter((name) => numbers[name]), ...(data.texts.system ? ["system"] : []), "caption", "error", ...Object.keys(data.others)];
+const columns = [...["msd", "soft_msd", "match", "similarity", "coverage", "support", "information", "length"].filter((name) => numbers[name]), ...(data.texts.system ? ["system"] : []), "caption", "error", ...Object.keys(data.others)];
 const kindOf = (name) => (numbers[name] ? "" : name === "caption" || name === "error" ? name : "text");
 function header() {
   $("head").replaceChildren(...columns.map((name) => {
