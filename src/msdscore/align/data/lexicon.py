@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from msdscore.align.data.negatives import CLASSES, KINDS
@@ -40,6 +41,7 @@ def words_of(text: str) -> list[str]:
     return _LETTERS.findall(text.lower())
 
 
+@lru_cache(1 << 16)
 def own_stems(pair: Pair) -> frozenset[str]:
     """Stems of the content words of all captions of a picture."""
     return frozenset(stem(word) for text in pair.captions for word in words_of(text) if word not in STOP_WORDS)
