@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from coloured_pairs import COLOURS, two_coloured
 from msdscore import Scorer
 from msdscore.cli.app import app
-from msdscore.engine.local import score_rows
+from msdscore.engine.local import RunOptions, score_rows
 from msdscore.errors import ConfigError, InputError, RunError
+from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.rows import open_rows
 from msdscore.report.build import Wishes, build
 from msdscore.report.cards import most_forgotten, worst
@@ -142,10 +143,27 @@ def test_pictures_that_came_as_bytes_are_found_in_the_file_that_was_scored(tmp_p
     scored = tmp_path / "out.parquet"
     with open_rows(tmp_path / "rows.parquet") as source:
         score_rows(Scorer("toy").pipeline, source, scored)
+    for name, wishes in (("known", Wishes()), ("given", Wishes(rows=tmp_path / "rows.parquet"))):
+        made = build(scored, tmp_path / f"{name}.html", wishes, scorer=Scorer("toy"))
+        assert (made.explained, made.unseen) == (4, ())
+    pq.write_table(table.slice(1), tmp_path / "rows.parquet")  # another file now: its rows are not those of the scores
     without = build(scored, tmp_path / "r.html", Wishes())
     assert "--rows with the file that was scored" in without.unseen[0]
-    made = build(scored, tmp_path / "with.html", Wishes(rows=tmp_path / "rows.parquet"), scorer=Scorer("toy"))
-    assert (made.explained, made.unseen) == (4, ())
+
+
+def test_columns_and_a_prefix_of_the_run_are_known(tmp_path):
+    two_coloured("green", "red").save(tmp_path / "a.png")
+    rows = [{"Photo": "a.png", "alt": text, "msd": "mine"} for text in ("green and red", "a dog")]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for name, prefix in (("plain.csv", ""), ("own.jsonl", "toy_")):
+        with open_rows(tmp_path / "rows.jsonl", columns=ColumnNames(image="photo", caption="alt")) as source:
+            score_rows(Scorer("toy").pipeline, source, tmp_path / name, RunOptions(prefix=prefix))
+        results = read_results(tmp_path / name)
+        assert results.captions == ("green and red", "a dog")
+        assert not np.isnan(results.numbers["msd"]).any()
+        assert results.others["input_msd"] == ("mine", "mine")
+        made = build(tmp_path / name, tmp_path / f"{name}.html", Wishes(), scorer=Scorer("toy"))
+        assert made.unseen == ()
 
 
 def test_a_folder_without_the_pictures_is_told(scored, tmp_path):

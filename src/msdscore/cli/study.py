@@ -89,6 +89,7 @@ def words(
         Path | None, typer.Option(help="With chair: names of the object classes, a line each, separated by commas.")
     ] = None,
     output: To = None,
+    overwrite: options.Overwrite = False,
     limit: Limit = None,
     seed: Seed = 0,
     encoder: options.Encoder = "mini",
@@ -103,6 +104,7 @@ def words(
     from msdscore.errors import unknown_name
     from msdscore.studies import words as word_study
 
+    _check(output, overwrite)
     readers = {"hat": read_hat_words, "chair": read_long_words}
     if marks not in readers:
         raise unknown_name("kind of marks", marks, readers)
@@ -124,6 +126,7 @@ def behaviour(
         list[str], typer.Option("--metric", "-m", help="NAME; see `msdscore metrics`. Repeatable.")
     ] = CHECKED_METRICS,
     output: To = None,
+    overwrite: options.Overwrite = False,
     limit: Annotated[int | None, typer.Option(min=2, help="How many pictures at most.")] = 200,
     seed: Seed = 0,
     encoder: options.Encoder = "mini",
@@ -138,6 +141,7 @@ def behaviour(
     from msdscore.metrics.registry import load_metrics
     from msdscore.studies import behaviour as behaviour_study
 
+    _check(output, overwrite)
     entries = captioned_pictures(rows)
     entries = entries if limit is None else entries[:: max(1, len(entries) // limit)][:limit]
     scorer = options.make_scorer(

@@ -99,7 +99,7 @@ def score_rows(
             _drop_failed(run)
         work = _Work(pipeline, source, run, earlier)
         work.score(how, progress)
-        more = {"chunks": work.keys, "spec": None if spec is None else description(spec), "source": source.name}
+        more = {"chunks": work.keys, "spec": None if spec is None else description(spec), "source": source.place}
         summary = run.finish(
             assemble(source, run, pipeline.config, naming),
             metadata={"msdscore": pipeline.signature},

@@ -47,7 +47,7 @@ def build(source: Path, output: Path, wishes: Wishes, *, scorer: "Scorer | None"
     if scorer is not None:
         require_same(scorer, results)
     low, forgotten = worst(results, "msd", wishes.show), most_forgotten(results, wishes.show)
-    rows = rows_with_pictures(wishes.rows or source, wishes.images, [*low, *forgotten])
+    rows = rows_with_pictures(source, wishes.rows, wishes.images, [*low, *forgotten])
     galleries = (
         Gallery("Worst captions", tuple(card(results, n, rows.get(n), "penalty", scorer) for n in low)),
         Gallery("Most forgotten", tuple(card(results, n, rows.get(n), "omission", scorer) for n in forgotten)),

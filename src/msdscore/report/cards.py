@@ -16,7 +16,7 @@ from msdscore.explain.overlay import map_of, map_scale, overlay, thumbnail, word
 from msdscore.explain.snippet import data_uri, words_html
 from msdscore.io.images import open_image
 from msdscore.io.inputs.rows import Row, open_rows
-from msdscore.report.reading import Results
+from msdscore.report.reading import Results, run_facts
 
 if TYPE_CHECKING:
     from msdscore.scorer import Scorer
@@ -57,16 +57,23 @@ def most_forgotten(results: Results, count: int) -> list[int]:
     return chosen
 
 
-def rows_with_pictures(path: Path, images: Path | None, wanted: Sequence[int]) -> dict[int, Row]:
-    """The rows with their pictures; empty where the file names none."""
-    needed = set(wanted)
-    if not needed:
-        return {}
-    try:
-        with open_rows(path, images=images) as source:
-            return {row.index: row for row in source.read() if row.index in needed}
-    except InputError:  # a scored file whose rows name no picture
-        return {}
+def rows_with_pictures(scored: Path, given: Path | None, images: Path | None, wanted: Sequence[int]) -> dict[int, Row]:
+    """The rows with their pictures; empty where no file names any.
+
+    They are read from the file `given`, else from the one that was scored if it is still the same (it knows pictures
+    that came as bytes, and paths beside it), else from the scores themselves.
+    """
+    needed, run = set(wanted), run_facts(scored)
+    places = [given] if given else [scored] if images else [run.source, scored]
+    for place in filter(None, places):
+        try:
+            with open_rows(place, images=images, columns=run.columns) as source:
+                if place == run.source and source.fingerprint != run.fingerprint:
+                    continue
+                return {row.index: row for row in source.read() if row.index in needed} if needed else {}
+        except InputError:  # a file whose rows name no picture
+            continue
+    return {}
 
 
 def require_same(scorer: "Scorer", results: Results) -> None:

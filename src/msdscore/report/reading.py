@@ -3,15 +3,16 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from msdscore.engine.assemble import Naming
 from msdscore.errors import InputError
-from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
+from msdscore.io.inputs.columns import IMAGE_NAMES, ColumnNames, first_of
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.manifest import RUN_NOTES
 from msdscore.scoring.measurement import UNTOLD
@@ -44,21 +45,24 @@ class Results:
 
 def read_results(path: Path) -> Results:
     """Read a file that `msdscore score` wrote."""
+    run = run_facts(path)
     with ExitStack() as stack:
         records = open_records(path, format=None, until=stack)
-        rows = [record.values for record in records.read()]
-    names = list(dict.fromkeys([*(records.columns or ()), *(name for row in rows for name in row)]))
+        rows = [_unprefixed(record.values, run.prefix) for record in records.read()]
+    columns = _unprefixed(dict.fromkeys(records.columns or ()), run.prefix)
+    names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
     lacking = [name for name in ("msd", "coverage", "support") if name not in names]
     if lacking:
         found = ", ".join(names) or "none"
         raise InputError(
             f"{path}: expected a scored file with {', '.join(lacking)}; found: {found}; run msdscore score"
         )
-    caption, picture, system = (_first(names, known) for known in (CAPTION_NAMES, _PICTURE_KEYS, SYSTEM_NAMES))
+    caption, system = run.columns.caption_in(names), first_of(names, SYSTEM_NAMES)
+    picture = run.columns.image_in(names) or first_of(names, _PICTURE_KEYS)
     used = {"id", caption, system, *COLUMNS} - {"warnings"}
     return Results(
         name=path.name,
-        signature=signature_of(path),
+        signature=signature_of(path) or run.signature,
         ids=tuple(_text(row.get("id", number)) for number, row in enumerate(rows)),
         captions=_texts(rows, caption),
         pictures=_texts(rows, picture),
@@ -75,24 +79,51 @@ def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[st
     return {name: values for name, values in found.items() if name not in UNTOLD or not np.isnan(values).all()}
 
 
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the run metadata beside a scored file says; empty where there is none."""
+
+    signature: str = ""
+    prefix: str = ""  # of the columns that scoring added
+    columns: ColumnNames = field(default_factory=ColumnNames)
+    source: Path | None = None  # the file that was scored, if it is still there
+    fingerprint: str = ""  # of its content
+
+
+def run_facts(path: Path) -> RunFacts:
+    """Read the run metadata beside a scored file."""
+    try:
+        notes = json.loads(path.with_name(path.name + RUN_NOTES).read_text(encoding="utf-8"))
+        manifest, source = notes["manifest"], notes.get("source")
+        found = Path(source) if source and source != "-" else None
+        return RunFacts(
+            signature=str(manifest["signature"]),
+            prefix=manifest.get("prefix", ""),
+            columns=ColumnNames(**manifest.get("columns", {})),
+            source=found if found and found.exists() else None,
+            fingerprint=manifest.get("input", ""),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return RunFacts()
+
+
+def _unprefixed(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """A row with our columns under their plain names; the input's own of these names step aside."""
+    naming = Naming(prefix)
+    ours = {naming.added(name): name for name in COLUMNS}
+    plain = Naming()
+    return {ours.get(name) or (plain.given(name) if prefix else name): value for name, value in row.items()}
+
+
 def signature_of(path: Path) -> str:
-    """The signature that a Parquet file carries in its schema, or that lies beside the others; empty if none does."""
+    """The signature that a Parquet file carries in its schema; empty if none does."""
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet as pq
 
         found = (pq.read_schema(path).metadata or {}).get(b"msdscore", b"").decode()
         if found:
             return str(found)
-    sidecar = path.with_name(path.name + RUN_NOTES)
-    try:
-        manifest = json.loads(sidecar.read_text(encoding="utf-8"))["manifest"]
-        return str(manifest["signature"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-
-
-def _first(names: Sequence[str], wanted: Sequence[str]) -> str | None:
-    return next((name for name in wanted if name in names), None)
+    return ""
 
 
 def _texts(rows: Sequence[Mapping[str, Any]], name: str | None) -> tuple[str, ...]:

@@ -59,6 +59,11 @@ class RowSource:
         """The folder of pictures, if one was given."""
         return None if self._pictures is None else str(self._pictures.path.resolve())
 
+    @property
+    def place(self) -> str:
+        """The whole path of the input, or `-`."""
+        return self.name if self.name == "-" else str(Path(self.name).resolve())
+
     def count(self) -> int:
         """The number of rows."""
         return self._records.count()
