@@ -26,7 +26,7 @@ function mapOf(card) {
 export function paint() {
   const cards = shown();
   $("empty").hidden = Boolean(state.bitmap);
-  if (state.file && !state.bitmap) $("empty").textContent = "This browser cannot show the picture; it is scored all the same.";
+  if (state.file && !state.bitmap) $("empty").textContent = cards[0]?.score?.error ?? "This browser cannot show the picture; it is scored all the same.";
   const wanted = state.bitmap ? (cards.length ? cards : [null]) : [];
   // Pictures that stay are drawn anew in place: they keep the focus and the mouse.
   const old = [...$("stages").children];
