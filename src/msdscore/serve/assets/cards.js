@@ -10,7 +10,7 @@ const BARS = [
   { name: "similarity", means: "how alike picture and caption are as a whole: higher is better" },
   { name: "coverage", gloss: "left out", role: "omission", means: "what the picture shows and the caption leaves out: lower is better" },
   { name: "support", gloss: "invented", role: "penalty", means: "what the caption says and the picture does not support: lower is better" },
-  { name: "information", means: "how much the caption tells of what is particular to the picture: higher is better" },
+  { name: "information", role: "leaning", below: "penalty", means: "how much the caption tells about this picture: higher is better, below zero it is false" },
   { name: "uncertainty", means: "how little the similarities decide among these captions: 1 not at all", whole: true },
 ];
 const NEUTRAL = "var(--bar)";
@@ -90,7 +90,7 @@ function toNext(event, node) {
 function bars(card) {
   const scored = state.cards.filter((other) => other.score && !other.score.error);
   const parts = [];
-  for (const { name, gloss, role, means, whole } of BARS) {
+  for (const { name, gloss, role, below = "support", means, whole } of BARS) {
     const value = card.score[name];
     if (value === null || value === undefined) continue;
     const most = whole ? 1 : Math.max(...scored.map((other) => Math.abs(other.score[name] ?? 0)), 1e-9);
@@ -99,7 +99,7 @@ function bars(card) {
     const old = card.bars?.[name];
     [fill.style.left, fill.style.width] = old ?? [fill.dataset.left, fill.dataset.width];
     card.bars = { ...card.bars, [name]: [fill.dataset.left, fill.dataset.width] };
-    fill.style.background = role ? colour(value > 0 ? role : "support", 0.9) : NEUTRAL;
+    fill.style.background = role ? colour(value > 0 ? role : below, 0.9) : NEUTRAL;
     parts.push(make("div", { class: counts ? "bar" : "bar faint", title: counts ? means : `${means}. It has no weight in this score.` },
       make("span", {}, name, gloss ? make("small", {}, ` ${gloss}`) : null),
       make("span", { class: whole ? "track whole" : "track", "aria-hidden": "true" }, fill), make("output", {}, signed(value))));
