@@ -174,7 +174,7 @@ def test_empty_and_odd_values_are_row_errors(tmp_path):
         "no picture; expected one of image, image_path, file_name, filename, img; found: caption",
         "image is empty",
         "image must be a path or bytes, got int",
-        "image is an address, not a file; download it first: https://example.org/a.jpg",
+        "image is an address, not a file; download it first; got https://example.org/a.jpg",
         None,
     ]
     assert rows[12].image == tmp_path / "b.jpg"

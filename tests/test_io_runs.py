@@ -299,3 +299,8 @@ def test_a_closed_run_lets_another_thread_in(tmp_path):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(run.close).result()
     open_run(tmp_path / "out.csv", MANIFEST).close()
+
+
+def test_names_as_long_as_the_system_allows(tmp_path):
+    output = tmp_path / ("x" * 235 + ".csv")
+    assert complete(output) == Summary(12, 0)

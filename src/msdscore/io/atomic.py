@@ -21,7 +21,8 @@ def replacing(path: Path, *, folder: Path | None = None) -> Iterator[BinaryIO]:
 
     The bytes are on the disk before the name changes: any crash leaves the old file or the new one.
     """
-    temporary = (folder or path.parent) / f".{path.name}.{uuid4().hex}{TEMPORARY}"
+    # Not named after the file, whose name may be as long as the system allows.
+    temporary = (folder or path.parent) / f".{uuid4().hex}{TEMPORARY}"
     try:
         with temporary.open("xb") as file:
             yield file

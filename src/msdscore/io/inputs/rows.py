@@ -202,7 +202,7 @@ def _image_content(name: str, value: Any) -> str | bytes:
     try:
         refuse_address(value)
     except ImageError as error:
-        raise ImageError(f"{name} {error}: {shortened(value)}") from error
+        raise ImageError(f"{name} {error}; got {shortened(value)}") from error
     return value
 
 
