@@ -292,6 +292,8 @@ def test_with_weighed_evidence_the_parts_still_add_up_and_some_words_are_not_jud
         assert "information" in {name for name, _, _ in sum_parts(item)} | {"false information"}
         gaps = {unit.text: unit.gap for unit in item.units}
         assert gaps["dog"] is None
+        assert [unit.judged for unit in item.units if unit.text in ("dog", "green")].count(False) == 1
+        assert item.information_terms.sum() == pytest.approx(item.score.information, abs=1e-5)
         assert gaps["green"] < 0
         assert "dog" not in [unit.text for unit in item.ranked]
     measured = Scorer(encoder, config, bank=bank).measure([two_coloured("green", "red")], ["green dog"], [0])

@@ -33,6 +33,7 @@ def document(item: Attribution) -> dict[str, Any]:
             "columns": layout.grid[1],
         },
         "boxes": layout.boxes.tolist(),
+        "information_terms": None if item.information_terms is None else item.information_terms.tolist(),
         "coverage_terms": item.coverage_terms.tolist(),
         "support_map": item.support_map.tolist(),
         "penalty_map": item.penalty_map.tolist(),
@@ -62,4 +63,5 @@ def _unit(unit: Unit) -> dict[str, Any]:
 
 def _word(item: Attribution, unit: Unit) -> dict[str, Any]:
     regions = strongest(item.leaning(unit).ravel(), item.patches, REGIONS) if unit.tokens else []
-    return _unit(unit) | {"kind": unit.kind, "content": unit.content, "leans_on": regions}
+    facts = {"kind": unit.kind, "content": unit.content, "judged": unit.judged}
+    return _unit(unit) | facts | {"leans_on": regions}

@@ -58,7 +58,7 @@ def spans(item: Attribution, scale: Scale) -> list[TextPiece]:
         pieces.append(TextPiece(caption[end : unit.start]))
         role, strength = word_colour(unit, scale)
         # Words without content stay plain, but can be asked for their number like all others.
-        title = "" if unit.gap is None else f"{unit.gap:+.2f} nats"
+        title = "" if not unit.tokens else "not judged" if unit.gap is None else f"{unit.gap:+.2f} nats"
         colours = (css(role, strength), ink(role, strength)) if strength > 0.05 else ("", "")
         pieces.append(TextPiece(unit.text, number, title, *colours))
         end = unit.end

@@ -34,7 +34,8 @@ class Unit:
     `term` is in nats and sums over words and marks to the score's support; None where the encoder reads no token. `gap`
     is the mean over its tokens of how far the picture does not support them, also in nats: log P_txt − log P_img; with
     calibration, the mean of log P over background pictures − log P_img; with `calibration="evidence"`, the log-odds
-    that the word is not true of the picture. It is None where there is no token, or none that can be judged.
+    that the word is not true of the picture. It is None where there is no token, and where the word is not `judged`
+    because the encoder is known not to tell whether it is true.
     """
 
     text: str
@@ -45,6 +46,7 @@ class Unit:
     tokens: tuple[int, ...]
     term: float | None
     gap: float | None
+    judged: bool = True
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # without slots: computed parts are kept
@@ -74,6 +76,11 @@ class Attribution:
         return self.terms.support
 
     @property
+    def information_terms(self) -> Floats | None:
+        """One per token, adding up to the information; None where it is not known."""
+        return self.terms.information
+
+    @property
     def affinity(self) -> Floats:
         """How every token spreads over the patches; rows add up to 1."""
         return maps.over_all(self.terms.affinity, self.visible)
@@ -86,7 +93,7 @@ class Attribution:
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """Words and marks in reading order; their terms add up to the support divergence."""
-        return units_of(self.score.caption, self.tokens, self.support_terms, self.terms.gaps)
+        return units_of(self.score.caption, self.tokens, self.support_terms, self.terms.gaps, self.terms.weights)
 
     @property
     def words(self) -> tuple[Unit, ...]:
@@ -157,19 +164,24 @@ def terms_of(config: MSDConfig, images: Embedded, texts: Embedded, measured: Mea
                 beta=betas[number],
                 shares=_shares(measured, number, tokens),
                 gaps=token_gaps(measured, number, tokens),
+                weights=token_weights(measured, number, tokens),
+                information=_known(measured.information_terms, number, tokens),
             )
         )
     return found
 
 
 def token_gaps(measured: Measurement, pair: int, mask: Tensor) -> Floats:
-    """How far the picture of a pair does not support each token, in nats; NaN for words that cannot be judged."""
-    if measured.log_odds is None or measured.weights is None:
-        terms = _real(measured.divergence.support_terms[pair], mask)
-        return terms * len(terms)
-    judged = _real(measured.weights[pair], mask) >= NOT_JUDGED
-    gaps: Floats = np.where(judged, -_real(measured.log_odds[pair], mask), np.nan)
-    return gaps
+    """How far the picture of a pair does not support each token, in nats."""
+    if measured.log_odds is not None:
+        return -_real(measured.log_odds[pair], mask)
+    terms = _real(measured.divergence.support_terms[pair], mask)
+    return terms * len(terms)
+
+
+def token_weights(measured: Measurement, pair: int, mask: Tensor) -> Floats | None:
+    """How well each token's word can be judged, shared by the pieces of a word; None where it is not known."""
+    return _known(measured.weights, pair, mask)
 
 
 def _shares(measured: Measurement, pair: int, mask: Tensor) -> Floats:
@@ -184,12 +196,17 @@ def _components(mixtures: Mixture, picture: int) -> maps.Components:
     return maps.Components(means.double().cpu().numpy(), log_weights.double().cpu().numpy(), mixtures.kappa)
 
 
-def units_of(caption: str, tokens: TokenLayout, terms: Floats, gaps: Floats) -> tuple[Unit, ...]:
-    """Words and marks of a caption with the terms and gaps of the tokens that cover them."""
+def units_of(
+    caption: str, tokens: TokenLayout, terms: Floats, gaps: Floats, weights: Floats | None = None
+) -> tuple[Unit, ...]:
+    """Words and marks of a caption with the terms and gaps of the tokens that cover them.
+
+    With `weights` of tokens as evidence, words of too little weight are not judged.
+    """
     pieces = segment(caption)
     owner = owners(tokens.spans, pieces)
     held = [tuple(token for token, place in enumerate(owner) if place == number) for number in range(len(pieces))]
-    return tuple(_unit(piece, own, terms, gaps) for piece, own in zip(pieces, held, strict=True))
+    return tuple(_unit(piece, own, terms, (gaps, weights)) for piece, own in zip(pieces, held, strict=True))
 
 
 def ranked(units: Iterable[Unit]) -> tuple[Unit, ...]:
@@ -198,19 +215,25 @@ def ranked(units: Iterable[Unit]) -> tuple[Unit, ...]:
     return tuple(unit for _, unit in sorted(known, key=lambda pair: -pair[0]))
 
 
-def _unit(piece: Piece, tokens: tuple[int, ...], terms: Floats, gaps: Floats) -> Unit:
-    judged = gaps[list(tokens)]
-    judged = judged[~np.isnan(judged)]
-    term = float(terms[list(tokens)].sum()) if tokens else None
-    gap = float(judged.mean()) if len(judged) else None
-    return Unit(piece.text, piece.start, piece.end, piece.kind, piece.content, tokens, term, gap)
+def _unit(piece: Piece, tokens: tuple[int, ...], terms: Floats, evidence: tuple[Floats, Floats | None]) -> Unit:
+    own, (gaps, weights) = list(tokens), evidence
+    # The pieces of a word share its weight, so their sum is the word's.
+    judged = weights is None or not own or float(weights[own].sum()) >= NOT_JUDGED
+    term = float(terms[own].sum()) if own else None
+    gap = float(gaps[own].mean()) if own and judged else None
+    return Unit(piece.text, piece.start, piece.end, piece.kind, piece.content, tokens, term, gap, judged)
 
 
 def _joined(caption: str, units: Sequence[Unit], terms: maps.Terms) -> Unit:
     """One unit from several that follow each other."""
     start, end = units[0].start, units[-1].end
     whole = Piece(caption[start:end], start, end, "word", content=True)
-    return _unit(whole, tuple(token for unit in units for token in unit.tokens), terms.support, terms.gaps)
+    tokens = tuple(token for unit in units for token in unit.tokens)
+    return _unit(whole, tokens, terms.support, (terms.gaps, terms.weights))
+
+
+def _known(values: Tensor | None, pair: int, mask: Tensor) -> Floats | None:
+    return None if values is None else _real(values[pair], mask)
 
 
 def _real(values: Tensor, mask: Tensor) -> Floats:

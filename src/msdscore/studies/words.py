@@ -14,7 +14,7 @@ from msdscore.benchmarks.base import Rated, clusters, picture
 from msdscore.benchmarks.readers.hallucinations import MarkedCaption
 from msdscore.benchmarks.run.portions import Portion, portions
 from msdscore.errors import InputError, RowError
-from msdscore.explain.terms import token_gaps, units_of
+from msdscore.explain.terms import token_gaps, token_weights, units_of
 from msdscore.explain.words import segment
 from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
@@ -163,8 +163,9 @@ def _gaps(caption: str, mentions: Sequence[Mention], measured: Measurement, pair
     """The mean gap of the content words inside each mention; 0 where the encoder reads none of them."""
     layout = measured.tokens[pair]
     terms = measured.divergence.support_terms[pair, : len(layout.spans)].double().cpu().numpy()
-    gaps = token_gaps(measured, pair, torch.ones(len(layout.spans), dtype=torch.bool))
-    found_units = units_of(caption, layout, terms, gaps)
+    mask = torch.ones(len(layout.spans), dtype=torch.bool)
+    weights = token_weights(measured, pair, mask)
+    found_units = units_of(caption, layout, terms, token_gaps(measured, pair, mask), weights)
     units = [unit for unit in found_units if unit.kind == "word" and unit.gap is not None]
     found = []
     for mention in mentions:
