@@ -34,7 +34,7 @@ from msdscore.stats.logistic import fit_logistic
 Floats = npt.NDArray[np.float64]
 
 SIMILAR = 8  # similar pictures that lend hard absent words, one caption each
-CAPTIONS = 256  # background captions that coverage is held against
+CAPTIONS = 96  # background captions that coverage is held against: each costs as much per picture as a caption does
 LEAST = 50  # captioned pictures; fewer tell nothing about words
 _RARE = 40  # labelled mentions under which a word counts as rare
 _SHRINK = 10.0  # mentions that the prior of a rare word is worth
