@@ -244,9 +244,13 @@ def auc(positive: Floats, negative: Floats) -> float:
 
 
 def _match(pipeline: Pipeline, images: Embedded, texts: Embedded, places: _Places) -> Match:
-    measured = pipeline.measure(images, texts, places.images, places.texts)
+    """The map from scores of own captions against those of similar pictures and of any other picture."""
+    own = np.flatnonzero(places.own).tolist()
+    away = [(places.images[place] + len(images) // 2) % len(images) for place in own]
+    pictures, captions = [*places.images, *away], [*places.texts, *(places.texts[place] for place in own)]
+    measured = pipeline.measure(images, texts, pictures, captions)
     scores = np.array([row.msd for row in numbers(measured, pipeline.config)])
-    slope, center = fit_logistic(scores, places.own)
+    slope, center = fit_logistic(scores, np.concatenate([places.own, np.zeros(len(own), dtype=bool)]))
     return Match(slope, center, settings_of(pipeline.config))
 
 
