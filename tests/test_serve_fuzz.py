@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from serving import asked, client
+from serving import asked, client, served
 
 MUTATIONS = int(os.environ.get("MUTATIONS", "25"))
 FINE = frozenset({200, 400, 404, 405, 413, 415, 422})
@@ -112,10 +112,26 @@ def test_mutated_bodies_are_refused_or_answered(calls):
             assert answer.json()["error"]
 
 
-def test_every_route_keeps_what_its_openapi_document_says(calls):
+@pytest.fixture(scope="module")
+def address():
+    with served(max_body=1 << 20) as found:
+        yield found
+
+
+def test_every_route_keeps_what_its_openapi_document_says(address):
     schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
     hypothesis = pytest.importorskip("hypothesis")
-    schema = schemathesis.openapi.from_asgi("/openapi.json", calls.app, headers={"host": "localhost"})
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi import checks
+
+    # What the document cannot say, such as base64 in a text, may be refused.
+    kept = [
+        not_a_server_error,
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_schema_conformance,
+    ]
+    schema = schemathesis.openapi.from_url(f"{address}openapi.json")
     tried = set()
 
     @hypothesis.settings(
@@ -126,9 +142,8 @@ def test_every_route_keeps_what_its_openapi_document_says(calls):
     )
     def check(case):
         tried.add(case.operation.path)
-        answer = case.call(headers={"host": "localhost"})
-        assert answer.status_code < 500
-        case.validate_response(answer)
+        answer = case.call()
+        case.validate_response(answer, checks=kept)
 
     check()
-    assert "/v1/score" in schema.raw_schema["paths"]
+    assert tried
