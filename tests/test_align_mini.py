@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from align_data import draw, make_rows, source, things
 from msdscore.align.data.formats import open_pairs
-from msdscore.align.export import export
+from msdscore.align.export import TRUNK, export
 from msdscore.align.features.batch import make_batch, picture_references
 from msdscore.align.losses.objective import objective
 from msdscore.align.processes import World
@@ -18,15 +18,17 @@ from msdscore.align.recipe_file import load_recipe
 from msdscore.align.run.checkpoint import read_run
 from msdscore.align.run.curves import read_curves
 from msdscore.align.run.session import TrainOptions, start_session
-from msdscore.align.run.towers import open_towers
+from msdscore.align.run.towers import open_towers, tune_towers
 from msdscore.align.run.train import train
 from msdscore.cli.app import app
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
 from msdscore.encoders.aligned.towers.base import Features, ImageTowerSpec, Points, TextTowerSpec
 from msdscore.encoders.aligned.towers.load import tower_dims
 from msdscore.encoders.base import encode_pictures, prepare_all
+from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.registry import load_encoder
+from msdscore.encoders.table import MINI_FOLDER
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.scorer import Scorer
 
@@ -66,7 +68,10 @@ def run(rows, tmp_path_factory):
 def test_the_towers_see_what_the_shipped_encoder_sees():
     """The shipped heads on the tool's towers give the shipped encoder's vectors."""
     recipe, shipped = load_recipe("mini"), load_encoder("mini", device="cpu")
-    towers = open_towers(recipe, torch.device("cpu"))
+    tuned = load_file(Path(locate(MINI_FOLDER), TRUNK))
+    towers = tune_towers(
+        open_towers(recipe, torch.device("cpu")), {name: value.float() for name, value in tuned.items()}
+    )
     assert tower_dims(*towers) == (SideDims(1752, 1752), SideDims(1536, 768, 384))
     heads = shipped._parts.heads
     pictures, seen = encode_pictures(shipped, PICTURES[:2]), towers[0].features(prepare_all(towers[0], PICTURES[:2]))
@@ -74,7 +79,7 @@ def test_the_towers_see_what_the_shipped_encoder_sees():
     assert torch.allclose(projected.points, pictures.points, atol=1e-5)
     assert torch.allclose(projected.pooled, pictures.pooled, atol=1e-5)
     texts, read = shipped.encode_texts(CAPTIONS), towers[1].features(CAPTIONS)
-    assert read.layout == texts.layout
+    assert [layout.spans for layout in read.layout] == [layout.spans for layout in texts.layout]
     assert torch.equal(read.local.mask, texts.mask)
     projected = heads.project_texts(read)
     assert torch.allclose(projected.points, texts.points, atol=1e-5)
@@ -116,10 +121,11 @@ def test_every_term_of_the_recipe_is_learned(run):
 def test_the_export_brings_its_bank_and_gives_the_vectors_of_the_run(run, tmp_path):
     made = load_encoder(str(export(run, tmp_path / "mini", background=PICTURES)), device="cpu")
     shipped = load_encoder("mini", device="cpu")
-    assert made.recommended == shipped.recommended
+    plain = {"calibration": "background", "gate": "support", "information": 0.0}
+    assert made.recommended == {**shipped.recommended, **plain}
     assert made.bank.images.means.shape == (8, 8, 256)
-    plain = load_encoder(str(export(run, tmp_path / "plain")), device="cpu")
-    assert (plain.bank, plain.recommended) == (None, None)
+    bare = load_encoder(str(export(run, tmp_path / "bare")), device="cpu")
+    assert (bare.bank, bare.recommended) == (None, None)
     heads, towers = read_run(run).heads, open_towers(read_run(run).recipe, torch.device("cpu"))
     seen = heads.project_images(towers[0].features(prepare_all(towers[0], PICTURES)))
     read = heads.project_texts(towers[1].features(CAPTIONS))

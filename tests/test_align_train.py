@@ -404,7 +404,7 @@ def test_exports_that_cannot_work_say_why(rows, tmp_path):
     folder = export(tmp_path / "run", tmp_path / "encoder", dtype="float32")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "format": 9}))
-    with pytest.raises(WeightsError, match="has format 9 of msdscore-aligned, expected 1; update msdscore"):
+    with pytest.raises(WeightsError, match="has format 9 of msdscore-aligned, expected 2; export it again"):
         load_encoder(str(folder))
     (folder / "config.json").write_text(json.dumps({**config, "heads": {"dimm": 3}}))
     with pytest.raises(WeightsError, match="unknown setting 'heads.dimm'"):
