@@ -155,12 +155,18 @@ def terms_of(config: MSDConfig, images: Embedded, texts: Embedded, measured: Mea
     for number, (picture, text) in enumerate(zip(measured.image_of.tolist(), measured.text_of.tolist(), strict=True)):
         patches, tokens = seen.mask[picture], read.mask[text]
         x, y = _points(seen.points[picture], patches), _points(read.points[text], tokens)
+        affinity = maps.affinities(x, y, config.kappa)
+        if config.mixture == "vmf":
+            removal = maps.removals(x, y, _components(measured.divergence.image_mixtures, picture))
+        else:
+            # First-order removals are those of one fixed concentration; for other mixtures every patch stands alone.
+            removal = 1 / len(x) - affinity
         found.append(
             maps.Terms(
                 coverage=_real(measured.divergence.coverage_terms[number], patches),
                 support=_real(measured.divergence.support_terms[number], tokens),
-                affinity=maps.affinities(x, y, config.kappa),
-                removal=maps.removals(x, y, _components(measured.divergence.image_mixtures, picture)),
+                affinity=affinity,
+                removal=removal,
                 beta=betas[number],
                 shares=_shares(measured, number, tokens),
                 gaps=token_gaps(measured, number, tokens),
