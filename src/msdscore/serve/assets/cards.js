@@ -31,10 +31,10 @@ function cardNode(card, place) {
   return make("li", { class: kinds.filter(Boolean).join(" "), "data-card": card.id },
     make("div", { class: "top" }, number(card, place), wordsOf(card, place), score ? headline(card) : null),
     card.editing ? editor(card, place) : null,
-    score ? bars(card) : null,
+    score ? bars(card, place) : null,
     ...(score ? notes(score) : []),
     card.score?.error ? make("p", { class: "note" }, card.score.error) : null,
-    make("div", { class: "row" }, score ? sum(card) : null, make("span", { class: "does" }, ...tools(card, place))));
+    score ? sum(card) : does(card, place));
 }
 
 function number(card, place) {
@@ -45,7 +45,7 @@ function headline(card) {
   const { match, soft_msd: soft } = card.score, known = match !== null && match !== undefined;
   const moved = card.before === null ? 0 : soft - card.before;
   const change = Math.abs(moved) < 0.0005 ? null : make("small", { class: "moved" }, `${moved > 0 ? "▲ +" : "▼ −"}${Math.abs(moved).toFixed(3)}`);
-  return make("div", { class: "match" }, make("b", {}, known ? `${Math.round(100 * match)} %` : signed(soft)), make("small", {}, known ? `match · Soft-MSD ${signed(soft)}` : "Soft-MSD"), change);
+  return make("div", { class: "match" }, make("b", {}, known ? `${Math.round(100 * match)} %` : signed(soft)), make("small", {}, known ? "match" : "Soft-MSD"), known ? make("small", {}, `Soft-MSD ${signed(soft)}`) : null, change);
 }
 
 function wordsOf(card, place) {
@@ -87,7 +87,7 @@ function toNext(event, node) {
 }
 
 // Bars reach from zero in the middle; the longest of any caption on the page fills its half.
-function bars(card) {
+function bars(card, place) {
   const scored = state.cards.filter((other) => other.score && !other.score.error);
   const parts = [];
   for (const { name, gloss, role, below = "support", means, whole } of BARS) {
@@ -104,24 +104,23 @@ function bars(card) {
       make("span", {}, name, gloss ? make("small", {}, ` ${gloss}`) : null),
       make("span", { class: whole ? "track whole" : "track", "aria-hidden": "true" }, fill), make("output", {}, signed(value))));
   }
-  return make("div", { class: "bars" }, ...parts);
+  return make("div", { class: "bars" }, ...parts, does(card, place));
 }
 
 // The score as the similarity and what regions and words take from it or add to it.
 function sum(card) {
   if (!card.why) return null;
   const parts = card.why.look.sum.map(({ name, size }) => ` ${size < 0 ? "−" : "+"} ${name} ${Math.abs(size).toFixed(3)}`);
-  return make("span", { class: "sum" }, `${signed(card.why.score.soft_msd)} = similarity ${signed(card.why.score.similarity)}${parts.join("")}`);
+  return make("p", { class: "sum" }, `${signed(card.why.score.soft_msd)} = similarity ${signed(card.why.score.similarity)}${parts.join("")}`);
 }
 
 const notes = (score) => [].concat(score.warnings ?? []).filter(Boolean).map((text) => make("p", { class: "note" }, text));
 
-function tools(card, place) {
-  return [
+function does(card, place) {
+  return make("div", { class: "does" },
     make("button", { type: "button", class: "small", "aria-label": `Edit caption ${place + 1}`, "aria-expanded": String(card.editing), onclick: () => edit(card, !card.editing) }, card.editing ? "Done" : "Edit"),
     make("label", { class: "small" }, make("input", { type: "checkbox", checked: card.compare, onchange: (event) => compare(card, event.target.checked) }), " side by side", make("span", { class: "unseen" }, `: caption ${place + 1}`)),
-    make("button", { type: "button", class: "small", "aria-label": `Remove caption ${place + 1}`, onclick: () => remove(card) }, "Remove"),
-  ];
+    make("button", { type: "button", class: "small", "aria-label": `Remove caption ${place + 1}`, onclick: () => remove(card) }, "Remove"));
 }
 
 function editor(card, place) {
