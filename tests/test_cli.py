@@ -5,19 +5,31 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from msdscore.cli.app import app
+from msdscore.cli.app import app, main
 from msdscore.errors import MSDScoreError
 
 
 def msdscore(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "msdscore", *map(str, arguments)], capture_output=True, text=True, check=False, **options
-    )
+    """The program with these arguments: in this process, since a new one takes seconds; with options in its own."""
+    if options:
+        command = [sys.executable, "-m", "msdscore", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    out, errors, code = StringIO(), StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
+        patch.setattr(sys, "argv", ["msdscore", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    return SimpleNamespace(returncode=code or 0, stdout=out.getvalue(), stderr=errors.getvalue())
 
 
 @pytest.fixture
@@ -110,7 +122,7 @@ def test_places_that_cannot_be_used_are_one_line(red, tmp_path):
     for arguments, line in (
         (["score", red, "-e", "toy"], "red.png: a picture is scored with its captions: msdscore score IMAGE CAPTION…"),
         (["score", red, "red", "-e", "toy", "-o", red / "x.csv"], "cannot be written ("),
-        (["demo", "-e", "toy", "-o", red], "red.png/index.html: cannot be written (File exists); choose another name"),
+        (["demo", "-e", "toy", "-o", red], "red.png: is a file; expected a folder for the page and the figures"),
     ):
         answer = msdscore(*arguments)
         assert answer.returncode == 2, answer.stderr

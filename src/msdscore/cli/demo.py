@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from msdscore.cli import options
+from msdscore.errors import ConfigError
 
 
 def demo(
@@ -23,6 +24,8 @@ def demo(
     from msdscore.report.demo import show, write
     from msdscore.scorer import Scorer
 
+    if output.exists() and not output.is_dir():
+        raise ConfigError(f"{output}: is a file; expected a folder for the page and the figures")
     shown = show(Scorer(encoder))
     page = write(shown, output, overwrite=overwrite)
     if json:
