@@ -29,7 +29,7 @@ demo: setup
 	$(BIN)/msdscore demo --output demo-out --overwrite
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 # The encoders work with transformers 4 and 5; the default environment has 5.
 TF4 := .venv-transformers4

@@ -30,9 +30,10 @@ class Scorer:
     """Scores captions against pictures with one encoder and one configuration.
 
     `Scorer()` is the embedded default encoder `mini` with the settings that it recommends. They differ from the
-    paper's MSD: every support term is taken less its mean over a bank of background pictures (`calibration`), so
-    that zero means "as well supported as by any picture", and support alone is weighed. `Scorer(..., "short")` is the
-    paper's score for captions of a sentence, `Scorer(..., "long")` for captions of a paragraph.
+    paper's MSD: terms are held against a bank of background pictures and captions (`calibration="evidence"`), so that
+    zero means "as well supported as by any picture", words count as far as they can be judged, and what a caption
+    tells about the picture (`information`) is added. `Scorer(..., "short")` is the paper's score for captions of a
+    sentence, `Scorer(..., "long")` for captions of a paragraph.
 
     `bank` is a bank of background pictures or the path of one; `options` are `device`, `dtype`, `revision` and those
     of the encoder's family.

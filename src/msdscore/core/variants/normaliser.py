@@ -28,8 +28,8 @@ LEAST_KAPPA, MOST_KAPPA = 1e-3, 1e5
 def log_bessel(order: float, kappa: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     r""":math:`\log I_\nu(\kappa)` of the modified Bessel function of the first kind.
 
-    >>> log_bessel(0.5, torch.tensor([1.0], dtype=torch.float64))
-    tensor([-0.0643], dtype=torch.float64)
+    >>> log_bessel(0.5, torch.tensor([2.0], dtype=torch.float64))
+    tensor([0.7160], dtype=torch.float64)
     """
     steps = max(0, math.ceil(LARGE_ORDER - order))
     top = order + steps
