@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from io import StringIO
 from types import SimpleNamespace
 
@@ -226,12 +227,17 @@ def test_a_stopped_run_says_how_to_go_on(red, tmp_path, number, code):
     rows.write_text("\n".join(json.dumps({"image": "red.png", "caption": f"red {i} " * 50}) for i in range(20_000)))
     output = tmp_path / "out.jsonl"
     command = [sys.executable, "-m", "msdscore", "score", str(rows), "-e", "toy", "-o", str(output)]
-    worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    # A shell's background job ignores Ctrl-C, and so would a child of tests that run in one.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("out.jsonl.parts/manifest.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
     worker.send_signal(number)
-    _, errors = worker.communicate(timeout=60)
+    try:
+        _, errors = worker.communicate(timeout=60)
+    finally:
+        worker.kill()
     assert worker.returncode == code
     assert errors.strip() == "stopped; finished parts are kept, and the same command goes on from there"
     assert (tmp_path / "out.jsonl.parts").is_dir()
