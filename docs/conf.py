@@ -1,16 +1,32 @@
-"""How the documentation is built: Markdown pages, and the library's own docstrings."""
+"""How the documentation is built: Markdown pages, notebooks, the library's own docstrings and the commands' own help."""
+
+import sys
+from pathlib import Path
 
 from msdscore.version import __version__
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "msdscore"
 author = "The msdscore developers"
 release = version = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "commands",
+    "repository_links",
+]
 html_theme = "furo"
 html_title = f"msdscore {__version__}"
+html_static_path = ["images"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
+nb_execution_mode = "off"  # notebooks are stored executed; the tests execute them again
 autodoc_typehints = "description"
-autodoc_mock_imports: list[str] = []
+copybutton_prompt_text = "$ "
 exclude_patterns = ["build"]
-suppress_warnings = ["myst.xref_missing", "myst.header"]
+suppress_warnings = ["myst.header"]

@@ -1,6 +1,6 @@
 """Every error that msdscore raises on purpose.
 
-Our exception hierarchy:
+Our exception hierarchy::
 
     MSDScoreError
     ├── ConfigError         a setting that cannot work

@@ -18,6 +18,7 @@ from msdscore.encoders.aligned.encoder import FORMAT, MODEL_TYPE
 from msdscore.encoders.aligned.specs import plain
 from msdscore.encoders.loading.banks import bank_bytes
 from msdscore.encoders.loading.checkpoints import BANK
+from msdscore.encoders.loading.hashing import SUMS, write_sums
 from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.table import MINI_FOLDER
@@ -66,8 +67,10 @@ def export(
         _write(target / CARD, (source / CARD).read_text(encoding="utf-8"))
     config = _config(source, found) | ({"recommended": _recommended()} if background else {})
     _write(target / "config.json", json.dumps(config, indent=2) + "\n")
+    (target / SUMS).unlink(missing_ok=True)  # of an export that this one replaces
     if background:
         _add_bank(target, background)
+    write_sums(target)
     return target
 
 
@@ -92,7 +95,7 @@ def refuse_other_files(folder: Path) -> None:
     Raises:
         RunError: the folder holds other files than those of an export.
     """
-    known = ("config.json", "model.safetensors", TRUNK, BANK, CARD)
+    known = ("config.json", "model.safetensors", TRUNK, BANK, CARD, SUMS)
     if folder.is_dir() and any(path.name not in known for path in folder.iterdir()):
         raise RunError(f"{folder}: holds other files; choose an empty or new folder")
 

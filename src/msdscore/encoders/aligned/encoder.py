@@ -26,6 +26,7 @@ from msdscore.encoders.backbone import Backbone, Identity, Placement, SharedOpti
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading import banks
 from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpoint
+from msdscore.encoders.loading.hashing import verify_sums
 from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError
@@ -112,6 +113,7 @@ def load_aligned(
     if revision is not None and source.startswith("package:"):
         raise ConfigError(f"{name} comes with this version of msdscore and has no revisions")
     checkpoint = find_checkpoint(locate(source), revision=revision)
+    verify_sums(checkpoint.folder)
     config = checkpoint.read_json("config.json")
     if config.get("format") != FORMAT:
         raise WeightsError(

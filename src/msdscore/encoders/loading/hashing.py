@@ -14,6 +14,8 @@ from msdscore.io.atomic import write_bytes
 # A file that changed a moment ago may change again within one tick of its file system's clock.
 _SETTLED_SECONDS = 3.0
 
+SUMS = "SHA256SUMS"  # lists the files of a folder as `sha256sum` does
+
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file. Large checkpoints are read once: size, time and place of a file stand for its content after.
@@ -75,3 +77,27 @@ def verify_files(files: Sequence[Path], expected: str, *, source: str) -> None:
             f"weights of {source!r} should have SHA-256 {expected[:12]}…, got {found[:12] or 'none'}…; "
             "use the backbone that the heads were trained on"
         )
+
+
+def write_sums(folder: Path) -> None:
+    """List every file of a folder with its SHA-256; `sha256sum --check SHA256SUMS` reads it too."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS)
+    lines = "".join(f"{file_sha256(path)}  {path.name}\n" for path in files)
+    write_bytes(folder / SUMS, lines.encode("utf-8"), folder=folder)
+
+
+def verify_sums(folder: Path) -> None:
+    """Refuse a folder whose files are not those of its list; a folder without a list is taken as it is.
+
+    Raises:
+        WeightsError: a listed file is missing or has other bytes.
+    """
+    listed = folder / SUMS
+    if not listed.is_file():
+        return
+    for line in listed.read_text(encoding="utf-8").splitlines():
+        expected, _, name = line.partition("  ")
+        path = folder / Path(name).name
+        if not path.is_file() or file_sha256(path) != expected:
+            state = "is damaged" if path.is_file() else "is missing"
+            raise WeightsError(f"{path}: {state} ({SUMS} beside it lists {expected[:12]}…); install or export it again")

@@ -1,0 +1,51 @@
+"""The page of commands: what `--help` says, written where the page has `<!-- commands -->`."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+_PLACE = "<!-- commands -->"
+_MARKUP = re.compile(r"\[/?(?:bold|italic|dim|cyan|green|yellow|red|blue)\]")
+
+
+def _rows(command: Any, context: Any) -> Iterator[str]:
+    """One line per argument and option: how it is written, what it means, its default."""
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context) if not getattr(parameter, "hidden", False) else None
+        if record is not None:
+            written, meaning = (" ".join(_MARKUP.sub("", part).split()).replace("|", "\\|") for part in record)
+            yield f"| `{written}` | {meaning} |"
+
+
+def _sections(command: Any, path: str, parent: Any = None) -> Iterator[str]:
+    context = command.context_class(command, info_name=path.split()[-1], parent=parent)
+    nested = getattr(command, "commands", None)
+    if parent is not None:
+        yield f"## {path}" if len(path.split()) == 2 else f"### {path}"
+        yield (command.help or "").strip()
+    if nested is None:
+        pieces = " ".join(command.collect_usage_pieces(context))
+        yield f"```text\n{path} {pieces}\n```"
+        yield "\n".join(["| | |", "|---|---|", *_rows(command, context)])
+    for name in sorted(nested or ()):
+        yield from _sections(nested[name], f"{path} {name}", context)
+
+
+def reference() -> str:
+    """All commands as Markdown, in the order of the alphabet."""
+    from typer.main import get_command
+
+    from msdscore.cli.app import app
+
+    return "\n\n".join(_sections(get_command(app), "msdscore"))
+
+
+def _read(app: Any, name: str, source: list[str]) -> None:
+    if _PLACE in source[0]:
+        source[0] = source[0].replace(_PLACE, reference())
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Hook into Sphinx."""
+    app.connect("source-read", _read)
+    return {"parallel_read_safe": True}

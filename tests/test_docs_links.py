@@ -1,0 +1,71 @@
+"""Links of the documentation lead somewhere: files, pages and headings; and the site lists every page."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((ROOT / "docs").rglob("*.md"))
+CODE = re.compile(r"^(```|~~~).*?^\1", re.S | re.M)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*$", re.M)
+
+
+def links(page):
+    return LINK.findall(CODE.sub("", page.read_text(encoding="utf-8")))
+
+
+def anchors(page):
+    """Headings as code hosts and the site name them."""
+    found = set()
+    for heading in HEADING.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+        found.add(re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", text.lower())))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for link in links(page):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{page.name}: {link} leads nowhere"
+        assert target.is_relative_to(ROOT), f"{page.name}: {link} leads out of the repository"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{page.name}: {link} names no heading of {target.name}"
+
+
+def listed(page):
+    """Pages that the lists of a page name."""
+    for body in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M):
+        for line in body.splitlines():
+            if line and not line.startswith(":"):
+                yield (page.parent / line.split("<")[-1].rstrip(">").strip()).resolve()
+
+
+def test_the_site_lists_every_page_once():
+    docs = ROOT / "docs"
+    found = [place for page in docs.rglob("*.md") for place in listed(page)]
+    assert len(found) == len(set(found))
+    pages = {path.with_suffix("") for path in docs.rglob("*") if path.suffix in {".md", ".ipynb"}}
+    assert set(found) == pages - {docs / "index"}
+
+
+def test_the_page_of_commands_has_all_of_them(monkeypatch):
+    from typer.main import get_command
+
+    from msdscore.cli.app import app
+
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    import commands
+
+    page = commands.reference()
+    for name, command in get_command(app).commands.items():
+        assert f"## msdscore {name}\n" in page
+        for nested in getattr(command, "commands", ()):
+            assert f"### msdscore {name} {nested}\n" in page
+    assert "`-o, --output" in page
+    assert "[bold]" not in page
