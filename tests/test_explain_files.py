@@ -16,6 +16,7 @@ from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.encoders.base import TokenLayout
+from msdscore.encoders.text.pieces import segment
 from msdscore.errors import ConfigError, RunError
 from msdscore.explain import typeset
 from msdscore.explain.colours import _lab, ramp
@@ -31,7 +32,6 @@ from msdscore.explain.overlay import (
 )
 from msdscore.explain.terms import units_of
 from msdscore.explain.typeset import lacks_letters, set_lines
-from msdscore.explain.words import segment
 
 HOSTILE = "</script><script>alert(1)</script> <img src=x onerror=alert(1)> \"'& green $x^2$ 狗 🐕"
 

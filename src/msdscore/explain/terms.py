@@ -12,9 +12,9 @@ from torch import Tensor
 from msdscore.core.evidence import shares
 from msdscore.core.mixture import Mixture
 from msdscore.encoders.base import PatchLayout, TokenLayout
+from msdscore.encoders.text.pieces import Piece, PieceKind, group, owners, segment
 from msdscore.errors import ConfigError, RowError
 from msdscore.explain import maps
-from msdscore.explain.words import Piece, PieceKind, group, owners, segment
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement, gate
 from msdscore.scoring.pipeline import Decoded, Embedded

@@ -48,7 +48,7 @@ class Numbers:
     """The numbers of one scored caption that depend on its own picture alone.
 
     `information` and `match` are None where the bank cannot tell them. `warnings` say what a reader of the score should
-    know of the caption and the picture.
+    know of the caption and the picture, `worst` are its least supported words where they were asked for.
     """
 
     similarity: float
@@ -62,12 +62,13 @@ class Numbers:
     msd: float
     match: float | None
     warnings: tuple[str, ...] = ()
+    worst: tuple[str, ...] = ()
 
 
 # Numbers that only some banks can tell.
 UNTOLD = ("information", "match")
 # The names of the numbers, in order.
-NUMBERS = tuple(field.name for field in fields(Numbers) if field.name != "warnings")
+NUMBERS = tuple(field.name for field in fields(Numbers) if field.name not in ("warnings", "worst"))
 
 
 def gate(lengths: Int[Tensor, " captions"], config: MSDConfig) -> Float[Tensor, " captions"]:

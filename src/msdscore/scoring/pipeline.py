@@ -6,7 +6,7 @@ Everything that scores goes through here: the scorer, runs over files, benchmark
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -24,6 +24,7 @@ from msdscore.scoring.comparison import measure_pairs
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement, Numbers, numbers
 from msdscore.scoring.signature import signature
+from msdscore.scoring.worst import worst_words
 
 Item = TypeVar("Item")
 
@@ -192,9 +193,12 @@ class Pipeline:
         )
 
     def score(
-        self, decoded: Sequence[Decoded | RowError], captions: Sequence[str], owner: Sequence[int]
+        self, decoded: Sequence[Decoded | RowError], captions: Sequence[str], owner: Sequence[int], *, worst: int = 0
     ) -> list[Numbers | RowError]:
-        """Numbers or a reason for every caption; `owner[i]` is the number of the picture of caption i."""
+        """Numbers or a reason for every caption; `owner[i]` is the number of the picture of caption i.
+
+        With `worst`, the numbers name so many of the least supported words.
+        """
         images, texts = self.embed_images(decoded), self.embed_texts(captions)
         found: list[Numbers | RowError | None] = [
             images.reasons.get(picture, texts.reasons.get(item)) for item, picture in enumerate(owner)
@@ -202,7 +206,11 @@ class Pipeline:
         good = [item for item, reason in enumerate(found) if reason is None]
         if good:
             measured = self.measure(images, texts, [owner[item] for item in good], good)
-            for item, row in zip(good, numbers(measured, self.config), strict=True):
+            rows = numbers(measured, self.config)
+            if worst:
+                words = worst_words(measured, [captions[item] for item in good], count=worst)
+                rows = tuple(replace(row, worst=some) for row, some in zip(rows, words, strict=True))
+            for item, row in zip(good, rows, strict=True):
                 found[item] = row
         return [row for row in found if row is not None]
 

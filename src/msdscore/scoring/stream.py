@@ -22,10 +22,13 @@ class Request:
     owner: Sequence[int]
 
 
-def score_requests(pipeline: Pipeline, requests: Iterable[Request]) -> Iterator[list[Numbers | RowError]]:
+def score_requests(
+    pipeline: Pipeline, requests: Iterable[Request], *, worst: int = 0
+) -> Iterator[list[Numbers | RowError]]:
     """Numbers or a reason for every caption of each request, in order.
 
-    Every distinct caption is embedded once, in whichever requests it appears.
+    Every distinct caption is embedded once, in whichever requests it appears. With `worst`, the numbers name so many
+    of the least supported words.
     """
     remembering = pipeline.remembering()
     with ThreadPoolExecutor(DECODERS) as pool, ThreadPoolExecutor(1) as reader:
@@ -33,7 +36,7 @@ def score_requests(pipeline: Pipeline, requests: Iterable[Request]) -> Iterator[
 
         def score() -> list[Numbers | RowError]:
             request, decoded = waiting.popleft()
-            return remembering.score(decoded.result(), request.captions, request.owner)
+            return remembering.score(decoded.result(), request.captions, request.owner, worst=worst)
 
         for request in requests:
             waiting.append((request, reader.submit(pipeline.decode, request.images, pool=pool)))

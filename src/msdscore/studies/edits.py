@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from random import Random
 
-from msdscore.explain.words import segment
+from msdscore.encoders.text.pieces import segment
 
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white", "grey")
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight")

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from msdscore.benchmarks.base import Image, Pair, clusters, picture, wrong_images
+from msdscore.encoders.text.pieces import Piece, segment
 from msdscore.errors import InputError
 from msdscore.explain.terms import token_gaps, token_weights, units_of
-from msdscore.explain.words import Piece, segment
 from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, bootstrap_mean

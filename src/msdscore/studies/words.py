@@ -13,9 +13,9 @@ import torch
 from msdscore.benchmarks.base import Rated, clusters, picture
 from msdscore.benchmarks.readers.hallucinations import MarkedCaption
 from msdscore.benchmarks.run.portions import Portion, portions
+from msdscore.encoders.text.pieces import segment
 from msdscore.errors import InputError, RowError
 from msdscore.explain.terms import token_gaps, token_weights, units_of
-from msdscore.explain.words import segment
 from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.ranks import auc, prepare

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msdscore.explain.words import group, owners, segment
+from msdscore.encoders.text.pieces import _owner, _spans, _spans_of_any, group, owners, segment
 
 
 def texts(caption):
@@ -67,3 +67,17 @@ def test_every_token_has_an_owner(caption, data):
 def test_a_token_goes_where_it_shares_most_characters_else_to_the_nearest():
     pieces = segment("ab  cdef !")
     assert owners([(1, 6), (2, 3), (8, 9), (4, 8)], pieces) == (1, 0, 1, 1)
+
+
+@given(st.text(st.characters(codec="ascii"), max_size=40))
+def test_the_fast_way_for_ascii_finds_the_same_pieces(caption):
+    assert list(_spans(caption)) == list(_spans_of_any(caption))
+
+
+@given(st.text("ab,. -é", min_size=1, max_size=20).filter(lambda text: text.strip()), st.data())
+def test_the_owner_is_the_best_of_all_pieces(caption, data):
+    pieces = segment(caption)
+    place = st.integers(0, len(caption))
+    spans = [tuple(sorted(data.draw(st.tuples(place, place)))) for _ in range(4)]
+    everywhere = range(len(pieces))
+    assert owners(spans, pieces) == tuple(_owner(span, pieces, everywhere) for span in spans)

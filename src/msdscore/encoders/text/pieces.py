@@ -1,6 +1,8 @@
 """A caption cut into words, marks and phrases by its characters, whatever the encoder's tokens are."""
 
+import re
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +18,8 @@ _DIGIT_JOINERS = frozenset(".,:")
 # Scripts written without spaces; each of their characters stands as a word.
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 _BRIDGE = "of"
+# What `_spans` finds in a caption of ASCII alone, many times as fast.
+_ASCII = re.compile(r"\w+(?:(?:['-]|(?<=\d)[.,:](?=\d))\w+)*|\S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +68,18 @@ def owners(spans: Sequence[Span], pieces: Sequence[Piece]) -> tuple[int, ...]:
     >>> owners([(0, 4), (4, 7), (7, 8)], segment("playing."))
     (0, 0, 1)
     """
-    return tuple(_owner(span, pieces) for span in spans)
+    starts, ends = [piece.start for piece in pieces], [piece.end for piece in pieces]
+    return tuple(_owner(span, pieces, _near(span, starts, ends)) for span in spans)
 
 
-def _owner(span: Span, pieces: Sequence[Piece]) -> int:
+def _near(span: Span, starts: Sequence[int], ends: Sequence[int]) -> range:
+    """The pieces that touch a span, and the one before them; without any, the two around it."""
+    first = bisect_right(ends, span[0])
+    last = max(bisect_left(starts, span[1]), first + 1)
+    return range(max(first - 1, 0), min(last, len(starts)))
+
+
+def _owner(span: Span, pieces: Sequence[Piece], near: range) -> int:
     start, end = span
 
     def fit(number: int) -> tuple[int, int]:
@@ -75,7 +87,7 @@ def _owner(span: Span, pieces: Sequence[Piece]) -> int:
         shared = min(end, piece.end) - max(start, piece.start)
         return max(shared, 0), -max(piece.start - end, start - piece.end, 0)
 
-    return max(range(len(pieces)), key=fit)
+    return max(near, key=fit)
 
 
 def _bridges(pieces: Sequence[Piece], number: int) -> bool:
@@ -89,6 +101,14 @@ def _piece(caption: str, start: int, end: int, kind: PieceKind) -> Piece:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int, PieceKind]]:
+    if text.isascii():
+        for match in _ASCII.finditer(text):
+            yield match.start(), match.end(), "word" if _is_letter(match[0][0]) else "mark"
+    else:
+        yield from _spans_of_any(text)
+
+
+def _spans_of_any(text: str) -> Iterator[tuple[int, int, PieceKind]]:
     place = 0
     while place < len(text):
         if text[place].isspace():

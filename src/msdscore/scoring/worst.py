@@ -1,0 +1,46 @@
+"""The words of a caption that its picture supports least, from the terms of the score itself."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from msdscore.encoders.base import TokenLayout
+from msdscore.encoders.text.pieces import owners, segment
+from msdscore.scoring.measurement import Measurement
+from msdscore.scoring.words import NOT_JUDGED
+
+
+def worst_words(measured: Measurement, captions: Sequence[str], *, count: int) -> list[tuple[str, ...]]:
+    """At most `count` words that name something to see for every pair, the least supported first.
+
+    They are the first of the words that an explanation ranks. `captions` are those of the pairs.
+    """
+    # Without calibration a token's gap is its term times the number of tokens, which changes no order.
+    gaps = measured.divergence.support_terms if measured.log_odds is None else -measured.log_odds
+    held = _lists(gaps, measured), None if measured.weights is None else _lists(measured.weights, measured)
+    return [
+        _worst(caption, tokens, held[0][pair], None if held[1] is None else held[1][pair])[:count]
+        for pair, (caption, tokens) in enumerate(zip(captions, measured.tokens, strict=True))
+    ]
+
+
+def _lists(values: Tensor, measured: Measurement) -> list[list[float]]:
+    """One number per token of every pair; real tokens come first in their row."""
+    return [row[: len(tokens.spans)] for row, tokens in zip(values.tolist(), measured.tokens, strict=True)]
+
+
+def _worst(
+    caption: str, tokens: TokenLayout, gaps: Sequence[float], weights: Sequence[float] | None
+) -> tuple[str, ...]:
+    pieces = segment(caption)
+    if not pieces:
+        return ()
+    held: dict[int, list[int]] = {}
+    for token, piece in enumerate(owners(tokens.spans, pieces)):
+        held.setdefault(piece, []).append(token)
+    found = [
+        (-sum(gaps[token] for token in own) / len(own), number)
+        for number, own in sorted(held.items())
+        if pieces[number].content and (weights is None or sum(weights[token] for token in own) >= NOT_JUDGED)
+    ]
+    return tuple(pieces[number].text for _, number in sorted(found))
