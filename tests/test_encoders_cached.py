@@ -4,18 +4,30 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
 
 from msdscore import load_encoder
 from msdscore.encoders.base import Encoder, encode_pictures, prepare_all
-from msdscore.encoders.cached import CachedEncoder, picture_key
-from msdscore.errors import CaptionError, RunError
+from msdscore.encoders.cached import CachedEncoder, CacheSettings, prepared_key
+from msdscore.errors import CaptionError, ConfigError, RunError
+from msdscore.io.images import ImageLimits
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.spec import ScorerSpec
 from test_scoring import picture
 
 TEXTS = ["a red square", "a blue ball on the left", "", "a red square", "élan \ud83d \N{DOG}"]
+
+
+def kept(folder, **how):
+    return CacheSettings(folder=str(folder), **how)
+
+
+def files(folder):
+    """The items on disk, without what else lies there."""
+    return [path for path in folder.rglob("*") if path.is_file() and len(path.name) == 38]
 
 
 class Counting:
@@ -59,7 +71,7 @@ def same(ours, theirs):
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_vectors_are_the_encoders_own_and_each_item_is_made_once(tmp_path, on_disk):
     wrapped = Counting()
-    cached = CachedEncoder(wrapped, folder=tmp_path if on_disk else None)
+    cached = CachedEncoder(wrapped, disk=kept(tmp_path) if on_disk else None)
     assert isinstance(cached, Encoder)
     pictures = [picture(1), picture(2, (30, 20)), picture(1)]
     for _ in range(2):
@@ -71,12 +83,12 @@ def test_vectors_are_the_encoders_own_and_each_item_is_made_once(tmp_path, on_di
 
 def test_another_run_finds_what_is_on_disk_and_another_encoder_does_not(tmp_path):
     first, second = Counting(), Counting()
-    expected = CachedEncoder(first, folder=tmp_path).encode_texts(TEXTS)
-    same(CachedEncoder(second, folder=tmp_path).encode_texts(TEXTS), expected)
+    expected = CachedEncoder(first, disk=kept(tmp_path)).encode_texts(TEXTS)
+    same(CachedEncoder(second, disk=kept(tmp_path)).encode_texts(TEXTS), expected)
     assert second.read == []
     other = Counting()
     other.signature = "toy@other"
-    CachedEncoder(other, folder=tmp_path).encode_texts(TEXTS[:1])
+    CachedEncoder(other, disk=kept(tmp_path)).encode_texts(TEXTS[:1])
     assert other.read == TEXTS[:1]
 
 
@@ -84,26 +96,26 @@ def test_another_run_finds_what_is_on_disk_and_another_encoder_does_not(tmp_path
     "damage", [lambda data: data[:-3], lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda _: b""]
 )
 def test_a_damaged_file_is_made_again(tmp_path, damage):
-    CachedEncoder(Counting(), folder=tmp_path).encode_texts(TEXTS[:1])
-    (file,) = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "signature.txt"]
+    CachedEncoder(Counting(), disk=kept(tmp_path)).encode_texts(TEXTS[:1])
+    (file,) = files(tmp_path)
     file.write_bytes(damage(file.read_bytes()))
     again = Counting()
-    same(CachedEncoder(again, folder=tmp_path).encode_texts(TEXTS[:1]), load_encoder("toy").encode_texts(TEXTS[:1]))
+    same(CachedEncoder(again, disk=kept(tmp_path)).encode_texts(TEXTS[:1]), load_encoder("toy").encode_texts(TEXTS[:1]))
     assert again.read == TEXTS[:1]
     last = Counting()
-    CachedEncoder(last, folder=tmp_path).encode_texts(TEXTS[:1])
+    CachedEncoder(last, disk=kept(tmp_path)).encode_texts(TEXTS[:1])
     assert last.read == []
 
 
 def test_writers_side_by_side_leave_whole_files(tmp_path):
     texts = [f"a red ball number {number}" for number in range(40)]
-    encoders = [CachedEncoder(Counting(), folder=tmp_path) for _ in range(4)]
+    encoders = [CachedEncoder(Counting(), disk=kept(tmp_path)) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda encoder: encoder.encode_texts(texts), encoders))
     for one in found:
         same(one, load_encoder("toy").encode_texts(texts))
     last = Counting()
-    CachedEncoder(last, folder=tmp_path).encode_texts(texts)
+    CachedEncoder(last, disk=kept(tmp_path)).encode_texts(texts)
     assert last.read == []
     assert not list(tmp_path.rglob("*.tmp"))
 
@@ -116,12 +128,12 @@ def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path):
         "def dying(*names):\n"
         "    calls.append(names)\n"
         "    os._exit(9) if len(calls) == 4 else replace(*names)\n"
-        "cached.os.replace = dying\n"
-        "cached.CachedEncoder(load_encoder('toy'), folder=Path(sys.argv[1])).encode_texts([f'ball {n}' for n in range(9)])"
+        "from msdscore.encoders import vector_files; vector_files.os.replace = dying\n"
+        "cached.CachedEncoder(load_encoder('toy'), disk=cached.CacheSettings(folder=sys.argv[1])).encode_texts([f'ball {n}' for n in range(9)])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=os.environ, check=False, timeout=120)
     assert done.returncode == 9
-    encoder = CachedEncoder(load_encoder("toy"), folder=tmp_path)
+    encoder = CachedEncoder(load_encoder("toy"), disk=kept(tmp_path))
     texts = [f"ball {n}" for n in range(9)]
     same(encoder.encode_texts(texts), load_encoder("toy").encode_texts(texts))
 
@@ -129,7 +141,7 @@ def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path):
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"file: vectors cannot be kept here \(.*\)"):
-        CachedEncoder(Counting(), folder=tmp_path / "file")
+        CachedEncoder(Counting(), disk=kept(tmp_path / "file"))
 
 
 def test_memory_is_bounded_and_what_was_used_last_stays():
@@ -154,7 +166,7 @@ def test_equal_pixels_of_pictures_of_other_sizes_are_two_items():
     encoder = load_encoder("toy")
     small, large = prepare_all(encoder, [picture(1, (48, 48)), picture(1, (48, 48)).resize((96, 96), 0)])
     assert torch.equal(small.pixels, large.pixels)
-    assert picture_key(small) != picture_key(large)
+    assert prepared_key(small) != prepared_key(large)
 
 
 def test_a_pipeline_of_one_run_embeds_every_distinct_item_once():
@@ -177,3 +189,124 @@ def test_a_stream_of_pictures_does_not_push_out_the_texts():
         encode_pictures(cached, [picture(number)])
     cached.encode_texts(["ball 1"])
     assert wrapped.read == ["ball 1"]
+
+
+def used(path, seconds):
+    """As if the file had been used that long ago."""
+    os.utime(path, (path.stat().st_mtime - seconds,) * 2)
+
+
+def test_what_was_used_longest_ago_makes_room_and_nothing_else_of_the_folder_is_touched(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for name in ("mine/notes.txt", "notes.txt"):
+        (tmp_path / name).write_bytes(b"x" * 9000)
+        used(tmp_path / name, 9999)
+    wrapped = Counting()
+    CachedEncoder(wrapped, disk=kept(tmp_path)).encode_texts(["ball 1"])
+    (one,) = files(tmp_path)
+    size = one.stat().st_size
+    used(one, 500)
+    abandoned = one.with_name(".0.tmp")
+    abandoned.write_bytes(b"")
+    used(abandoned, 9999)
+    CachedEncoder(wrapped, disk=kept(tmp_path)).encode_texts([f"ball {n}" for n in range(2, 6)])
+    assert sum(path.stat().st_size for path in files(tmp_path)) == 5 * size
+    for path in set(files(tmp_path)) - {one}:
+        used(path, 900)
+    again = CachedEncoder(wrapped, disk=kept(tmp_path, limit=5 * size))
+    again.encode_texts(["ball 1"])
+    again.encode_texts(["ball 6"])
+    assert 3 * size <= sum(path.stat().st_size for path in files(tmp_path)) <= 5 * size
+    wrapped.read.clear()
+    CachedEncoder(wrapped, disk=kept(tmp_path)).encode_texts(["ball 1", "ball 6"])
+    assert wrapped.read == []
+    assert (tmp_path / "notes.txt").exists()
+    assert (tmp_path / "mine/notes.txt").exists()
+    assert not abandoned.exists()
+
+
+def test_a_cache_stays_within_its_limit_over_many_items(tmp_path):
+    wrapped = Counting()
+    CachedEncoder(wrapped, disk=kept(tmp_path)).encode_texts(["ball 0"])
+    limit = 40 * files(tmp_path)[0].stat().st_size
+    cached = CachedEncoder(wrapped, disk=kept(tmp_path, limit=limit))
+    for number in range(200):
+        cached.encode_texts([f"ball {number}"])
+        assert sum(path.stat().st_size for path in files(tmp_path)) <= 1.1 * limit
+    with pytest.raises(ConfigError, match="at least 1 byte, got 0"):
+        kept(tmp_path, limit=0)
+
+
+def test_half_precision_is_half_the_room_the_same_in_every_run_and_in_the_signature(tmp_path):
+    texts = ["a red ball", "a blue square on the left"]
+    full = CachedEncoder(Counting(), disk=kept(tmp_path / "full")).encode_texts(texts)
+    first = CachedEncoder(Counting(), disk=kept(tmp_path / "half", half=True))
+    made = first.encode_texts(texts)
+    other = Counting()
+    second = CachedEncoder(other, disk=kept(tmp_path / "half", half=True))
+    same(made, second.encode_texts(texts))
+    assert other.read == []
+    assert made.points.dtype == torch.float32
+    assert not torch.equal(made.points, full.points)
+    torch.testing.assert_close(made.points, full.points, atol=2**-11, rtol=0)  # one rounding of numbers below 1
+    torch.testing.assert_close(made.points[made.mask].norm(dim=-1), torch.ones(int(made.mask.sum())))
+    sizes = [sum(path.stat().st_size for path in files(tmp_path / name)) for name in ("full", "half")]
+    assert sizes[1] < 0.7 * sizes[0]
+    assert (first.signature, first.recommended) == ("toy@counted,kept:float16", {"kappa": 7.0})
+
+
+def test_a_file_that_is_known_is_not_even_decoded(tmp_path):
+    picture(1).save(tmp_path / "one.png")
+    picture(2).save(tmp_path / "two.png")
+    sources = [tmp_path / "one.png", (tmp_path / "two.png").read_bytes()]
+    pipelines = [Pipeline(CachedEncoder(Counting(), disk=kept(tmp_path / "cache"))) for _ in range(2)]
+    plain = Pipeline(Counting())
+    expected = plain.score(plain.decode(sources), ["a ball", "a square"], [0, 1])
+    assert pipelines[0].score(pipelines[0].decode(sources), ["a ball", "a square"], [0, 1]) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("msdscore.scoring.pipeline.open_image", None)
+        decoded = pipelines[1].decode(sources)
+    for path in files(tmp_path / "cache"):
+        path.unlink()  # lost between decoding and encoding: made after all
+    assert pipelines[1].score(decoded, ["a ball", "a square"], [0, 1]) == expected
+
+
+def test_the_bytes_of_a_file_name_it_not_its_path_and_errors_are_the_usual_ones(tmp_path):
+    path = tmp_path / "one.png"
+    pipeline = Pipeline(CachedEncoder(Counting(), disk=kept(tmp_path / "cache")))
+    path.write_bytes(b"nothing")
+    for source in (path, tmp_path / "none.png", b"nothing", tmp_path):
+        (ours,), (usual,) = pipeline.decode([source]), Pipeline(load_encoder("toy")).decode([source])
+        assert str(ours) == str(usual)
+    for number in (1, 2):
+        picture(number).save(path)
+        same(
+            pipeline.embed_images(pipeline.decode([path])).vectors,
+            encode_pictures(load_encoder("toy"), [picture(number)]),
+        )
+    small = Pipeline(pipeline.encoder, limits=ImageLimits(max_pixels=9))
+    assert "max_pixels" in str(small.decode([path])[0])
+
+
+def test_another_kappa_finds_all_vectors_and_says_so(tmp_path):
+    spec = ScorerSpec(encoder="toy", cache=kept(tmp_path))
+    for change, there in (((), 0), ((("kappa", 30.0),), 2)):
+        pipeline = replace(spec, changes=change).build()
+        pipeline.score(pipeline.decode([picture(1), picture(2)]), ["a ball", "a square"], [0, 1])
+        use = pipeline.cache_use
+        assert (use.pictures - use.pictures_made, use.texts - use.texts_made) == (there, there)
+    assert str(use) == "2 of 2 pictures (100.0 %) and 2 of 2 texts (100.0 %) were there"
+
+
+def test_two_processes_write_one_cache(tmp_path):
+    code = (
+        "import sys; from msdscore import load_encoder; from msdscore.encoders.cached import *\n"
+        "cached = CachedEncoder(load_encoder('toy'), disk=CacheSettings(folder=sys.argv[1], limit=60_000))\n"
+        "for n in range(120): cached.encode_texts([f'ball {n % 40}'])"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    running = [subprocess.Popen(command, env=os.environ) for _ in range(2)]
+    assert [one.wait(timeout=120) for one in running] == [0, 0]
+    assert 0 < sum(path.stat().st_size for path in files(tmp_path)) < 80_000
+    texts = [f"ball {n}" for n in range(40)]
+    same(CachedEncoder(Counting(), disk=kept(tmp_path)).encode_texts(texts), load_encoder("toy").encode_texts(texts))

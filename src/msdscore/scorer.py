@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from PIL.Image import Image
 
 from msdscore.encoders.base import Encoder
+from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.errors import ConfigError, RowError
 from msdscore.explain.explanation import Explanation, Explanations, explain
 from msdscore.io.images import ImageLimits, ImageSource
@@ -35,8 +36,8 @@ class Scorer:
     tells about the picture (`information`) is added. `Scorer(..., "short")` is the paper's score for captions of a
     sentence, `Scorer(..., "long")` for captions of a paragraph.
 
-    `bank` is a bank of background pictures or the path of one; `options` are `device`, `dtype`, `revision` and those
-    of the encoder's family.
+    `bank` is a bank of background pictures or the path of one; `cache` a folder where embeddings are kept for later
+    runs; `options` are `device`, `dtype`, `revision` and those of the encoder's family.
 
     >>> from PIL import Image
     >>> scorer = Scorer("toy")
@@ -55,12 +56,15 @@ class Scorer:
         bank: NamedBank | str | Path | None = None,
         batch_size: int = 32,
         limits: ImageLimits | None = None,
+        cache: CacheSettings | str | Path | None = None,
         **options: Any,
     ) -> None:
+        kept = CacheSettings(folder=str(cache)) if isinstance(cache, str | Path) else cache
         if not isinstance(encoder, str):
             if options:
                 raise ConfigError(f"options go with an encoder's name, not with a loaded encoder: {', '.join(options)}")
             self._spec = None
+            encoder = encoder if kept is None else CachedEncoder(encoder, disk=kept)
             self._pipeline = Pipeline(
                 encoder, _settings(config), bank=_loaded(bank), limits=limits, batch_size=batch_size
             )
@@ -72,6 +76,7 @@ class Scorer:
             bank=None if bank is None or isinstance(bank, NamedBank) else str(bank),
             limits=limits or ImageLimits(),
             batch_size=batch_size,
+            cache=kept,
             options=tuple(options.items()),
             **place,
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.cache import DEFAULT_SIZE, Cache, CacheHalf, CacheSize, cache_settings, tell_cache
 from msdscore.cli.stopping import stoppable
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ def bench(
     dtype: options.Dtype = "auto",
     revision: options.Revision = None,
     batch_size: options.BatchSize = 32,
+    cache: Cache = None,
+    cache_size: CacheSize = DEFAULT_SIZE,
+    cache_half: CacheHalf = False,
     json: options.Json = False,
 ) -> None:
     """Run metrics on benchmarks of human judgements.
@@ -55,17 +59,18 @@ def bench(
 
     Exit codes: 0 all scored, 3 some items failed and say why, 2 wrong usage.
     """
+    import functools
     import shlex
     import sys
-    from functools import cache
 
     from msdscore.benchmarks.run.plan import BenchmarkPlan
 
-    @cache
+    @functools.cache
     def pipeline() -> Any:
         return options.make_spec(
             encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size,
             max_pixels=None, device=device, dtype=dtype, revision=revision,
+            cache=cache_settings(cache, cache_size, cache_half),
         ).build()  # fmt: skip
 
     plans = [
@@ -78,6 +83,8 @@ def bench(
     ]  # fmt: skip
     results = [_run(plan, output, pipeline, overwrite) for plan in plans]
     show_results(results, as_json=json)
+    if pipeline.cache_info().currsize:
+        tell_cache(cache, pipeline().cache_use)
     raise typer.Exit(SOME_FAILED if any(result.failed for result in results) else 0)
 
 

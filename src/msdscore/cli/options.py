@@ -8,6 +8,7 @@ import typer
 from msdscore.errors import ConfigError
 
 if TYPE_CHECKING:
+    from msdscore.encoders.cached import CacheSettings
     from msdscore.scorer import Scorer
     from msdscore.scoring.spec import ScorerSpec
 
@@ -42,6 +43,7 @@ def make_spec(
     bank: Path | None,
     batch_size: int,
     max_pixels: int | None,
+    cache: "CacheSettings | None" = None,
     **place: Any,
 ) -> "ScorerSpec":
     """The description of the scorer that the options ask for."""
@@ -56,6 +58,7 @@ def make_spec(
         bank=None if bank is None else str(bank),
         limits=ImageLimits() if max_pixels is None else ImageLimits(max_pixels=max_pixels),
         batch_size=batch_size,
+        cache=cache,
         **place,
     )
 

@@ -9,6 +9,7 @@ import typer
 
 from msdscore.cli import options
 from msdscore.cli.bank import PICTURES
+from msdscore.cli.cache import DEFAULT_SIZE, Cache, CacheHalf, CacheSize, cache_settings, tell_cache
 from msdscore.cli.stopping import KEPT, stoppable
 from msdscore.errors import ConfigError, shortened
 
@@ -49,6 +50,9 @@ def score(
     revision: options.Revision = None,
     batch_size: options.BatchSize = 32,
     max_pixels: options.MaxPixels = None,
+    cache: Cache = None,
+    cache_size: CacheSize = DEFAULT_SIZE,
+    cache_half: CacheHalf = False,
     json: options.Json = False,
 ) -> None:
     """Score captions of one picture, or every row of a file.
@@ -66,6 +70,7 @@ def score(
     spec = options.make_spec(
         encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size,
         max_pixels=max_pixels, device=device, dtype=dtype, revision=revision,
+        cache=cache_settings(cache, cache_size, cache_half),
     )  # fmt: skip
     if captions:
         score_picture(spec, source, captions, as_json=json, output=output, overwrite=overwrite)
@@ -76,6 +81,7 @@ def score(
     how = RunOptions(overwrite=overwrite, retry=retry, prefix=prefix)
     with open_rows(source, images=images, format=input_format, columns=names) as rows:
         made = score_file(spec, rows, output, how, as_json=json)
+    tell_cache(cache, made.cache)
     raise typer.Exit(SOME_FAILED if made.failed else 0)
 
 

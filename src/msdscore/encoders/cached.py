@@ -1,50 +1,108 @@
 """An encoder that remembers: each distinct picture and text goes through the wrapped one once, in a run or for good.
 
-Items are known by their content: a picture by the bytes that the network reads and its size, a text by its letters. On
-disk every item is a file of its own under the encoder's signature, put in place in one step with a checksum in front: a
-crash, two processes at once or a full or damaged disk can lose an item, which is then made again, but never give wrong
-vectors.
+Items are known by their content: a picture by the bytes of its file, or by the pixels that the network reads and its
+size; a text by its letters.
 """
 
-import json
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import uuid4
 
 import torch
 from PIL.Image import Image
-from safetensors.torch import load, save
+from torch import Tensor
+from torch.nn.functional import normalize
 
 from msdscore.core.calibration import Bank
-from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, TokenLayout
+from msdscore.encoders.base import Embeddings, Encoder, Prepared, View
 from msdscore.encoders.batches import join, split
-from msdscore.errors import RunError
+from msdscore.encoders.vector_files import VectorFiles
+from msdscore.errors import ConfigError
 
 Item = TypeVar("Item")
-_CHECK = 16  # bytes of the checksum before the content of a file
 _MEMORY = 512 << 20
 _PICTURE, _TEXT = "i", "t"  # first letter of a key
-_SPELLED = "layout"  # name of the tensor that holds a layout as JSON bytes
+_HALF = ",kept:float16"  # in the signature, since rounding changes vectors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSettings:
+    """Where vectors are kept on disk, and how: `limit` bytes in all (None: any number), in half precision if `half`."""
+
+    folder: str
+    limit: int | None = 64 << 30
+    half: bool = False
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError(f"the limit of a cache must be at least 1 byte, got {self.limit}")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """How many pictures and texts were asked for, and how many of them the encoder had to make.
+
+    >>> print(CacheUse(8, 2, 4, 0) + CacheUse(2, 0, 0, 0))
+    8 of 10 pictures (80.0 %) and 4 of 4 texts (100.0 %) were there
+    """
+
+    pictures: int = 0
+    pictures_made: int = 0
+    texts: int = 0
+    texts_made: int = 0
+
+    def __add__(self, other: "CacheUse") -> "CacheUse":
+        return CacheUse(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+
+    def __str__(self) -> str:
+        pictures = _share(self.pictures - self.pictures_made, self.pictures, "pictures")
+        return f"{pictures} and {_share(self.texts - self.texts_made, self.texts, 'texts')} were there"
+
+
+class FilePicture(Prepared):
+    """A picture that is known by the bytes of its file, and made ready only where its vectors are not kept."""
+
+    __slots__ = ("_make", "key")
+    key: str
+    _make: Callable[[], Prepared]
+
+    def __init__(self, key: str, make: Callable[[], Prepared]) -> None:
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "_make", make)
+
+    @property
+    def pixels(self) -> Tensor:
+        """The pixels, made when asked for."""
+        return self._make().pixels
+
+    @property
+    def view(self) -> View:
+        """Where they lay on the original."""
+        return self._make().view
+
+    def made(self) -> Prepared:
+        """The picture made ready."""
+        return self._make()
 
 
 class CachedEncoder:
     """The same vectors as the encoder it wraps; what was seen before is not computed again.
 
     `memory` is how many bytes of vectors are kept, half of them of texts; what was used longest ago is dropped first.
-    `folder` keeps all on disk too, for other processes and later runs.
+    `disk` keeps them in a folder too, for other processes and later runs. Vectors that are kept in half precision are
+    rounded from the first time on, so that every run has the same ones, and the signature says so.
     """
 
-    def __init__(self, encoder: Encoder, *, memory: int = _MEMORY, folder: Path | None = None) -> None:
+    def __init__(self, encoder: Encoder, *, memory: int = _MEMORY, disk: CacheSettings | None = None) -> None:
         self._encoder = encoder
         # Pictures and texts apart: a stream of pictures, which are large and met once, must not push out the texts.
         self._memories = {kind: _Memory(memory // 2) for kind in (_PICTURE, _TEXT)}
-        self._disk = None if folder is None else _Disk(folder, encoder.signature)
+        self._half = disk is not None and disk.half
+        self._disk = None if disk is None else VectorFiles(Path(disk.folder), self.signature, limit=disk.limit)
+        self._use = CacheUse()
 
     @property
     def name(self) -> str:
@@ -53,8 +111,18 @@ class CachedEncoder:
 
     @property
     def signature(self) -> str:
-        """Its signature: remembering changes no vector."""
-        return self._encoder.signature
+        """Its signature: remembering changes no vector, except in half precision."""
+        return self._encoder.signature + (_HALF if self._half else "")
+
+    @property
+    def use(self) -> CacheUse:
+        """What was asked for so far, and how much of it was there."""
+        return self._use
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether vectors are kept on disk."""
+        return self._disk is not None
 
     @property
     def device(self) -> torch.device:
@@ -75,27 +143,48 @@ class CachedEncoder:
         """The picture as the wrapped encoder takes it."""
         return self._encoder.prepare(image)
 
+    def prepare_file(self, content: bytes, how: str, make: Callable[[], Prepared]) -> Prepared:
+        """The picture of a file, decoded by `make` in the way that `how` spells; not even that where it is known."""
+        digest = blake2b(f"{len(how)} {how}".encode(), digest_size=20)
+        digest.update(content)
+        key = f"{_PICTURE}{digest.hexdigest()}"
+        if self._memories[_PICTURE].has(key) or (self._disk is not None and self._disk.has(key)):
+            return FilePicture(key, make)
+        prepared = make()
+        return FilePicture(key, lambda: prepared)
+
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
         """Patches and pooled vectors."""
-        return self._recall(images, [picture_key(image) for image in images], self._encoder.encode_images)
+
+        def encode(missing: Sequence[Prepared]) -> Embeddings:
+            return self._encoder.encode_images([one.made() if isinstance(one, FilePicture) else one for one in missing])
+
+        found, made = self._recall(images, [prepared_key(image) for image in images], encode)
+        self._use += CacheUse(pictures=len(images), pictures_made=made)
+        return found
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Tokens and pooled vectors."""
-        return self._recall(texts, [_text_key(text) for text in texts], self._encoder.encode_texts)
+        found, made = self._recall(texts, [_text_key(text) for text in texts], self._encoder.encode_texts)
+        self._use += CacheUse(texts=len(texts), texts_made=made)
+        return found
 
     def _recall(
         self, items: Sequence[Item], keys: Sequence[str], encode: Callable[[Sequence[Item]], Embeddings]
-    ) -> Embeddings:
+    ) -> tuple[Embeddings, int]:
+        """The vectors of all items, and how many had to be made."""
         if not items:
-            return encode(items)
+            return encode(items), 0
         known = {key: found for key in dict.fromkeys(keys) if (found := self._find(key)) is not None}
         missing = {key: item for key, item in zip(keys, items, strict=True) if key not in known}
         if missing:
-            fresh = dict(zip(missing, split(encode(list(missing.values()))), strict=True))
+            made = split(encode(list(missing.values())))
+            fresh = dict(zip(missing, map(_halved, made) if self._half else made, strict=True))
             for key, found in fresh.items():
                 self._keep(key, found)
             known |= fresh
-        return join([known[key] for key in keys])
+        joined = join([known[key] for key in keys])
+        return _restored(joined) if self._half else joined, len(missing)
 
     def _find(self, key: str) -> Embeddings | None:
         found = self._memories[key[0]].find(key)
@@ -111,8 +200,19 @@ class CachedEncoder:
             self._disk.keep(key, found)
 
 
-def picture_key(image: Prepared) -> str:
+def unrounded(signature: str) -> str:
+    """The signature of the encoder itself, whatever the precision in which its vectors are kept.
+
+    >>> unrounded("toy@1,kept:float16"), unrounded("toy@1")
+    ('toy@1', 'toy@1')
+    """
+    return signature.removesuffix(_HALF)
+
+
+def prepared_key(image: Prepared) -> str:
     """A hash of all that the vectors and boxes of a prepared picture depend on."""
+    if isinstance(image, FilePicture):
+        return image.key
     digest = blake2b(repr((image.view, tuple(image.pixels.shape))).encode(), digest_size=20)
     # One layout for equal pixels: Pillow's bytes lie row by row with the colours innermost.
     digest.update(image.pixels.permute(1, 2, 0).contiguous().numpy().tobytes())
@@ -130,6 +230,9 @@ class _Memory:
         self._limit, self._bytes = limit, 0
         self._known: OrderedDict[str, Embeddings] = OrderedDict()
 
+    def has(self, key: str) -> bool:
+        return key in self._known
+
     def find(self, key: str) -> Embeddings | None:
         if key in self._known:
             self._known.move_to_end(key)
@@ -144,72 +247,25 @@ class _Memory:
             self._bytes -= _size(self._known.popitem(last=False)[1])
 
 
-class _Disk:
-    """One file per item in a folder of the encoder's signature."""
-
-    def __init__(self, folder: Path, signature: str) -> None:
-        self._folder = folder / blake2b(signature.encode(), digest_size=10).hexdigest()
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            if not (self._folder / "signature.txt").is_file():
-                _replace(self._folder / "signature.txt", f"{signature}\n".encode())
-        except OSError as error:
-            raise RunError(
-                f"{folder}: vectors cannot be kept here ({error.strerror or error}); choose another"
-            ) from error
-
-    def find(self, key: str, device: torch.device) -> Embeddings | None:
-        with suppress(OSError):
-            content = self._path(key).read_bytes()
-            if blake2b(content[_CHECK:], digest_size=_CHECK).digest() == content[:_CHECK]:
-                return _read(content[_CHECK:], device)
-        return None
-
-    def keep(self, key: str, found: Embeddings) -> None:
-        content = _written(found)
-        path = self._path(key)
-        with suppress(OSError):
-            path.parent.mkdir(exist_ok=True)
-            _replace(path, blake2b(content, digest_size=_CHECK).digest() + content)
-
-    def _path(self, key: str) -> Path:
-        return self._folder / key[:3] / key[3:]
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Put a file in place in one step; the checksum stands in for waiting until it is on the disk."""
-    temporary = path.with_name(f".{uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)  # noqa: PTH105, the same call by its clearer name
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _written(found: Embeddings) -> bytes:
-    (layout,) = found.layout
-    tensors = {"points": found.points[0], "mask": found.mask[0], "pooled": found.pooled[0]}
-    if isinstance(layout, PatchLayout):
-        tensors["boxes"] = layout.boxes
-        facts: dict[str, Any] = {"size": layout.size, "grid": layout.grid, "warnings": layout.warnings}
-    else:
-        facts = asdict(layout)
-    tensors[_SPELLED] = torch.tensor(list(json.dumps(facts).encode()), dtype=torch.uint8)
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-
-
-def _read(content: bytes, device: torch.device) -> Embeddings:
-    tensors = load(content)
-    facts = json.loads(bytes(tensors[_SPELLED].tolist()))
-    warnings = tuple(facts["warnings"])
-    layout: PatchLayout | TokenLayout
-    if "boxes" in tensors:
-        layout = PatchLayout(tuple(facts["size"]), tuple(facts["grid"]), tensors["boxes"], warnings)
-    else:
-        layout = TokenLayout(tuple(map(tuple, facts["spans"])), facts["windows"], facts["cut"], warnings)
-    points, mask, pooled = (tensors[name].to(device).unsqueeze(0) for name in ("points", "mask", "pooled"))
-    return Embeddings(points, mask, pooled, (layout,))
-
-
 def _size(one: Embeddings) -> int:
     return one.points.nbytes + one.mask.nbytes + one.pooled.nbytes
+
+
+def _halved(one: Embeddings) -> Embeddings:
+    """Vectors of 32 bits in 16; those of 16 bits are left as they are."""
+    if one.points.dtype != torch.float32:
+        return one
+    return replace(one, points=one.points.half(), pooled=one.pooled.half())
+
+
+def _restored(batch: Embeddings) -> Embeddings:
+    """Rounded vectors as unit vectors of 32 bits."""
+    if batch.points.dtype != torch.float16:
+        return batch
+    return replace(
+        batch, points=normalize(batch.points.float(), dim=-1), pooled=normalize(batch.pooled.float(), dim=-1)
+    )
+
+
+def _share(part: int, whole: int, what: str) -> str:
+    return f"{part:,} of {whole:,} {what} ({100 * part / whole:.1f} %)" if whole else f"0 of 0 {what}"

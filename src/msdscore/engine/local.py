@@ -2,10 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from msdscore.encoders.cached import CacheUse
 from msdscore.engine.assemble import Naming, assemble, part_table
 from msdscore.engine.earlier import EarlierRun, description
 from msdscore.engine.plan import Chunk, plan
@@ -49,7 +50,8 @@ class ScoredFile:
     """What a run has made; `scored` rows were tried by this call, `earlier` ones by an earlier one.
 
     The rest could not even be tried. `reasons` are the first reasons of failed rows, `warnings` the first of the
-    `warned` rows, `renamed` the input columns that are called otherwise in the output.
+    `warned` rows, `renamed` the input columns that are called otherwise in the output, `cache` what a cache on disk
+    has spared.
     """
 
     rows: int
@@ -61,6 +63,7 @@ class ScoredFile:
     warned: int
     warnings: tuple[str, ...]
     renamed: Mapping[str, str]
+    cache: CacheUse | None = None
 
 
 def score_rows(
@@ -107,7 +110,8 @@ def score_rows(
             errors=naming.added("error"),
             warnings=naming.added("warnings"),
         )
-    return _scored(summary, (work.scored, work.earlier), pipeline.signature, naming)
+    made = _scored(summary, (work.scored, work.earlier), pipeline.signature, naming)
+    return replace(made, cache=pipeline.cache_use)
 
 
 def _report(notes: Mapping[str, Any], naming: Naming) -> ScoredFile:

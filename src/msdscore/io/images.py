@@ -59,18 +59,18 @@ class ImageLimits:
 _DEFAULT = ImageLimits()
 
 
-def open_image(source: ImageSource, *, limits: ImageLimits = _DEFAULT) -> Image.Image:
+def open_image(source: ImageSource, *, limits: ImageLimits = _DEFAULT, name: str | None = None) -> Image.Image:
     """The picture decoded, upright, in RGB mode; of an animation the first frame, transparency on white.
 
     Arrays are (height, width) for grey, else with 1, 3 or 4 channels last; tensors may have their channels first.
-    Their values are uint8, or floats from 0 to 1.
+    Their values are uint8, or floats from 0 to 1. Errors call the picture by `name`, where one is given.
 
     Raises `ImageError` with one line that names the source and the reason, never anything else.
 
     >>> open_image(np.zeros((2, 3, 3), dtype=np.uint8)).size
     (3, 2)
     """
-    name = _name(source)
+    name = name or source_name(source)
     try:
         return _decode(source, limits)
     except ImageError as error:
@@ -79,6 +79,16 @@ def open_image(source: ImageSource, *, limits: ImageLimits = _DEFAULT) -> Image.
         raise ImageError(f"{name}: more pixels than Pillow accepts, a possible decompression bomb") from error
     except Exception as error:  # decoders raise anything at all on hostile bytes
         raise ImageError(f"{name}: cannot be decoded ({_reason(error)})") from error
+
+
+def read_source(source: str | Path | bytes, *, limits: ImageLimits = _DEFAULT) -> bytes:
+    """The bytes of a picture's file, undecoded; raises `ImageError` as `open_image` does."""
+    try:
+        return _content(source, limits)
+    except ImageError as error:
+        raise ImageError(f"{source_name(source)}: {error}") from error
+    except OSError as error:
+        raise ImageError(f"{source_name(source)}: cannot be read ({_reason(error)})") from error
 
 
 def refuse_address(text: str) -> None:
@@ -197,7 +207,8 @@ def _no_warnings() -> Iterator[None]:
         yield
 
 
-def _name(source: ImageSource) -> str:
+def source_name(source: ImageSource) -> str:
+    """What errors call a picture."""
     if isinstance(source, str | Path):
         return shortened(str(source)) or "picture"
     if isinstance(source, bytes | bytearray):

@@ -15,6 +15,7 @@ from msdscore.core.mixture import Mixture
 from msdscore.core.schedule import PointSet, fit_all
 from msdscore.encoders.base import Embeddings, Encoder, encode_pictures
 from msdscore.encoders.batches import encode_by_length, encode_in_batches
+from msdscore.encoders.cached import unrounded
 from msdscore.encoders.loading.banks import bank_bytes, bank_facts, bank_tensors, read_bank
 from msdscore.errors import ConfigError
 from msdscore.io.hashing import pixel_key, text_key
@@ -33,7 +34,7 @@ class NamedBank:
 
     def require(self, encoder: Encoder, config: MSDConfig) -> None:
         """Refuse a bank that was not built for this encoder and these mixtures."""
-        if self.encoder != encoder.signature:
+        if self.encoder != unrounded(encoder.signature):
             raise ConfigError(
                 f"the bank {self.name} was built for encoder {self.encoder}, not for {encoder.signature}; "
                 "build one with: msdscore bank PICTURES -o bank.safetensors --encoder NAME"
@@ -63,7 +64,7 @@ class NamedBank:
 
 def named(bank: Bank, encoder: Encoder) -> NamedBank:
     """A bank that was built for an encoder, with its name."""
-    return NamedBank(_mark(bank), encoder.signature, bank)
+    return NamedBank(_mark(bank), unrounded(encoder.signature), bank)
 
 
 def own_bank(encoder: Encoder) -> NamedBank | None:

@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from PIL import __version__ as pillow_version
 from PIL.Image import Image
 
 from msdscore.core.calibration import Bank
 from msdscore.encoders.base import Embeddings, Encoder, Prepared
 from msdscore.encoders.batches import encode_by_length, encode_in_batches, join, take
-from msdscore.encoders.cached import CachedEncoder
+from msdscore.encoders.cached import CachedEncoder, CacheUse
 from msdscore.errors import CaptionError, ConfigError, RowError
 from msdscore.io.hashing import pixel_key, text_key
-from msdscore.io.images import ImageLimits, ImageSource, open_image
+from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
 from msdscore.scoring.bank import NamedBank, moved, own_bank
 from msdscore.scoring.comparison import measure_pairs
 from msdscore.scoring.config import MSDConfig
@@ -117,6 +119,12 @@ class Pipeline:
         return other
 
     @property
+    def cache_use(self) -> CacheUse | None:
+        """What a cache on disk has spared so far; None where there is none."""
+        encoder = self.encoder
+        return encoder.use if isinstance(encoder, CachedEncoder) and encoder.is_lasting else None
+
+    @property
     def signature(self) -> str:
         """Everything that can change a score, in one line."""
         return signature(self.encoder, self.config, None if self.bank is None else self.bank.name)
@@ -129,8 +137,12 @@ class Pipeline:
         With a `pool` of threads they are read side by side. With `keep` the decoded pictures are kept in full size.
         """
 
+        lasting = self._lasting() if not keep else None
+
         def read(source: ImageSource) -> Decoded | RowError:
             try:
+                if lasting and isinstance(source, str | Path | bytes):
+                    return Decoded(self._prepare_file(lasting, source))
                 return self._prepare(open_image(source, limits=self.limits), keep=keep)
             except RowError as error:
                 return error
@@ -213,6 +225,25 @@ class Pipeline:
             for item, row in zip(good, rows, strict=True):
                 found[item] = row
         return [row for row in found if row is not None]
+
+    def _lasting(self) -> CachedEncoder | None:
+        """The encoder, where it may know pictures from the bytes of their files; starts drawn by pixels need those."""
+        encoder = self.encoder
+        known = isinstance(encoder, CachedEncoder) and encoder.is_lasting and self.config.init != "sample"
+        return encoder if isinstance(encoder, CachedEncoder) and known else None
+
+    def _prepare_file(self, encoder: CachedEncoder, source: str | Path | bytes) -> Prepared:
+        content = read_source(source, limits=self.limits)
+
+        def make() -> Prepared:
+            return encoder.prepare(open_image(content, limits=self.limits, name=source_name(source)))
+
+        return encoder.prepare_file(content, self._how_decoded, make)
+
+    @property
+    def _how_decoded(self) -> str:
+        """Everything that can change the pixels of a file, or refuse it."""
+        return f"Pillow {pillow_version} {self.limits}"
 
     def _prepare(self, picture: Image, *, keep: bool) -> Decoded:
         # A full hash of the pixels costs as much as decoding: only drawn starts need it.

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from msdscore.io.images import ImageLimits
@@ -22,7 +23,8 @@ class ScorerSpec:
 
     `config` is an `MSDConfig`, the name of a preset, or None for the settings that the encoder recommends; `changes`
     are settings changed on top of it. `options` are those of the encoder's family. `bank` is the path of a bank
-    file. Mappings are accepted for `options` and `changes` and stored as sorted pairs.
+    file. `cache` says where embeddings are kept on disk. Mappings are accepted for `options` and `changes` and stored
+    as sorted pairs.
 
     >>> spec = ScorerSpec(encoder="toy", config="long", changes={"alpha": 0.2})
     >>> spec.build().config.alpha
@@ -39,6 +41,7 @@ class ScorerSpec:
     bank: str | None = None
     limits: ImageLimits = field(default_factory=ImageLimits)
     batch_size: int = 32  # pictures per batch of the encoder
+    cache: CacheSettings | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, str):
@@ -56,7 +59,7 @@ class ScorerSpec:
         base = self.config
         config = MSDConfig.preset(base) if isinstance(base, str) else base or recommended_config(encoder)
         return Pipeline(
-            encoder,
+            encoder if self.cache is None else CachedEncoder(encoder, disk=self.cache),
             config.changed(**dict(self.changes)),
             bank=bank if bank or self.bank is None else load_bank(Path(self.bank)),
             limits=self.limits,

@@ -1,0 +1,54 @@
+"""`--cache` of the commands that embed: the second run finds everything, and both say how much."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from bench_sets import make_sugarcrepe
+from test_cli import msdscore
+from test_scoring import picture
+
+
+@pytest.fixture
+def rows(tmp_path):
+    lines = []
+    for number in range(4):
+        picture(number).save(tmp_path / f"{number}.png")
+        lines += [{"image": f"{number}.png", "caption": f"a ball number {number}"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return tmp_path / "rows.jsonl"
+
+
+def test_a_second_run_with_another_kappa_finds_all_vectors(rows, tmp_path):
+    plain = msdscore("score", rows, "-e", "toy", "-o", tmp_path / "plain.parquet")
+    assert "cache" not in plain.stderr
+    kept = ("score", rows, "-e", "toy", "--cache", tmp_path / "cache", "--json")
+    first = msdscore(*kept, "-o", tmp_path / "first.parquet")
+    assert first.returncode == 0, first.stderr
+    assert "0 of 4 pictures (0.0 %) and 0 of 4 texts (0.0 %) were there" in first.stderr
+    assert pq.read_table(tmp_path / "first.parquet").equals(pq.read_table(tmp_path / "plain.parquet"))
+    second = msdscore(*kept, "-o", tmp_path / "second.parquet", "--set", "kappa=30.5")
+    assert f"cache {tmp_path / 'cache'}: 4 of 4 pictures (100.0 %) and 4 of 4 texts (100.0 %) were there" in second.stderr
+    assert json.loads(second.stdout)["cache"] == {"pictures": 4, "pictures_made": 0, "texts": 4, "texts_made": 0}
+    again = msdscore("score", rows, "-e", "toy", "-o", tmp_path / "plain.parquet", "--cache", tmp_path / "cache")
+    assert "already finished, nothing to do" in again.stderr
+
+
+def test_half_precision_is_another_score_and_a_size_must_be_one(rows, tmp_path):
+    kept = ("score", rows, "-e", "toy", "--cache", tmp_path / "cache", "-o", tmp_path / "out.parquet")
+    assert msdscore(*kept, "--cache-half").returncode == 0
+    assert b"enc:toy@1,kept:float16|" in pq.read_schema(tmp_path / "out.parquet").metadata[b"msdscore"]
+    other = msdscore(*kept)
+    assert (other.returncode, "a run with another encoder" in other.stderr) == (2, True)
+    wrong = msdscore(*kept, "--cache-size", "much")
+    assert (wrong.returncode, wrong.stderr) == (2, "msdscore: expected a size such as 500MB or 64GB, got 'much'\n")
+
+
+def test_benchmarks_share_the_cache(tmp_path):
+    make_sugarcrepe(tmp_path / "data")
+    kept = ("bench", "sugarcrepe", "--root", tmp_path / "data", "-e", "toy", "-m", "msd", "--samples", 5)
+    for change, share in (("kappa=20.5", "(0.0 %)"), ("kappa=30.5", "(100.0 %)")):
+        answer = msdscore(*kept, "-o", tmp_path / change, "--cache", tmp_path / "cache", "--set", change)
+        assert answer.returncode == 0, answer.stderr
+        assert answer.stderr.count(share) == 2, answer.stderr
