@@ -14,8 +14,8 @@ from msdscore.benchmarks.registry import load
 from msdscore.cli.app import app
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, InputError
-from msdscore.studies import curves, localisation, masking
-from msdscore.studies.faithfulness import MaskingSettings, faithfulness, section
+from msdscore.studies.explanations import curves, localisation, masking
+from msdscore.studies.explanations.faithfulness import MaskingSettings, faithfulness, section
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_maps_are_faithful_where_the_answer_is_known(scorer, pairs):
 
 
 def test_dropping_patches_equals_a_picture_without_them(scorer, pairs):
-    chunk = next(masking.measured_pairs(scorer, pairs[:2], "influence"))
+    chunk = masking.measured_pairs(scorer, pairs[:2], "influence")
     none = [np.array([], dtype=np.int64)] * 4
     np.testing.assert_allclose(masking.without_patches(scorer, chunk, none), chunk.divergence, atol=1e-6)
     left = np.flatnonzero(np.arange(36) % 6 < 3)  # the left half is gone, so only the right colour is to be named

@@ -11,7 +11,7 @@ from msdscore.benchmarks.readers.hallucinations import MarkedCaption, read_long_
 from msdscore.cli.app import app
 from msdscore.errors import InputError
 from msdscore.scorer import Scorer
-from msdscore.studies.words import mentions_of, read_synonyms, word_study
+from msdscore.studies.explanations.words import mentions_of, read_synonyms, word_study
 
 
 def marked(caption, **more):

@@ -18,7 +18,7 @@ from msdscore.cli.progress import be_quiet
 from msdscore.cli.report import report
 from msdscore.cli.score import score
 from msdscore.cli.serve import serve
-from msdscore.cli.study import study
+from msdscore.cli.study.commands import study
 from msdscore.cli.table import table
 from msdscore.errors import MSDScoreError, shortened
 from msdscore.version import __version__

@@ -7,6 +7,7 @@ says itself: a tenth of the median gap between a picture's own caption and anoth
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from io import BytesIO
 from random import Random
 from typing import Any, Literal
@@ -23,15 +24,18 @@ from msdscore.metrics.base import Cases, Metric
 from msdscore.scoring.pipeline import Decoded, Pipeline
 from msdscore.stats.resample import Interval, Resampling, bootstrap_share
 from msdscore.studies import edits
-from msdscore.studies.faithfulness import Progress
+from msdscore.studies.kept import Steps, every_time
+from msdscore.studies.outcome import Chart, ChartLine, Progress
 
 Floats = npt.NDArray[np.float64]
 Expectation = Literal["first higher", "same"]
 Edit = Callable[[str, edits.Known, Random], str | None]
 Shown = tuple[str, str]  # variant of the picture, caption
+CheckedGap = tuple[str, "Check", float]  # picture, test, difference of the scores
 AS_IT_IS, WRONG = "as it is", "wrong"
 TOLERANCE = 0.1  # of the median gap between own and other captions
 _PICTURES = 8  # worked on together
+MOST_PICTURES = 200  # that a study draws where it is not told
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,7 @@ def behaviour(
     entries: Sequence[Captioned],
     *,
     seed: int = 0,
+    steps: Steps = every_time,
     progress: Progress = lambda done, total: None,
 ) -> Behaviour:
     """Pass rates of metrics on pictures with at least two captions each; the next picture is the stranger."""
@@ -137,13 +142,15 @@ def behaviour(
     usable = [entry for entry in entries if len(entry.captions) > 1]
     if len(usable) < 2:
         raise InputError(f"expected at least 2 pictures with 2 captions each, got {len(usable)}")
-    chance = Random(seed)
-    found: dict[str, list[tuple[str, Check, float]]] = {metric.label: [] for metric in metrics}
-    done = 0
-    for start in range(0, len(usable), _PICTURES):
+    found: dict[str, list[CheckedGap]] = {metric.label: [] for metric in metrics}
+    for number, start in enumerate(range(0, len(usable), _PICTURES)):
         some = list(range(start, min(start + _PICTURES, len(usable))))
-        done += _measure(pipeline, metrics, usable, some, chance, found)
+        made = partial(_measure, pipeline, metrics, usable, some, Random(f"{seed}-{number}"))
+        for label, rows in zip(found, steps(number, made), strict=True):
+            found[label] += [(name, Check(family, expects, *map(tuple, sides)), gap)
+                             for name, family, expects, sides, gap in rows]  # fmt: skip
         progress(some[-1] + 1, len(usable))
+    done = len({name for name, _, _ in next(iter(found.values()), [])})
     results = {label: tuple(_families(rows)) for label, rows in found.items()}
     return Behaviour(results, done, len(entries) - done, pipeline.signature)
 
@@ -154,9 +161,8 @@ def _measure(
     entries: Sequence[Captioned],
     some: Sequence[int],
     chance: Random,
-    found: dict[str, list[tuple[str, Check, float]]],
-) -> int:
-    """Score the tests of a few pictures; adds (picture, test, difference of the scores) for every metric."""
+) -> list[list[tuple[Any, ...]]]:
+    """Score the tests of a few pictures: for every metric (picture, what was tested, difference of the scores)."""
     pictures: dict[tuple[int, str], Image.Image] = {}
     for place in {*some, *((place + 1) % len(entries) for place in some)}:
         decoded = _decoded(pipeline, entries[place])
@@ -171,15 +177,17 @@ def _measure(
             asked += [(place, test) for one in made for test in (one, one.with_wrong_picture()) if test is not None]
     shown = list(dict.fromkeys((place, side) for place, test in asked for side in (test.first, test.second)))
     if not shown:
-        return 0
-    cases = _cases(pipeline, pictures, shown)
+        return [[] for _ in metrics]
+    cases, found = _cases(pipeline, pictures, shown), []
     for metric in metrics:
         values = metric.score(cases).values[:, 0] * (1 if metric.higher_is_better else -1)
         score = dict(zip(shown, values.tolist(), strict=True))
-        for place, test in asked:
-            gap = score[place, test.first] - score[place, test.second]
-            found[metric.label].append((entries[place].id, test, gap))
-    return len({place for place, _ in asked})
+        gaps = [score[place, test.first] - score[place, test.second] for place, test in asked]
+        found.append([
+            (entries[place].id, test.family, test.expects, (test.first, test.second), gap)
+            for (place, test), gap in zip(asked, gaps, strict=True)
+        ])  # fmt: skip
+    return found
 
 
 def _decoded(pipeline: Pipeline, entry: Captioned) -> Decoded | RowError:
@@ -213,7 +221,7 @@ def _cases(
     return replace(bare, vectors=vectors)
 
 
-def _families(rows: Sequence[tuple[str, Check, float]]) -> Iterator[FamilyResult]:
+def _families(rows: Sequence[CheckedGap]) -> Iterator[FamilyResult]:
     """Pass rates family by family, resampled by picture; a missing score fails its test."""
     true = [row for row in rows if row[1].first[0] != WRONG]
     gaps = [gap for _, test, gap in true if test.family == "own against another's caption"]
@@ -252,3 +260,13 @@ def section(result: Behaviour) -> str:
 def _cell(one: FamilyResult) -> str:
     wrong = "" if one.wrong is None else f" ({100 * one.wrong:.0f})"
     return f"{100 * one.passed.value:.0f} [{100 * one.passed.low:.0f}, {100 * one.passed.high:.0f}]{wrong}"
+
+
+def charts(result: Behaviour) -> tuple[Chart, ...]:
+    """Pass rates of all families, metric by metric."""
+    lines = tuple(
+        ChartLine.of(label, {str(place): one.passed for place, one in enumerate(families, start=1)})
+        for label, families in result.results.items()
+    )
+    title = "pass rates (families in the order of the table)"
+    return (Chart(title=title, x_label="family", y_label="per cent", lines=lines),)

@@ -30,9 +30,9 @@ from msdscore.scorer import Scorer
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.stats.resample import Resampling, holm
-from msdscore.studies import words as word_study
 from msdscore.studies.behaviour import behaviour
 from msdscore.studies.behaviour import section as behaviour_tables
+from msdscore.studies.explanations import words as word_study
 
 BASELINE = "cosine"
 MIXTURES = ("coverage", "support", "bi-kl", "msd", "soft-msd")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -9,13 +10,25 @@ import numpy as np
 from msdscore.benchmarks.base import Pair, clusters
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, bootstrap_mean
-from msdscore.studies.faithfulness import KINDS, CaptionKind, MaskingSettings, Progress, ranking
-from msdscore.studies.masking import Floats, MeasuredPairs, Places, drawn_pairs, measured_pairs, without_patches
+from msdscore.studies.explanations.faithfulness import KINDS, CaptionKind, MaskingSettings, ranking
+from msdscore.studies.explanations.masking import (
+    Floats,
+    MeasuredPairs,
+    Places,
+    drawn_pairs,
+    measured_pairs,
+    pair_groups,
+    without_patches,
+)
+from msdscore.studies.kept import Steps, every_time
+from msdscore.studies.outcome import Chart, ChartLine, Progress
 
 Order = Literal["map", "random", "reverse"]
 Way = Literal["deletion", "insertion"]
 ORDERS: tuple[Order, ...] = ("map", "random", "reverse")
 WAYS: tuple[Way, ...] = ("deletion", "insertion")
+CurveKey = tuple[CaptionKind, Way, Order]
+KEYS: tuple[CurveKey, ...] = tuple((kind, way, order) for order in ORDERS for way in WAYS for kind in KINDS)
 # Shares of the patches that are gone; a picture without patches has no density.
 DELETED = tuple(round(0.1 * step, 1) for step in range(10))
 
@@ -52,6 +65,7 @@ def curves(
     pairs: Sequence[Pair],
     settings: MaskingSettings,
     *,
+    steps: Steps = every_time,
     progress: Progress = lambda done, total: None,
 ) -> Curves:
     """Delete and insert patches in the order of the map, at random, and in reverse.
@@ -60,14 +74,15 @@ def curves(
     early (a small one). Wrong captions follow the penalty map, with the opposite signs.
     """
     chosen = drawn_pairs(pairs, settings.limit, settings.seed)
-    rng = np.random.default_rng(settings.seed)
-    found: dict[tuple[CaptionKind, Way, Order], list[Floats]] = {}
+    found: dict[CurveKey, list[list[float]]] = {key: [] for key in KEYS}
     order: list[Pair] = []
-    for known in measured_pairs(pipeline, chosen, settings.projection):
-        _measure(pipeline, known, rng, found)
-        order += known.pairs
+    for number, some in enumerate(pair_groups(chosen)):
+        rng = np.random.default_rng((settings.seed, number))
+        for key, values in zip(KEYS, steps(number, partial(_measure, pipeline, some, settings, rng)), strict=True):
+            found[key] += values
+        order += some
         progress(len(order), len(chosen))
-    made = {key: np.concatenate(parts) for key, parts in found.items()}
+    made = {key: np.array(values) for key, values in found.items()}
     names = clusters(order)
     lines = tuple(_curve(key, values, names) for key, values in made.items())
     gains = tuple(
@@ -79,14 +94,14 @@ def curves(
 
 
 def _measure(
-    pipeline: Pipeline,
-    known: MeasuredPairs,
-    rng: np.random.Generator,
-    found: dict[tuple[CaptionKind, Way, Order], list[Floats]],
-) -> None:
+    pipeline: Pipeline, some: Sequence[Pair], settings: MaskingSettings, rng: np.random.Generator
+) -> list[list[list[float]]]:
+    """For every key in turn the heights of one curve per pair."""
+    known = measured_pairs(pipeline, some, settings.projection)
     ranked = [ranking(known, caption) for caption in range(len(known.regions))]
     shuffled = [rng.permutation(len(one)) for one in ranked]
     orders: dict[Order, list[Places]] = {"map": ranked, "random": shuffled, "reverse": [one[::-1] for one in ranked]}
+    found: dict[CurveKey, Floats] = {}
     for name, order in orders.items():
         # Having inserted the first of an order is having deleted the rest, which comes first in its reverse.
         backwards = [one[::-1] for one in order]
@@ -95,8 +110,8 @@ def _measure(
             "insertion": _deletion(pipeline, known, backwards)[:, ::-1],
         }
         for way, values in both.items():
-            found.setdefault(("correct", way, name), []).append(values[0::2])
-            found.setdefault(("incorrect", way, name), []).append(values[1::2])
+            found |= {(kind, way, name): values[place::2] for place, kind in enumerate(KINDS)}
+    return [found[key].tolist() for key in KEYS]
 
 
 def _deletion(pipeline: Pipeline, known: MeasuredPairs, order: list[Places]) -> Floats:
@@ -115,7 +130,7 @@ def _areas(values: Floats) -> Floats:
     return areas
 
 
-def _curve(key: tuple[CaptionKind, Way, Order], values: Floats, names: Any) -> Curve:
+def _curve(key: CurveKey, values: Floats, names: Any) -> Curve:
     kind, way, order = key
     shares = DELETED if way == "deletion" else tuple(round(1 - share, 1) for share in DELETED[::-1])
     return Curve(kind, way, order, shares, tuple(values.mean(axis=0).tolist()), _mean(_areas(values), names))
@@ -142,3 +157,21 @@ def section(result: Curves) -> str:
         wanted = "above 0" if (kind == "correct") == (way == "deletion") else "below 0"
         lines.append(f"| {kind} | {way} | {cells} | {gain} | {wanted} |")
     return "\n".join(lines) + "\n"
+
+
+def charts(result: Curves) -> tuple[Chart, ...]:
+    """One panel per kind of caption and way: d along the three orders."""
+    return tuple(
+        Chart(
+            title=f"{kind} captions, {way}",
+            x_label=f"share of patches after {way}" if way == "insertion" else "share of patches deleted",
+            y_label="d, nats",
+            lines=tuple(
+                ChartLine(curve.order, curve.shares, curve.divergence)
+                for curve in result.curves
+                if (curve.kind, curve.way) == (kind, way)
+            ),
+        )
+        for kind in KINDS
+        for way in WAYS
+    )

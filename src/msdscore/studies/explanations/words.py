@@ -1,8 +1,9 @@
 """Do the terms of words find the words that a caption invents? On captions whose inventions are marked."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.ranks import auc, prepare
 from msdscore.stats.resample import Interval, bootstrap, bootstrap_mean
+from msdscore.studies.kept import Steps, every_time
+from msdscore.studies.outcome import Chart, ChartLine, Progress, per_cent
 
 Floats = npt.NDArray[np.float64]
-Progress = Callable[[int, int], None]
 Span = tuple[int, int]
 Synonyms = Mapping[str, tuple[str, ...]]  # by object class every word or phrase that names it
 _PICTURES = 16  # worked on together
@@ -91,6 +93,7 @@ def word_study(
     *,
     synonyms: Synonyms | None = None,
     seed: int = 0,
+    steps: Steps = every_time,
     progress: Progress = lambda done, total: None,
 ) -> WordStudy:
     """How well the gap of a word (how little the picture supports it) tells invented words from the others."""
@@ -100,8 +103,10 @@ def word_study(
     if not any(found.invented for number in asked for found in mentions[number]):
         raise InputError("expected captions with marked inventions, got none")
     gaps: dict[tuple[int, bool], Floats] = {}
-    for portion in portions(items, seed=seed, control=True, size=_PICTURES):
-        gaps |= _measure(pipeline, items, portion, [mentions[asked[place]] for place in portion.items])
+    for number, portion in enumerate(portions(items, seed=seed, control=True, size=_PICTURES)):
+        named = [mentions[asked[place]] for place in portion.items]
+        found = steps(number, partial(_measure, pipeline, items, portion, named))
+        gaps |= {(place, wrong): np.array(values) for place, wrong, values in found}
         progress(len(gaps) // 2, len(items))
     kept = [place for place in range(len(items)) if (place, False) in gaps and (place, True) in gaps]
     labels = [np.array([float(found.invented) for found in mentions[asked[place]]]) for place in kept]
@@ -132,8 +137,8 @@ def _places(caption: str, names: Sequence[str]) -> list[Span]:
 
 def _measure(
     pipeline: Pipeline, items: Sequence[Rated], portion: Portion, mentions: Sequence[Sequence[Mention]]
-) -> dict[tuple[int, bool], Floats]:
-    """The gap of every mention of a portion's captions, by item and by whether the picture is the wrong one."""
+) -> list[tuple[int, bool, list[float]]]:
+    """The gap of every mention of a portion's captions, with the item and whether the picture is the wrong one."""
     decoded = pipeline.decode([_source(image) for image in portion.pictures])
     images = pipeline.embed_images(decoded)
     texts = pipeline.embed_texts([items[number].caption for number in portion.items])
@@ -144,12 +149,12 @@ def _measure(
         if images.rows[owner] is not None and texts.rows[place] is not None
     ]
     if not wanted:
-        return {}
+        return []
     measured = pipeline.measure(images, texts, [owner for _, owner, _ in wanted], [place for place, _, _ in wanted])
-    return {
-        (portion.items[place], wrong): _gaps(items[portion.items[place]].caption, mentions[place], measured, pair)
+    return [
+        (portion.items[place], wrong, _gaps(items[portion.items[place]].caption, mentions[place], measured, pair))
         for pair, (place, _, wrong) in enumerate(wanted)
-    }
+    ]
 
 
 def _source(image: Any) -> Any:
@@ -159,7 +164,7 @@ def _source(image: Any) -> Any:
         return b""  # not a picture: the pipeline says so
 
 
-def _gaps(caption: str, mentions: Sequence[Mention], measured: Measurement, pair: int) -> Floats:
+def _gaps(caption: str, mentions: Sequence[Mention], measured: Measurement, pair: int) -> list[float]:
     """The mean gap of the content words inside each mention; 0 where the encoder reads none of them."""
     layout = measured.tokens[pair]
     terms = measured.divergence.support_terms[pair, : len(layout.spans)].double().cpu().numpy()
@@ -171,7 +176,7 @@ def _gaps(caption: str, mentions: Sequence[Mention], measured: Measurement, pair
     for mention in mentions:
         inside = [unit.gap for unit in units if mention.span[0] <= unit.start and unit.end <= mention.span[1]]
         found.append(float(np.mean([gap for gap in inside if gap is not None])) if inside else 0.0)
-    return np.array(found)
+    return found
 
 
 def _rows(
@@ -222,12 +227,19 @@ def section(result: WordStudy) -> str:
         "| figure | n | terms | wrong picture | chance |",
         "|---|---|---|---|---|",
         *(
-            f"| {r.name} | {r.n} | {_per_cent(r.true)} | {_per_cent(r.wrong)} | {100 * r.chance:.1f} |"
+            f"| {r.name} | {r.n} | {per_cent(r.true)} | {per_cent(r.wrong)} | {100 * r.chance:.1f} |"
             for r in result.rows
         ),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _per_cent(value: Interval) -> str:
-    return f"{100 * value.value:.1f} [{100 * value.low:.1f}, {100 * value.high:.1f}]"
+def charts(result: WordStudy) -> tuple[Chart, ...]:
+    """The figures with true and with wrong pictures."""
+    names = {row.name: row for row in result.rows}
+    lines = (
+        ChartLine.of("terms", {name: row.true for name, row in names.items()}),
+        ChartLine.of("wrong picture", {name: row.wrong for name, row in names.items()}),
+        ChartLine("chance", tuple(names), tuple(100 * row.chance for row in names.values())),
+    )
+    return (Chart(title="invented words by their terms", x_label="figure", y_label="per cent", lines=lines),)

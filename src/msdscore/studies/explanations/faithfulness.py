@@ -5,7 +5,8 @@ by the penalty map, and the number is d(original) − d(masked). A faithful map 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,15 +17,18 @@ from msdscore.explain.maps import PROJECTIONS
 from msdscore.explain.terms import PROJECTION
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, bootstrap_mean
-from msdscore.studies.masking import (
+from msdscore.studies.explanations.masking import (
     Floats,
     MeasuredPairs,
     Places,
     drawn_pairs,
     measured_pairs,
+    pair_groups,
     without_patches,
     without_pixels,
 )
+from msdscore.studies.kept import Steps, every_time
+from msdscore.studies.outcome import Chart, ChartLine, Progress
 
 CaptionKind = Literal["correct", "incorrect"]
 Region = Literal["top", "random", "bottom"]
@@ -35,7 +39,7 @@ MASKINGS: dict[Masking, Callable[[Pipeline, MeasuredPairs, Sequence[Places]], Fl
     "patches": without_patches,
     "pixels": without_pixels,
 }
-Progress = Callable[[int, int], None]
+Effects = dict[str, list[float]]  # by kind/masking/region, one number per pair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,16 +95,18 @@ def faithfulness(
     settings: MaskingSettings,
     *,
     maskings: Sequence[Masking] = ("patches", "pixels"),
+    steps: Steps = every_time,
     progress: Progress = lambda done, total: None,
 ) -> Faithfulness:
     """Mask top, random and bottom regions of every pair's picture for both captions."""
     chosen = drawn_pairs(pairs, settings.limit, settings.seed)
-    rng = np.random.default_rng(settings.seed)
-    effects: dict[tuple[CaptionKind, Masking, Region], list[float]] = {}
+    effects: Effects = {}
     order: list[Pair] = []
-    for known in measured_pairs(pipeline, chosen, settings.projection):
-        _measure(pipeline, known, settings.share, rng, maskings, effects)
-        order += known.pairs
+    for number, some in enumerate(pair_groups(chosen)):
+        made = partial(_measure, pipeline, some, settings, maskings, np.random.default_rng((settings.seed, number)))
+        for name, values in steps(number, made).items():
+            effects.setdefault(name, []).extend(values)
+        order += some
         progress(len(order), len(chosen))
     rows = [_row(kind, masking, effects, order) for kind in KINDS for masking in maskings]
     return Faithfulness(tuple(rows), len(chosen), settings.share, settings.projection, pipeline.signature)
@@ -110,11 +116,7 @@ def compare_projections(
     pipeline: Pipeline, pairs: Sequence[Pair], settings: MaskingSettings, **options: Any
 ) -> list[Faithfulness]:
     """The same for every projection: which of them make faithful maps."""
-    tried = [
-        MaskingSettings(share=settings.share, projection=name, limit=settings.limit, seed=settings.seed)
-        for name in PROJECTIONS
-    ]
-    return [faithfulness(pipeline, pairs, one, **options) for one in tried]
+    return [faithfulness(pipeline, pairs, replace(settings, projection=name), **options) for name in PROJECTIONS]
 
 
 def ranking(known: MeasuredPairs, caption: int) -> Places:
@@ -125,19 +127,25 @@ def ranking(known: MeasuredPairs, caption: int) -> Places:
 
 def _measure(
     pipeline: Pipeline,
-    known: MeasuredPairs,
-    share: float,
-    rng: np.random.Generator,
+    some: Sequence[Pair],
+    settings: MaskingSettings,
     maskings: Sequence[Masking],
-    effects: dict[tuple[CaptionKind, Masking, Region], list[float]],
-) -> None:
-    chosen = [_choose(ranking(known, caption), share, rng) for caption in range(len(known.regions))]
+    rng: np.random.Generator,
+) -> Effects:
+    known = measured_pairs(pipeline, some, settings.projection)
+    chosen = [_choose(ranking(known, caption), settings.share, rng) for caption in range(len(known.regions))]
+    effects: Effects = {}
     for masking in maskings:
         for region in REGIONS:
             after = MASKINGS[masking](pipeline, known, [places[region] for places in chosen])
             rise = after - known.divergence
-            effects.setdefault(("correct", masking, region), []).extend(rise[0::2].tolist())
-            effects.setdefault(("incorrect", masking, region), []).extend((-rise[1::2]).tolist())
+            effects[_name("correct", masking, region)] = rise[0::2].tolist()
+            effects[_name("incorrect", masking, region)] = (-rise[1::2]).tolist()
+    return effects
+
+
+def _name(kind: CaptionKind, masking: Masking, region: Region) -> str:
+    return f"{kind}/{masking}/{region}"
 
 
 def _choose(order: Places, share: float, rng: np.random.Generator) -> dict[Region, Places]:
@@ -148,10 +156,10 @@ def _choose(order: Places, share: float, rng: np.random.Generator) -> dict[Regio
 def _row(
     kind: CaptionKind,
     masking: Masking,
-    effects: dict[tuple[CaptionKind, Masking, Region], list[float]],
+    effects: Effects,
     pairs: list[Pair],
 ) -> FaithfulnessRow:
-    top, middle, bottom = (np.array(effects[kind, masking, region]) for region in REGIONS)
+    top, middle, bottom = (np.array(effects[_name(kind, masking, region)]) for region in REGIONS)
     columns = (top, middle, bottom, top - middle, middle - bottom)
     return FaithfulnessRow(kind, masking, *(bootstrap_mean(values, clusters=clusters(pairs)) for values in columns))
 
@@ -172,6 +180,24 @@ def section(results: Sequence[Faithfulness]) -> str:
     for result in results:
         lines += [_line(result.projection, row) for row in result.rows]
     return "\n".join(lines) + "\n"
+
+
+def charts(result: Faithfulness) -> tuple[Chart, ...]:
+    """One panel per kind of caption: what masking each region does."""
+    return tuple(
+        Chart(
+            title=f"{kind} captions, {'support' if kind == 'correct' else 'penalty'} map",
+            x_label="masked regions",
+            y_label="change of d, nats",
+            level=0.0,
+            lines=tuple(
+                ChartLine.of(row.masking, {"top": row.top, "random": row.random, "bottom": row.bottom}, scale=1)
+                for row in result.rows
+                if row.kind == kind
+            ),
+        )
+        for kind in KINDS
+    )
 
 
 def _line(projection: str, row: FaithfulnessRow) -> str:

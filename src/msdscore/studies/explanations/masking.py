@@ -1,6 +1,6 @@
 """Regions taken from a picture: patches dropped from its points, or pixels blanked before it is encoded again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,28 +49,31 @@ def drawn_pairs(pairs: Sequence[Pair], limit: int | None, seed: int) -> list[Pai
     return [pairs[number] for number in np.sort(chosen)]
 
 
-def measured_pairs(pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -> Iterator[MeasuredPairs]:
-    """Pairs embedded, measured and projected, some at a time; pairs of one picture share it."""
+def pair_groups(pairs: Sequence[Pair]) -> list[tuple[Pair, ...]]:
+    """Pairs some at a time, those of one picture side by side."""
     ordered = sorted(pairs, key=lambda pair: picture_key(pair.image))
-    for start in range(0, len(ordered), PAIRS):
-        some = tuple(ordered[start : start + PAIRS])
-        names = list(dict.fromkeys(picture_key(pair.image) for pair in some))
-        sources = {picture_key(pair.image): pair.image for pair in some}
-        owner = tuple(names.index(picture_key(pair.image)) for pair in some for _ in pair.captions)
-        captions = [caption for pair in some for caption in pair.captions]
-        decoded = pipeline.decode([picture(sources[name]) for name in names], keep=True)
-        images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts(captions).require()
-        measured = pipeline.measure(images, texts, owner, range(len(captions)))
-        yield MeasuredPairs(
-            some,
-            tuple(map(picture_of, decoded)),
-            images,
-            texts,
-            owner,
-            measured.patches,
-            tuple(project(terms, projection) for terms in terms_of(pipeline.config, images, texts, measured)),
-            np.array([row.divergence for row in numbers(measured, pipeline.config)]),
-        )
+    return [tuple(ordered[start : start + PAIRS]) for start in range(0, len(ordered), PAIRS)]
+
+
+def measured_pairs(pipeline: Pipeline, some: Sequence[Pair], projection: str) -> MeasuredPairs:
+    """Some pairs embedded, measured and projected; pairs of one picture share it."""
+    names = list(dict.fromkeys(picture_key(pair.image) for pair in some))
+    sources = {picture_key(pair.image): pair.image for pair in some}
+    owner = tuple(names.index(picture_key(pair.image)) for pair in some for _ in pair.captions)
+    captions = [caption for pair in some for caption in pair.captions]
+    decoded = pipeline.decode([picture(sources[name]) for name in names], keep=True)
+    images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts(captions).require()
+    measured = pipeline.measure(images, texts, owner, range(len(captions)))
+    return MeasuredPairs(
+        tuple(some),
+        tuple(map(picture_of, decoded)),
+        images,
+        texts,
+        owner,
+        measured.patches,
+        tuple(project(terms, projection) for terms in terms_of(pipeline.config, images, texts, measured)),
+        np.array([row.divergence for row in numbers(measured, pipeline.config)]),
+    )
 
 
 def divergences(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
+from functools import partial
 from math import comb
 from typing import Any
 
@@ -16,11 +17,13 @@ from msdscore.explain.terms import token_gaps, token_weights, units_of
 from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, bootstrap_mean
-from msdscore.studies.faithfulness import Progress
-from msdscore.studies.masking import Floats, drawn_pairs
+from msdscore.studies.explanations.masking import Floats, drawn_pairs
+from msdscore.studies.kept import Steps, every_time
+from msdscore.studies.outcome import Chart, ChartLine, Progress, per_cent
 
 SUBSETS = ("replace_obj", "replace_att")
 DEPTHS = (1, 3)
+_QUESTIONS = 16  # between two times that the work is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ def localisation(
     *,
     limit: int | None = None,
     seed: int = 0,
+    steps: Steps = every_time,
     progress: Progress = lambda done, total: None,
 ) -> Localisation:
     """Rank the content words of every wrong caption by terms, by occlusion, and by terms with a wrong picture."""
@@ -108,9 +112,11 @@ def localisation(
         raise InputError(f"expected wrong captions that change one content word, got none among {len(chosen)}")
     strangers = wrong_images([one.pair for one in asked], seed)
     rankings: list[Rankings] = []
-    for number, (one, stranger) in enumerate(zip(asked, strangers, strict=True), start=1):
-        rankings.append(rank_words(pipeline, one, stranger))
-        progress(number, len(asked))
+    both = list(zip(asked, strangers, strict=True))
+    for number, start in enumerate(range(0, len(both), _QUESTIONS)):
+        found = steps(number, partial(_rank_some, pipeline, both[start : start + _QUESTIONS]))
+        rankings += [Rankings(*ranks) for ranks in found]
+        progress(len(rankings), len(asked))
     rows = [
         _row(
             subset, depth, [(one, rank) for one, rank in zip(asked, rankings, strict=True) if one.pair.subset == subset]
@@ -120,6 +126,11 @@ def localisation(
         for depth in DEPTHS
     ]
     return Localisation(tuple(rows), len(chosen) - len(asked), pipeline.signature)
+
+
+def _rank_some(pipeline: Pipeline, some: Sequence[tuple[WrongCaption, Image]]) -> list[list[list[int]]]:
+    found = (rank_words(pipeline, one, stranger) for one, stranger in some)
+    return [[ranks.terms, ranks.occlusion, ranks.wrong_picture] for ranks in found]
 
 
 def rank_words(pipeline: Pipeline, question: WrongCaption, stranger: Image) -> Rankings:
@@ -191,9 +202,25 @@ def section(result: Localisation) -> str:
     ]
     for row in result.rows:
         cells = (row.terms, row.occlusion, row.wrong_picture, row.chance, row.over_occlusion, row.over_chance)
-        lines.append(f"| {row.subset} | {row.items} | {row.depth} | {' | '.join(map(_per_cent, cells))} |")
+        lines.append(f"| {row.subset} | {row.items} | {row.depth} | {' | '.join(map(per_cent, cells))} |")
     return "\n".join(lines) + "\n"
 
 
-def _per_cent(value: Interval) -> str:
-    return f"{100 * value.value:.1f} [{100 * value.low:.1f}, {100 * value.high:.1f}]"
+def charts(result: Localisation) -> tuple[Chart, ...]:
+    """One panel per depth: how often each ranking finds the changed word."""
+    ways = ("terms", "occlusion", "wrong_picture", "chance")
+    return tuple(
+        Chart(
+            title=f"changed word among the first {depth}",
+            x_label="subset",
+            y_label="per cent",
+            lines=tuple(
+                ChartLine.of(
+                    way.replace("_", " "),
+                    {row.subset: getattr(row, way) for row in result.rows if row.depth == depth},
+                )
+                for way in ways
+            ),
+        )
+        for depth in DEPTHS
+    )

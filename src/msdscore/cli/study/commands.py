@@ -1,0 +1,16 @@
+"""`msdscore study`: the paper's experiments and ours, one command each."""
+
+import typer
+
+from msdscore.cli.study import explanations
+from msdscore.cli.study.common import as_command
+
+study = typer.Typer(no_args_is_help=True, help="The experiments behind the score, each with table, figure and numbers.")
+
+for _run in (
+    explanations.faithfulness,
+    explanations.localisation,
+    explanations.words,
+    explanations.behaviour,
+):
+    study.command()(as_command(_run))

@@ -1,0 +1,157 @@
+"""What all studies share: their options, where they write, and how they go on after a stop."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from msdscore.cli import options
+from msdscore.cli.progress import bar
+from msdscore.cli.stopping import stoppable
+
+if TYPE_CHECKING:
+    from msdscore.encoders.cached import CachedEncoder
+    from msdscore.scoring.pipeline import Pipeline
+    from msdscore.scoring.spec import ScorerSpec
+    from msdscore.studies.kept import Steps
+    from msdscore.studies.outcome import Outcome
+
+_MEMORY = 4 << 30  # bytes of vectors that a study keeps for its next variant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOptions:
+    """The options that every study takes, under the names of the command line."""
+
+    root: Annotated[
+        Path, typer.Option("--root", "--rows", help="Folder of the data (released files or rows), or a rows file.")
+    ]
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="JSON file; tables (.md) and figure (.png) go beside it.")
+    ] = None
+    overwrite: options.Overwrite = False
+    limit: Annotated[int | None, typer.Option(min=1, help="How many items at most.")] = None
+    seed: Annotated[int, typer.Option(help="Of every draw.")] = 0
+    encoder: options.Encoder = "mini"
+    preset: options.Preset = None
+    change: options.Change = ()  # type: ignore[assignment]
+    encoder_option: options.EncoderOption = ()  # type: ignore[assignment]
+    bank: options.BankFile = None
+    device: options.Device = "auto"
+    dtype: options.Dtype = "auto"
+    batch_size: options.BatchSize = 32
+    cache: Annotated[Path | None, typer.Option("--cache", help="Folder that keeps vectors for later runs.")] = None
+    json: options.Json = False
+
+    def spec(self, preset: str | None = None, encoder: str | None = None) -> "ScorerSpec":
+        """The scorer asked for; `preset` is used where none was."""
+        return options.make_spec(
+            encoder or self.encoder,
+            self.preset or preset,
+            list(self.change),
+            encoder_options=list(self.encoder_option),
+            bank=self.bank,
+            batch_size=self.batch_size,
+            max_pixels=None,
+            device=self.device,
+            dtype=self.dtype,
+        )
+
+    def pipeline(self, preset: str | None = None) -> "Pipeline":
+        """The same, loaded, with an encoder that remembers what it has seen."""
+        pipeline = self.spec(preset).build()
+        pipeline.encoder = self.remembering(pipeline.encoder)
+        return pipeline
+
+    def remembering(self, encoder: Any) -> "CachedEncoder":
+        """An encoder that keeps its vectors in memory, and in the folder asked for."""
+        from msdscore.encoders.cached import CachedEncoder
+
+        return CachedEncoder(encoder, memory=_MEMORY, folder=self.cache)
+
+    @contextmanager
+    def steps(self, study: str, pipeline: "Pipeline", **work: Any) -> "Iterator[Steps]":
+        """Steps that are kept beside the output; `work` names what the answers depend on beside the common options."""
+        from msdscore.studies.kept import kept_steps
+
+        known = {
+            "signature": pipeline.signature,
+            "root": str(self.root.resolve()),
+            "limit": self.limit,
+            "seed": self.seed,
+        }
+        with kept_steps(self.output, study, known | work, overwrite=self.overwrite) as found:
+            yield found
+
+
+def as_command(run: "Callable[..., Outcome]") -> Callable[..., None]:
+    """A command of a study: its own options after the first parameter, then the common ones; it writes what comes."""
+    own = list(inspect.signature(run).parameters.values())[1:]
+    hints = inspect.get_annotations(run, eval_str=False)
+    common = {field.name: field for field in fields(StudyOptions)}
+
+    def command(**given: Any) -> None:
+        asked = StudyOptions(**{name: given.pop(name) for name in common})
+        _check(asked)
+        with stoppable():
+            outcome = run(asked, **given)
+        _write(outcome, asked)
+
+    shared = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=[] if field.default == () else _required(field.default),
+            annotation=field.type,
+        )
+        for field in common.values()
+    ]
+    mine = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own]
+    command.__signature__ = inspect.Signature([*mine, *shared])  # type: ignore[attr-defined]
+    command.__annotations__ = {}
+    command.__name__, command.__doc__ = run.__name__, run.__doc__
+    return command
+
+
+@contextmanager
+def shown(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on standard error."""
+    with bar(what) as show:
+        yield show
+
+
+def _required(default: Any) -> Any:
+    from dataclasses import MISSING
+
+    return inspect.Parameter.empty if default is MISSING else default
+
+
+def _check(asked: StudyOptions) -> None:
+    """Refuse a name that cannot be written; a study takes long, so a file that is there is refused at once."""
+    from msdscore.io.outputs.targets import check_target, refuse_existing
+
+    if asked.output is not None:
+        check_target(asked.output, (".json",))
+        refuse_existing([] if asked.overwrite else [asked.output, asked.output.with_suffix(".md")])
+
+
+def _write(outcome: "Outcome", asked: StudyOptions) -> None:
+    """Tables or JSON to standard output; numbers, tables and figure to files where asked."""
+    import json
+
+    from msdscore.io.outputs.targets import put_all
+    from msdscore.studies.charts import draw
+    from msdscore.studies.kept import forget
+
+    numbers = json.dumps(outcome.to_dict(), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    if asked.output is not None:
+        contents = {asked.output: numbers.encode(), asked.output.with_suffix(".md"): outcome.text.encode()}
+        if outcome.charts:
+            contents[asked.output.with_suffix(".png")] = draw(outcome.charts)
+        put_all(contents, overwrite=True)
+        forget(asked.output)
+    typer.echo(numbers if asked.json else outcome.text, nl=not asked.json)
