@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.cache import DEFAULT_SIZE, Cache, CacheHalf, CacheSize, cache_settings
 from msdscore.cli.progress import bar
 from msdscore.cli.stopping import stoppable
 
@@ -44,7 +45,9 @@ class StudyOptions:
     device: options.Device = "auto"
     dtype: options.Dtype = "auto"
     batch_size: options.BatchSize = 32
-    cache: Annotated[Path | None, typer.Option("--cache", help="Folder that keeps vectors for later runs.")] = None
+    cache: Cache = None
+    cache_size: CacheSize = DEFAULT_SIZE
+    cache_half: CacheHalf = False
     json: options.Json = False
 
     def spec(self, preset: str | None = None, encoder: str | None = None) -> "ScorerSpec":
@@ -71,7 +74,8 @@ class StudyOptions:
         """An encoder that keeps its vectors in memory, and in the folder asked for."""
         from msdscore.encoders.cached import CachedEncoder
 
-        return CachedEncoder(encoder, memory=_MEMORY, folder=self.cache)
+        disk = cache_settings(self.cache, self.cache_size, self.cache_half)
+        return CachedEncoder(encoder, memory=_MEMORY, disk=disk)
 
     @contextmanager
     def steps(self, study: str, pipeline: "Pipeline", **work: Any) -> "Iterator[Steps]":
