@@ -1,0 +1,147 @@
+"""MSD as a torchmetrics `Metric`: takes what CLIPScore takes, and keeps every pair."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from msdscore.errors import ConfigError, require, unknown_name
+from msdscore.integrations.scorers import ScorerLike, described, shared_scorer
+from msdscore.io.images import ImageSource
+from msdscore.scorer import Scorer
+from msdscore.scoring.spec import DEFAULT_ENCODER
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
+else:
+    Metric = require("torchmetrics", extra="torchmetrics").Metric
+
+# One state each: a number per pair. Only those of which more is better can be the metric's value.
+_BEST_HIGH = ("msd", "similarity", "information", "match")
+_COLUMNS = (*_BEST_HIGH, "coverage", "support")
+
+Pictures = Tensor | ImageSource | Sequence[Tensor] | Sequence[ImageSource]
+Captions = str | Sequence[str]
+
+
+class UnscoredWarning(UserWarning):
+    """Some pairs could not be scored; the mean is over the others."""
+
+
+class MSDScore(Metric):
+    """Mean MSD of pairs of a picture and a caption; with `return_rows`, the numbers of every pair too.
+
+    The first argument is an encoder's name (a hub name of a CLIP model too), a `ScorerSpec` or a `Scorer`. `by` names
+    the number that is averaged: msd, similarity, information or match. A pair that cannot be scored is NaN in the rows
+    and left out of the mean, with an `UnscoredWarning`.
+
+    >>> metric = MSDScore("toy")
+    >>> red = torch.tensor([255, 0, 0], dtype=torch.uint8).reshape(3, 1, 1).expand(3, 64, 64)
+    >>> bool(metric(red, "a red square") > metric(red, "a blue square"))
+    True
+    >>> metric.update(red[None], ["a red square"])
+    >>> len(metric.msd)
+    3
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False  # the encoder runs once per batch, in `forward` too
+
+    msd: list[Tensor]
+    similarity: list[Tensor]
+    information: list[Tensor]
+    match: list[Tensor]
+    coverage: list[Tensor]
+    support: list[Tensor]
+
+    def __init__(
+        self,
+        model_name_or_path: ScorerLike = DEFAULT_ENCODER,
+        *,
+        by: str = "msd",
+        return_rows: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if by not in _BEST_HIGH:
+            raise unknown_name("number to average", by, _BEST_HIGH)
+        self._given = described(model_name_or_path)
+        self._by = by
+        self._return_rows = return_rows
+        self._reason: str | None = None
+        for name in _COLUMNS:
+            self.add_state(name, default=[], dist_reduce_fx="cat")
+
+    @property
+    def scorer(self) -> Scorer:
+        """What it scores with; loaded when it is first needed, and shared by all copies of the metric."""
+        return shared_scorer(self._given)
+
+    @property
+    def signature(self) -> str:
+        """Everything that can change the score, in one line."""
+        return self.scorer.signature
+
+    def update(self, source: Pictures | Captions, target: Pictures | Captions) -> None:
+        """Score pictures and captions, in either order; one caption per picture."""
+        pictures, captions = _told_apart(source, target)
+        scores = self.scorer.score_batch(pictures, captions)
+        self._reason = next((error for error in scores.errors if error), self._reason)
+        for name in _COLUMNS:
+            column = torch.as_tensor(scores.columns[name], device="cpu").to(self.dtype)
+            getattr(self, name).append(column.to(self.device))
+
+    def compute(self) -> Tensor | dict[str, Tensor]:
+        """The mean, or a dictionary with the `mean` and every number of every pair in the order of the updates."""
+        # After a synchronisation a state is one tensor, before it a list of them.
+        rows = {name: torch.cat(_listed(getattr(self, name))) for name in _COLUMNS}
+        chosen = rows[self._by]
+        missing = int(chosen.isnan().sum())
+        if missing:
+            why = self._reason or "on another process, or the bank does not tell this number"
+            text = f"{missing} of {len(chosen)} pairs have no {self._by} and are left out of the mean (first: {why})"
+            warnings.warn(text, UnscoredWarning, stacklevel=2)
+        mean = chosen.nanmean()
+        return {"mean": mean, **rows} if self._return_rows else mean
+
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Draw one mean or several."""
+        found = self.compute() if val is None else val
+        return self._plot(found["mean"] if isinstance(found, dict) else found, ax)
+
+
+def _told_apart(source: Any, target: Any) -> tuple[list[ImageSource], list[str]]:
+    """Pictures and captions as lists of one length."""
+    if _is_text(source) == _is_text(target):
+        got = "captions" if _is_text(source) else "pictures"
+        raise ConfigError(f"expected pictures and captions, got {got} twice; the path of a picture is a pathlib.Path")
+    images, texts = (target, source) if _is_text(source) else (source, target)
+    pictures, captions = [_levels(image) for image in _pictures(images)], _listed(texts)
+    if len(pictures) != len(captions):
+        raise ConfigError(f"expected one caption per picture, got {len(pictures)} pictures and {len(captions)} captions")
+    return pictures, captions
+
+
+def _is_text(given: Any) -> bool:
+    return isinstance(given, str) or (isinstance(given, list | tuple) and bool(given) and isinstance(given[0], str))
+
+
+def _pictures(given: Any) -> list[Any]:
+    if isinstance(given, Tensor) and given.ndim == 4:
+        return list(given)
+    return _listed(given)
+
+
+def _levels(image: Any) -> Any:
+    """Whole numbers of any width as the bytes that they stand for; what is no level stays as it is, and is refused."""
+    if not isinstance(image, Tensor) or image.is_floating_point() or image.dtype == torch.uint8 or not image.numel():
+        return image
+    return image.to(torch.uint8) if 0 <= int(image.min()) and int(image.max()) <= 255 else image
+
+
+def _listed(given: Any) -> list[Any]:
+    alone = isinstance(given, str | bytes | Tensor) or not isinstance(given, Iterable)
+    return [given] if alone or not isinstance(given, list | tuple) else list(given)

@@ -1,0 +1,185 @@
+"""MSDScore in torchmetrics: what CLIPScore takes, one encoder pass, per-pair states, two processes."""
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from msdscore import ConfigError, Scorer, ScorerSpec, UnknownNameError
+
+pytest.importorskip("torchmetrics", reason="torchmetrics is not installed (extra torchmetrics)")
+from torchmetrics import MetricCollection
+
+from msdscore.integrations.torchmetrics import MSDScore, UnscoredWarning
+
+COLOURS = {"red": (255, 0, 0), "green": (0, 128, 0), "blue": (0, 0, 255)}
+
+
+def picture(colour: str, size: int = 64) -> torch.Tensor:
+    return torch.tensor(COLOURS[colour], dtype=torch.uint8).reshape(3, 1, 1).repeat(1, size, size)
+
+
+CAPTIONS = ["a red square", "a blue square", "a green and a red square"]
+
+
+def batch() -> torch.Tensor:
+    return torch.stack([picture(colour) for colour in COLOURS])
+
+
+@pytest.fixture(scope="module")
+def expected() -> np.ndarray:
+    images = [Image.new("RGB", (64, 64), colour) for colour in COLOURS.values()]
+    return Scorer("toy").score_batch(images, CAPTIONS).msd
+
+
+def test_mean_and_rows_are_those_of_the_scorer(expected):
+    metric = MSDScore("toy", return_rows=True)
+    metric.update(batch(), CAPTIONS)
+    found = metric.compute()
+    np.testing.assert_allclose(found["msd"], expected, rtol=1e-6)
+    assert found["mean"] == pytest.approx(expected.mean(), rel=1e-6)
+    assert {"similarity", "coverage", "support", "match", "information"} <= found.keys()
+    assert metric.signature == Scorer("toy").signature
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: (batch(), CAPTIONS),
+        lambda: (CAPTIONS, batch()),
+        lambda: (list(batch()), CAPTIONS),
+        lambda: (batch().long(), CAPTIONS),
+        lambda: (batch().float() / 255, CAPTIONS),
+        lambda: ([Image.new("RGB", (64, 64), colour) for colour in COLOURS.values()], tuple(CAPTIONS)),
+    ],
+    ids=["uint8", "swapped", "list", "int64", "float", "Pillow"],
+)
+def test_takes_what_clipscore_takes(given, expected):
+    assert MSDScore("toy")(*given()) == pytest.approx(expected.mean(), rel=1e-6)
+
+
+def test_a_lone_picture_and_caption(expected):
+    assert MSDScore("toy")(picture("red"), CAPTIONS[0]) == pytest.approx(expected[0], rel=1e-6)
+
+
+def test_paths(tmp_path: Path, expected):
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
+    assert MSDScore("toy")(tmp_path / "red.png", CAPTIONS[0]) == pytest.approx(expected[0], rel=1e-6)
+
+
+def test_the_encoder_runs_once_in_forward(monkeypatch):
+    metric = MSDScore(Scorer("toy"))
+    calls = []
+    encode = metric.scorer.encoder.encode_images
+    monkeypatch.setattr(metric.scorer.encoder, "encode_images", lambda items: calls.append(len(items)) or encode(items))
+    metric(batch(), CAPTIONS)
+    metric.update(batch(), CAPTIONS)
+    metric.compute()
+    assert sum(calls) == 6
+
+
+def test_values_add_up_over_batches_and_go_away_with_reset(expected):
+    metric = MSDScore("toy")
+    for number in range(3):
+        metric(batch()[number : number + 1], CAPTIONS[number : number + 1])
+    assert metric.compute() == pytest.approx(expected.mean(), rel=1e-6)
+    metric.reset()
+    metric.update(picture("red"), CAPTIONS[0])
+    assert metric.compute() == pytest.approx(expected[0], rel=1e-6)
+
+
+def test_long_captions_are_not_cut():
+    metric = MSDScore("toy", return_rows=True)
+    long = "a square " * 200
+    metric.update([picture("red")] * 2, [long + "of red", long + "of blue"])
+    red, blue = metric.compute()["support"]
+    assert red < blue  # the last word of 402 is read
+
+
+def test_pairs_that_cannot_be_scored_are_left_out_of_the_mean(expected):
+    metric = MSDScore("toy", return_rows=True)
+    metric.update(batch(), [CAPTIONS[0], "", CAPTIONS[2]])
+    with pytest.warns(UnscoredWarning, match=r"1 of 3 pairs have no msd and are left out of the mean \(first: .*''"):
+        found = metric.compute()
+    assert found["msd"].isnan().tolist() == [False, True, False]
+    assert found["mean"] == pytest.approx(expected[[0, 2]].mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("a dog", "a cat", "expected pictures and captions, got captions twice"),
+        (torch.zeros(3, 8, 8), torch.zeros(3, 8, 8), "expected pictures and captions, got pictures twice"),
+        (batch(), ["one"], "one caption per picture, got 3 pictures and 1 captions"),
+    ],
+)
+def test_what_makes_no_pairs_is_refused(source, target, message):
+    with pytest.raises(ConfigError, match=message):
+        MSDScore("toy").update(source, target)
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(UnknownNameError, match="number to average 'coverage'"):
+        MSDScore("toy", by="coverage")
+    with pytest.raises(ConfigError, match="expected a Scorer, a ScorerSpec or the name of an encoder, got int"):
+        MSDScore(7)
+
+
+def test_copies_are_small_and_share_the_scorer(expected):
+    metric = MSDScore(ScorerSpec(encoder="toy"))
+    metric.update(batch(), CAPTIONS)
+    stored = pickle.dumps(metric)
+    assert len(stored) < 20_000
+    for other in (pickle.loads(stored), copy.deepcopy(metric), metric.clone()):
+        assert other.scorer is metric.scorer
+        assert other.compute() == pytest.approx(expected.mean(), rel=1e-6)
+
+
+def test_in_a_collection_with_another_number():
+    both = MetricCollection({"msd": MSDScore("toy"), "cosine": MSDScore("toy", by="similarity")})
+    found = both(batch(), CAPTIONS)
+    assert set(found) == {"msd", "cosine"}
+    assert found["msd"] != found["cosine"]
+
+
+def test_plot_draws_means():
+    pytest.importorskip("matplotlib")
+    metric = MSDScore("toy", return_rows=True)
+    metric.update(batch(), CAPTIONS)
+    figure, axes = metric.plot()
+    assert axes.lines
+    import matplotlib.pyplot as plt
+
+    plt.close(figure)
+
+
+RANK = """
+import sys, torch, warnings
+warnings.simplefilter("ignore")  # torchmetrics warns of compute before update on the rank without data
+from msdscore.integrations.torchmetrics import MSDScore
+rank, place = int(sys.argv[1]), sys.argv[2]
+images, captions = torch.load(f"{place}/pairs.pt", weights_only=True)
+torch.distributed.init_process_group("gloo", init_method=f"file://{place}/meet", rank=rank, world_size=2)
+for case, own in {"uneven": [[0, 1], [2]], "empty": [[0, 1, 2], []]}.items():
+    metric = MSDScore("toy", return_rows=True)
+    for number in own[rank]:
+        metric.update(images[number : number + 1], captions[number : number + 1])
+    torch.save(metric.compute(), f"{place}/{case}{rank}.pt")
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_two_processes_see_all_pairs(tmp_path, expected):
+    torch.save((batch(), CAPTIONS), tmp_path / "pairs.pt")
+    ranks = [subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path)]) for rank in (0, 1)]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    for name in ("uneven0", "uneven1", "empty0", "empty1"):
+        found = torch.load(tmp_path / f"{name}.pt", weights_only=True)
+        np.testing.assert_allclose(found["msd"], expected, rtol=1e-6)
+        assert found["mean"] == pytest.approx(expected.mean(), rel=1e-6)
