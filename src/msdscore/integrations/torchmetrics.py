@@ -121,7 +121,9 @@ def _told_apart(source: Any, target: Any) -> tuple[list[ImageSource], list[str]]
     images, texts = (target, source) if _is_text(source) else (source, target)
     pictures, captions = [_levels(image) for image in _pictures(images)], _listed(texts)
     if len(pictures) != len(captions):
-        raise ConfigError(f"expected one caption per picture, got {len(pictures)} pictures and {len(captions)} captions")
+        raise ConfigError(
+            f"expected one caption per picture, got {len(pictures)} pictures and {len(captions)} captions"
+        )
     return pictures, captions
 
 
@@ -139,7 +141,7 @@ def _levels(image: Any) -> Any:
     """Whole numbers of any width as the bytes that they stand for; what is no level stays as it is, and is refused."""
     if not isinstance(image, Tensor) or image.is_floating_point() or image.dtype == torch.uint8 or not image.numel():
         return image
-    return image.to(torch.uint8) if 0 <= int(image.min()) and int(image.max()) <= 255 else image
+    return image.to(torch.uint8) if int(image.min()) >= 0 and int(image.max()) <= 255 else image
 
 
 def _listed(given: Any) -> list[Any]:

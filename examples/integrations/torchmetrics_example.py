@@ -1,0 +1,25 @@
+"""MSDScore where CLIPScore stood: the mean, and every pair."""
+
+import torch
+from PIL import Image
+
+from msdscore.integrations.torchmetrics import MSDScore
+
+COLOURS = ("red", "green", "blue")
+
+
+def main() -> None:
+    """Score six pairs in two batches."""
+    metric = MSDScore("toy", return_rows=True)  # "mini" for photographs; toy knows colours alone
+    pictures = [Image.new("RGB", (64, 64), colour) for colour in COLOURS]
+    metric.update(pictures, [f"a {colour} square" for colour in COLOURS])
+    tensors = torch.zeros(3, 3, 64, 64, dtype=torch.uint8)
+    metric.update(tensors, ["a black square", "a white square", "a red square"])
+    found = metric.compute()
+    print(f"mean {found['mean']:.4f}")
+    print("rows", [round(value, 4) for value in found["msd"].tolist()])
+    print(metric.signature)
+
+
+if __name__ == "__main__":
+    main()
