@@ -2,12 +2,19 @@
 
 import typer
 
-from msdscore.cli.study import explanations
+from msdscore.cli.study import ablations, explanations
 from msdscore.cli.study.common import as_command
 
 study = typer.Typer(no_args_is_help=True, help="The experiments behind the score, each with table, figure and numbers.")
 
 for _run in (
+    ablations.mixtures,
+    ablations.kappa,
+    ablations.alpha,
+    ablations.components,
+    ablations.iterations,
+    ablations.direction,
+    ablations.margin,
     explanations.faithfulness,
     explanations.localisation,
     explanations.words,
