@@ -1,0 +1,205 @@
+"""What a user installs: the wheel works in an environment of its own, is typed, and names one version everywhere."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from msdscore.version import __version__
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "msdscore"
+
+
+def modules():
+    return sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    pytest.importorskip("hatchling", reason="needs the extra msdscore[test]")
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(folder)], cwd=ROOT, check=True, timeout=120)
+    (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return wheel, source
+
+
+def test_the_wheel_holds_what_the_package_needs_and_nothing_else(built):
+    names = set(zipfile.ZipFile(built[0]).namelist())
+    here = {str(path.relative_to(ROOT / "src")) for path in SOURCE.rglob("*") if path.is_file()}
+    wanted = {name for name in here if "__pycache__" not in name}
+    assert wanted <= names
+    assert "msdscore/py.typed" in names
+    rest = {name for name in names - wanted if ".dist-info/" not in name}
+    assert not rest
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert any(name.endswith("licenses/NOTICE") for name in names)
+    assert built[0].stat().st_size < 60 << 20
+
+
+def test_the_source_distribution_builds_and_tests_by_itself(built):
+    with tarfile.open(built[1]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {
+        "pyproject.toml",
+        "Makefile",
+        "constraints.txt",
+        "tests/conftest.py",
+        "CITATION.cff",
+        "docs/index.md",
+    } <= names
+    assert not [name for name in names if name.startswith((".venv", "build/"))]
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """Its own environment with the wheel; other libraries come from this one's, so that nothing is downloaded."""
+    place = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, timeout=120)
+    python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    libraries = Path(subprocess.run([python, "-c", where], capture_output=True, text=True, check=True).stdout.strip())
+    install = [
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--python",
+        str(python),
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+    ]
+    subprocess.run([sys.executable, *install, str(built[0])], check=True, timeout=120)
+    # A .pth adds a folder without its own .pth files, so the editable install of this repository is not in reach.
+    (libraries / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+def run(python, *words, cwd):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run([python, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_the_wheel_works_in_an_environment_of_its_own(installed, tmp_path):
+    found = run(installed, "-c", "import msdscore, sys; print(msdscore.__file__, 'torch' in sys.modules)", cwd=tmp_path)
+    place, heavy = found.stdout.split()
+    assert Path(place).is_relative_to(installed.parents[1])
+    assert heavy == "False"
+    command = [str(installed.with_name("msdscore")), "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout == f"msdscore {__version__}\n"
+    Image.fromarray(np.full((40, 40, 3), (220, 30, 30), np.uint8)).save(tmp_path / "red.png")
+    done = run(installed, "-m", "msdscore", "score", "red.png", "a red wall", "-e", "toy", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
+
+
+CONSUMER = """
+from pathlib import Path
+
+from msdscore import MSDConfig, Score, Scorer
+
+scorer = Scorer("toy", MSDConfig.preset("short", kappa=30.0))
+score: Score = scorer.score(Path("a.jpg"), "a dog")
+number: float = score.msd
+best: str = scorer.rank("a.jpg", ["a dog", "a cat"]).best
+scorer.score("a.jpg")  # E: call-arg
+wrong: int = score.signature  # E: assignment
+"""
+
+
+def test_types_reach_those_who_use_the_package(tmp_path):
+    pytest.importorskip("mypy", reason="needs the extra msdscore[check]")
+    file = tmp_path / "consumer.py"
+    file.write_text(CONSUMER)
+    # The project's own settings and cache: otherwise all of torch is read again.
+    words = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache"), str(file)]
+    environment = os.environ | {"MYPYPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        timeout=600,
+    )
+    expected = [(n, line.split("# E: ")[1]) for n, line in enumerate(CONSUMER.splitlines(), 1) if "# E: " in line]
+    found = re.findall(r"consumer\.py:(\d+): error: .*\[([\w-]+)\]", done.stdout)
+    assert [(int(line), kind) for line, kind in found] == expected, done.stdout
+
+
+def test_version_changelog_and_citation_agree():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(r"^version: (.*)$", citation, re.M)[1] == __version__
+    assert re.search(r"^## (\d+\.\d+\.\d+)", changelog, re.M)[1] == __version__
+
+
+POSIX_ONLY = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
+GONE_IN_313 = {
+    "aifc",
+    "asynchat",
+    "asyncore",
+    "audioop",
+    "cgi",
+    "cgitb",
+    "chunk",
+    "crypt",
+    "distutils",
+    "imghdr",
+    "imp",
+    "mailcap",
+}
+GONE_IN_313 |= {
+    "msilib",
+    "nis",
+    "nntplib",
+    "ossaudiodev",
+    "pipes",
+    "smtpd",
+    "sndhdr",
+    "spwd",
+    "sunau",
+    "telnetlib",
+    "uu",
+    "xdrlib",
+}
+
+
+def imported(node):
+    if isinstance(node, ast.Import):
+        return {name.name.split(".")[0] for name in node.names}
+    return {(node.module or "").split(".")[0]} if isinstance(node, ast.ImportFrom) else set()
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_modules_import_on_windows_and_on_every_supported_python(path):
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text, feature_version=(3, 11))
+    for node in tree.body:
+        assert not imported(node) & POSIX_ONLY, f"{path}: imports what Windows does not have"
+    for node in ast.walk(tree):
+        assert not imported(node) & GONE_IN_313, f"{path}: imports what Python 3.13 does not have"
+        if isinstance(node, ast.Attribute):
+            name = ast.unparse(node)
+            assert name not in {"os.fork", "os.getuid", "os.mkfifo", "signal.SIGALRM", "signal.SIGHUP", "os.geteuid"}, (
+                path
+            )
+
+
+def test_pythons_that_are_named_are_those_that_are_supported():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [name.rsplit(" ", 1)[1] for name in project["classifiers"] if " 3." in name]
+    assert named == ["3.11", "3.12", "3.13"]
+    assert project["requires-python"] == ">=3.11"
