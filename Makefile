@@ -6,7 +6,7 @@ EXTRAS := all,test,check
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DATA ?= data
 
-.PHONY: help setup demo test test-transformers4 check format bench evidence docs clean
+.PHONY: help setup demo test test-transformers4 check format bench evidence docs release clean
 
 help:
 	@echo "make demo      score real photographs and draw the page"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench     speed, as ratios against the textbook loop"
 	@echo "make evidence  figures on human judgments (DATA=folder)"
 	@echo "make docs      the documentation as HTML in build/docs"
+	@echo "make release   wheel, source, list of parts and licences in dist"
 	@echo "make clean     remove the environment and everything that was built"
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -64,6 +65,17 @@ evidence: setup
 docs: setup
 	$(PIP) --editable '.[docs]'
 	$(BIN)/sphinx-build --quiet --fail-on-warning docs build/docs
+
+# The list of parts and their licences is that of an environment with what users install, not of this one.
+RELEASE := .venv-release
+release: setup
+	rm -rf dist $(RELEASE)
+	$(BIN)/python -m hatchling build -d dist
+	$(PYTHON) -m venv $(RELEASE)
+	PIP_CONSTRAINT=constraints.txt $(RELEASE)/bin/python -m pip --disable-pip-version-check install --quiet "$$(ls dist/*.whl)[demo,serve]"
+	$(PIP) --editable '.[release]'
+	$(BIN)/cyclonedx-py environment --output-reproducible --of JSON -o dist/sbom.json $(RELEASE)
+	$(BIN)/pip-licenses --python=$(RELEASE)/bin/python --format=markdown --order=license --with-urls --output-file=dist/licences.md
 
 clean:
 	rm -rf $(VENV) .venv-* build dist demo-out site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
