@@ -2,7 +2,7 @@
 
 import typer
 
-from msdscore.cli.study import ablations, explanations
+from msdscore.cli.study import ablations, clusters, explanations
 from msdscore.cli.study.common import as_command
 
 study = typer.Typer(no_args_is_help=True, help="The experiments behind the score, each with table, figure and numbers.")
@@ -15,6 +15,8 @@ for _run in (
     ablations.iterations,
     ablations.direction,
     ablations.margin,
+    clusters.stability,
+    clusters.entropy,
     explanations.faithfulness,
     explanations.localisation,
     explanations.words,
