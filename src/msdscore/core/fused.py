@@ -45,8 +45,16 @@ class Shape:
     warps: int
     stages: int
     programs: int  # per multiprocessor
+    held: bool = False  # the Gram matrix stays in shared memory during EM
 
 
+# Of points in half precision: their Gram matrix is not finer than its large halves.
+HALF_SHAPES = (
+    Shape(16, tile=16, strip=16, depth=64, warps=1, stages=3, programs=16, held=True),
+    Shape(64, tile=64, strip=64, depth=64, warps=4, stages=3, programs=4, held=True),
+    Shape(256, tile=128, strip=64, depth=64, warps=8, stages=3, programs=1, held=True),
+    Shape(MOST_POINTS, tile=64, strip=16, depth=32, warps=4, stages=2, programs=1),
+)
 SHAPES = (
     Shape(16, tile=16, strip=16, depth=64, warps=1, stages=3, programs=16),
     Shape(64, tile=64, strip=64, depth=32, warps=4, stages=3, programs=4),
@@ -130,7 +138,8 @@ def fit(
     seeds = _seeds(mask, keys, settings)
     means = points.new_empty((batch, settings.components, dim), dtype=torch.float32)
     log_weights = points.new_empty((batch, settings.components), dtype=torch.float32)
-    for lower, shape in zip((-1, *(shape.most_points for shape in SHAPES)), SHAPES, strict=False):
+    shapes = SHAPES if points.dtype == torch.float32 else HALF_SHAPES
+    for lower, shape in zip((-1, *(shape.most_points for shape in shapes)), shapes, strict=False):
         # An item may be shorter than the width says: a launch finds its own items, and the host need not know.
         if lower >= width:
             break
@@ -141,7 +150,7 @@ def fit(
                 batch, width, dim, points.stride(1), points.stride(0), gram.shape[2],
                 settings.components, settings.iterations, settings.kappa, -math.log(settings.components),
                 SEEDED=settings.init == "sample", NEAR_TIE=NEAR_TIE, DEAD_MASS=DEAD_MASS, TINY=TINY,
-                LOWER=lower, BLOCK=shape.most_points, TILE=shape.tile, STRIP=shape.strip, DEPTH=shape.depth,
+                HELD=shape.held, LOWER=lower, BLOCK=shape.most_points, TILE=shape.tile, STRIP=shape.strip, DEPTH=shape.depth,
                 num_warps=shape.warps, num_stages=shape.stages,
             )  # fmt: skip
     return Mixture(means, log_weights, settings.kappa)

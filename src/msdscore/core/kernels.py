@@ -2,7 +2,8 @@
 
 One program works on one item at a time, with tiles whose shape follows from that item's own size, so no number depends
 on the batch. The matrix units take half precision: a float32 goes in as a large and a small half, which together hold
-22 of its 24 bits, and products are summed in float32.
+22 of its 24 bits, and products are summed in float32. Points in half precision go in as they are, in one product
+instead of three, and their Gram matrix stays in shared memory during EM as its large halves alone.
 """
 
 import inspect
@@ -19,6 +20,8 @@ STARTS = tl.constexpr(16)
 # Powers of two that keep the small halves of unit vectors and of shares clear of half precision's smallest numbers.
 POINT_SCALE = tl.constexpr(64.0)
 SHARE_SCALE = tl.constexpr(1024.0)
+# Points of an item up to which both halves of its Gram matrix find room in shared memory.
+ROOM_FOR_SMALL = tl.constexpr(64)
 
 
 def _kernel(function: Callable[..., Any]) -> Any:
@@ -31,9 +34,13 @@ def fit_kernel(
     points, mask, seeds, means, log_weights, gram, shares,
     batch, width, dim, point_stride, item_stride, edge, components, iterations, kappa, log_share,
     SEEDED: tl.constexpr, NEAR_TIE: tl.constexpr, DEAD_MASS: tl.constexpr, TINY: tl.constexpr,
-    LOWER: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, STRIP: tl.constexpr, DEPTH: tl.constexpr,
+    HELD: tl.constexpr, LOWER: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, STRIP: tl.constexpr,
+    DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Fit every item whose last real point lies in (LOWER, BLOCK]; each program has a Gram matrix of its own."""
+    """Fit every item whose last real point lies in (LOWER, BLOCK]; each program has a Gram matrix of its own.
+
+    With HELD the large halves of the Gram matrix are read once and kept; without, both are read in every step.
+    """
     program = tl.program_id(0)
     gram += program.to(tl.int64) * 2 * edge * edge
     shares += program * 2 * MOST * BLOCK
@@ -49,10 +56,16 @@ def fit_kernel(
             _gram(x, there, gram, end, dim, point_stride, edge, TILE, DEPTH)
             tl.debug_barrier()
             first, reserve = _start(seeds, gram, real, item, components, edge, SEEDED, NEAR_TIE, BLOCK)
-            length = _maximise(
-                gram, shares, log_weights + item * components, real, first, reserve, end, edge,
-                components, iterations, kappa, log_share, DEAD_MASS, TINY, BLOCK, STRIP,
-            )  # fmt: skip
+            if HELD:
+                length = _maximise_held(
+                    gram, shares, log_weights + item * components, real, first, reserve,
+                    tl.cdiv(end, TILE) * TILE, edge, components, iterations, kappa, log_share, DEAD_MASS, TINY, BLOCK,
+                )  # fmt: skip
+            else:
+                length = _maximise(
+                    gram, shares, log_weights + item * components, real, first, reserve, end, edge,
+                    components, iterations, kappa, log_share, DEAD_MASS, TINY, BLOCK, STRIP,
+                )  # fmt: skip
             tl.debug_barrier()
             _combine(
                 x, there, shares, length, means + tl.cast(item, tl.int64) * components * dim,
@@ -94,12 +107,17 @@ def _gram(x, there, gram, end, dim, point_stride, edge, TILE: tl.constexpr, DEPT
                 columns_inside = (column < end)[None, :] & (axis < dim)[:, None]
                 one = tl.load(x + row[:, None] * point_stride + axis[None, :], mask=rows_inside, other=0.0)
                 two = tl.load(x + column[None, :] * point_stride + axis[:, None], mask=columns_inside, other=0.0)
-                one_large, one_small = _halves(one.to(tl.float32) * POINT_SCALE)
-                two_large, two_small = _halves(two.to(tl.float32) * POINT_SCALE)
-                tile = tl.dot(one_large, two_small, tile)
-                tile = tl.dot(one_small, two_large, tile)
-                tile = tl.dot(one_large, two_large, tile)
-            tile = tl.where(row_real[:, None] & column_real[None, :], tile / (POINT_SCALE * POINT_SCALE), 0.0)
+                if one.dtype == tl.float32:
+                    one_large, one_small = _halves(one * POINT_SCALE)
+                    two_large, two_small = _halves(two * POINT_SCALE)
+                    tile = tl.dot(one_large, two_small, tile)
+                    tile = tl.dot(one_small, two_large, tile)
+                    tile = tl.dot(one_large, two_large, tile)
+                else:
+                    tile = tl.dot(one, two, tile)
+            if x.dtype.element_ty == tl.float32:
+                tile = tile / (POINT_SCALE * POINT_SCALE)
+            tile = tl.where(row_real[:, None] & column_real[None, :], tile, 0.0)
             _keep(gram, edge, row, column, tile)
             if left < top:
                 _keep(gram, edge, column, row, tl.trans(tile))
@@ -202,6 +220,76 @@ def _maximise(
 
 
 @_kernel
+def _maximise_held(
+    gram, shares, log_weights, real, first, reserve, bound, edge, components, iterations, kappa, log_share,
+    DEAD_MASS: tl.constexpr, TINY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """`_maximise` with the Gram matrix read once; rows are points here, columns components.
+
+    Where small halves find no room beside the large ones, only the lengths after the last step see them.
+    """
+    component, place = tl.arange(0, MOST), tl.arange(0, BLOCK)
+    used, inside = component < components, place < bound
+    size = tl.maximum(tl.sum(real.to(tl.int32), axis=0), 1).to(tl.float32)
+    # Beyond the bound nothing was written. It is a whole number of tiles, so that reads stay wide.
+    square, there = place[:, None] * edge + place[None, :], inside[:, None] & inside[None, :]
+    large = tl.load(gram + square, mask=there, other=0.0)
+    if BLOCK <= ROOM_FOR_SMALL:
+        small = tl.load(gram + edge * edge + square, mask=there, other=0.0)
+    pull = _recall(gram, edge, place[:, None] + first[None, :] * edge, inside[:, None])
+    share = tl.where(place[:, None] == first[None, :], 1.0, 0.0)
+    log_weight = tl.where(used, log_share, float("-inf"))
+    length, scale, dead = tl.full([MOST], 1.0, tl.float32), tl.full([MOST], 1.0, tl.float32), component < 0
+    for _ in range(iterations):
+        logits = log_weight[None, :] + pull * (kappa / length)[None, :]
+        share = tl.exp(logits - tl.max(logits, axis=1)[:, None])
+        share = tl.where(real[:, None], share / tl.sum(share, axis=1)[:, None], 0.0)
+        mass, most = tl.reduce((share, share), 0, _sum_and_largest)
+        scale = SHARE_SCALE / tl.where(most > 0.0, most, 1.0)
+        share = share * scale[None, :]
+        sums = tl.dot(large, _paired(share, BLOCK))
+        if BLOCK <= ROOM_FOR_SMALL:
+            sums = tl.dot(small, _paired(share, BLOCK), sums)
+        pull = tl.where(real[:, None], tl.sum(tl.reshape(sums, [BLOCK, MOST, 2]), axis=2), 0.0)
+        length = _length(share, pull, TINY * scale)
+        dead = (mass < DEAD_MASS) & used
+        # Nothing is read for the living.
+        spare = _recall(gram, edge, place[:, None] + reserve[None, :] * edge, inside[:, None] & dead[None, :])
+        pull, length = tl.where(dead[None, :], spare, pull), tl.where(dead, 1.0, length)
+        weight = tl.where(used, tl.where(dead, 1.0, mass) / size, 0.0)
+        log_weight = tl.log(weight / tl.sum(weight, axis=0))
+    tl.store(log_weights + component, log_weight, mask=used)
+    if BLOCK > ROOM_FOR_SMALL:
+        rest = tl.dot(tl.load(gram + edge * edge + square, mask=there, other=0.0), _paired(share, BLOCK))
+        whole = pull + tl.where(real[:, None], tl.sum(tl.reshape(rest, [BLOCK, MOST, 2]), axis=2), 0.0)
+        length = tl.where(dead | (iterations == 0), length, _length(share, whole, TINY * scale))
+    share = tl.where(dead[None, :], tl.where(place[:, None] == reserve[None, :], 1.0, 0.0), share)
+    share_large, share_small = _halves(share)
+    rows = shares + component[None, :] * BLOCK + place[:, None]
+    tl.store(rows, share_large)
+    tl.store(rows + MOST * BLOCK, share_small)
+    return length
+
+
+@_kernel
+def _paired(share, BLOCK: tl.constexpr):
+    """Large and small halves of every component's shares, side by side."""
+    large, small = _halves(share)
+    return tl.reshape(tl.join(large, small), [BLOCK, 2 * MOST])
+
+
+@_kernel
+def _length(share, pull, least):
+    """Lengths of the weighted sums of points."""
+    return tl.maximum(tl.sqrt(tl.maximum(tl.sum(share * pull, axis=0), 0.0)), least)
+
+
+@_kernel
+def _sum_and_largest(one_sum, one_largest, two_sum, two_largest):
+    return one_sum + two_sum, tl.maximum(one_largest, two_largest)
+
+
+@_kernel
 def _rows(shares, begin, BLOCK: tl.constexpr):
     """Where a set of halves lies in the scratch."""
     return shares + (tl.arange(0, MOST) + begin)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -249,7 +337,8 @@ def _combine(
             # Padding inside the item may hold anything, even what zero times it would not silence.
             real = tl.load(there + strip, mask=strip < end, other=0) != 0
             large, small = _halves(tl.where(real[:, None], rows.to(tl.float32) * POINT_SCALE, 0.0))
-            total = tl.dot(share, small, total)
+            if rows.dtype == tl.float32:
+                total = tl.dot(share, small, total)
             total = tl.dot(share, large, total)
         mean = tl.sum(tl.reshape(total, [2, MOST, 2 * DEPTH]), axis=0) / (length * POINT_SCALE)[:, None]
         kept = (component < components)[:, None] & (axis < dim)[None, :]
@@ -283,11 +372,10 @@ def terms_kernel(
         inside = (axis < dim)[:, None]
         x = tl.load(places + axis[None, :], mask=real[:, None] & (axis < dim)[None, :], other=0.0)
         means = tl.load(other_means + second[None, :] * dim + axis[:, None], mask=theirs[None, :] & inside, other=0.0)
-        means = means.to(tl.float32)
         if not GIVEN:
-            own = tl.load(own_means + column[None, :] * dim + axis[:, None], mask=mine[None, :] & inside, other=0.0)
-            means += own.to(tl.float32)
-        cosines = tl.dot(x.to(tl.float32), means, cosines, input_precision="tf32x3")
+            means += tl.load(own_means + column[None, :] * dim + axis[:, None], mask=mine[None, :] & inside, other=0.0)
+        cosines = _with_product(x, means, cosines)
+    cosines /= POINT_SCALE * POINT_SCALE
     other_weight = tl.load(other_weights + rival * other_components + second, mask=theirs, other=float("-inf"))
     other_density = _log_sum_exp(other_kappa * cosines + other_weight.to(tl.float32)[None, :])
     if GIVEN:
@@ -298,6 +386,18 @@ def terms_kernel(
     size = tl.maximum(tl.load(sizes + item), 1).to(tl.float32)
     share = tl.where(real, (own_density - other_density) / size, 0.0)
     tl.store(result + pair * width + row, share, mask=row < width)
+
+
+@_kernel
+def _with_product(points, means, total):
+    """The total and the product of points and means, each times POINT_SCALE; half precision has no small halves."""
+    large, small = _halves(points.to(tl.float32) * POINT_SCALE)
+    mean_large, mean_small = _halves(means.to(tl.float32) * POINT_SCALE)
+    if means.dtype == tl.float32:
+        total = tl.dot(large, mean_small, total)
+    if points.dtype == tl.float32:
+        total = tl.dot(small, mean_large, total)
+    return tl.dot(large, mean_large, total)
 
 
 @_kernel
@@ -323,7 +423,8 @@ def expected_kernel(
             x = tl.load(places + axis[None, :], mask=real[:, None] & (axis < dim)[None, :], other=0.0)
             inside = used[None, :] & (axis < dim)[:, None]
             mean = tl.load(means + place[None, :] * dim + axis[:, None], mask=inside, other=0.0)
-            cosines = tl.dot(x.to(tl.float32), mean.to(tl.float32), cosines, input_precision="tf32x3")
+            cosines = _with_product(x, mean, cosines)
+        cosines /= POINT_SCALE * POINT_SCALE
         weight = tl.load(weights + place, mask=used, other=0.0).to(tl.float32)
         # Columns of no component add nothing. An item beyond the last one stays finite here, and is left out below.
         empty = (first + member < items) & (component >= components)
