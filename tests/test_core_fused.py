@@ -41,10 +41,10 @@ def starving():
     return PointSet(side, torch.ones(1, 6, dtype=torch.bool), torch.zeros(1, dtype=torch.int64))
 
 
-def check_divergences(device, sizes, components, init, dim=48):
+def check_divergences(device, sizes, components, init, dim=48, dtype=torch.float32):
     """Ragged items with holes and NaN in the padding, two captions for one image, against float64."""
-    images = ragged(sizes, dim, seed=1, dtype=torch.float32, extra=3)
-    texts = ragged([12, 1, 17, 5], dim, seed=2, dtype=torch.float32)
+    images = on(ragged(sizes, dim, seed=1, dtype=torch.float32, extra=3), "cpu", dtype)
+    texts = on(ragged([12, 1, 17, 5], dim, seed=2, dtype=torch.float32), "cpu", dtype)
     images.mask[0, 1] = False
     images.points[~images.mask] = torch.nan
     owner = torch.tensor([1, 0, len(sizes) - 1, 1])
@@ -86,8 +86,8 @@ def moved(mixture, device, dtype):
     return Mixture(mixture.means.to(device, dtype), mixture.log_weights.to(device, dtype), mixture.kappa)
 
 
-def check_death(device):
-    side, settings = starving(), FitSettings(components=3, kappa=300.0, iterations=6)
+def check_death(device, dtype=torch.float32):
+    side, settings = on(starving(), "cpu", dtype), FitSettings(components=3, kappa=300.0, iterations=6)
     exact = fit(side.points.double(), side.mask, side.keys, settings)
     there = on(side, device)
     result = fused.fit(there.points, there.mask, there.keys, settings)
@@ -95,8 +95,8 @@ def check_death(device):
     assert torch.allclose(result.log_weights.cpu().double(), exact.log_weights, atol=1e-4)
 
 
-def check_no_iterations(device):
-    side, settings = on(ragged([9, 4], 24, dtype=torch.float32), device), FitSettings(components=2, iterations=0)
+def check_no_iterations(device, dtype=torch.float32):
+    side, settings = on(ragged([9, 4], 24, dtype=torch.float32), device, dtype), FitSettings(components=2, iterations=0)
     result = fused.fit(side.points, side.mask, side.keys, settings)
     exact = fit(side.points.double(), side.mask, side.keys, settings)
     assert torch.allclose(result.means.double(), exact.means, atol=1e-6)
@@ -105,10 +105,14 @@ def check_no_iterations(device):
 def interpret():
     check_divergences("cpu", [16, 33, 4], (3, 2), "spread")
     check_divergences("cpu", [66, 5], (8, 5), "sample")
+    # The interpreter takes the bits of bfloat16 for whole numbers: here float16 stands for both.
+    check_divergences("cpu", [130, 33, 4], (3, 2), "spread", dtype=torch.float16)
     check_calibrated("cpu", 23, (3, 2))
     check_calibrated("cpu", 5, (8, 1))
     check_death("cpu")
+    check_death("cpu", torch.float16)
     check_no_iterations("cpu")
+    check_no_iterations("cpu", torch.float16)
 
 
 @needs_interpreter
@@ -124,13 +128,14 @@ def test_interpreted_kernels_agree_with_torch():
 
 
 @needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("init", ["spread", "sample"])
 @pytest.mark.parametrize(
     ("sizes", "components"),
     [([16, 9, 3], (3, 2)), ([49, 64, 20], (5, 3)), ([256, 196, 70, 5], (3, 2)), ([577, 300], (8, 8))],
 )
-def test_cuda_agrees_with_float64(sizes, components, init):
-    check_divergences("cuda", sizes, components, init, dim=256)
+def test_cuda_agrees_with_float64(sizes, components, init, dtype):
+    check_divergences("cuda", sizes, components, init, dim=256, dtype=dtype)
 
 
 @needs_cuda
@@ -141,8 +146,9 @@ def test_cuda_calibrates_as_float64_does(items, components):
 
 @needs_cuda
 def test_cuda_revives_dead_components_and_takes_no_step_when_told_so():
-    check_death("cuda")
-    check_no_iterations("cuda")
+    for dtype in (torch.float32, torch.float16):
+        check_death("cuda", dtype)
+        check_no_iterations("cuda", dtype)
 
 
 @needs_cuda

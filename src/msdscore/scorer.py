@@ -54,7 +54,7 @@ class Scorer:
         config: MSDConfig | str | None = None,
         *,
         bank: NamedBank | str | Path | None = None,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         limits: ImageLimits | None = None,
         cache: CacheSettings | str | Path | None = None,
         **options: Any,

@@ -35,7 +35,7 @@ def bank(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     revision: options.Revision = None,
-    batch_size: options.BatchSize = 32,
+    batch_size: options.BatchSize = None,
 ) -> None:
     """Build a bank of background pictures for an encoder and its settings.
 
@@ -58,12 +58,12 @@ def bank(
     changes = dict(map(options.setting, change))
     if pairs:
         config = config.changed(calibration="evidence").changed(**changes)
-        built = calibrated_bank(loaded, config, _captioned(folder, pairs), pictures=limit, batch_size=batch_size)
+        built = calibrated_bank(loaded, config, _captioned(folder, pairs), pictures=limit, batch_size=batch_size or 32)
     else:
         config = config.changed(**changes)
         pictures = [open_image(path) for path in spread_over(folder, limit)]
         texts = _read_captions(captions) if captions else []
-        built = build_bank(loaded, config, pictures, texts, batch_size=batch_size)
+        built = build_bank(loaded, config, pictures, texts, batch_size=batch_size or 32)
     put(output, bank_bytes(built.bank, encoder=built.encoder), overwrite=overwrite)
     typer.echo(f"bank {built.name} of {len(built.bank.images)} pictures for {built.encoder} -> {output}")
 

@@ -45,7 +45,7 @@ def bench(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     revision: options.Revision = None,
-    batch_size: options.BatchSize = 32,
+    batch_size: options.BatchSize = None,
     cache: Cache = None,
     cache_size: CacheSize = DEFAULT_SIZE,
     cache_half: CacheHalf = False,

@@ -44,7 +44,7 @@ def explain(
     if words is not None:
         check_target(words, FIGURES, inputs=[image, output])
     scorer = options.make_scorer(
-        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=32, max_pixels=max_pixels,
+        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=None, max_pixels=max_pixels,
         device=device, dtype=dtype, revision=revision,
     )  # fmt: skip
     explained = scorer.contrast(image, [caption, *against])

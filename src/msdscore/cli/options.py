@@ -24,7 +24,7 @@ EncoderOption = Annotated[list[str], typer.Option("--encoder-option", help="An o
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")]
 Revision = Annotated[str | None, typer.Option(help="Revision of the weights on the hub.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Pictures an encoder batch.")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Pictures per batch; found by itself if not given.")]
 MaxPixels = Annotated[int | None, typer.Option(help="Refuse pictures with more pixels.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Images = Annotated[Path | None, typer.Option("--images", help="Folder of the pictures.")]
@@ -41,7 +41,7 @@ def make_spec(
     *,
     encoder_options: list[str],
     bank: Path | None,
-    batch_size: int,
+    batch_size: int | None,
     max_pixels: int | None,
     cache: "CacheSettings | None" = None,
     **place: Any,

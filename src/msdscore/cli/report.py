@@ -41,7 +41,7 @@ def report(
     scorer: Scorer | None = None
     if encoder is not None:
         scorer = options.make_scorer(
-            encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=32, max_pixels=None,
+            encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=None, max_pixels=None,
             device=device, dtype=dtype, revision=revision,
         )  # fmt: skip
     wishes = Wishes(images=images, rows=rows, show=show, title=title, overwrite=overwrite)

@@ -48,7 +48,7 @@ def score(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     revision: options.Revision = None,
-    batch_size: options.BatchSize = 32,
+    batch_size: options.BatchSize = None,
     max_pixels: options.MaxPixels = None,
     cache: Cache = None,
     cache_size: CacheSize = DEFAULT_SIZE,

@@ -40,7 +40,7 @@ def serve(
         **({} if max_pixels is None else {"max_pixels": max_pixels}),
     )  # fmt: skip
     spec = options.make_spec(
-        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=32,
+        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=None,
         max_pixels=settings.max_pixels, device=device, dtype=dtype, revision=revision,
     )  # fmt: skip
     run(spec, settings, announce=lambda line: typer.echo(line, err=True))

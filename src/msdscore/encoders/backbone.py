@@ -171,6 +171,11 @@ class Backbone(ABC):
         return self._identity.placement.device
 
     @property
+    def precision(self) -> torch.dtype:
+        """What its model computes in."""
+        return self._identity.placement.dtype
+
+    @property
     def bank(self) -> Bank | None:
         """The background that it is calibrated against; none, unless a family brings one."""
         return None
@@ -214,7 +219,7 @@ class Backbone(ABC):
         mean = states.pooled is None or self._identity.options.pool == "mean"
         pooled = masked_mean(real, mask) if mean else states.pooled
         assert pooled is not None
-        if not (torch.isfinite(real).all() and torch.isfinite(pooled).all()):
+        if not (torch.isfinite(real).all() & torch.isfinite(pooled).all()):
             raise ConfigError(
                 f"{self.name} overflows in {self._identity.placement.dtype_name}; "
                 "load it with dtype='float32' or dtype='bfloat16'"

@@ -130,6 +130,17 @@ class Encoder(Protocol):
         """Tokens and pooled vectors; `layout` holds one `TokenLayout` per item. No tokens give an empty mask."""
 
 
+def computes_in_half(encoder: Encoder) -> bool:
+    """Whether an encoder computes in half precision on a GPU: its vectors hold no more than that, whatever their type.
+
+    >>> from msdscore.encoders.registry import load_encoder
+    >>> computes_in_half(load_encoder("toy"))
+    False
+    """
+    precision = getattr(encoder, "precision", torch.float32)
+    return encoder.device.type == "cuda" and precision in (torch.float16, torch.bfloat16)
+
+
 def prepare_all(encoder: PreparesImages, pictures: Sequence[Image]) -> list[Prepared]:
     """Decoded pictures made ready side by side: Pillow lets go of the interpreter while it resizes."""
     if len(pictures) < 2:

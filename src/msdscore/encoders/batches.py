@@ -13,10 +13,30 @@ Item = TypeVar("Item")
 
 
 def encode_in_batches(
-    items: Sequence[Item], encode: Callable[[Sequence[Item]], Embeddings], *, size: int
+    items: Sequence[Item],
+    encode: Callable[[Sequence[Item]], Embeddings],
+    *,
+    size: int,
+    smaller: Callable[[int], None] = lambda size: None,
 ) -> Embeddings:
-    """Embeddings of all items, `size` at a time."""
-    return join([encode(items[start : start + size]) for start in range(0, len(items), size)])
+    """Embeddings of all items, `size` at a time; half as many from where the device's memory runs out on.
+
+    `smaller` is told the size that was left then.
+    """
+    batches: list[Embeddings] = []
+    start = 0
+    while start < len(items):
+        try:
+            batches.append(encode(items[start : start + size]))
+        except torch.OutOfMemoryError:
+            size = min(size, len(items) - start) // 2
+            if size == 0:
+                raise
+            torch.cuda.empty_cache()
+            smaller(size)
+        else:
+            start += size
+    return join(batches)
 
 
 def encode_by_length(texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings], *, size: int) -> Embeddings:
@@ -38,11 +58,17 @@ def take(batch: Embeddings, index: Sequence[int]) -> Embeddings:
 
 def split(batch: Embeddings) -> list[Embeddings]:
     """Every item alone, without the padding behind its last point."""
-    widths = [int(row.nonzero().max()) + 1 if bool(row.any()) else 1 for row in batch.mask]
-    singles = (take(batch, [number]) for number in range(len(batch)))
+    places = torch.arange(1, batch.mask.shape[1] + 1, device=batch.mask.device)
+    # One look at the device for all of them.
+    widths = (batch.mask * places).amax(dim=1).clamp_min(1).tolist() if batch.mask.shape[1] else [0] * len(batch)
     return [
-        Embeddings(one.points[:, :width].clone(), one.mask[:, :width].clone(), one.pooled, one.layout)
-        for one, width in zip(singles, widths, strict=True)
+        Embeddings(
+            batch.points[row : row + 1, :width].clone(),
+            batch.mask[row : row + 1, :width].clone(),
+            batch.pooled[row : row + 1].clone(),
+            batch.layout[row : row + 1],
+        )
+        for row, width in enumerate(widths)
     ]
 
 
@@ -60,4 +86,4 @@ def join(batches: Sequence[Embeddings]) -> Embeddings:
 
 
 def _widen(values: Tensor, width: int) -> Tensor:
-    return pad(values, (0, 0, 0, width - values.shape[1]))
+    return values if values.shape[1] == width else pad(values, (0, 0, 0, width - values.shape[1]))

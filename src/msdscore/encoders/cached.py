@@ -130,6 +130,11 @@ class CachedEncoder:
         return self._encoder.device
 
     @property
+    def precision(self) -> torch.dtype:
+        """What its model computes in."""
+        return getattr(self._encoder, "precision", torch.float32)
+
+    @property
     def bank(self) -> Bank | None:
         """Its bank."""
         return self._encoder.bank

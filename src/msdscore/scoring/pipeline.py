@@ -15,9 +15,10 @@ from PIL import __version__ as pillow_version
 from PIL.Image import Image
 
 from msdscore.core.calibration import Bank
-from msdscore.encoders.base import Embeddings, Encoder, Prepared
+from msdscore.encoders.base import Embeddings, Encoder, Prepared, computes_in_half
 from msdscore.encoders.batches import encode_by_length, encode_in_batches, join, take
 from msdscore.encoders.cached import CachedEncoder, CacheUse
+from msdscore.encoders.text_memory import TextMemory
 from msdscore.errors import CaptionError, ConfigError, RowError
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
@@ -29,6 +30,10 @@ from msdscore.scoring.signature import signature
 from msdscore.scoring.worst import worst_words
 
 Item = TypeVar("Item")
+
+# Pictures per batch by kind of device: what fills it, halved where its memory runs out.
+BATCH_SIZES = {"cpu": 32, "cuda": 256}
+MOST_TEXTS = 128  # texts per batch: short ones go with short ones, so that little is padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +102,9 @@ class Pipeline:
         *,
         bank: NamedBank | None = None,
         limits: ImageLimits | None = None,
-        batch_size: int = 32,
+        batch_size: int | None = None,
     ) -> None:
-        if not isinstance(batch_size, int) or batch_size < 1:
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise ConfigError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
         if not hasattr(encoder, "encode_images"):
             raise ConfigError(f"expected an encoder or the name of one, got {type(encoder).__name__}")
@@ -107,7 +112,8 @@ class Pipeline:
         self.config = config or recommended_config(encoder)
         self.bank = _bank(bank, encoder, self.config)
         self.limits = limits or ImageLimits()
-        self.batch_size = batch_size
+        self.batch_size = batch_size or BATCH_SIZES.get(encoder.device.type, BATCH_SIZES["cpu"])
+        self._texts: TextMemory | None = None
         self._placed: Bank | None = None
 
     def remembering(self) -> "Pipeline":
@@ -116,6 +122,14 @@ class Pipeline:
             return self
         other = copy(self)
         other.encoder = CachedEncoder(self.encoder)
+        return other
+
+    def remembering_texts(self) -> "Pipeline":
+        """The same pipeline for a stream of pictures that come once: every distinct caption is encoded once."""
+        if isinstance(self.encoder, CachedEncoder):
+            return self
+        other = copy(self)
+        other._texts = TextMemory()
         return other
 
     @property
@@ -154,7 +168,9 @@ class Pipeline:
 
         def encode(items: Sequence[Decoded]) -> Embeddings:
             prepared = [item.prepared for item in items]
-            return encode_in_batches(prepared, self.encoder.encode_images, size=self.batch_size)
+            return encode_in_batches(
+                prepared, self.encoder.encode_images, size=self.batch_size, smaller=self._use_batches_of
+            )
 
         batch, rows, reasons = _sort_out(decoded, encode)
         keys = tuple(
@@ -168,7 +184,9 @@ class Pipeline:
         checked = [_checked(caption) for caption in captions]
         place = {text: number for number, text in enumerate(dict.fromkeys(checked))}
         distinct, places = list(place), [place[text] for text in checked]
-        batch, rows, reasons = _sort_out(distinct, self.encode_texts)
+        memory = self._texts
+        encode = self.encode_texts if memory is None else lambda texts: memory.recall(texts, self.encode_texts)
+        batch, rows, reasons = _sort_out(distinct, encode)
         if batch is not None:
             batch, rows, reasons = _without_empty(distinct, batch, rows, reasons)
         captions = tuple(str(text) for text, row in zip(distinct, rows, strict=True) if row is not None)
@@ -182,7 +200,7 @@ class Pipeline:
 
     def encode_texts(self, captions: Sequence[str]) -> Embeddings:
         """Vectors of texts as they are, in order; raises `RowError` for one that the encoder refuses."""
-        return encode_by_length(captions, self.encoder.encode_texts, size=4 * self.batch_size)
+        return encode_by_length(captions, self.encoder.encode_texts, size=min(4 * self.batch_size, MOST_TEXTS))
 
     def placed_bank(self, device: torch.device) -> Bank | None:
         """The bank on a device; moved there once."""
@@ -202,6 +220,7 @@ class Pipeline:
             config=self.config,
             bank=self.placed_bank(images.vectors.points.device),
             captions=texts.captions,
+            half=computes_in_half(self.encoder),
         )
 
     def score(
@@ -244,6 +263,10 @@ class Pipeline:
     def _how_decoded(self) -> str:
         """Everything that can change the pixels of a file, or refuse it."""
         return f"Pillow {pillow_version} {self.limits}"
+
+    def _use_batches_of(self, size: int) -> None:
+        """From now on smaller batches: the device has no memory for larger ones."""
+        self.batch_size = size
 
     def _prepare(self, picture: Image, *, keep: bool) -> Decoded:
         # A full hash of the pixels costs as much as decoding: only drawn starts need it.

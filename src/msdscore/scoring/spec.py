@@ -40,7 +40,7 @@ class ScorerSpec:
     changes: NamedValues = ()
     bank: str | None = None
     limits: ImageLimits = field(default_factory=ImageLimits)
-    batch_size: int = 32  # pictures per batch of the encoder
+    batch_size: int | None = None  # pictures per batch of the encoder; None: what fills its device
     cache: CacheSettings | None = None
 
     def __post_init__(self) -> None:

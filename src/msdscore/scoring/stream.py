@@ -1,16 +1,21 @@
 """Many pairs in little memory: some pictures at a time, the next ones decoded while these are scored."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from os import cpu_count
 
 from msdscore.errors import RowError
 from msdscore.io.images import ImageSource
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Decoded, Pipeline
 
-DECODERS = 8  # threads that read pictures
+DECODERS = min(32, max(8, cpu_count() or 1))  # threads that read pictures
+# Requests that are scored side by side on a GPU, and requests that wait for their turn with their pictures decoded.
+GPU_REQUESTS = 2
+GPU_AHEAD = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +32,37 @@ def score_requests(
 ) -> Iterator[list[Numbers | RowError]]:
     """Numbers or a reason for every caption of each request, in order.
 
-    Every distinct caption is embedded once, in whichever requests it appears. With `worst`, the numbers name so many
+    Every distinct picture and caption is embedded once, in whichever requests it appears; on a GPU captions alone, since
+    to know a picture again costs as much as to encode it. With `worst`, the numbers name so many
     of the least supported words.
     """
-    remembering = pipeline.remembering()
-    with ThreadPoolExecutor(DECODERS) as pool, ThreadPoolExecutor(1) as reader:
-        waiting: deque[tuple[Request, Future[list[Decoded | RowError]]]] = deque()
+    # A GPU works on one request while the host finishes another; on a CPU both would share the same cores.
+    on_gpu = pipeline.encoder.device.type == "cuda"
+    ahead = GPU_REQUESTS + GPU_AHEAD if on_gpu else 1
+    remembering = pipeline.remembering_texts() if on_gpu else pipeline.remembering()
+    with (
+        ThreadPoolExecutor(DECODERS) as pool,
+        ThreadPoolExecutor(ahead) as reader,
+        ThreadPoolExecutor(GPU_REQUESTS) as scorers,
+    ):
+        waiting: deque[Callable[[], list[Numbers | RowError]]] = deque()
 
-        def score() -> list[Numbers | RowError]:
-            request, decoded = waiting.popleft()
+        def score(request: Request, decoded: Future[list[Decoded | RowError]]) -> list[Numbers | RowError]:
             return remembering.score(decoded.result(), request.captions, request.owner, worst=worst)
 
-        for request in requests:
-            waiting.append((request, reader.submit(pipeline.decode, request.images, pool=pool)))
-            if len(waiting) > 1:
-                yield score()
-        while waiting:
-            yield score()
+        try:
+            for request in requests:
+                decoded = reader.submit(pipeline.decode, request.images, pool=pool)
+                work = partial(score, request, decoded)
+                waiting.append(scorers.submit(work).result if on_gpu else work)
+                if len(waiting) > ahead:
+                    yield waiting.popleft()()
+            while waiting:
+                yield waiting.popleft()()
+        finally:
+            # Whoever stops listening does not wait for what is still to be read.
+            for some in (scorers, reader, pool):
+                some.shutdown(wait=False, cancel_futures=True)
 
 
 def by_picture(owner: Sequence[int], *, size: int) -> Iterator[list[int]]:

@@ -44,7 +44,7 @@ class StudyOptions:
     bank: options.BankFile = None
     device: options.Device = "auto"
     dtype: options.Dtype = "auto"
-    batch_size: options.BatchSize = 32
+    batch_size: options.BatchSize = None
     cache: Cache = None
     cache_size: CacheSize = DEFAULT_SIZE
     cache_half: CacheHalf = False

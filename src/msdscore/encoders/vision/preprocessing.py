@@ -6,7 +6,8 @@ the pixels do not depend on which image backend another library happens to prefe
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from msdscore.encoders.base import PatchLayout, Prepared, View
 from msdscore.errors import WeightsError
 
+Edges: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]  # (cells, 2): start and end along one axis
 # Above this many pixels only the cropped part is resized: a 1 x 20000 picture would grow to gigabytes.
 _RESIZE_LIMIT = 2**24
 _TINY = 32  # pixels of a side under which hardly anything can be seen
@@ -151,9 +153,13 @@ def stack_pixels(
     pictures: Sequence[Prepared], steps: Preprocessing, device: torch.device
 ) -> Float[Tensor, "batch 3 height width"]:
     """Prepared pictures of one size as one batch of normalised pixels."""
-    return normalise(torch.stack([picture.pixels for picture in pictures]).to(device), steps)
+    # Pillow's bytes lie row by row with the colours innermost: they are copied as they lie, and turned on the device.
+    rows = torch.stack([picture.pixels.permute(1, 2, 0) for picture in pictures])
+    there = rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows.to(device)
+    return normalise(there.permute(0, 3, 1, 2).contiguous(), steps)
 
 
+@lru_cache(maxsize=4096)
 def patch_layout(where: View, grid: tuple[int, int], patch: tuple[float, float]) -> PatchLayout:
     """Boxes of original pixels for a grid of (rows, columns) patches of (width, height) canvas pixels.
 
@@ -171,22 +177,24 @@ def cell_layout(where: View, *, columns: Float[Tensor, "columns 2"], rows: Float
     """The layout of cells whose columns and rows (start, end) are given in pixels of the canvas."""
     xs = _original(columns, where.offset[0], where.size[0], where.resized[0])
     ys = _original(rows, where.offset[1], where.size[1], where.resized[1])
-    top, left = torch.meshgrid(ys[:, 0], xs[:, 0], indexing="ij")
-    bottom, right = torch.meshgrid(ys[:, 1], xs[:, 1], indexing="ij")
-    boxes = torch.stack([left, top, right, bottom], dim=-1).reshape(-1, 4)
+    # One layout per picture: arrays, since every operation on a small tensor costs as much as all of this.
+    boxes = np.empty((len(rows), len(columns), 4), dtype=np.float32)
+    boxes[:, :, 0::2], boxes[:, :, 1::2] = xs, ys[:, np.newaxis]
     tiny = (f"tiny picture: {where.size[0]} x {where.size[1]} pixels",) if min(where.size) < _TINY else ()
-    return PatchLayout(size=where.size, grid=(len(rows), len(columns)), boxes=boxes, warnings=tiny)
+    found = torch.from_numpy(boxes.reshape(-1, 4))
+    return PatchLayout(size=where.size, grid=(len(rows), len(columns)), boxes=found, warnings=tiny)
 
 
+@lru_cache(maxsize=256)
 def _edges(cells: int, cell: float) -> Float[Tensor, "cells 2"]:
     """Start and end of cells that lie side by side; float64 keeps whole pixels whole."""
     edges = torch.arange(cells + 1, dtype=torch.float64) * cell
     return torch.stack([edges[:-1], edges[1:]], dim=-1)
 
 
-def _original(canvas: Float[Tensor, "cells 2"], offset: int, size: int, resized: int) -> Float[Tensor, "cells 2"]:
+def _original(canvas: Float[Tensor, "cells 2"], offset: int, size: int, resized: int) -> Edges:
     """Places of the canvas along one axis, in original pixels."""
-    return ((canvas + offset) * size / resized).clamp(0, size).float()
+    return np.clip((canvas.numpy() + offset) * size / resized, 0, size).astype(np.float32)
 
 
 def on_picture(layout: PatchLayout) -> Tensor:
@@ -197,4 +205,7 @@ def on_picture(layout: PatchLayout) -> Tensor:
 
 def mask_of(layouts: Sequence[PatchLayout]) -> Bool[Tensor, "batch points"]:
     """The mask of a batch of pictures with the same or different numbers of patches, padded at the end."""
-    return pad_sequence([on_picture(layout) for layout in layouts], batch_first=True)
+    if len({len(layout.boxes) for layout in layouts}) != 1:
+        return pad_sequence([on_picture(layout) for layout in layouts], batch_first=True)
+    boxes = np.stack([layout.boxes.numpy() for layout in layouts])
+    return torch.from_numpy((boxes[:, :, 2] > boxes[:, :, 0]) & (boxes[:, :, 3] > boxes[:, :, 1]))

@@ -1,0 +1,109 @@
+"""Many requests: batches that shrink with the memory, captions that are encoded once, a GPU that is kept busy."""
+
+from threading import get_ident
+
+import pytest
+import torch
+from PIL import Image
+
+from msdscore.encoders.batches import encode_in_batches
+from msdscore.encoders.registry import load_encoder
+from msdscore.encoders.text_memory import TextMemory
+from msdscore.scoring.pipeline import BATCH_SIZES, Pipeline
+from msdscore.scoring.stream import Request, score_requests
+
+COLOURS = ("red", "green", "blue", "white", "black", "yellow", "purple")
+
+
+class Elsewhere:
+    """The toy encoder as if it worked on another kind of device; it counts what it is asked."""
+
+    def __init__(self, device="cuda", room=1000):
+        self._toy, self.device, self._room = load_encoder("toy"), torch.device(device), room
+        self.pictures, self.texts, self.threads = [], [], set()
+
+    def __getattr__(self, name):
+        return getattr(self._toy, name)
+
+    def encode_images(self, images):
+        self.threads.add(get_ident())
+        if len(images) > self._room:
+            raise torch.OutOfMemoryError("no room")
+        self.pictures.append(len(images))
+        return self._toy.encode_images(images)
+
+    def encode_texts(self, texts):
+        self.texts += texts
+        return self._toy.encode_texts(texts)
+
+
+def requests(count, size=3):
+    for first in range(count):
+        names = [COLOURS[(first + number) % len(COLOURS)] for number in range(size)]
+        pictures = [Image.new("RGB", (32, 32), name) for name in names]
+        yield Request(pictures, [f"a {name} square" for name in names], range(size))
+
+
+def test_a_gpu_has_several_requests_at_a_time_and_the_same_numbers_in_order():
+    plain, busy = Elsewhere("cpu"), Elsewhere()
+    expected = list(score_requests(Pipeline(plain), requests(12)))
+    found = list(score_requests(Pipeline(busy), requests(12)))
+    for one, other in zip(expected, found, strict=True):
+        assert [row.msd for row in other] == pytest.approx([row.msd for row in one], abs=1e-6)
+    assert get_ident() not in busy.threads
+    assert plain.threads == {get_ident()}
+    assert sorted(busy.texts) == sorted(f"a {name} square" for name in COLOURS)  # each caption once
+
+
+def test_a_stream_that_nobody_reads_to_its_end_leaves_no_thread_waiting():
+    taken = []
+
+    def endless():
+        for number in range(10_000):
+            taken.append(number)
+            yield next(requests(1))
+
+    stream = score_requests(Pipeline(Elsewhere()), endless())
+    next(stream)
+    stream.close()
+    assert len(taken) < 10
+
+
+def test_batches_are_halved_where_memory_runs_out_and_stay_so():
+    encoder = Elsewhere("cpu", room=3)
+    pipeline = Pipeline(encoder)
+    assert pipeline.batch_size == BATCH_SIZES["cpu"]
+    decoded = pipeline.decode([Image.new("RGB", (32, 32), name) for name in COLOURS])
+    assert len(pipeline.embed_images(decoded)) == 7
+    assert encoder.pictures == [3, 3, 1]
+    assert pipeline.batch_size == 3
+    pipeline.embed_images(decoded)
+    assert encoder.pictures == [3, 3, 1] * 2
+
+
+def test_one_item_that_does_not_fit_is_an_error():
+    with pytest.raises(torch.OutOfMemoryError):
+        encode_in_batches([1, 2], Elsewhere(room=0).encode_images, size=2)
+
+
+def test_a_memory_of_texts_has_the_encoders_own_vectors_and_forgets_the_oldest():
+    toy, asked = load_encoder("toy"), []
+
+    def encode(texts):
+        asked.append(list(texts))
+        return toy.encode_texts(texts)
+
+    first, second = ["a red square", "two"], ["a red square", "three blue circles on a line", "two"]
+    one = toy.encode_texts(first)
+    memory = TextMemory(limit=2 * (one.points.nbytes + one.mask.nbytes + one.pooled.nbytes))
+    memory.recall(first, encode)
+    found, whole = memory.recall(second, encode), toy.encode_texts(second)
+    assert asked == [first, second[1:2]]
+    assert torch.equal(found.mask, whole.mask)
+    assert torch.equal(found.points, whole.points)
+    assert torch.equal(found.pooled, whole.pooled)
+    assert found.layout == whole.layout
+    for number in range(5):
+        memory.recall([f"ball {number}"], encode)
+    memory.recall(["ball 4", "two"], encode)
+    assert asked[-1] == ["two"]
