@@ -155,8 +155,8 @@ def fit(
                 batch, width, dim, points.stride(1), points.stride(0), gram.shape[2],
                 settings.components, settings.iterations, settings.kappa, -math.log(settings.components),
                 SEEDED=settings.init == "sample", NEAR_TIE=NEAR_TIE, DEAD_MASS=DEAD_MASS, TINY=TINY,
-                HELD=shape.held, LOWER=lower, BLOCK=shape.most_points, TILE=shape.tile, STRIP=shape.strip, DEPTH=shape.depth,
-                num_warps=shape.warps, num_stages=shape.stages,
+                HELD=shape.held, LOWER=lower, BLOCK=shape.most_points, TILE=shape.tile, STRIP=shape.strip,
+                DEPTH=shape.depth, num_warps=shape.warps, num_stages=shape.stages,
             )  # fmt: skip
     return Mixture(means, log_weights, settings.kappa)
 

@@ -26,15 +26,14 @@ def measure_pairs(
     config: MSDConfig,
     bank: Bank | None = None,
     captions: Sequence[str] = (),
-    half: bool = False,
 ) -> Measurement:
     """Measure pairs: pair p is row `pairs[0][p]` of the images with row `pairs[1][p]` of the texts.
 
     `keys` are those of the images and of the texts; `captions` are the texts as given, needed where the evidence of
-    their words is weighed. With `half` the points are compared as float16: they hold no more, and go faster.
+    their words is weighed.
     """
     first, second = (torch.tensor(rows, dtype=torch.int64, device=images.points.device) for rows in pairs)
-    sides = _side(images, keys[0], half=half), _side(texts, keys[1], half=half)
+    sides = _side(images, keys[0]), _side(texts, keys[1])
     divergence = diverge(
         *sides,
         first,
@@ -102,9 +101,8 @@ def settings_of(config: MSDConfig) -> str:
     return f"{sizes}|a:{config.alpha}|gate:{gate}|cal:{config.calibration}|i:{config.information}"
 
 
-def _side(batch: Embeddings, keys: Sequence[int], *, half: bool) -> PointSet:
-    points = batch.points.half() if half else batch.points
-    return PointSet(points, batch.mask, torch.tensor(keys, dtype=torch.int64, device=points.device))
+def _side(batch: Embeddings, keys: Sequence[int]) -> PointSet:
+    return PointSet(batch.points, batch.mask, torch.tensor(keys, dtype=torch.int64, device=batch.points.device))
 
 
 def fit_settings(config: MSDConfig, components: int) -> FitSettings:

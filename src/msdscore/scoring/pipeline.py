@@ -213,14 +213,13 @@ class Pipeline:
     ) -> Measurement:
         """Similarity and terms of pairs; `image_of` and `text_of` are the numbers of their picture and caption."""
         return measure_pairs(
-            images.vectors,
-            texts.vectors,
+            self._as_computed(images.vectors),
+            self._as_computed(texts.vectors),
             ([images.row(item) for item in image_of], [texts.row(item) for item in text_of]),
             keys=(images.keys, texts.keys),
             config=self.config,
             bank=self.placed_bank(images.vectors.points.device),
             captions=texts.captions,
-            half=computes_in_half(self.encoder),
         )
 
     def score(
@@ -263,6 +262,10 @@ class Pipeline:
     def _how_decoded(self) -> str:
         """Everything that can change the pixels of a file, or refuse it."""
         return f"Pillow {pillow_version} {self.limits}"
+
+    def _as_computed(self, batch: Embeddings) -> Embeddings:
+        """Points that were computed in half precision hold no more than float16, and are compared faster as that."""
+        return replace(batch, points=batch.points.half()) if computes_in_half(self.encoder) else batch
 
     def _use_batches_of(self, size: int) -> None:
         """From now on smaller batches: the device has no memory for larger ones."""

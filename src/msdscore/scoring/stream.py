@@ -32,9 +32,9 @@ def score_requests(
 ) -> Iterator[list[Numbers | RowError]]:
     """Numbers or a reason for every caption of each request, in order.
 
-    Every distinct picture and caption is embedded once, in whichever requests it appears; on a GPU captions alone, since
-    to know a picture again costs as much as to encode it. With `worst`, the numbers name so many
-    of the least supported words.
+    Every distinct picture and caption is embedded once, in whichever requests it appears; on a GPU captions alone,
+    since to know a picture again costs as much as to encode it. With `worst`, the numbers name so many of the least
+    supported words.
     """
     # A GPU works on one request while the host finishes another; on a CPU both would share the same cores.
     on_gpu = pipeline.encoder.device.type == "cuda"
