@@ -134,12 +134,12 @@ def _collect(run: Run, total: int, config: MSDConfig) -> _Found:
     )
     softened = soften(similarity, divergence, information, group[good].tolist(), config)
     numbers["uncertainty"][good], numbers["soft_msd"][good] = softened
-    for row in _mixed(group, picture, good):
+    for row in in_mixed_sets(group, picture, good):
         texts["warnings"][row] = "; ".join(filter(None, [texts["warnings"].get(row), MIXED]))
     return _Found(numbers, texts["warnings"], texts["error"])
 
 
-def _mixed(group: Keys, picture: Keys, rows: Keys) -> list[int]:
+def in_mixed_sets(group: Keys, picture: Keys, rows: Keys) -> list[int]:
     """The rows whose candidate set holds captions of several pictures."""
     pairs = np.unique(np.stack([group[rows], picture[rows]]), axis=1)
     sets, counts = np.unique(pairs[0], return_counts=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msdscore.io.hashing import file_stamp, source_key
 from msdscore.io.inputs.rows import Row
+from msdscore.io.tar import TarImage
 
 WINDOW_ROWS = 1 << 16  # rows that are looked at together: pictures repeated within them are read once
 WINDOW_BYTES = 512 << 20  # of pictures that come as bytes
@@ -23,15 +24,17 @@ class Chunk:
 
     number: int
     rows: tuple[Row, ...]
-    images: tuple[Path | bytes, ...]
+    images: tuple[Path | bytes | TarImage, ...]
     owner: tuple[int, ...]
     key: str
 
 
-def plan(rows: Iterable[Row], *, chunk_rows: int) -> Iterator[Chunk]:
+def plan(
+    rows: Iterable[Row], *, chunk_rows: int, window_rows: int = WINDOW_ROWS, window_bytes: int = WINDOW_BYTES
+) -> Iterator[Chunk]:
     """Chunks over all rows; the same rows give the same chunks, whichever of their pictures are there."""
     number = 0
-    for window in _windows(rows):
+    for window in _windows(rows, window_rows, window_bytes):
         for together in _chunks(window, chunk_rows):
             yield _chunk(number, together)
             number += 1
@@ -43,19 +46,19 @@ def image_name(row: Row) -> str:
     return source_key(row.image)
 
 
-def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:
+def _windows(rows: Iterable[Row], most: int, most_bytes: int) -> Iterator[list[Row]]:
     """Consecutive rows, as many as may be held at once."""
     stream = iter(rows)
-    while window := list(_bounded(islice(stream, WINDOW_ROWS))):
+    while window := list(_bounded(islice(stream, most), most_bytes)):
         yield window
 
 
-def _bounded(rows: Iterator[Row]) -> Iterator[Row]:
+def _bounded(rows: Iterator[Row], most_bytes: int) -> Iterator[Row]:
     held = 0
     for row in rows:
         yield row
         held += len(row.image) if isinstance(row.image, bytes) else 0
-        if held >= WINDOW_BYTES:
+        if held >= most_bytes:
             return
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from msdscore.io.tar import TarImage
+
 _POSITIVE = (1 << 63) - 1  # fits a signed 64-bit integer, in torch and in Arrow
 _BLOCK = 1 << 20
 _WHOLE = 4 << 30  # up to 4 GiB every byte is read (about one second per GiB), beyond it blocks are sampled
@@ -34,14 +36,16 @@ def text_key(text: str) -> int:
     return int.from_bytes(digest.digest(), "big") & _POSITIVE
 
 
-def source_key(source: str | Path | bytes) -> str:
-    """One name for equal sources before anything is decoded: the absolute path, or a hash of the bytes.
+def source_key(source: str | Path | bytes | TarImage) -> str:
+    """One name for equal sources before anything is decoded: the absolute path, the place in a tar, a hash of bytes.
 
     >>> source_key("a/../dog.jpg") == source_key(Path("dog.jpg"))
     True
     """
     if isinstance(source, bytes):
         return f"bytes:{blake2b(source, digest_size=16).hexdigest()}"
+    if isinstance(source, TarImage):
+        return f"tar:{source.path.name}:{source.offset}"
     return f"file:{os.path.abspath(source)}"  # noqa: PTH100, Path has no way to fold ".." without touching the disk
 
 

@@ -17,9 +17,10 @@ from PIL import Image, UnidentifiedImageError
 
 from msdscore.errors import ConfigError, ImageError, shortened
 from msdscore.io.pixels import Pixels, Tensor, from_array, from_tensor, to_rgb
+from msdscore.io.tar import TarImage
 
-# A path, the bytes of a file or an open one, a Pillow picture, an array or a tensor; see `open_image`.
-ImageSource: TypeAlias = str | Path | bytes | bytearray | IO[bytes] | Image.Image | Pixels | Tensor
+# A path, the bytes of a file or an open one, one in a tar, a Pillow picture, an array or a tensor; see `open_image`.
+ImageSource: TypeAlias = str | Path | bytes | bytearray | IO[bytes] | TarImage | Image.Image | Pixels | Tensor
 
 # Formats with a mark of their own, decoded in process: EPS starts Ghostscript, TGA takes nearly any bytes.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM", "HEIF")
@@ -115,8 +116,11 @@ def _decode(source: ImageSource, limits: ImageLimits) -> Image.Image:
         return _finish(_checked(image, limits))
 
 
-def _content(source: str | Path | bytes | bytearray | IO[bytes], limits: ImageLimits) -> bytes:
+def _content(source: str | Path | bytes | bytearray | IO[bytes] | TarImage, limits: ImageLimits) -> bytes:
     """The bytes of a file, however it is given."""
+    if isinstance(source, TarImage):
+        _check_bytes(source.size, limits)
+        return source.read()
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source)
     if isinstance(source, BytesIO):
@@ -209,7 +213,7 @@ def _no_warnings() -> Iterator[None]:
 
 def source_name(source: ImageSource) -> str:
     """What errors call a picture."""
-    if isinstance(source, str | Path):
+    if isinstance(source, str | Path | TarImage):
         return shortened(str(source)) or "picture"
     if isinstance(source, bytes | bytearray):
         return f"picture of {len(source)} bytes"

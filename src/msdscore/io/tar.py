@@ -9,6 +9,7 @@ from msdscore.errors import ImageError, InputError
 
 PICTURE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "avif")
 _LARGEST_TEXT = 1 << 20  # bytes of a text file in a shard
+_END = 2 * tarfile.BLOCKSIZE  # empty bytes at the end of a whole tar
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,10 @@ class TarImage:
     path: Path
     offset: int
     size: int
+    name: str = ""  # within the tar
+
+    def __str__(self) -> str:
+        return f"{self.path.name}/{self.name or self.offset}"
 
     def read(self) -> bytes:
         """The picture's encoded bytes.
@@ -46,20 +51,37 @@ class TarSample:
 
 
 def read_samples(path: Path, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
-    """The samples of a shard in order; pictures are not read, texts with one of the endings are."""
+    """The samples of a shard in order; pictures are not read, texts with one of the endings are.
+
+    A shard that is cut off gives the samples before the cut; see `is_cut`.
+    """
+    some = False
     try:
         with tarfile.open(path, "r:") as shard:
-            yield from _samples(path, shard, text_endings)
+            for sample in _samples(path, shard, text_endings):
+                some = True
+                yield sample
     except tarfile.TarError as error:
-        raise InputError(f"{path}: not an uncompressed tar shard ({error})") from error
+        if not (some and is_cut(path)):
+            raise InputError(f"{path}: not an uncompressed tar shard ({error})") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def is_cut(path: Path) -> bool:
+    """Whether a tar lacks the two empty blocks of its end, as one does that was not fetched in full."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(size - _END, 0))
+        return file.read() != bytes(_END)
 
 
 def _samples(path: Path, shard: tarfile.TarFile, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
     sample = TarSample("")
     for member in shard:
-        if not member.isfile():
-            continue
         name = PurePosixPath(member.name)
+        if not member.isfile() or name.name.startswith("."):
+            continue
         stem, _, ending = name.name.partition(".")
         key, ending = str(name.parent / stem), ending.lower()
         if key != sample.key:
@@ -67,7 +89,7 @@ def _samples(path: Path, shard: tarfile.TarFile, text_endings: tuple[str, ...]) 
                 yield sample
             sample = TarSample(key)
         if ending in PICTURE_ENDINGS:
-            sample.picture = TarImage(path, member.offset_data, member.size)
+            sample.picture = TarImage(path, member.offset_data, member.size, member.name)
         elif ending in text_endings and member.size <= _LARGEST_TEXT and (file := shard.extractfile(member)):
             sample.texts.append((ending, file.read().decode("utf-8", "replace")))
     if sample.key:

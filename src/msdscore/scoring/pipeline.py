@@ -22,6 +22,7 @@ from msdscore.encoders.text_memory import TextMemory
 from msdscore.errors import CaptionError, ConfigError, RowError
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
+from msdscore.io.tar import TarImage
 from msdscore.scoring.bank import NamedBank, moved, own_bank
 from msdscore.scoring.comparison import measure_pairs
 from msdscore.scoring.config import MSDConfig
@@ -155,7 +156,7 @@ class Pipeline:
 
         def read(source: ImageSource) -> Decoded | RowError:
             try:
-                if lasting and isinstance(source, str | Path | bytes):
+                if lasting and isinstance(source, str | Path | bytes | TarImage):
                     return Decoded(self._prepare_file(lasting, source))
                 return self._prepare(open_image(source, limits=self.limits), keep=keep)
             except RowError as error:
@@ -250,7 +251,7 @@ class Pipeline:
         known = isinstance(encoder, CachedEncoder) and encoder.is_lasting and self.config.init != "sample"
         return encoder if isinstance(encoder, CachedEncoder) and known else None
 
-    def _prepare_file(self, encoder: CachedEncoder, source: str | Path | bytes) -> Prepared:
+    def _prepare_file(self, encoder: CachedEncoder, source: str | Path | bytes | TarImage) -> Prepared:
         content = read_source(source, limits=self.limits)
 
         def make() -> Prepared:

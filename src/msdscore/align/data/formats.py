@@ -1,7 +1,6 @@
 """Captioned pictures in any format: LLaVA chats, COCO captions, rows of any table, WebDataset shards."""
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from msdscore.align.data.pairs import Found, Pair, Pairs, Picture, Skip, checked
 from msdscore.errors import InputError, unknown_name
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.io.inputs.formats import open_records
+from msdscore.io.inputs.shards import expand
 from msdscore.io.parquet_images import StoredImage
 from msdscore.io.tar import read_samples
 
@@ -58,7 +58,7 @@ def open_pairs(source: DataSource) -> Pairs:
 def _found(source: DataSource) -> Iterator[Found]:
     places = [Path(place) for place in source.images]
     for rows in source.rows:
-        paths = expand(rows)
+        paths = [Path(name) for name in expand(rows)]
         if not paths or not paths[0].exists():
             raise InputError(f"{rows}: no such file")
         kind = source.format or _kind(paths[0])
@@ -179,20 +179,6 @@ def is_coco(path: Path) -> bool:
     with path.open(encoding="utf-8-sig") as file:
         head = file.read(64)
     return head.lstrip().startswith("{") and {"images", "annotations"} <= set(_document(path))
-
-
-def expand(pattern: str) -> list[Path]:
-    """Paths of a pattern such as `shards-{00000..00012}.tar`, `*.tar`, or a folder of shards."""
-    if Path(pattern).is_dir():
-        return sorted(Path(pattern).glob("*.tar"))
-    match = re.search(r"\{(\d+)\.\.(\d+)\}", pattern)
-    if match:
-        low, high, width = int(match[1]), int(match[2]), len(match[1])
-        return [Path(f"{pattern[: match.start()]}{n:0{width}d}{pattern[match.end() :]}") for n in range(low, high + 1)]
-    if any(sign in pattern for sign in "*?["):
-        path = Path(pattern)
-        return sorted(path.parent.glob(path.name))
-    return [Path(pattern)]
 
 
 def _document(path: Path) -> dict[str, Any]:

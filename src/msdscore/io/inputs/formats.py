@@ -14,6 +14,7 @@ from msdscore.errors import InputError, shortened
 from msdscore.io.inputs.arrow import ParquetTable, SavedDataset
 from msdscore.io.inputs.json_document import JsonDocument
 from msdscore.io.inputs.records import Records
+from msdscore.io.inputs.tar_samples import TarSamples
 from msdscore.io.inputs.text_lines import Delimited, JsonLines
 
 _READERS: dict[str, Callable[[Path], Records]] = {
@@ -24,6 +25,7 @@ _READERS: dict[str, Callable[[Path], Records]] = {
     "tsv": lambda path: Delimited(path, "\t"),
     "parquet": ParquetTable,
     "dataset": SavedDataset,
+    "tar": TarSamples,
 }
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 
@@ -39,7 +41,7 @@ def known_inputs() -> tuple[str, ...]:
     """The names of the input formats; all but `dataset`, which is a folder, are file suffixes.
 
     >>> known_inputs()
-    ('jsonl', 'ndjson', 'json', 'csv', 'tsv', 'parquet', 'dataset')
+    ('jsonl', 'ndjson', 'json', 'csv', 'tsv', 'parquet', 'dataset', 'tar')
     """
     return tuple(_READERS)
 

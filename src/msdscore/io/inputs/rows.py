@@ -16,6 +16,7 @@ from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.picture_folder import PictureFolder
 from msdscore.io.inputs.records import Record, Records, seen_columns
+from msdscore.io.tar import TarImage
 
 _USUAL = ColumnNames()
 
@@ -25,12 +26,12 @@ class Row:
     """One picture with one caption, and everything else that its input row holds.
 
     `columns` has the input's names, order and values, except that pictures given as bytes are left out: their
-    path stands there, or None. A row with an `error` cannot be scored and says why.
+    path stands there (in a tar: the name within), or None. A row with an `error` cannot be scored and says why.
     """
 
     index: int  # position in the input, from 0
     id: str  # as given, else the position
-    image: Path | bytes | None
+    image: Path | bytes | TarImage | None
     caption: str | None
     group: str | None
     columns: Mapping[str, Any]
@@ -103,7 +104,7 @@ class RowSource:
             lookup=self._lookup(values),
         )
 
-    def _image(self, values: Mapping[str, Any]) -> tuple[Path | bytes | None, str | None]:
+    def _image(self, values: Mapping[str, Any]) -> tuple[Path | bytes | TarImage | None, str | None]:
         try:
             return self._find_image(values), None
         except ImageError as error:
@@ -121,10 +122,10 @@ class RowSource:
         except CaptionError as error:
             return None, str(error)
 
-    def _find_image(self, values: Mapping[str, Any]) -> Path | bytes:
+    def _find_image(self, values: Mapping[str, Any]) -> Path | bytes | TarImage:
         if (name := self.names.image_in(values)) is not None:
             content = _image_content(name, values[name])
-            return content if isinstance(content, bytes) else Path(self._folder, content)
+            return Path(self._folder, content) if isinstance(content, str) else content
         key_name = first_of(values, KEY_NAMES)
         if self._pictures is None or key_name is None:
             raise ImageError(f"no picture; expected one of {self.names.image_names()}; found: {listed(values)}")
@@ -190,7 +191,9 @@ def _find_caption(values: Mapping[str, Any], names: ColumnNames) -> str:
     return caption
 
 
-def _image_content(name: str, value: Any) -> str | bytes:
+def _image_content(name: str, value: Any) -> str | bytes | TarImage:
+    if isinstance(value, TarImage):
+        return value
     if isinstance(value, dict):  # how Hugging Face stores pictures: {"bytes": …, "path": …}
         value = value.get("bytes") or value.get("path")
     if _is_missing(value) or value in ("", b""):
@@ -233,6 +236,8 @@ def _without_bytes(values: Mapping[str, Any], image: str | None) -> Mapping[str,
 def _path_alone(value: Any, *, is_image: bool) -> Any:
     if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
         return value["path"]
+    if isinstance(value, TarImage):
+        return value.name
     return None if is_image and isinstance(value, bytes) else value
 
 

@@ -1,0 +1,131 @@
+"""`msdscore score SHARD… -o FOLDER`: one file of scores per shard, on this machine's processes or on a Ray cluster."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from msdscore.cli.bank import PICTURES
+from msdscore.cli.stopping import stoppable
+from msdscore.errors import ConfigError, shortened, unknown_name
+
+if TYPE_CHECKING:
+    from msdscore.engine.jobs import ShardJob
+    from msdscore.engine.shard import ShardOptions, ShardResult
+    from msdscore.scoring.spec import ScorerSpec
+
+ENGINES = ("local", "ray")
+_KEPT = "stopped; finished shards are kept, and the same command goes on with the others"
+_SHOWN = 5  # shards that could not be scored, told on the console
+
+Engine = Annotated[str, typer.Option(help="For shards: local (processes of this machine) or ray (a cluster).")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="For shards: processes or actors; without it one per GPU, or per two cores.")
+]
+Address = Annotated[
+    str | None, typer.Option(help="For --engine ray: address of the cluster, e.g. auto or ray://HOST:10001.")
+]
+CopyColumn = Annotated[list[str], typer.Option(help="For shards: input column to keep beside the scores. Repeatable.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineChoice:
+    """Which engine scores the shards, on how many workers, where."""
+
+    name: str = "local"
+    workers: int | None = None
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ENGINES:
+            raise unknown_name("engine", self.name, ENGINES)
+        if self.address is not None and self.name != "ray":
+            raise ConfigError("--address is that of a Ray cluster; add --engine ray")
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What became of all shards so far."""
+
+    shards: int = 0
+    earlier: int = 0
+    rows: int = 0
+    failed: int = 0
+    signature: str = ""
+    reasons: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def add(self, result: "ShardResult") -> None:
+        self.shards += 1
+        self.earlier += not result.fresh and result.error is None
+        self.rows += result.rows
+        self.failed += result.failed
+        self.signature = self.signature or result.signature
+        self.reasons += result.reasons[: max(0, 3 - len(self.reasons))]
+        if result.error is not None:
+            self.errors.append(result.error)
+
+
+def is_folder(output: str | None, sources: Sequence[str]) -> bool:
+    """Whether scores go into a folder, one file per shard: its name has no suffix, and no picture is scored.
+
+    >>> is_folder("scores", ["a.tar"]), is_folder("a.parquet", ["a.tar"]), is_folder("s3://b/scores", ["a.tar"])
+    (True, False, True)
+    """
+    if output is None or Path(sources[0]).suffix.lower() in PICTURES:
+        return False
+    return not Path(output.rstrip("/").rpartition("/")[2]).suffix or Path(output).is_dir()
+
+
+def score_shards(
+    spec: "ScorerSpec", sources: Sequence[str], folder: str, how: "ShardOptions", *, engine: EngineChoice, as_json: bool
+) -> bool:
+    """Score shards into a folder; whether every row of every shard was scored."""
+    import json
+    from dataclasses import asdict
+
+    from msdscore.cli.progress import bar
+    from msdscore.engine.jobs import plan_jobs
+
+    jobs, tally = plan_jobs(sources, folder), _Tally()
+    with stoppable(_KEPT), bar("shards") as show:
+        show(0, len(jobs))
+        for result in _results(spec, jobs, how, engine):
+            tally.add(result)
+            show(tally.shards, len(jobs))
+    _tell(tally, folder)
+    if as_json:
+        typer.echo(json.dumps({"output": folder, **asdict(tally)}, ensure_ascii=False))
+    return not (tally.failed or tally.errors)
+
+
+def _results(
+    spec: "ScorerSpec", jobs: Sequence["ShardJob"], how: "ShardOptions", engine: EngineChoice
+) -> "Iterator[ShardResult]":
+    if engine.name == "ray":
+        from msdscore.engine.ray_data import RayOptions, score_on_ray
+
+        cluster = RayOptions(address=engine.address, most=engine.workers)
+        return score_on_ray(spec, jobs, how, cluster)
+    from msdscore.engine.workers import score_on_workers
+
+    return score_on_workers(spec, jobs, how, workers=engine.workers)
+
+
+def _tell(tally: _Tally, folder: str) -> None:
+    from msdscore.cli.progress import tell
+
+    done = f" ({tally.earlier} of them already finished)" if tally.earlier else ""
+    tell(f"{tally.shards} shards{done}, {tally.rows} rows, {tally.failed} failed -> {folder}")
+    for reason in tally.reasons:
+        tell(f"  {shortened(reason, 300)}")
+    if tally.failed > len(tally.reasons):
+        tell(f"  and {tally.failed - len(tally.reasons)} more; the columns status and error have all")
+    if tally.errors:
+        tell(f"{len(tally.errors)} shards could not be scored:")
+    for error in tally.errors[:_SHOWN]:
+        tell(f"  {shortened(error, 300)}")
+    if tally.signature:
+        tell(tally.signature)

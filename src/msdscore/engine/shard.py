@@ -1,0 +1,188 @@
+"""One shard scored: `score_shard(in, out)` is pure and knows no framework, so any scheduler can run it, and twice."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from msdscore.engine.earlier import description
+from msdscore.engine.plan import plan
+from msdscore.engine.shard_table import ShardRows
+from msdscore.errors import ConfigError, RunError, shortened
+from msdscore.io import stores
+from msdscore.io.inputs.columns import ColumnNames
+from msdscore.io.inputs.rows import Row, open_rows
+from msdscore.io.outputs.manifest import REMEDY
+from msdscore.io.outputs.shards import ShardFacts, read_facts, write_shard
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.spec import ScorerSpec
+from msdscore.scoring.stream import Request, by_picture, request, score_requests
+
+WINDOW_ROWS = 4096  # rows of a shard that are looked at together; captions of one picture stand together in shards
+WINDOW_BYTES = 128 << 20
+BuildPipeline = Callable[[], Pipeline]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardOptions:
+    """How rows of a shard are read, and what its scores hold besides the numbers.
+
+    `copied` are input columns that the scores keep. `retry` scores a finished shard again where rows of it failed,
+    `overwrite` one that another scorer has made.
+    """
+
+    columns: ColumnNames = field(default_factory=ColumnNames)
+    images: str | None = None
+    copied: tuple[str, ...] = ()
+    worst: int = 3  # least supported words per caption
+    retry: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.worst < 0:
+            raise ConfigError(f"worst must not be negative, got {self.worst}")
+
+    def reading(self) -> dict[str, Any]:
+        """What changes the content of a score shard."""
+        return {
+            "columns": asdict(self.columns),
+            "images": self.images,
+            "copied": list(self.copied),
+            "worst": self.worst,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    """What became of one shard; `fresh` ones were scored by this call, `error` says why none of it could be scored."""
+
+    source: str
+    output: str
+    rows: int = 0
+    failed: int = 0
+    warned: int = 0
+    fresh: bool = False
+    signature: str = ""
+    reasons: tuple[str, ...] = ()
+    error: str | None = None
+
+
+def score_shard(
+    scorer: ScorerSpec | Pipeline,
+    source: str | Path,
+    output: str | Path,
+    options: ShardOptions | None = None,
+    *,
+    build: BuildPipeline | None = None,
+) -> ShardResult:
+    """Score every row of a shard (tar, Parquet, JSON lines, …) into one Parquet file, put in place in one step.
+
+    A finished output of the same scorer and the same input is left as it is, without loading the encoder. `build` gives
+    the pipeline of a described scorer where a worker keeps one for many shards; both names may be addresses (s3://…).
+
+    Raises:
+        InputError: the shard cannot be read at all.
+        RunError: the output holds something else.
+    """
+    how, name, target = options or ShardOptions(), str(source), str(output)
+    spec = scorer if isinstance(scorer, ScorerSpec) else None
+    fingerprint = _fingerprint(name)
+    found = None if how.overwrite else _finished(target, fingerprint, how)
+    if found is not None and spec is not None and found.spec is not None and found.spec == spec_facts(spec):
+        return _result(found, target, fresh=False)
+    pipeline = scorer if isinstance(scorer, Pipeline) else build() if build else scorer.build()
+    if found is not None and found.signature == pipeline.signature:
+        return _result(found, target, fresh=False)
+    if not how.overwrite:
+        _refuse_other(target, pipeline.signature)
+    rows = ShardRows(how.copied)
+    with ExitStack() as stack:
+        _score(pipeline, _read(name, how, stack), rows, worst=how.worst)
+    table = rows.table(pipeline.config)
+    facts = ShardFacts(
+        source=name,
+        fingerprint=fingerprint,
+        rows=len(table),
+        failed=rows.failed,
+        warned=rows.warned,
+        signature=pipeline.signature,
+        spec=None if spec is None else spec_facts(spec),
+        options=how.reading(),
+        reasons=rows.reasons(),
+    )
+    write_shard(table, target, facts)
+    return _result(facts, target, fresh=True)
+
+
+def spec_facts(spec: ScorerSpec) -> Mapping[str, Any] | None:
+    """A scorer's description without what changes no number: the same for every worker on every device."""
+    return description(replace(spec, device="auto"))
+
+
+def _fingerprint(name: str) -> str:
+    """Marks of a shard and, for a tar, of the table of metadata beside it."""
+    own = stores.mark(name)
+    beside = _beside(name)
+    return own if beside is None else f"{own}+{stores.mark(beside)}"
+
+
+def _beside(name: str) -> str | None:
+    if not name.partition("?")[0].lower().endswith(".tar"):
+        return None
+    plain, mark, asked = name.partition("?")
+    table = f"{plain[: -len('.tar')]}.parquet{mark}{asked}"
+    return table if stores.exists(table) else None
+
+
+def _finished(target: str, fingerprint: str, how: ShardOptions) -> ShardFacts | None:
+    """The facts of an output that holds this work, as far as it does not depend on the scorer."""
+    facts = read_facts(target)
+    if facts is None or facts.fingerprint != fingerprint or (how.retry and facts.failed):
+        return None
+    return facts if dict(facts.options) == how.reading() else None
+
+
+def _refuse_other(target: str, signature: str) -> None:
+    facts = read_facts(target)
+    if facts is not None and facts.signature != signature:
+        raise RunError(f"{shortened(target)}: holds scores of {facts.signature}, not of {signature}; {REMEDY}")
+
+
+def _read(name: str, how: ShardOptions, until: ExitStack) -> Iterator[Row]:
+    path = until.enter_context(stores.fetched(name))
+    if path != Path(name) and (beside := _beside(name)):
+        table = until.enter_context(stores.fetched(beside))
+        table.replace(path.with_suffix(".parquet"))
+    return until.enter_context(open_rows(path, images=how.images, columns=how.columns)).read()
+
+
+def _score(pipeline: Pipeline, source: Iterable[Row], rows: ShardRows, *, worst: int) -> None:
+    asked: deque[list[int]] = deque()
+
+    def requests() -> Iterator[Request]:
+        size = pipeline.batch_size
+        chunks = plan(rows.watch(source), chunk_rows=8 * size, window_rows=WINDOW_ROWS, window_bytes=WINDOW_BYTES)
+        for chunk in chunks:
+            captions = [row.caption or "" for row in chunk.rows]
+            for some in by_picture(chunk.owner, size=size):
+                asked.append([chunk.rows[place].index for place in some])
+                yield request(chunk.images, captions, chunk.owner, some)
+
+    for numbers in score_requests(pipeline, requests(), worst=worst):
+        for index, one in zip(asked.popleft(), numbers, strict=True):
+            rows.put(index, one)
+
+
+def _result(facts: ShardFacts, target: str, *, fresh: bool) -> ShardResult:
+    return ShardResult(
+        source=facts.source,
+        output=target,
+        rows=facts.rows,
+        failed=facts.failed,
+        warned=facts.warned,
+        fresh=fresh,
+        signature=facts.signature,
+        reasons=facts.reasons,
+    )

@@ -1,0 +1,143 @@
+"""The rows of one shard while they are scored, and the table of its scores."""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from msdscore.engine.assemble import COUNTS, MIXED, Keys, in_mixed_sets
+from msdscore.engine.plan import image_name
+from msdscore.errors import RowError
+from msdscore.io.hashing import text_key
+from msdscore.io.inputs.columns import first_of
+from msdscore.io.inputs.rows import Row
+from msdscore.io.outputs.shards import FAILED, SCORED
+from msdscore.io.outputs.tables import table_from_columns
+from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.measurement import NUMBERS, Numbers, soften
+from msdscore.scoring.results import COLUMNS
+
+_REASONS = 3  # of failed rows, that a shard's facts name
+_TEXTS = ("warnings", "error")
+
+
+class ShardRows:
+    """Everything that a shard's scores hold, by row: names as rows are read, numbers as they come."""
+
+    def __init__(self, copied: Sequence[str] = ()) -> None:
+        self._copied = tuple(copied)
+        self._keys: list[str] = []
+        self._uids: list[str | None] = []
+        self._captions: list[str | None] = []
+        self._others: list[dict[str, Any]] = []
+        self._numbers = {name: array("d") for name in NUMBERS}
+        self._groups, self._pictures = array("q"), array("q")
+        self._words: dict[int, tuple[str, ...]] = {}
+        self._warnings: dict[int, str] = {}
+        self._errors: dict[int, str] = {}
+
+    @property
+    def failed(self) -> int:
+        """How many rows have a reason instead of numbers."""
+        return len(self._errors)
+
+    @property
+    def warned(self) -> int:
+        """How many rows have warnings; known when the table was made."""
+        return len(self._warnings)
+
+    def reasons(self) -> tuple[str, ...]:
+        """The first reasons of failed rows."""
+        return tuple(self._errors[row] for row in sorted(self._errors)[:_REASONS])
+
+    def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The same rows, remembered by name on their way."""
+        for row in rows:
+            self._keys.append(str(_value(row, "key") or row.id))
+            uid = _value(row, "uid")
+            self._uids.append(None if uid is None else str(uid))
+            self._captions.append(row.caption)
+            if self._copied:
+                self._others.append({name: row.columns.get(name) for name in self._copied})
+            for values in self._numbers.values():
+                values.append(np.nan)
+            picture = 0 if row.image is None else text_key(image_name(row))
+            self._pictures.append(picture)
+            self._groups.append(picture if row.group is None else text_key(f"group {row.group}"))
+            if row.error is not None:
+                self._errors[row.index] = row.error
+            yield row
+
+    def put(self, row: int, found: Numbers | RowError) -> None:
+        """The numbers of a row, or its reason."""
+        if isinstance(found, RowError):
+            self._errors[row] = str(found)
+            return
+        for name, values in self._numbers.items():
+            if (number := getattr(found, name)) is not None:
+                values[row] = number
+        self._words[row] = found.worst
+        if found.warnings:
+            self._warnings[row] = "; ".join(found.warnings)
+
+    def table(self, config: MSDConfig) -> pa.Table:
+        """All rows in order, with uncertainty and Soft-MSD of their candidate sets."""
+        numbers = {name: np.array(values, dtype=np.float64) for name, values in self._numbers.items()}
+        numbers |= self._softened(numbers, config)
+        count = len(self._keys)
+        status = [FAILED if row in self._errors else SCORED for row in range(count)]
+        words = [list(self._words[row]) if row in self._words else None for row in range(count)]
+        columns = {
+            "key": pa.array(self._keys, pa.string()),
+            "uid": pa.array(self._uids, pa.string()),
+            "caption": pa.array(self._captions, pa.string()),
+            **{name: _number_column(name, numbers[name]) for name in COLUMNS if name not in _TEXTS},
+            "worst_words": pa.array(words, pa.list_(pa.string())),
+            "warnings": pa.array([self._warnings.get(row) for row in range(count)], pa.string()),
+            "status": pa.array(status, pa.string()),
+            "error": pa.array([self._errors.get(row) for row in range(count)], pa.string()),
+        }
+        return self._with_copied(pa.table(columns))
+
+    def _with_copied(self, table: pa.Table) -> pa.Table:
+        if not self._others:
+            return table
+        copied = table_from_columns(self._others)
+        for name in self._copied:
+            column = copied.column(name)
+            kept = f"input_{name}" if name in table.column_names else name
+            table = table.append_column(kept, column.cast(pa.string()) if pa.types.is_null(column.type) else column)
+        return table
+
+    def _softened(self, numbers: dict[str, Any], config: MSDConfig) -> dict[str, Any]:
+        good = np.flatnonzero(~np.isnan(numbers["msd"]))
+        groups = _integers(self._groups)
+        similarity, divergence, information = (
+            numbers[name][good].tolist() for name in ("similarity", "divergence", "information")
+        )
+        found = soften(similarity, divergence, information, groups[good].tolist(), config)
+        self._warn_of_mixed(groups, good)
+        softened = {name: np.full(len(groups), np.nan) for name in ("uncertainty", "soft_msd")}
+        for values, some in zip(softened.values(), found, strict=True):
+            values[good] = some
+        return softened
+
+    def _warn_of_mixed(self, groups: Keys, good: Keys) -> None:
+        for row in in_mixed_sets(groups, _integers(self._pictures), good):
+            self._warnings[row] = "; ".join(filter(None, [self._warnings.get(row), MIXED]))
+
+
+def _integers(values: "array[int]") -> Keys:
+    return np.array(values, dtype=np.int64)
+
+
+def _value(row: Row, name: str) -> Any:
+    found = first_of(row.columns, (name,))
+    return None if found is None else row.columns[found]
+
+
+def _number_column(name: str, values: Any) -> pa.Array:
+    column = pa.array(values, mask=np.isnan(values))
+    return column.cast(pa.int32()) if name in COUNTS else column

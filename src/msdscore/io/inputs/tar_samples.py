@@ -1,0 +1,121 @@
+"""Tar shards as records: WebDataset samples, img2dataset's layout, and DataComp's metadata beside them."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from msdscore.errors import InputError, shortened
+from msdscore.io.inputs.columns import CAPTION_NAMES, first_of
+from msdscore.io.inputs.records import Record, valid_text
+from msdscore.io.stores import mark
+from msdscore.io.tar import TarSample, is_cut, read_samples
+
+TEXT_ENDINGS = ("txt", "caption", "text")
+CAPTION_LISTS = ("captions", "texts", "sentences")
+DOWNLOADED = "success"  # img2dataset's status of a picture that it has fetched
+_BESIDE = ("key", "uid", "caption", "text", "status", "error_message")  # columns that are read of the table beside
+
+
+@dataclass(frozen=True)
+class TarSamples:
+    """One record per caption of every sample: its JSON values, `key`, `image` and `caption`.
+
+    A Parquet table of the same name beside the tar adds `uid`, `text` and `status` to samples of the same `key` (or, in
+    tables without keys, the same `uid`). A sample that was not downloaded, or a tar that is cut off, has an error.
+    """
+
+    path: Path
+    columns: None = field(default=None, init=False)
+    schema: None = field(default=None, init=False)
+
+    @property
+    def beside(self) -> Path:
+        """Where a table of metadata may lie."""
+        return self.path.with_suffix(".parquet")
+
+    def count(self) -> int:
+        """How many captions the samples have, and one more for a tar that is cut off."""
+        return sum(1 for _ in self.read())
+
+    def fingerprint(self) -> str:
+        """A mark of the tar and of the table beside it."""
+        return "+".join(mark(str(path)) for path in (self.path, self.beside) if path.is_file())
+
+    def read(self, start: int = 0) -> Iterator[Record]:
+        """The records from number `start` on."""
+        number = 0
+        for sample in read_samples(self.path, (*TEXT_ENDINGS, "json")):
+            for record in _records(sample, self._metadata):
+                if number >= start:
+                    yield record
+                number += 1
+        if is_cut(self.path):
+            yield Record(error=f"{self.path.name}: the tar is cut off; samples behind the cut are lost, fetch it again")
+
+    def ids(self, stop: int, name: str) -> Iterator[Any]:
+        """The ids before number `stop`."""
+        for _, record in zip(range(stop), self.read(), strict=False):
+            yield record.values.get(name)
+
+    @cached_property
+    def _metadata(self) -> Mapping[str, Mapping[str, Any]]:
+        return metadata_beside(self.beside)
+
+
+def metadata_beside(path: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Rows of a table of metadata by their `key`, else by their `uid`; none where it is not such a table."""
+    if not path.is_file():
+        return {}
+    try:
+        schema = pq.read_schema(path)
+        names = [name for name in _BESIDE if name in schema.names]
+        owner = first_of(names, ("key", "uid"))
+        # Scores may lie beside their tars; they have keys, and are no metadata.
+        if owner is None or b"msdscore" in (schema.metadata or {}):
+            return {}
+        rows = pq.read_table(path, columns=names).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read as metadata of its tar ({error}); mend or remove it") from error
+    return {str(row[owner]): {name: value for name, value in row.items() if value is not None} for row in rows}
+
+
+def _records(sample: TarSample, beside: Mapping[str, Mapping[str, Any]]) -> Iterator[Record]:
+    values, error = _values(sample)
+    known = beside.get(sample.key) or beside.get(Path(sample.key).name) or beside.get(str(values.get("uid")), {})
+    values = {**known, **values, "key": sample.key}
+    texts = [text.strip() for ending, text in sample.texts if ending in TEXT_ENDINGS]
+    if texts:
+        values["caption"] = valid_text(texts[0])
+    if sample.picture is not None:
+        values["image"] = sample.picture
+    status = values.get("status", DOWNLOADED)
+    if error is None and status != DOWNLOADED:
+        error = f"{sample.key}: status {shortened(str(status))} ({values.get('error_message') or 'no reason given'})"
+    captions = next((values.get(name) for name in CAPTION_LISTS if isinstance(values.get(name), list)), None)
+    if not captions or first_of(values, CAPTION_NAMES) is not None:
+        yield Record(values, error)
+        return
+    own = values.get("id", sample.key)
+    for number, caption in enumerate(captions):
+        text = caption.get("raw") if isinstance(caption, dict) else caption
+        yield Record({**values, "id": f"{own}#{number}", "caption": text}, error)
+
+
+def _values(sample: TarSample) -> tuple[dict[str, Any], str | None]:
+    """What the sample's JSON file says; the reason where it cannot be read."""
+    text = next((text for ending, text in sample.texts if ending == "json"), None)
+    if text is None:
+        return {}, None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return {}, f"{sample.key}.json: not valid JSON ({shortened(str(error))})"
+    if not isinstance(found, dict):
+        return {}, f"{sample.key}.json: expected an object, got {type(found).__name__}"
+    return valid_text(found), None

@@ -1,0 +1,189 @@
+"""Files by one kind of name, wherever they lie: paths of this machine, and addresses such as s3://bucket/key."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from io import SEEK_END
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+from msdscore.errors import InputError, MissingExtraError, MSDScoreError, RunError, require, shortened
+from msdscore.io.atomic import TEMPORARY, replacing
+
+FileSystem: TypeAlias = Any  # an fsspec file system; fsspec has no types
+_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+(::|://)")
+_BLOCK = 1 << 16
+_BLOCKS = 4  # of a file, from which its mark is made
+# Object stores put a whole object or none; elsewhere a rename makes it so.
+_WHOLE_OR_NONE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"})
+
+
+def is_address(name: str | Path) -> bool:
+    """Whether a name is an address rather than a path of this machine.
+
+    >>> is_address("s3://bucket/00000.tar"), is_address("data/00000.tar"), is_address("C:/data")
+    (True, False, False)
+    """
+    return isinstance(name, str) and _ADDRESS.match(name) is not None
+
+
+def open_store(name: str) -> tuple[FileSystem, str]:
+    """The file system of an address, and the path there.
+
+    fsspec opens it; where the library for a scheme is not installed, pyarrow's own file systems are tried.
+    """
+    fsspec = require("fsspec", extra="cluster")
+    try:
+        fs, path = fsspec.core.url_to_fs(name)
+    except ImportError as error:
+        return _by_pyarrow(name, error)
+    except ValueError as error:
+        raise InputError(
+            f"{shortened(name)}: no such kind of store ({error}); expected one that fsspec knows"
+        ) from error
+    return fs, str(path)
+
+
+def _by_pyarrow(name: str, reason: ImportError) -> tuple[FileSystem, str]:
+    from fsspec.implementations.arrow import ArrowFSWrapper
+    from pyarrow.fs import FileSystem as ArrowFileSystem
+
+    try:
+        fs, path = ArrowFileSystem.from_uri(name)
+    except (ValueError, OSError) as error:
+        scheme = name.partition("://")[0]
+        raise MissingExtraError(f"{scheme}:// cannot be opened here ({reason}; pyarrow: {error})") from error
+    return ArrowFSWrapper(fs), path
+
+
+def join(folder: str, name: str) -> str:
+    """The name of a file in a folder or under an address.
+
+    >>> join("s3://bucket/scores", "a.parquet"), join("scores/", "a.parquet")
+    ('s3://bucket/scores/a.parquet', 'scores/a.parquet')
+    """
+    return f"{folder.rstrip('/')}/{name}" if is_address(folder) else str(Path(folder) / name)
+
+
+def base_name(name: str) -> str:
+    """The last part of a path or an address.
+
+    >>> base_name("s3://bucket/shards/00000.tar"), base_name("shards/00000.tar")
+    ('00000.tar', '00000.tar')
+    """
+    return PurePosixPath(name.partition("?")[0]).name if is_address(name) else Path(name).name
+
+
+def exists(name: str) -> bool:
+    """Whether there is such a file."""
+    with _told(name):
+        if not is_address(name):
+            return Path(name).is_file()
+        fs, path = open_store(name)
+        return bool(fs.isfile(path))
+
+
+def matching(pattern: str) -> list[str]:
+    """The files under a folder's or an address's pattern such as `shards/*.tar`, in order of their names."""
+    if not is_address(pattern):
+        here = Path(pattern)
+        return sorted(str(found) for found in here.parent.glob(here.name))
+    with _told(pattern):
+        fs, path = open_store(pattern)
+        # What follows a question mark tells how to reach a store; its paths have lost it.
+        asked = "?" + pattern.rpartition("?")[2] if "=" in pattern.rpartition("?")[2] else ""
+        return [fs.unstrip_protocol(found) + asked for found in sorted(fs.glob(path))]
+
+
+def mark(name: str) -> str:
+    """A short mark of a file from its size and four blocks spread over it; it is not read in full."""
+    with _told(name), reading(name) as file:
+        size = file.seek(0, SEEK_END)
+        digest = blake2b(b"%d\n" % size, digest_size=16)
+        for number in range(_BLOCKS):
+            file.seek(max(size - _BLOCK, 0) * number // (_BLOCKS - 1))
+            digest.update(file.read(_BLOCK))
+        return digest.hexdigest()
+
+
+@contextmanager
+def reading(name: str) -> Iterator[Any]:
+    """A file open for reading bytes from any place; of one that lies far away only blocks are fetched."""
+    if not is_address(name):
+        with Path(name).open("rb") as file:
+            yield file
+        return
+    fs, path = open_store(name)
+    with fs.open(path, "rb", block_size=_BLOCK) as file:
+        yield file
+
+
+@contextmanager
+def fetched(name: str) -> Iterator[Path]:
+    """A path of this machine with the content of a file; what was fetched is removed at the end of the block."""
+    if not is_address(name):
+        yield Path(name)
+        return
+    with TemporaryDirectory(prefix="msdscore-") as folder:
+        path = Path(folder) / base_name(name)
+        with _told(name):
+            fs, place = open_store(name)
+            fs.get_file(place, str(path))
+        yield path
+
+
+@contextmanager
+def writing(name: str) -> Iterator[Any]:
+    """An open file that becomes `name` at the end of the block, whole or not at all."""
+    if not is_address(name):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(Path(name)) as file:
+            yield file
+        return
+    with TemporaryDirectory(prefix="msdscore-") as folder:
+        path = Path(folder) / "content"
+        with path.open("wb") as file:
+            yield file
+        try:
+            _put(path, name)
+        except OSError as error:
+            raise RunError(f"{shortened(name)}: cannot be written ({error}); choose another -o") from error
+
+
+def remove(name: str) -> None:
+    """Remove a file, if it is there."""
+    if not is_address(name):
+        Path(name).unlink(missing_ok=True)
+    elif exists(name):
+        fs, path = open_store(name)
+        fs.rm_file(path)
+
+
+def _put(path: Path, name: str) -> None:
+    fs, place = open_store(name)
+    kinds = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+    parent = place.rpartition("/")[0]
+    if kinds & _WHOLE_OR_NONE:
+        fs.put_file(str(path), place)
+        return
+    fs.makedirs(parent, exist_ok=True)
+    temporary = f"{parent}/.{uuid4().hex}{TEMPORARY}"
+    fs.put_file(str(path), temporary)
+    fs.mv(temporary, place)
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """An error of any store as one line."""
+    try:
+        yield
+    except MSDScoreError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{shortened(name)}: no such file") from error
+    except Exception as error:  # stores raise errors of their own libraries
+        reason = shortened(" ".join(str(error).split()), 300) or type(error).__name__
+        raise InputError(f"{shortened(name)}: cannot be read ({reason})") from error

@@ -1,0 +1,236 @@
+"""One shard into one file of scores: every layout of tars, tables and lines, failures with reasons, stores."""
+
+import json
+import tarfile
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from msdscore import Scorer
+from msdscore.engine.shard import ShardOptions, score_shard
+from msdscore.errors import ConfigError, InputError, RunError
+from msdscore.io import stores
+from msdscore.io.inputs.columns import ColumnNames
+from msdscore.io.inputs.shards import expand, expand_all, score_names
+from msdscore.io.outputs.shards import facts_of, read_facts
+from msdscore.scoring.results import COLUMNS
+from msdscore.scoring.spec import ScorerSpec
+from tar_shards import COLOURS, add, jpeg, uid, write_tar
+
+TOY = ScorerSpec(encoder="toy")
+
+
+def scored(source, output, **options):
+    result = score_shard(TOY, source, output, ShardOptions(**options))
+    return result, pq.read_table(output)
+
+
+def test_a_tar_of_img2dataset(tmp_path):
+    result, table = scored(write_tar(tmp_path / "00000.tar"), tmp_path / "out" / "00000.parquet")
+    assert (result.rows, result.failed, result.fresh, result.error) == (6, 0, True, None)
+    names = [name for name in COLUMNS if name not in ("warnings", "error")]
+    assert table.column_names == ["key", "uid", "caption", *names, "worst_words", "warnings", "status", "error"]
+    assert table["key"].to_pylist() == [f"{number:09d}" for number in range(6)]
+    assert table["uid"].to_pylist() == [uid(number) for number in range(6)]
+    assert set(table["status"].to_pylist()) == {"scored"}
+    assert table.schema.field("length").type == pa.int32()
+    assert table.schema.field("msd").type == pa.float64()
+    score = Scorer("toy").score(jpeg("green"), table["caption"][1].as_py())
+    assert table["msd"][1].as_py() == score.msd
+    assert table["soft_msd"][1].as_py() == score.soft_msd
+    assert table["worst_words"][1].as_py()[0] == Scorer("toy").explain(jpeg("green"), score.caption).ranked[0].text
+    facts = facts_of(table.schema)
+    assert facts.signature == result.signature
+    assert facts.source.endswith("00000.tar")
+    assert facts.rows == 6
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_a_finished_shard_is_left_alone_until_something_changes(tmp_path, monkeypatch):
+    source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "00000-scores.parquet"
+    score_shard(TOY, source, output)
+    before = output.stat().st_mtime_ns
+    with monkeypatch.context() as patch:
+        patch.setattr(ScorerSpec, "build", lambda self: pytest.fail("the encoder is not needed"))
+        assert not score_shard(TOY, source, output).fresh
+    assert not score_shard(Scorer("toy").pipeline, source, output).fresh
+    assert output.stat().st_mtime_ns == before
+    other = ScorerSpec(encoder="toy", changes={"kappa": 30.0})
+    with pytest.raises(RunError, match=r"holds scores of .*kappa:20.*not of .*kappa:30.*--overwrite"):
+        score_shard(other, source, output)
+    assert score_shard(other, source, output, ShardOptions(overwrite=True)).fresh
+    write_tar(source, rows=3)
+    assert score_shard(other, source, output).rows == 3
+    assert score_shard(other, source, output, ShardOptions(copied=("sha256",))).fresh
+    assert pq.read_table(output)["sha256"].to_pylist() == ["ab" * 32] * 3
+
+
+def test_what_cannot_be_scored_says_why(tmp_path):
+    path = tmp_path / "00000.tar"
+    with tarfile.open(path, "w") as shard:
+        add(shard, "0.txt", b"a caption without its picture")
+        add(shard, "1.jpg", jpeg("red"))
+        add(shard, "2.jpg", b"no picture at all")
+        add(shard, "2.txt", b"a red square")
+        add(shard, "3.jpg", jpeg("red"))
+        add(shard, "3.json", b"{not json")
+        add(shard, "4.jpg", jpeg("red"))
+        add(
+            shard,
+            "4.json",
+            json.dumps({"caption": "x", "status": "failed_to_download", "error_message": "404"}).encode(),
+        )
+        add(shard, "._4.jpg", b"what some systems leave behind")
+        add(shard, "5.jpg", jpeg("red"))
+        add(shard, "5.txt", b"a red square")
+    result, table = scored(path, tmp_path / "out.parquet")
+    assert (result.rows, result.failed) == (6, 5)
+    assert table["status"].to_pylist() == [*["failed"] * 5, "scored"]
+    reasons = table["error"].to_pylist()
+    for reason, part in zip(
+        reasons,
+        ["no picture", "no caption", "00000.tar/2.jpg: not a picture", "3.json: not valid JSON", "404"],
+        strict=False,
+    ):
+        assert part in reason
+    assert reasons[5] is None
+    assert table["msd"].null_count == 5
+    assert table["worst_words"].null_count == 5
+    assert result.reasons == tuple(reasons[:3])
+    before = (tmp_path / "out.parquet").stat().st_mtime_ns
+    assert score_shard(TOY, path, tmp_path / "out.parquet", ShardOptions(retry=True)).fresh
+    assert (tmp_path / "out.parquet").stat().st_mtime_ns > before
+
+
+def test_a_tar_that_is_cut_off_keeps_what_is_whole(tmp_path):
+    whole = write_tar(tmp_path / "whole.tar").read_bytes()
+    (tmp_path / "cut.tar").write_bytes(whole[: len(whole) // 2])
+    _, table = scored(tmp_path / "cut.tar", tmp_path / "out.parquet")
+    assert "cut off" in table["error"][-1].as_py()
+    assert table["status"].to_pylist().count("scored") >= 1
+    (tmp_path / "no.tar").write_bytes(b"no tar" * 200)
+    with pytest.raises(InputError, match="not an uncompressed tar shard"):
+        score_shard(TOY, tmp_path / "no.tar", tmp_path / "out2.parquet")
+    with pytest.raises(InputError, match="gone.tar: no such file"):
+        score_shard(TOY, tmp_path / "gone.tar", tmp_path / "out2.parquet")
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_metadata_of_datacomp_beside_the_tar(tmp_path, keyed):
+    path = tmp_path / "00000.tar"
+    with tarfile.open(path, "w") as shard:
+        for number in range(3):
+            add(shard, f"{number:09d}.jpg" if keyed else f"{uid(number)}.jpg", jpeg(COLOURS[number]))
+    columns = {
+        "uid": [uid(number) for number in range(3)],
+        "text": [f"a {COLOURS[number]} square" for number in range(3)],
+    }
+    keys = {"key": [f"{number:09d}" for number in range(3)]} if keyed else {}
+    pq.write_table(pa.table(columns | keys), path.with_suffix(".parquet"))
+    result, table = scored(path, tmp_path / "out.parquet")
+    assert result.failed == 0
+    assert table["uid"].to_pylist() == columns["uid"]
+    assert table["caption"].to_pylist() == columns["text"]
+    with pytest.raises(RunError, match="holds something else than scores"):
+        score_shard(TOY, path, path.with_suffix(".parquet"))
+    pq.write_table(pa.table(keys | columns | {"text": ["x red", "y red", "z red"]}), path.with_suffix(".parquet"))
+    assert score_shard(TOY, path, tmp_path / "out.parquet").fresh
+
+
+def test_scores_may_lie_beside_their_tars(tmp_path):
+    path = write_tar(tmp_path / "00000.tar")
+    first, table = scored(path, tmp_path / "00000.parquet")
+    assert first.failed == 0
+    assert score_shard(TOY, path, tmp_path / "00000.parquet").rows == 6
+    assert facts_of(table.schema).rows == 6
+
+
+def test_several_captions_of_a_picture_are_one_candidate_set(tmp_path):
+    path = tmp_path / "00000.tar"
+    with tarfile.open(path, "w") as shard:
+        add(shard, "a/0.png", jpeg("red"))
+        add(shard, "a/0.json", json.dumps({"captions": ["a red square", "a blue square", {"raw": "a cat"}]}).encode())
+    _, table = scored(path, tmp_path / "out.parquet")
+    ranked = Scorer("toy").rank(jpeg("red"), table["caption"].to_pylist())
+    assert table["key"].to_pylist() == ["a/0"] * 3
+    assert table["soft_msd"].to_pylist() == ranked.soft_msd.tolist()
+
+
+def test_tables_and_lines_are_shards_too(tmp_path):
+    for colour in COLOURS:
+        (tmp_path / f"{colour}.jpg").write_bytes(jpeg(colour))
+    captions = [f"a {colour} square" for colour in COLOURS]
+    rows = [
+        {"image": f"{colour}.jpg", "caption": text, "uid": uid(5)}
+        for colour, text in zip(COLOURS, captions, strict=True)
+    ]
+    (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "paths.parquet")
+    inside = [{"id": colour, "img": jpeg(colour), "text": text} for colour, text in zip(COLOURS, captions, strict=True)]
+    pq.write_table(pa.Table.from_pylist(inside), tmp_path / "inside.parquet", row_group_size=2)
+    tables = [scored(tmp_path / name, tmp_path / "out" / f"{number}.parquet")[1] for number, name in
+              enumerate(["lines.jsonl", "paths.parquet", "inside.parquet"])]  # fmt: skip
+    assert tables[0]["msd"].to_pylist() == tables[1]["msd"].to_pylist() == tables[2]["msd"].to_pylist()
+    assert tables[2]["key"].to_pylist() == list(COLOURS)
+    assert tables[0]["key"].to_pylist() == list(map(str, range(6)))
+    assert not np.isnan(tables[0]["msd"].to_numpy()).any()
+
+
+def test_columns_can_be_named(tmp_path):
+    path = tmp_path / "00000.tar"
+    with tarfile.open(path, "w") as shard:
+        add(shard, "0.jpg", jpeg("red"))
+        add(shard, "0.txt", b"a blue square")
+        add(shard, "0.json", json.dumps({"recaption": "a red square"}).encode())
+    _, table = scored(
+        path, tmp_path / "out.parquet", columns=ColumnNames(caption="recaption"), copied=("recaption", "key")
+    )
+    assert table["caption"].to_pylist() == table["recaption"].to_pylist() == ["a red square"]
+    assert table["input_key"].to_pylist() == ["0"]
+
+
+def test_stores_by_address_give_the_same_bytes(tmp_path):
+    local = write_tar(tmp_path / "00000.tar", described=False, said=False)
+    beside = pa.table(
+        {"key": [f"{number:09d}" for number in range(6)], "text": ["a red square"] * 6, "uid": [uid(1)] * 6}
+    )
+    pq.write_table(beside, local.with_suffix(".parquet"))
+    memory = fsspec.filesystem("memory")
+    for path in (local, local.with_suffix(".parquet")):
+        memory.pipe_file(f"/shards/{path.name}", path.read_bytes())
+    assert expand("memory://shards/*.tar") == ["memory:///shards/00000.tar"]
+    source, target = "memory://shards/00000.tar", "memory://scores/00000.parquet"
+    result = score_shard(TOY, source, target)
+    assert result.failed == 0
+    assert result.fresh
+    assert not score_shard(TOY, source, target).fresh
+    assert list(memory.ls("/scores", detail=False)) == ["/scores/00000.parquet"]
+    here, there = (
+        pq.read_table(scored(local, tmp_path / "out.parquet")[0].output),
+        pq.read_table(stores.open_store(target)[0].open("/scores/00000.parquet")),
+    )
+    assert here.equals(there)
+    assert read_facts(target).source == source
+    address = f"file://{tmp_path}/by-address.parquet"
+    score_shard(TOY, str(local), address)
+    assert (tmp_path / "by-address.parquet").read_bytes() == (tmp_path / "out.parquet").read_bytes()
+    with pytest.raises(InputError, match="memory://shards/gone.tar: no such file"):
+        score_shard(TOY, "memory://shards/gone.tar", target)
+    with pytest.raises(InputError, match="nosuch://x/a.tar: no such kind of store"):
+        score_shard(TOY, "nosuch://x/a.tar", target)
+
+
+def test_patterns(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number:05d}.tar").write_bytes(b"")
+    assert expand(str(tmp_path)) == expand(f"{tmp_path}/*.tar") == expand(f"{tmp_path}/{{00000..00002}}.tar")
+    assert expand_all([f"{tmp_path}/*.tar", f"{tmp_path}/00001.tar"]) == expand(str(tmp_path))
+    with pytest.raises(InputError, match="no shards there"):
+        expand_all([f"{tmp_path}/*.zip"])
+    with pytest.raises(ConfigError, match=r"\{2..1\}: expected a range"):
+        expand("{2..1}.tar")
+    with pytest.raises(ConfigError, match="a/0.tar and b/0.tar would both become 0.parquet"):
+        score_names(["a/0.tar", "b/0.tar"])
