@@ -1,4 +1,4 @@
-"""`msdscore score`: captions of one picture, or every row of a file."""
+"""`msdscore score`: captions of one picture, every row of a file, or shards into a folder."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from msdscore.cli import options
+from msdscore.cli import options, shards
 from msdscore.cli.bank import PICTURES
 from msdscore.cli.cache import DEFAULT_SIZE, Cache, CacheHalf, CacheSize, cache_settings, tell_cache
 from msdscore.cli.stopping import KEPT, stoppable
@@ -19,13 +19,21 @@ if TYPE_CHECKING:
     from msdscore.scoring.spec import ScorerSpec
 
 SOME_FAILED = 3
+Output = Annotated[
+    str | None,
+    typer.Option("--output", "-o", help="File (.parquet, .jsonl, .csv, .tsv or .json), or a folder for shards."),
+]
 
 
 def score(
-    source: Annotated[str, typer.Argument(help="A picture, or a file of rows; - is JSON lines on standard input.")],
-    captions: Annotated[list[str] | None, typer.Argument(help="Captions of the picture: one candidate set.")] = None,
+    source: Annotated[
+        str, typer.Argument(help="A picture, a file of rows, or a shard; - is JSON lines on standard input.")
+    ],
+    captions: Annotated[
+        list[str] | None, typer.Argument(help="Captions of the picture (one candidate set), or more shards.")
+    ] = None,
     images: options.Images = None,
-    output: options.Output = None,
+    place: Output = None,
     input_format: Annotated[
         str | None,
         typer.Option(
@@ -53,13 +61,18 @@ def score(
     cache: Cache = None,
     cache_size: CacheSize = DEFAULT_SIZE,
     cache_half: CacheHalf = False,
+    engine: shards.Engine = "local",
+    workers: shards.Workers = None,
+    address: shards.Address = None,
+    copy_column: shards.CopyColumn = [],  # noqa: B006
     json: options.Json = False,
 ) -> None:
-    """Score captions of one picture, or every row of a file.
+    """Score captions of one picture, every row of a file, or shards into a folder.
 
     A picture with captions prints a table. A file of rows (JSON lines, CSV, TSV, Parquet, COCO results, id-to-caption
     JSON, a saved dataset; text also with .gz or .zst) is scored in parts that survive any crash; the same command goes
-    on where it stopped, and scores again what has changed since.
+    on where it stopped, and scores again what has changed since. An output without a suffix is a folder: every shard
+    (tar, Parquet, JSON lines; patterns such as 'shards/{00000..00999}.tar') gets one Parquet file of scores there.
 
     Exit codes: 0 all scored, 3 some rows failed and say why, 2 wrong usage.
     """
@@ -72,12 +85,20 @@ def score(
         max_pixels=max_pixels, device=device, dtype=dtype, revision=revision,
         cache=cache_settings(cache, cache_size, cache_half),
     )  # fmt: skip
+    names = ColumnNames(image=image_column, caption=caption_column, id=id_column)
+    choice = shards.EngineChoice(name=engine, workers=workers, address=address)
+    if place is not None and shards.is_folder(place, [source]):
+        shards.refuse(prefix=prefix, input_format=input_format)
+        reading = shards.reading(names, images, copy_column, retry=retry, overwrite=overwrite)
+        whole = shards.score_shards(spec, [source, *(captions or [])], place, reading, engine=choice, as_json=json)
+        raise typer.Exit(0 if whole else SOME_FAILED)
+    choice.refuse_file(source, captions)
+    output = None if place is None else Path(place)
     if captions:
         score_picture(spec, source, captions, as_json=json, output=output, overwrite=overwrite)
         return
     if Path(source).suffix.lower() in PICTURES:
         raise ConfigError(f"{source}: a picture is scored with its captions: msdscore score IMAGE CAPTION…")
-    names = ColumnNames(image=image_column, caption=caption_column, id=id_column)
     how = RunOptions(overwrite=overwrite, retry=retry, prefix=prefix)
     with open_rows(source, images=images, format=input_format, columns=names) as rows:
         made = score_file(spec, rows, output, how, as_json=json)

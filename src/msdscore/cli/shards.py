@@ -14,6 +14,7 @@ from msdscore.errors import ConfigError, shortened, unknown_name
 if TYPE_CHECKING:
     from msdscore.engine.jobs import ShardJob
     from msdscore.engine.shard import ShardOptions, ShardResult
+    from msdscore.io.inputs.columns import ColumnNames
     from msdscore.scoring.spec import ScorerSpec
 
 ENGINES = ("local", "ray")
@@ -43,6 +44,14 @@ class EngineChoice:
             raise unknown_name("engine", self.name, ENGINES)
         if self.address is not None and self.name != "ray":
             raise ConfigError("--address is that of a Ray cluster; add --engine ray")
+
+    def refuse_file(self, source: str, more: Sequence[str] | None) -> None:
+        """Refuse shards, and engines for them, where the output is no folder."""
+        from msdscore.io.inputs.shards import expand, is_shard
+
+        several = is_shard(source) and (any(map(is_shard, more or ())) or len(expand(source)) > 1)
+        if several or self != EngineChoice():
+            raise ConfigError("shards are scored into a folder; give one: -o DIR (without a suffix)")
 
 
 @dataclass(slots=True)
@@ -76,7 +85,28 @@ def is_folder(output: str | None, sources: Sequence[str]) -> bool:
     """
     if output is None or Path(sources[0]).suffix.lower() in PICTURES:
         return False
-    return not Path(output.rstrip("/").rpartition("/")[2]).suffix or Path(output).is_dir()
+    return not Path(output.rstrip("/").rpartition("/")[2]).suffix
+
+
+def refuse(*, prefix: str, input_format: str | None) -> None:
+    """Refuse options that files of rows have and shards have not."""
+    if prefix or input_format:
+        raise ConfigError("--prefix and --input-format are for files of rows; shards are told apart by their names")
+
+
+def reading(
+    names: "ColumnNames", images: Path | None, copied: Sequence[str], *, retry: bool, overwrite: bool
+) -> "ShardOptions":
+    """How the options ask for shards to be read."""
+    from msdscore.engine.shard import ShardOptions
+
+    return ShardOptions(
+        columns=names,
+        images=None if images is None else str(images),
+        copied=tuple(copied),
+        retry=retry,
+        overwrite=overwrite,
+    )
 
 
 def score_shards(

@@ -82,7 +82,7 @@ def open_image(source: ImageSource, *, limits: ImageLimits = _DEFAULT, name: str
         raise ImageError(f"{name}: cannot be decoded ({_reason(error)})") from error
 
 
-def read_source(source: str | Path | bytes, *, limits: ImageLimits = _DEFAULT) -> bytes:
+def read_source(source: str | Path | bytes | TarImage, *, limits: ImageLimits = _DEFAULT) -> bytes:
     """The bytes of a picture's file, undecoded; raises `ImageError` as `open_image` does."""
     try:
         return _content(source, limits)

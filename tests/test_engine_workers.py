@@ -1,0 +1,113 @@
+"""Shards on several processes, by the library and by the command: the same bytes, whoever dies on the way."""
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from msdscore.cli.app import app
+from msdscore.engine.jobs import ShardJob, ShardWorker, plan_jobs, score_jobs
+from msdscore.engine.shard import ShardOptions
+from msdscore.engine.workers import default_workers, score_on_workers
+from msdscore.errors import ConfigError, UnknownNameError
+from msdscore.scoring.spec import ScorerSpec
+from tar_shards import write_tar
+
+TOY = ScorerSpec(encoder="toy", device="cpu")
+
+
+def write_shards(folder, count=4, rows=5):
+    for number in range(count):
+        write_tar(folder / f"{number:05d}.tar", rows, first=number * rows)
+    return str(folder / f"{{00000..{count - 1:05d}}}.tar")
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path):
+    pattern = write_shards(tmp_path / "in", count=5)
+    alone, several = plan_jobs([pattern], str(tmp_path / "alone")), plan_jobs([pattern], str(tmp_path / "several"))
+    assert all(result.fresh for result in score_jobs(TOY, alone, ShardOptions()))
+    results = score_on_workers(TOY, several, ShardOptions(), workers=2)
+    found = [next(results)]
+    multiprocessing.active_children()[0].kill()
+    found += results
+    assert sorted(result.output for result in found) == [job.output for job in several]
+    assert all(result.error is None and result.rows == 5 for result in found)
+    assert contents(tmp_path / "alone") == contents(tmp_path / "several")
+    assert not multiprocessing.active_children()
+
+
+def test_a_shard_that_cannot_be_read_stops_no_other(tmp_path):
+    write_shards(tmp_path, count=2)
+    (tmp_path / "00001.tar").write_bytes(b"no tar")
+    jobs = plan_jobs([str(tmp_path / "{00000..00002}.tar")], str(tmp_path / "out"))
+    found = list(score_jobs(TOY, jobs, ShardOptions()))
+    assert [result.error is None for result in found] == [True, False, False]
+    assert "not an uncompressed tar shard" in found[1].error
+    assert "00002.tar: no such file" in found[2].error
+
+
+def test_a_scorer_that_cannot_be_built_stops_all(tmp_path):
+    job = ShardJob(str(write_tar(tmp_path / "0.tar")), str(tmp_path / "0.parquet"))
+    with pytest.raises(UnknownNameError, match="unknown encoder 'nosuch'"):
+        ShardWorker(ScorerSpec(encoder="nosuch"), ShardOptions())(job)
+    with pytest.raises(ConfigError, match="workers must be at least 1"):
+        next(score_on_workers(TOY, [job], ShardOptions(), workers=0))
+    assert default_workers(TOY) >= 1
+
+
+def test_the_command_scores_shards_into_a_folder(tmp_path):
+    pattern, out = write_shards(tmp_path / "in", count=3), tmp_path / "scores"
+    command = ["score", pattern, "-o", str(out), "-e", "toy", "--workers", "1", "--json"]
+    made = CliRunner().invoke(app, command)
+    assert made.exit_code == 0, made.output
+    answer = json.loads(made.stdout)
+    assert (answer["shards"], answer["earlier"], answer["rows"], answer["failed"]) == (3, 0, 15, 0)
+    assert [path.name for path in sorted(out.iterdir())] == ["00000.parquet", "00001.parquet", "00002.parquet"]
+    assert json.loads(CliRunner().invoke(app, command).stdout)["earlier"] == 3
+    first, second = str(tmp_path / "in" / "00000.tar"), str(tmp_path / "in" / "gone.tar")
+    broken = CliRunner().invoke(app, ["score", first, second, "-o", str(out), "-e", "toy", "--workers", "1"])
+    assert broken.exit_code == 3
+    assert "gone.tar: no such file" in broken.stderr
+    assert "1 of them already finished" in broken.stderr
+
+
+def test_the_command_scores_one_tar_into_a_file(tmp_path):
+    tar = write_tar(tmp_path / "0.tar")
+    made = CliRunner().invoke(app, ["score", str(tar), "-o", str(tmp_path / "0.jsonl"), "-e", "toy"])
+    assert made.exit_code == 0, made.output
+    rows = [json.loads(line) for line in (tmp_path / "0.jsonl").read_text().splitlines()]
+    folder = CliRunner().invoke(
+        app, ["score", str(tar), "-o", str(tmp_path / "out"), "-e", "toy", "--copy-column", "sha256"]
+    )
+    assert folder.exit_code == 0, folder.output
+    table = pq.read_table(tmp_path / "out" / "0.parquet")
+    assert [row["msd"] for row in rows] == table["msd"].to_pylist()
+    assert rows[0]["image"] == "000000000.jpg"
+    assert rows[0]["sha256"] == table["sha256"][0].as_py()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.tar", "b.tar"], "shards are scored into a folder; give one: -o DIR"),
+        (["{0..3}.tar", "-o", "out.parquet"], "shards are scored into a folder"),
+        (["rows.jsonl", "-o", "out.jsonl", "--workers", "2"], "shards are scored into a folder"),
+        (["a.tar", "-o", "out", "--engine", "spark"], "unknown engine 'spark'"),
+        (["a.tar", "-o", "out", "--address", "auto"], "add --engine ray"),
+        (["a.tar", "-o", "out", "--prefix", "x_"], "--prefix and --input-format are for files of rows"),
+        (["a.jpg", "a dog", "-o", "out"], "unknown kind of output"),
+        (["*.tar", "-o", "out"], "no shards there"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    made = CliRunner().invoke(app, ["score", *arguments, "-e", "toy"])
+    told = made.stderr if made.exception is None or isinstance(made.exception, SystemExit) else str(made.exception)
+    assert message in told
