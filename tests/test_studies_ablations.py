@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -142,13 +143,19 @@ def test_the_commands_write_table_figure_and_numbers_and_go_on(root, tmp_path):
     assert json.loads((tmp_path / "kappa.json").read_text()) == found
 
 
-def test_every_distribution_is_tried(root):
-    text = invoke("mixtures", "--root", root, "-e", "toy", "--samples", 20, "--no-control", "--json")
-    found = json.loads(text)["benchmarks"][0]["variants"]
-    assert [one["name"] for one in found] == list(MIXTURES)
-    assert {part for one in found for part in one["metrics"][0]["signature"].split("|") if part.startswith("mix:")} == {
+def test_every_distribution_is_tried_at_one_alpha_and_at_equal_weight(root, tmp_path):
+    common = ("--root", root, "-e", "toy", "--samples", 10, "--no-control", "--limit", 4, "--json")
+    text = invoke("mixtures", *common, "-o", tmp_path / "m.json")
+    same, equal = (json.loads(text)[name]["benchmarks"][0]["variants"] for name in ("same_alpha", "equal_weight"))
+    assert [one["name"] for one in same] == list(MIXTURES)
+    signatures = [one["metrics"][0]["signature"].split("|") for one in equal]
+    assert [part for parts in signatures for part in parts if part.startswith("mix:")] == [
         f"mix:{kind}" for kind in MIXTURES.values() if kind != "vmf"
-    }
+    ]
+    alphas = [float(part[2:]) for parts in signatures for part in parts if part.startswith("a:")]
+    runs = [tmp_path / "m.runs" / "same-alpha" / slug(name) / "sugarcrepe.parquet" for name in MIXTURES]
+    spreads = [np.std(np.array(pq.read_table(run)["bi-kl"].to_pylist())) for run in runs]
+    assert np.multiply(alphas, spreads) == pytest.approx(0.1 * spreads[0])
 
 
 def test_direction_and_margin(root):

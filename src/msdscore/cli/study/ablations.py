@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from msdscore.encoders.base import Encoder
     from msdscore.scoring.config import MSDConfig
     from msdscore.studies.ablations.sweep import Sweep, Variant
-    from msdscore.studies.outcome import Outcome
+    from msdscore.studies.outcome import Chart, Outcome
 
 PAPER = "short"  # the preset of the paper's settings, where none is asked for
 SWEPT = ["cosine", "msd", "soft-msd"]
@@ -36,14 +36,29 @@ def mixtures(
     control: Control = True,
     samples: Samples = 1000,
 ) -> "Outcome":
-    """Distributions of the local vectors: vMF with fixed and adaptive kappa, Gaussians; accuracy per subtask."""
-    from msdscore.studies.ablations.settings import MIXTURES, named_variants
+    """Distributions of the local vectors: vMF with fixed and adaptive kappa, Gaussians; accuracy per subtask.
+
+    Their divergences differ in size a hundredfold, so that one alpha is no fair weight: a second table has alpha such
+    that alpha d varies as much over the captions as it does with the first distribution.
+    """
+    from msdscore.studies.ablations.settings import MIXTURES, equal_weights, named_variants
+    from msdscore.studies.outcome import Outcome
 
     encoder, config = _loaded(asked)
     choices: dict[str, dict[str, Any]] = {name: {"mixture": kind} for name, kind in MIXTURES.items()}
-    variants = named_variants(choices, encoder, config)
-    return _swept(
-        asked, "mixtures", benchmark, variants, axis="distribution", metrics=metric, control=control, samples=samples
+    metrics = tuple(dict.fromkeys((*metric, "bi-kl")))
+    how: dict[str, Any] = {"axis": "distribution", "metrics": metrics, "control": control, "samples": samples}
+    with runs_folder(asked) as folder:
+        plain = run_sweeps(asked, folder / "same-alpha", benchmark, named_variants(choices, encoder, config), **how)
+        fair = equal_weights(plain[0], choices, config.alpha)
+        equal = run_sweeps(asked, folder / "equal-weight", benchmark, named_variants(fair, encoder, config), **how)
+    same, fairer = "the same alpha", "equal weight (alpha d varies as much as with the first)"
+    first, second = _outcome("mixtures", plain, [metric[0]]), _outcome("mixtures", equal, [metric[0]])
+    return Outcome(
+        "mixtures",
+        {"same_alpha": first.numbers, "equal_weight": second.numbers},
+        f"## {same}\n\n{first.text}\n## {fairer}\n\n{second.text}",
+        (*_titled(first, same), *_titled(second, fairer)),
     )
 
 
@@ -93,8 +108,8 @@ def direction(
     from msdscore.studies.outcome import Outcome
 
     encoder, config = _loaded(asked)
-    with _runs(asked) as folder:
-        sweeps = _sweeps(
+    with runs_folder(asked) as folder:
+        sweeps = run_sweeps(
             asked, folder, benchmark, named_variants(GATES, encoder, config), axis="direction",
             metrics=("soft-msd", *(label for label in study.METRICS if label != "soft-msd")),
             control=control, samples=samples,
@@ -127,9 +142,9 @@ def margin(
 
     encoder, config = _loaded(asked)
     parts: list[tuple[dict[str, Any], str, Any]] = []
-    with _runs(asked) as folder:
+    with runs_folder(asked) as folder:
         one = [variant("settings", encoder, config)]
-        for sweep in _sweeps(
+        for sweep in run_sweeps(
             asked, folder, benchmark, one, axis="settings", metrics=study.METRICS, control=control, samples=samples
         ):
             row = sweep.rows[0]
@@ -179,8 +194,8 @@ def _swept(
     logarithmic: bool = False,
     **how: Any,
 ) -> "Outcome":
-    with _runs(asked) as folder:
-        sweeps = _sweeps(asked, folder, benchmarks, variants, **how)
+    with runs_folder(asked) as folder:
+        sweeps = run_sweeps(asked, folder, benchmarks, variants, **how)
     shown_labels = [label for label in how["metrics"] if label != "cosine"]
     full = [shown_labels[0]] if shown_labels else list(how["metrics"][:1])
     return _outcome(study, sweeps, full, logarithmic=logarithmic)
@@ -195,7 +210,13 @@ def _outcome(study: str, sweeps: "list[Sweep]", full: list[str], *, logarithmic:
     return Outcome(study, numbers, engine.section(sweeps, full), charts)
 
 
-def _sweeps(
+def _titled(outcome: "Outcome", title: str) -> "list[Chart]":
+    from dataclasses import replace
+
+    return [replace(chart, title=f"{chart.title}: {title}") for chart in outcome.charts]
+
+
+def run_sweeps(
     asked: StudyOptions,
     folder: Path,
     benchmarks: list[str],
@@ -208,6 +229,7 @@ def _sweeps(
     baseline: str = "",
     **options: Any,
 ) -> "list[Sweep]":
+    """All variants on every benchmark, with progress shown; `options` are those of the benchmarks' readers."""
     from msdscore.benchmarks.run.plan import BenchmarkPlan
     from msdscore.studies.ablations.sweep import run_sweep
 
@@ -228,7 +250,7 @@ def _sweeps(
 
 
 @contextmanager
-def _runs(asked: StudyOptions) -> Iterator[Path]:
+def runs_folder(asked: StudyOptions) -> Iterator[Path]:
     """Where the benchmark runs of a study lie: beside its output, or nowhere that lasts."""
     from tempfile import TemporaryDirectory
 

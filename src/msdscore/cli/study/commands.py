@@ -2,7 +2,7 @@
 
 import typer
 
-from msdscore.cli.study import ablations, clusters, explanations
+from msdscore.cli.study import ablations, clusters, explanations, transfer
 from msdscore.cli.study.common import as_command
 
 study = typer.Typer(no_args_is_help=True, help="The experiments behind the score, each with table, figure and numbers.")
@@ -17,6 +17,9 @@ for _run in (
     ablations.margin,
     clusters.stability,
     clusters.entropy,
+    transfer.reconstruction,
+    transfer.backbones,
+    transfer.ood,
     explanations.faithfulness,
     explanations.localisation,
     explanations.words,

@@ -4,11 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
+
+from msdscore.benchmarks.results.scores import score_matrix
 from msdscore.encoders.base import Encoder
 from msdscore.errors import ConfigError
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.studies.ablations.sweep import Variant
+from msdscore.studies.ablations.sweep import Sweep, Variant
+
+DIVERGENCE = "bi-kl"  # the metric that is d itself
 
 # The paper's table of distributions: Euclidean Gaussians, adaptive and fixed concentration.
 MIXTURES = {
@@ -60,6 +66,17 @@ def value_variants(
         for value in wanted
     ]  # fmt: skip
     return variants, spelled_value(ablation.setting, own)
+
+
+def equal_weights(sweep: Sweep, choices: dict[str, dict[str, Any]], alpha: float) -> dict[str, dict[str, Any]]:
+    """The same choices, each with the alpha at which alpha d varies over the captions as it does in the first."""
+    spreads = {}
+    for row in sweep.rows:
+        found = score_matrix(pq.read_table(row.folder / row.result.scores), DIVERGENCE)
+        assert found is not None, "the sweep holds the divergence of every variant"
+        spreads[row.variant.name] = float(np.nanstd(found))
+    first = next(iter(spreads.values()))
+    return {name: {**choice, "alpha": alpha * first / spreads[name]} for name, choice in choices.items()}
 
 
 def named_variants(choices: dict[str, dict[str, Any]], encoder: Encoder, config: MSDConfig) -> list[Variant]:

@@ -1,0 +1,86 @@
+"""Encoders side by side, other domains, and aligners trained with and without reconstruction, all with tiny models."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from align_data import make_rows
+from bench_sets import COLOURS, encoded, make_sugarcrepe, write_pictures, write_rows
+from msdscore.align.data.formats import DataSource
+from msdscore.align.recipe_file import load_recipe
+from msdscore.align.run.session import TrainOptions
+from msdscore.cli.app import app
+from msdscore.errors import ConfigError
+from msdscore.studies.ablations import reconstruction
+from tiny_clip import make_tiny_clip
+from tiny_lm import make_tiny_llama
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return make_sugarcrepe(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "clip"
+    make_tiny_clip(folder)
+    return folder
+
+
+def invoke(*words):
+    answer = CliRunner().invoke(app, ["study", *map(str, words)])
+    assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
+    return answer.stdout
+
+
+def test_backbones_show_what_each_encoder_gains(root, clip, tmp_path):
+    text = invoke("backbones", "--root", root, "-e", "toy", "--also", clip, "--samples", 20, "-o", tmp_path / "b.json")
+    assert "soft-msd − cosine (p, Holm)" in text
+    found = json.loads((tmp_path / "b.json").read_text())["results"]
+    assert [one["encoder"] for one in found] == ["toy", str(clip)]
+    assert found[0]["metrics"]["cosine"]["value"] > found[1]["metrics"]["cosine"]["value"]
+    assert set(found[0]["gains"]) == {"coverage", "support", "bi-kl", "msd", "soft-msd", "rank-agg"}
+    for one in found:
+        gap = one["metrics"]["msd"]["value"] - one["metrics"]["cosine"]["value"]
+        assert one["gains"]["msd"]["value"] == pytest.approx(gap)
+        assert one["gains"]["msd"]["p_holm"] >= one["gains"]["msd"]["p"]
+
+
+def test_other_domains_have_easy_and_hard_negatives(tmp_path):
+    pictures = {f"{scene}_{colour}.png": encoded(colour) for scene in ("sea", "land") for colour in COLOURS[:4]}
+    write_pictures(tmp_path / "rsicd.images.parquet", pictures)
+    rows = [{"image": name, "captions": [f"{name.split('_')[1][:-4]} {name.split('_')[0]}"]} for name in pictures]
+    write_rows(tmp_path / "rsicd.jsonl", rows)
+    found = json.loads(invoke("ood", "--root", tmp_path, "-e", "toy", "--samples", 20, "--json"))["results"]
+    assert [one["dataset"] for one in found] == ["rsicd, easy negatives", "rsicd, hard negatives"]
+    answer = CliRunner().invoke(app, ["study", "ood", "--root", str(tmp_path / "none"), "-e", "toy"])
+    assert "found none" in str(answer.exception) or "there is no" in str(answer.exception)
+
+
+def test_reconstruction_is_the_one_difference_between_two_aligners(root, clip, tmp_path):
+    make_tiny_llama(tmp_path / "llama")
+    rows = make_rows(tmp_path / "data")
+    changes = [f"image.source={clip}", f"text.source={clip}", f"lm.source={tmp_path / 'llama'}", "heads.dim=16",
+               "train.steps=3", "train.batch=4", "train.log_every=1", "train.save_every=100"]  # fmt: skip
+    words = [word for change in changes for word in ("--recipe-set", change)]
+    command = ("reconstruction", "--root", root, "--data", rows, *words, "--samples", 20, "--no-control",
+               "--device", "cpu", "--limit", 8, "-o", tmp_path / "r.json")  # fmt: skip
+    invoke(*command)
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert [one["encoder"] for one in found["results"]] == ["with reconstruction", "without reconstruction"]
+    assert found["results"][0]["signature"] != found["results"][1]["signature"]
+    assert {report["step"] for report in found["training"].values()} == {3}
+    curves = {
+        name: (tmp_path / "r.runs" / f"{name}-reconstruction" / "run" / "curves.jsonl").read_text()
+        for name in ("with", "without")
+    }
+    assert "reconstruction" in curves["with"]
+    assert "reconstruction" not in curves["without"]
+
+
+def test_a_recipe_without_reconstruction_has_nothing_to_leave_out(clip, tmp_path):
+    recipe = load_recipe("paper", changes=[f"image.source={clip}", f"text.source={clip}"], no_reconstruction=True)
+    with pytest.raises(ConfigError, match="the recipe has no reconstruction to leave out"):
+        reconstruction.train_both(recipe, DataSource(("x.jsonl",)), tmp_path, options=TrainOptions(device="cpu"))
