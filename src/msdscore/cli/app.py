@@ -17,6 +17,7 @@ from msdscore.cli.metrics import metrics
 from msdscore.cli.progress import be_quiet
 from msdscore.cli.report import report
 from msdscore.cli.score import score
+from msdscore.cli.select import select
 from msdscore.cli.serve import serve
 from msdscore.cli.study.commands import study
 from msdscore.cli.table import table
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 # Command modules import what they need when they are called, so that help answers at once.
 app.command()(score)
+app.command()(select)
 app.command()(explain)
 app.command()(report)
 app.command()(demo)

@@ -7,6 +7,7 @@ same bits.
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -147,9 +148,10 @@ def _stack(rows: Sequence[_Ints]) -> _Ints:
 
 def _likeness(pixels: _Ints) -> _Ints:
     """How like each basic colour the pixels are, 0 to `_FULL`; the last axis turns from RGB to colours."""
-    basic = np.array(list(_COLOURS.values()), dtype=np.int64)
-    distance = ((pixels[..., None, :] - basic) ** 2).sum(axis=-1)
-    like: _Ints = np.maximum(_REACH - distance, 0) * _FULL // _REACH
+    basic = np.array(list(_COLOURS.values()), dtype=np.float64)
+    seen = pixels.astype(np.float64)  # exact: all numbers are whole and far below 2^53
+    distance = (seen**2).sum(axis=-1)[..., None] - 2 * (seen @ basic.T) + (basic**2).sum(axis=-1)
+    like: _Ints = np.maximum(_REACH - distance.astype(np.int64), 0) * _FULL // _REACH
     return like
 
 
@@ -163,6 +165,7 @@ def _cells(image: Prepared) -> _Ints:
     return features.reshape(-1, _DIM)
 
 
+@cache
 def _places() -> _Ints:
     """How far left, right, up, down and in the middle each cell is."""
     row, column = np.mgrid[0:_GRID, 0:_GRID]
@@ -172,6 +175,7 @@ def _places() -> _Ints:
     return near * _FULL // (4 * end)
 
 
+@lru_cache(maxsize=1 << 14)
 def _word(word: str) -> _Ints:
     features = np.zeros(_DIM, dtype=np.int64)
     features[0] = _FULL // 5

@@ -1,0 +1,177 @@
+"""A million rows under a fixed limit of memory: time and peak memory of `score` and `select` against rows.
+
+Shards of 10,000 rows (1,000 JPEG pictures of 64 x 64 pixels, ten captions each) are scored with the toy encoder, one
+after the other in one process that ends if it holds more than 1,000 MB; then the best 30 % are selected from them.
+
+python perf/million.py                                  a million rows: about a quarter of an hour of one core
+python perf/million.py --rows 30000                     a minute
+python perf/million.py --only select --rows 10000000    ten million rows of made-up scores
+"""
+
+import argparse
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msdscore.engine.shard import score_shard
+from PIL import Image
+
+from msdscore.io.outputs.shards import ShardFacts, write_shard
+from msdscore.scoring.spec import ScorerSpec
+from msdscore.selection.choose import Rule
+from msdscore.selection.run import select
+from msdscore.selection.scores import open_scores
+from msdscore.selection.top import Quota
+
+SHARD, CAPTIONS = 10_000, 10
+WORDS = ["red", "blue", "green", "yellow", "ball", "square", "dog", "house", "tree", "left", "right", "top", "street"]
+
+
+def write_shard_of_rows(path, number):
+    """Pictures and captions of one shard, drawn by its number."""
+    noise = np.random.RandomState(number)
+    pictures = []
+    for _ in range(SHARD // CAPTIONS):
+        buffer = io.BytesIO()
+        Image.fromarray(noise.randint(0, 255, (8, 8, 3), dtype=np.uint8)).resize((64, 64)).save(buffer, "JPEG")
+        pictures.append(buffer.getvalue())
+    words = noise.choice(WORDS, (SHARD, 6))
+    first = number * SHARD
+    table = {
+        "uid": [f"{int(a):016x}{int(b):016x}" for a, b in noise.randint(0, 2**62, (SHARD, 2))],
+        "id": [str(first + row) for row in range(SHARD)],
+        "image": pa.array([pictures[row // CAPTIONS] for row in range(SHARD)], pa.binary()),
+        "caption": [f"a {' '.join(some)} {first + row}" for row, some in enumerate(words)],
+    }
+    pq.write_table(pa.table(table), path)
+
+
+def made_up_scores(folder, rows):
+    """Score shards of a million rows each, without scoring."""
+    for number in range(-(-rows // 1_000_000)):
+        noise, count = np.random.RandomState(number), min(1_000_000, rows - number * 1_000_000)
+        uids = noise.bytes(16 * count).hex()
+        columns = {
+            "key": [f"{number:05d}{row:07d}" for row in range(count)],
+            "uid": [uids[32 * row : 32 * row + 32] for row in range(count)],
+            "similarity": noise.randn(count),
+            "msd": noise.randn(count),
+        }
+        facts = ShardFacts(source=f"{number}.tar", fingerprint="", rows=count, failed=0, warned=0, signature="made up")
+        write_shard(pa.table(columns), str(folder / f"{number:05d}.parquet"), facts)
+
+
+def limited(megabytes):
+    """From here on the process ends as soon as it holds more memory than the limit.
+
+    The system's own limits count what is reserved too, and the allocators of Arrow and torch reserve gigabytes.
+    """
+
+    def watch():
+        while peak() <= megabytes:
+            time.sleep(0.05)
+        print(f"more than {megabytes} MB of memory", file=sys.stderr, flush=True)
+        os._exit(9)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def do_score(folder, rows, megabytes):
+    """Score all shards; one line of JSON after each."""
+    limited(megabytes)
+    pipeline = ScorerSpec(encoder="toy").build()
+    seconds = 0.0
+    for number in range(rows // SHARD):
+        source = folder / f"{number:05d}.parquet"
+        write_shard_of_rows(source, number)
+        start = time.process_time()
+        result = score_shard(pipeline, source, folder / "scores" / source.name)
+        seconds += time.process_time() - start
+        assert (result.rows, result.failed) == (SHARD, 0)
+        source.unlink()
+        print(json.dumps([(number + 1) * SHARD, seconds, peak()]), flush=True)
+
+
+def do_select(folder, rows, megabytes):
+    """Select from the scores of so many rows."""
+    limited(megabytes)
+    files, left = [], rows
+    for file in open_scores([str(folder / "scores")]):
+        if left > 0:
+            files.append(file)
+            left -= file.rows
+    start = time.process_time()
+    found = select(files, Rule(keep=Quota.parse("0.3")), folder / "keep.npy", overwrite=True)
+    assert found.kept == Quota.parse("0.3").of(found.valid)
+    print(json.dumps([found.rows, time.process_time() - start, peak()]), flush=True)
+
+
+def child(what, folder, rows, megabytes):
+    """The lines of a process of its own."""
+    command = [sys.executable, __file__, "--child", what, str(folder), "--rows", str(rows), "--memory", str(megabytes)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            yield json.loads(line)
+    if process.returncode:
+        raise SystemExit(f"{what} failed with exit code {process.returncode}")
+
+
+def straight(points):
+    """Slope, and the largest distance of a point from the line through all, in shares of the last one."""
+    rows, values = np.array(points).T
+    line = np.polyfit(rows, values, 1)
+    return line[0], np.abs(np.polyval(line, rows) - values).max() / values[-1]
+
+
+def show(what, points):
+    print(f"\n{what}\n{'rows':>12} {'seconds':>10} {'us per row':>11} {'peak MB':>9}")
+    for rows, seconds, memory in points:
+        print(f"{rows:>12,} {seconds:>10.1f} {1e6 * seconds / rows:>11.1f} {memory:>9.0f}")
+    if len(points) > 2:
+        slope, off = straight([(rows, seconds) for rows, seconds, _ in points])
+        grown = (points[-1][2] - points[0][2]) / (points[-1][0] - points[0][0]) * 1e6
+        print(f"time: {1e6 * slope:.1f} us per row, off a straight line by {100 * off:.1f} % of the whole at most")
+        print(f"memory: {grown:+.1f} MB per million rows after the first {points[0][0]:,}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--memory", type=int, default=1000, help="limit on the memory of a process, MB")
+    parser.add_argument("--only", choices=["score", "select"])
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.child:
+        work = {"score": do_score, "select": do_select}[asked.child[0]]
+        work(Path(asked.child[1]), asked.rows, asked.memory)
+        return
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "scores").mkdir()
+        steps = sorted({max(SHARD, int(asked.rows * share) // SHARD * SHARD) for share in (0.1, 0.2, 0.4, 0.6, 0.8, 1)})
+        if asked.only == "select":
+            made_up_scores(folder / "scores", asked.rows)
+        else:
+            scored = list(child("score", folder, asked.rows, asked.memory))
+            show(f"score, {asked.memory} MB allowed", [point for point in scored if point[0] in steps])
+        if asked.only != "score":
+            chosen = [next(iter(child("select", folder, rows, asked.memory))) for rows in steps]
+            show(f"select, {asked.memory} MB allowed", chosen)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""`msdscore select`: the rows of scored files that are worth keeping, in the form that curation tools take."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from msdscore.cli import options
+from msdscore.cli.stopping import stoppable
+
+if TYPE_CHECKING:
+    from msdscore.selection.run import Selected
+
+Bound = list[str]
+
+
+def select(
+    scores: Annotated[list[str], typer.Argument(help="Score shards, folders of them, or outputs of `msdscore score`.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="keep.npy: DataComp's sorted uids; keys.txt; kept.parquet; or a folder of new tars."
+        ),
+    ],
+    keep: Annotated[
+        str | None, typer.Option("--keep", help="Share (0.3, 30%) or number (1000) of rows: the best ones.")
+    ] = None,
+    by: Annotated[str, typer.Option("--by", help="Number that says which rows are best.")] = "msd",
+    minimum: Annotated[Bound, typer.Option("--min", help="Least value, e.g. match=0.7. Repeatable.")] = [],  # noqa: B006
+    maximum: Annotated[Bound, typer.Option("--max", help="Largest value, e.g. support=2. Repeatable.")] = [],  # noqa: B006
+    per: Annotated[str | None, typer.Option("--per", help="Column: --keep is taken of every group apart.")] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Page (.html): histograms, rows at the cut, agreement with cosine.")
+    ] = None,
+    show: Annotated[int, typer.Option(min=1, help="Rows of each kind on the page.")] = 8,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+) -> None:
+    """Keep the best rows of scored files; only the scores are read.
+
+    Bounds (--min, --max) come first; --keep takes the best of what is within them, exactly, over any number of
+    files. Rows that could not be scored are dropped. Of equal rows the first ones are kept.
+    """
+    from msdscore.cli.progress import bar
+    from msdscore.io.outputs.targets import check_target, put
+    from msdscore.selection.choose import Rule
+    from msdscore.selection.run import select as run
+    from msdscore.selection.scores import open_scores
+    from msdscore.selection.top import Quota
+
+    rule = Rule(
+        by=by,
+        keep=None if keep is None else Quota.parse(keep),
+        minima=_bounds(minimum),
+        maxima=_bounds(maximum),
+        per=per,
+    )
+    if report is not None:
+        check_target(report, (".html", ".htm"), inputs=scores)
+    files = open_scores(scores)
+    with stoppable("stopped; finished tars are kept, and nothing else is written"), bar("selecting") as bar_of:
+        found = run(files, rule, output, overwrite=overwrite, show=show if report else 0, progress=bar_of)
+    if report is not None and found.survey is not None:
+        from msdscore.report.selection import page
+
+        put(report, page(found, rule, title=output.name).encode(), overwrite=True)
+    show_selected(found, rule_text=_spelled(by, keep, minimum, maximum, per), as_json=json)
+
+
+def show_selected(found: "Selected", *, rule_text: str, as_json: bool) -> None:
+    """What was kept, on standard output."""
+    import json
+
+    if as_json:
+        typer.echo(json.dumps({"rule": rule_text, **plain(found)}, ensure_ascii=False))
+        return
+    share = 100 * found.kept / found.rows if found.rows else 0.0
+    typer.echo(f"{found.kept:,} of {found.rows:,} rows ({share:.1f} %) -> {found.output}")
+    lines = [f"{rule_text}; {found.valid:,} rows have a number and are within the bounds"]
+    lines += [] if found.threshold is None else [f"the last row kept has {found.threshold:.6g}"]
+    lines += [f"{found.duplicates:,} uids came twice and were written once"] if found.duplicates else []
+    agreement = None if found.survey is None else found.survey.agreement
+    if agreement is not None:
+        lines.append(
+            f"cosine keeps {100 * agreement.share:.1f} % of them too (chance: {100 * agreement.expected:.1f} %)"
+        )
+    for line in [*lines, found.signature]:
+        typer.echo(line)
+
+
+def plain(found: "Selected") -> dict[str, Any]:
+    """The selection without its page, for machines."""
+    from dataclasses import asdict, fields
+
+    told = {one.name: getattr(found, one.name) for one in fields(found) if one.name != "survey"}
+    agreement = None if found.survey is None else found.survey.agreement
+    return told | ({} if agreement is None else {"cosine": asdict(agreement)})
+
+
+def _bounds(texts: list[str]) -> tuple[tuple[str, float], ...]:
+    from msdscore.errors import ConfigError
+
+    found = []
+    for text in texts:
+        name, value = options.setting(text)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"a bound looks like match=0.7, got {text!r}")
+        found.append((name, float(value)))
+    return tuple(found)
+
+
+def _spelled(by: str, keep: str | None, minima: list[str], maxima: list[str], per: str | None) -> str:
+    """The rule in words, as the options gave it."""
+    parts = [f"{text.replace('=', ' at least ')}" for text in minima]
+    parts += [f"{text.replace('=', ' at most ')}" for text in maxima]
+    parts += [] if keep is None else [f"best {keep} by {by}"]
+    return ", ".join(parts) + (f" of every {per}" if per else "")

@@ -1,0 +1,104 @@
+"""The page of a selection: what was kept, how its numbers are spread, rows on both sides of the cut, and cosine."""
+
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from msdscore.errors import MSDScoreError
+from msdscore.explain.colours import css
+from msdscore.explain.overlay import thumbnail
+from msdscore.explain.snippet import data_uri
+from msdscore.explain.templates import asset, render
+from msdscore.io import stores
+from msdscore.io.images import open_image
+from msdscore.io.tar import TarImage, read_samples
+from msdscore.selection.choose import LOWER_IS_BETTER, Rule
+from msdscore.selection.run import Selected
+from msdscore.selection.survey import BINS, Example, Histogram
+
+_THUMB_PIXELS = 200
+_WIDTH, _HEIGHT = 360, 110
+WHAT = {
+    "last kept": "Last kept",
+    "first dropped": "First dropped",
+    "kept here, dropped by cosine": "Kept here, dropped by cosine",
+    "dropped here, kept by cosine": "Dropped here, kept by cosine",
+}
+
+
+def page(found: Selected, rule: Rule, *, title: str) -> str:
+    """The whole document, self-contained; pictures come from the tars that were scored, where they can be read."""
+    assert found.survey is not None, "the selection was made with a survey"
+    survey = found.survey
+    pictures = _pictures([one for some in survey.examples.values() for one in some])
+    values = {
+        "title": f"Selection: {title}",
+        "style": asset("msdscore.report", "selection.css") + Markup(f":root {{ --kept: {css('support', 1.0)}; }}"),
+        "script": "",
+        "found": found,
+        "share": 100 * found.kept / found.rows if found.rows else 0.0,
+        "rule": rule,
+        "plots": [(one, _plot(one, found, rule), one.name in LOWER_IS_BETTER) for one in survey.histograms],
+        "agreement": survey.agreement,
+        "galleries": [
+            (WHAT[what], [_card(one, rule, pictures) for one in some]) for what, some in survey.examples.items() if some
+        ],
+    }
+    return str(render("selection.html", values)) + "\n"
+
+
+def _plot(histogram: Histogram, found: Selected, rule: Rule) -> Markup:
+    """Bars of kept rows upon bars of dropped ones, with a line at the threshold."""
+    most = max(int((histogram.kept + histogram.dropped).max()), 1)
+    wide = _WIDTH / BINS
+    bars = []
+    for place, (kept, dropped) in enumerate(zip(histogram.kept.tolist(), histogram.dropped.tolist(), strict=True)):
+        for count, below, kind in ((kept, 0, "kept"), (dropped, kept, "dropped")):
+            high = _HEIGHT * count / most
+            top = _HEIGHT - _HEIGHT * below / most - high
+            bars.append(
+                f'<rect class="{kind}" x="{place * wide:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{high:.1f}"/>'
+            )
+    if histogram.name == rule.by and found.threshold is not None:
+        at = _WIDTH * (found.threshold - histogram.low) / (histogram.high - histogram.low)
+        bars.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{_HEIGHT}"/>')
+    # Numbers of our own alone.
+    return Markup(f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(bars)}</svg>')
+
+
+def _card(one: Example, rule: Rule, pictures: dict[int, str]) -> dict[str, Any]:
+    names = dict.fromkeys([rule.by, "similarity", "match"])
+    numbers = {name: one.numbers[name] for name in names if np.isfinite(one.numbers.get(name, np.nan))}
+    return {
+        "key": one.key,
+        "caption": one.caption,
+        "numbers": numbers,
+        "worst": ", ".join(one.worst_words),
+        "picture": pictures.get(one.row),
+    }
+
+
+def _pictures(examples: list[Example]) -> dict[int, str]:
+    """Small pictures of rows by their number; a tar that cannot be read gives none."""
+    found: dict[int, str] = {}
+    for name in dict.fromkeys(one.file.name for one in examples):
+        own = [one for one in examples if one.file.name == name]
+        facts = own[0].file.facts
+        if facts is None or not facts.source.lower().endswith(".tar"):
+            continue
+        try:
+            with stores.fetched(facts.source) as path:
+                wanted = {one.key for one in own}
+                tarred = {one.key: one.picture for one in read_samples(path, ()) if one.key in wanted}
+                found |= {one.row: uri for one in own if (uri := _thumb(tarred.get(one.key))) is not None}
+        except (MSDScoreError, OSError):
+            continue
+    return found
+
+
+def _thumb(picture: TarImage | None) -> str | None:
+    try:
+        return None if picture is None else data_uri(thumbnail(open_image(picture.read()), _THUMB_PIXELS))
+    except MSDScoreError:
+        return None

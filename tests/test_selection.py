@@ -1,0 +1,315 @@
+"""`msdscore select`: exactly the best rows of any number of files, in the forms that curation tools take."""
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from msdscore.errors import ConfigError
+from msdscore.io.outputs.shards import ShardFacts, write_shard
+from msdscore.selection import groups, outputs, scores, top
+from msdscore.selection.top import Quota, find_cut, ranks_of, value_of
+from test_cli import msdscore
+
+ROWS = 50  # of a shard
+VALUES = st.lists(
+    st.sampled_from([0.0, -0.0, 1.5, -2.0, 1e-300, float("inf"), -7.25, 3.0]) | st.floats(allow_nan=False)
+)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Every limit of memory so low that all is read in parts and sorted on disk."""
+    monkeypatch.setattr(scores, "BATCH_ROWS", 7)
+    monkeypatch.setattr(top, "_GATHERED", 3)
+    monkeypatch.setattr(groups, "_PART_ROWS", 16)
+    monkeypatch.setattr(outputs, "_PART_UIDS", 8)
+
+
+def numbers(count, seed):
+    """Scores with ties, failed rows and three groups."""
+    noise = np.random.RandomState(seed)
+    msd = np.round(noise.randn(count), 1)
+    failed = noise.rand(count) < 0.1
+    return {
+        "key": [f"{seed:05d}{number:04d}" for number in range(count)],
+        "uid": ["".join(noise.choice(list("0123456789abcdef"), 32)) for _ in range(count)],
+        "caption": [f"a <b>ball</b> {number}" for number in range(count)],
+        "similarity": pa.array(np.round(msd + noise.randn(count), 2), mask=failed),
+        "support": pa.array(np.round(noise.rand(count), 1), mask=failed),
+        "match": pa.array(noise.rand(count), mask=failed),
+        "msd": pa.array(msd, mask=failed),
+        "worst_words": [["ball"]] * count,
+        "status": np.where(failed, "failed", "scored"),
+        "language": noise.choice(["en", "de", "fr"], count),
+    }
+
+
+def shard(folder, number, *, signature="msd|enc:toy@1", source=None):
+    table = pa.table(numbers(ROWS, number))
+    facts = ShardFacts(
+        source=str(source or f"{number:05d}.tar"), fingerprint="x", rows=ROWS, failed=0, warned=0, signature=signature
+    )
+    write_shard(table, str(folder / f"{number:05d}.parquet"), facts)
+    return table
+
+
+@pytest.fixture
+def shards(tmp_path):
+    folder = tmp_path / "scores"
+    folder.mkdir()
+    tables = [shard(folder, number) for number in range(3)]
+    pq.write_table(pa.table({"other": [1]}), folder / "notes.parquet")
+    return folder, pa.concat_tables(tables).combine_chunks()
+
+
+def best(table, column, count, *, among=None, sign=-1):
+    """Numbers of the best rows, by sorting all: equal ones in their order."""
+    values = table.column(column).to_numpy()
+    rows = [row for row in range(len(values)) if not np.isnan(values[row]) and (among is None or row in among)]
+    return sorted(sorted(rows, key=lambda row: (sign * values[row], row))[:count])
+
+
+def keys_of(path):
+    return path.read_text().splitlines()
+
+
+@settings(max_examples=60, deadline=None)
+@given(VALUES, st.sampled_from(["0.3", "1", "50%", "7", "1.0"]), st.booleans(), st.integers(1, 5))
+def test_the_cut_is_that_of_sorting_all(values, keep, lower, size):
+    array = np.array(values, dtype=np.float64)
+    ranks = ranks_of(array, lower_is_better=lower)
+    parts = [ranks[start : start + size] for start in range(0, len(ranks), size)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(top, "_GATHERED", 0)  # to the last of the 64 bits
+        cut = find_cut(lambda: iter(parts), Quota.parse(keep))
+    keeper = cut.keeper()
+    kept = np.concatenate([np.zeros(0, dtype=bool), *(keeper(part, np.ones(len(part), dtype=bool)) for part in parts)])
+    order = sorted(range(len(array)), key=lambda row: (array[row] if lower else -array[row], row))
+    assert np.flatnonzero(kept).tolist() == sorted(order[: Quota.parse(keep).of(len(array))])
+    assert find_cut(lambda: iter(parts), Quota.parse(keep)) == cut
+    if 0 < cut.kept < cut.total:
+        assert value_of(cut.rank, lower_is_better=lower) == array[order[cut.kept - 1]]
+
+
+@pytest.mark.parametrize("text", ["0", "1.5", "-0.1", "many", "", "120%", "nan", "1/0"])
+def test_a_quota_must_be_one(text):
+    with pytest.raises(ConfigError, match="expected a share such as 0.3 or 30%, or a number of rows"):
+        Quota.parse(text)
+
+
+def test_a_share_of_decimals_is_exact():
+    assert [Quota.parse("0.3").of(rows) for rows in (10, 5, 1, 12_800_000_000)] == [3, 2, 0, 3_840_000_000]
+    assert Quota.parse("0.35").of(10) == 4  # 3.5 is rounded up
+
+
+def test_datacomp_gets_sorted_pairs_of_its_uids(shards, tmp_path, tiny):
+    folder, table = shards
+    answer = msdscore("select", folder, "-o", tmp_path / "keep.npy", "--keep", "0.3", "--json")
+    assert answer.returncode == 0, answer.stderr
+    told = json.loads(answer.stdout)
+    scored = table.num_rows - table.column("msd").null_count
+    assert (told["files"], told["rows"], told["valid"], told["kept"]) == (3, 150, scored, round(0.3 * scored))
+    chosen = best(table, "msd", told["kept"])
+    assert told["threshold"] == min(table.column("msd")[row].as_py() for row in chosen)
+    uids = [table.column("uid")[row].as_py() for row in chosen]
+    # How DataComp's own baselines write a subset.
+    expected = np.array([(int(uid[:16], 16), int(uid[16:32], 16)) for uid in uids], np.dtype("u8,u8"))
+    expected.sort()
+    found = np.load(tmp_path / "keep.npy")
+    assert found.dtype == expected.dtype
+    assert found.tolist() == expected.tolist()
+
+
+def test_bounds_come_first_and_the_best_of_the_rest_are_kept_in_order(shards, tmp_path, tiny):
+    folder, table = shards
+    answer = msdscore(
+        "select", folder, "-o", tmp_path / "keys.txt", "--min", "match=0.4", "--max", "support=0.8", "--keep", "12", "--by", "support"
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    assert "12 of 150 rows (8.0 %)" in answer.stdout
+    match, support = (np.nan_to_num(table.column(name).to_numpy(), nan=np.nan) for name in ("match", "support"))
+    among = set(np.flatnonzero((match >= 0.4) & (support <= 0.8)).tolist())
+    expected = best(table, "support", 12, among=among, sign=1)  # lower is better
+    assert keys_of(tmp_path / "keys.txt") == [table.column("key")[row].as_py() for row in expected]
+    alone = msdscore("select", folder, "-o", tmp_path / "all.txt", "--min", "match=0.4", "--max", "support=0.8")
+    assert alone.returncode == 0, alone.stderr
+    assert len(keys_of(tmp_path / "all.txt")) == len(among)
+
+
+@pytest.mark.parametrize("keep", ["0.3", "2"])
+def test_every_group_gives_its_own_best(shards, tmp_path, tiny, keep):
+    folder, table = shards
+    answer = msdscore("select", folder, "-o", tmp_path / "kept.parquet", "--keep", keep, "--per", "language")
+    assert answer.returncode == 0, answer.stderr
+    languages = table.column("language").to_pylist()
+    expected = []
+    for language in ("en", "de", "fr"):
+        among = {row for row, own in enumerate(languages) if own == language and table.column("msd")[row].is_valid}
+        expected += best(table, "msd", Quota.parse(keep).of(len(among)), among=among)
+    found = pq.read_table(tmp_path / "kept.parquet")
+    assert found.equals(table.take(sorted(expected)).replace_schema_metadata())
+    assert found.schema.metadata[b"msdscore"] == b"msd|enc:toy@1"
+
+
+def test_the_files_may_come_in_any_pieces(shards, tmp_path, monkeypatch):
+    folder, _ = shards
+    names = sorted(folder.glob("0*.parquet"))
+    for number, rows in enumerate((1 << 16, 7)):
+        monkeypatch.setattr(scores, "BATCH_ROWS", rows)
+        msdscore("select", *names, "-o", tmp_path / f"{number}.txt", "--keep", "40%")
+    assert (tmp_path / "0.txt").read_bytes() == (tmp_path / "1.txt").read_bytes()
+
+
+def test_outputs_of_score_are_read_as_they_are(shards, tmp_path):
+    _, table = shards
+    plain = table.drop_columns(["key", "uid"]).append_column("id", table.column("key"))
+    pq.write_table(plain, tmp_path / "scores.parquet")
+    lines = [json.dumps(row) for row in plain.drop_columns(["worst_words"]).to_pylist()]
+    (tmp_path / "scores.jsonl").write_text("\n".join(lines))
+    for name in ("scores.parquet", "scores.jsonl"):
+        answer = msdscore("select", tmp_path / name, "-o", tmp_path / f"{name}.txt", "--keep", "20")
+        assert answer.returncode == 0, answer.stderr
+        expected = [table.column("key")[row].as_py() for row in best(table, "msd", 20)]
+        assert keys_of(tmp_path / f"{name}.txt") == expected
+
+
+def test_equal_uids_are_written_once(shards, tmp_path):
+    folder, _ = shards
+    first = folder / "00000.parquet"
+    answer = msdscore("select", first, first, "-o", tmp_path / "keep.npy", "--keep", "1.0")
+    assert "uids came twice and were written once" in answer.stdout
+    assert len(np.load(tmp_path / "keep.npy")) * 2 == int(answer.stdout.split()[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", "keep.npy"], "nothing says what to keep; give --keep 0.3"),
+        (["-o", "keep.csv", "--keep", "0.3"], "unknown kind of output; expected a name ending in .npy, .txt, .parquet"),
+        (["-o", "keep.npy", "--keep", "0.3", "--by", "mds"], "unknown column of .* 'mds'. Did you mean 'msd'"),
+        (["-o", "keep.npy", "--min", "match"], "a setting looks like name=value, got 'match'"),
+        (["-o", "keep.npy", "--min", "match=high"], "a bound looks like match=0.7, got 'match=high'"),
+        (["-o", "keep.npy", "--min", "match=0.1", "--per", "language"], "--per language needs --keep"),
+        (["-o", "keep.npy", "--keep", "0.3", "--by", "caption"], "column caption holds no numbers"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(shards, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    answer = msdscore("select", "scores", *arguments)
+    assert answer.returncode == 2
+    assert answer.stderr.count("\n") == 1
+    import re
+
+    assert re.search(message, answer.stderr), answer.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scores"]
+
+
+def test_other_signatures_other_files_and_bad_uids_are_refused(shards, tmp_path):
+    folder, table = shards
+    shard(folder, 7, signature="msd|enc:mini@2")
+    answer = msdscore("select", folder, "-o", tmp_path / "keep.npy", "--keep", "0.3")
+    assert "expected scores of one signature, got 2: msd|enc:toy@1; msd|enc:mini@2" in answer.stderr
+    (folder / "00007.parquet").unlink()
+    (tmp_path / "keep.txt").write_text("mine")
+    answer = msdscore("select", folder, "-o", tmp_path / "keep.txt", "--keep", "0.3")
+    assert (answer.returncode, "exists; choose another -o" in answer.stderr) == (2, True)
+    assert msdscore("select", folder, "-o", tmp_path / "keep.txt", "--keep", "0.3", "--overwrite").returncode == 0
+    bad = table.set_column(table.schema.get_field_index("uid"), "uid", pa.array(["12"] * table.num_rows))
+    pq.write_table(bad, tmp_path / "bad.parquet")
+    answer = msdscore("select", tmp_path / "bad.parquet", "-o", tmp_path / "bad.npy", "--keep", "0.3")
+    assert "expected uids of 32 hexadecimal digits, got '12'; write a list of keys" in answer.stderr
+    assert not (tmp_path / "bad.npy").exists()
+
+
+def write_tar(path, keys):
+    path.parent.mkdir(exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for number, key in enumerate(keys):
+            picture = io.BytesIO()
+            Image.new("RGB", (20, 20), (number * 4, 90, 90)).save(picture, "PNG")
+            for ending, content in (("png", picture.getvalue()), ("txt", b"a ball"), ("json", b"{}")):
+                member = tarfile.TarInfo(f"{key}.{ending}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+
+@pytest.fixture
+def tars(tmp_path):
+    tables = []
+    for number in range(2):
+        (tmp_path / "scores").mkdir(exist_ok=True)
+        tables.append(shard(tmp_path / "scores", number, source=tmp_path / "tars" / f"{number:05d}.tar"))
+        write_tar(tmp_path / "tars" / f"{number:05d}.tar", tables[-1].column("key").to_pylist())
+    return tmp_path, pa.concat_tables(tables)
+
+
+def members(path):
+    with tarfile.open(path) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar}
+
+
+def test_new_tars_hold_the_kept_samples_whole_and_finished_ones_stay(tars):
+    root, table = tars
+    command = ("select", root / "scores", "-o", root / "kept", "--keep", "0.3")
+    answer = msdscore(*command)
+    assert answer.returncode == 0, answer.stderr
+    chosen = {
+        table.column("key")[row].as_py()
+        for row in best(table, "msd", round(0.3 * (100 - table.column("msd").null_count)))
+    }
+    found = {}
+    for number in range(2):
+        made, given_files = (members(root / folder / f"{number:05d}.tar") for folder in ("kept", "tars"))
+        assert made == {name: data for name, data in given_files.items() if name.partition(".")[0] in chosen}
+        found |= made
+    assert len(found) == 3 * len(chosen)
+    before = (root / "kept/00000.tar").stat().st_mtime_ns
+    (root / "kept/00001.tar").unlink()  # as if stopped between the two
+    assert msdscore(*command).returncode == 0
+    assert (root / "kept/00000.tar").stat().st_mtime_ns == before
+    assert (root / "kept/00001.tar").exists()
+    other = msdscore(*command[:-1], "0.5")
+    assert (other.returncode, "holds another selection" in other.stderr) == (2, True)
+    assert msdscore(*command[:-1], "0.5", "--overwrite").returncode == 0
+    assert len(members(root / "kept/00000.tar")) > len(members(root / "tars/00000.tar")) * 0.3
+
+
+def test_the_page_shows_the_cut_and_the_agreement_with_cosine(tars, tiny):
+    root, table = tars
+    command = (
+        "select",
+        root / "scores",
+        "-o",
+        root / "keys.txt",
+        "--keep",
+        "20",
+        "--report",
+        root / "page.html",
+        "--json",
+    )
+    answer = msdscore(*command)
+    assert answer.returncode == 0, answer.stderr
+    told = json.loads(answer.stdout)["cosine"]
+    shared = set(best(table, "msd", 20)) & set(best(table, "similarity", 20))
+    assert (told["kept"], told["shared"], told["expected"]) == (20, len(shared), 0.2)
+    assert 0.3 < told["correlation"] < 1
+    page = (root / "page.html").read_text()
+    for heading in ("Last kept", "First dropped", "Kept here, dropped by cosine", "Dropped here, kept by cosine"):
+        assert f"<h2>{heading}</h2>" in page
+    assert "a &lt;b&gt;ball&lt;/b&gt;" in page
+    assert "<b>ball" not in page
+    assert page.count("data:image") == 32
+    assert "least supported: ball" in page
+    last = table.column("key")[
+        min(best(table, "msd", 20), key=lambda row: (table.column("msd")[row].as_py(), row))
+    ].as_py()
+    assert last in page
+    assert "http" not in page.replace("http-equiv", "")
