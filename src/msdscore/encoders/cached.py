@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 import torch
@@ -102,7 +103,7 @@ class CachedEncoder:
         self._memories = {kind: _Memory(memory // 2) for kind in (_PICTURE, _TEXT)}
         self._half = disk is not None and disk.half
         self._disk = None if disk is None else VectorFiles(Path(disk.folder), self.signature, limit=disk.limit)
-        self._use = CacheUse()
+        self._use, self._counting = CacheUse(), Lock()
 
     @property
     def name(self) -> str:
@@ -165,13 +166,13 @@ class CachedEncoder:
             return self._encoder.encode_images([one.made() if isinstance(one, FilePicture) else one for one in missing])
 
         found, made = self._recall(images, [prepared_key(image) for image in images], encode)
-        self._use += CacheUse(pictures=len(images), pictures_made=made)
+        self._count(CacheUse(pictures=len(images), pictures_made=made))
         return found
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Tokens and pooled vectors."""
         found, made = self._recall(texts, [_text_key(text) for text in texts], self._encoder.encode_texts)
-        self._use += CacheUse(texts=len(texts), texts_made=made)
+        self._count(CacheUse(texts=len(texts), texts_made=made))
         return found
 
     def _recall(
@@ -190,6 +191,10 @@ class CachedEncoder:
             known |= fresh
         joined = join([known[key] for key in keys])
         return _restored(joined) if self._half else joined, len(missing)
+
+    def _count(self, use: CacheUse) -> None:
+        with self._counting:
+            self._use += use
 
     def _find(self, key: str) -> Embeddings | None:
         found = self._memories[key[0]].find(key)
@@ -229,27 +234,29 @@ def _text_key(text: str) -> str:
 
 
 class _Memory:
-    """The vectors that were used last, up to a number of bytes."""
+    """The vectors that were used last, up to a number of bytes; several threads may ask at once."""
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._bytes = limit, 0
+        self._limit, self._bytes, self._lock = limit, 0, Lock()
         self._known: OrderedDict[str, Embeddings] = OrderedDict()
 
     def has(self, key: str) -> bool:
         return key in self._known
 
     def find(self, key: str) -> Embeddings | None:
-        if key in self._known:
-            self._known.move_to_end(key)
-        return self._known.get(key)
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+            return self._known.get(key)
 
     def keep(self, key: str, found: Embeddings) -> None:
-        if key in self._known:
-            return
-        self._known[key] = found
-        self._bytes += _size(found)
-        while self._bytes > self._limit:
-            self._bytes -= _size(self._known.popitem(last=False)[1])
+        with self._lock:
+            if key in self._known:
+                return
+            self._known[key] = found
+            self._bytes += _size(found)
+            while self._bytes > self._limit:
+                self._bytes -= _size(self._known.popitem(last=False)[1])
 
 
 def _size(one: Embeddings) -> int:
