@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from msdscore.engine.shard import score_shard
 from PIL import Image
 
+from msdscore.engine.shard import score_shard
 from msdscore.io.outputs.shards import ShardFacts, write_shard
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.selection.choose import Rule
