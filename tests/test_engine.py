@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from msdscore import MSDConfig, Scorer, load_encoder
+from msdscore.engine import local
 from msdscore.engine.local import RunOptions, score_rows
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.inputs.formats import open_records
@@ -241,6 +242,43 @@ def test_kill_nine_loses_at_most_one_chunk(tmp_path):
     clean = tmp_path / "clean.jsonl"
     run(Scorer("toy"), path, clean, chunk_rows=5)
     assert output.read_bytes() == clean.read_bytes()
+
+
+def test_pictures_that_vanish_during_a_run_are_scored_when_they_are_back(tmp_path, monkeypatch):
+    path, _ = make_input(tmp_path)
+    output, clean = tmp_path / "out.jsonl", tmp_path / "clean.jsonl"
+    run(Scorer("toy"), path, clean, chunk_rows=8)
+    away = tmp_path / "away"
+    away.mkdir()
+
+    def lose(request_of):
+        def lost(*arguments):
+            for picture in tmp_path.glob("*.png"):
+                picture.rename(away / picture.name)
+            return request_of(*arguments)
+
+        return lost
+
+    with monkeypatch.context() as network:
+        network.setattr("msdscore.engine.local.request", lose(local.request))
+        assert run(Scorer("toy"), path, output, chunk_rows=8).failed == 40
+    for picture in away.iterdir():
+        picture.rename(tmp_path / picture.name)
+    assert run(Scorer("toy"), path, output, chunk_rows=8).failed == 0
+    assert output.read_bytes() == clean.read_bytes()
+    assert run(Scorer("toy"), path, output, chunk_rows=8).scored == 0
+
+
+def test_parts_that_a_crash_after_the_output_left_behind_are_removed(tmp_path, monkeypatch):
+    path, _ = make_input(tmp_path)
+    output = tmp_path / "out.jsonl"
+    with monkeypatch.context() as crash:
+        crash.setattr("msdscore.io.outputs.run.remove_owned", lambda folder, lock: lock.release())
+        run(Scorer("toy"), path, output, chunk_rows=8)
+    parts = tmp_path / "out.jsonl.parts"
+    assert list(parts.glob("part-*.parquet"))
+    assert run(Scorer("toy"), path, output, chunk_rows=8).scored == 0
+    assert not parts.exists()
 
 
 def read_rows(output):

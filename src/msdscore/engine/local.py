@@ -15,13 +15,14 @@ from msdscore.io.images import ImageLimits
 from msdscore.io.inputs.rows import RowSource
 from msdscore.io.outputs.files import check_output
 from msdscore.io.outputs.manifest import compare
-from msdscore.io.outputs.run import Run, Summary, discard, open_run, run_notes
+from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.scoring.stream import Request, by_picture, request, score_requests
 from msdscore.version import __version__
 
+_NEVER = "lost"  # key of a part that no later run takes over
 CHUNK_ROWS = 256  # rows that a crash can cost at most; large enough to fill a batch of any encoder
 
 Progress = Callable[[int, int], None]
@@ -90,12 +91,14 @@ def score_rows(
     current = earlier is not None and earlier.is_up_to_date([chunk.key for chunk in _chunks(source, how)])
     spec = scorer if isinstance(scorer, ScorerSpec) else None
     if earlier and current and spec and earlier.is_of(spec, _work_of(source, how, spec.limits)):
+        drop_parts(output)
         return _report(earlier.notes, naming)
     pipeline = scorer.build() if isinstance(scorer, ScorerSpec) else scorer
     manifest = _manifest(pipeline, source, how)
     if earlier is not None:
         compare(output, earlier.notes["manifest"], manifest)
         if current:
+            drop_parts(output)
             return _report(earlier.notes, naming)
     with open_run(output, manifest, again=earlier is not None) as run:
         if how.retry:
@@ -234,4 +237,8 @@ class _Work:
         return known is not None
 
     def _write(self, chunk: Chunk, numbers: list[Numbers | RowError]) -> None:
-        self._run.write(chunk.number, part_table(chunk, numbers), key=chunk.key)
+        # Pictures that were lost between planning and reading failed for a reason that the key does not know.
+        if any(isinstance(one, RowError) for one in numbers) and chunk.has_changed():
+            self.keys[chunk.number] = _NEVER
+        key = self.keys[chunk.number] if self.keys else chunk.key
+        self._run.write(chunk.number, part_table(chunk, numbers), key=key)

@@ -27,6 +27,11 @@ class Chunk:
     images: tuple[Path | bytes | TarImage, ...]
     owner: tuple[int, ...]
     key: str
+    stamps: tuple[str, ...] = ()  # of the picture files when the chunk was planned
+
+    def has_changed(self) -> bool:
+        """Whether a picture file is not in the state that the key stands for."""
+        return self.stamps != _stamps(self.images)
 
 
 def plan(
@@ -87,13 +92,19 @@ def _set_name(row: Row) -> str:
 def _chunk(number: int, sets: list[list[Row]]) -> Chunk:
     good = [[row for row in one if row.error is None] for one in sets]
     filled = [one for one in good if one]
+    images = tuple(one[0].image for one in filled if one[0].image is not None)
     return Chunk(
         number,
         rows=tuple(row for one in filled for row in one),
-        images=tuple(one[0].image for one in filled if one[0].image is not None),
+        images=images,
         owner=tuple(place for place, one in enumerate(filled) for _ in one),
         key=_key(sets),
+        stamps=_stamps(images),
     )
+
+
+def _stamps(images: Iterable[object]) -> tuple[str, ...]:
+    return tuple(file_stamp(image) for image in images if isinstance(image, Path))
 
 
 def _key(sets: list[list[Row]]) -> str:

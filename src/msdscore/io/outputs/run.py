@@ -181,8 +181,7 @@ def finished(output: str | Path, manifest: Mapping[str, Any]) -> Summary | None:
     compare(path, record.get("manifest"), manifest)
     if record.get("bytes") != path.stat().st_size:
         raise RunError(f"{path}: was changed after the run that wrote it; {REMEDY}")
-    with suppress(RunError):  # a crash in the last moment leaves the parts; another process may be removing them
-        _remove_parts(path)
+    drop_parts(path)
     return Summary(record["rows"], record["failed"], tuple(record.get("reasons", ())))
 
 
@@ -202,6 +201,12 @@ def discard(output: str | Path) -> None:
     # The sidecar goes last: should we die between, it alone stands for nothing.
     path.unlink(missing_ok=True)
     _sidecar(path).unlink(missing_ok=True)
+
+
+def drop_parts(output: Path) -> None:
+    """Remove the parts of a run that is finished: a crash in its last moment leaves them behind."""
+    with suppress(RunError):  # another process may be at them
+        _remove_parts(output)
 
 
 def _remove_parts(output: Path) -> None:
