@@ -33,7 +33,7 @@ BENCHMARKS = (
         counting="share of pairs whose right caption scores strictly higher; the mean of both splits first",
         licence="not released",
         size="two splits, easy and hard",
-        source="not released; the format is the MSD-Score authors'",
+        source="not released; the format is the MSD-Score authors'; msdscore cococf build makes one",
         files=("coco_cf_easy.json", "coco_cf_hard.json", "val2017/"),
         citation="Kan et al., MSD-Score, 2026, arXiv:2605.06080",
     ),

@@ -9,6 +9,7 @@ from msdscore.cli.align import align
 from msdscore.cli.bank import bank
 from msdscore.cli.bench import bench
 from msdscore.cli.benchmarks import benchmarks
+from msdscore.cli.cococf import cococf
 from msdscore.cli.compare import compare
 from msdscore.cli.demo import demo
 from msdscore.cli.encoders import encoders
@@ -46,6 +47,7 @@ app.command()(metrics)
 app.add_typer(benchmarks, name="benchmarks")
 app.add_typer(study, name="study")
 app.add_typer(align, name="align")
+app.add_typer(cococf, name="cococf")
 
 
 def _version(wanted: bool) -> None:

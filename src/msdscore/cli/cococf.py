@@ -1,0 +1,78 @@
+"""`msdscore cococf`: counterfactual captions from annotated pictures, and a report on what text alone gives away."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from msdscore.cli import options
+
+if TYPE_CHECKING:
+    from msdscore.cococf.quality import Quality
+
+cococf = typer.Typer(no_args_is_help=True, help="Build and check COCO-CF, a benchmark of captions with one change.")
+
+
+@cococf.command()
+def build(
+    captions: Annotated[
+        list[str],
+        typer.Argument(
+            help="captions_*.json of COCO, rows (.jsonl), or a map from file names; NAME=FILE names a source."
+        ),
+    ],
+    objects: Annotated[
+        Path | None,
+        typer.Option("--objects", help="instances_*.json, rows with objects, or a folder of YOLO files."),
+    ] = None,
+    classes: Annotated[Path | None, typer.Option(help="Names of the numbered classes, one line each.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for both splits and the report.")] = Path(
+        "coco_cf"
+    ),
+    pairs: Annotated[int, typer.Option(min=1, help="Pairs per split at most, shared out among the changes.")] = 5000,
+    limit: Annotated[int | None, typer.Option(min=1, help="Look at so many pictures at most.")] = None,
+    subset: Annotated[
+        list[str] | None, typer.Option("--subset", help="Only this change, e.g. replace_obj. Repeatable.")
+    ] = None,
+    add: Annotated[
+        str, typer.Option(help="matched: a false addition against a true one; plain: against none, so always longer.")
+    ] = "matched",
+    seed: Annotated[int, typer.Option(help="Of the pictures and the changes.")] = 0,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+) -> None:
+    """Make pairs of captions that differ by one change of one type, in an easy and a hard split.
+
+    Writes coco_cf_easy.json and coco_cf_hard.json in the authors' schema, with the change and its characters, and
+    quality.json and quality.md: how far one gets without the picture.
+    """
+    from msdscore.cli.progress import bar
+    from msdscore.cococf.build import BuildSettings
+    from msdscore.cococf.changes import MAKERS
+    from msdscore.cococf.publish import publish
+
+    wanted = tuple(subset) if subset else tuple(MAKERS)
+    settings = BuildSettings(pairs=pairs, pictures=limit, seed=seed, subsets=wanted, add=add)
+    with bar("counterfactuals") as show:
+        made = publish(captions, objects, classes, output, settings, overwrite=overwrite, progress=show)
+    _show(made.quality, as_json=json)
+
+
+@cococf.command()
+def check(
+    files: Annotated[list[Path], typer.Argument(help="Files of the schema, or the folder of both splits.")],
+    json: options.Json = False,
+) -> None:
+    """Report on any COCO-CF file: what readers without the picture find, and faults of the text."""
+    from msdscore.cococf.files import read_pairs
+    from msdscore.cococf.quality import judge_quality
+
+    _show(judge_quality(read_pairs(files)), as_json=json)
+
+
+def _show(quality: "Quality", *, as_json: bool) -> None:
+    from json import dumps
+
+    from msdscore.cococf.quality import section
+
+    typer.echo(dumps(quality.to_dict(), ensure_ascii=False) if as_json else section(quality))

@@ -1,0 +1,108 @@
+"""The choice among possible changes that leaves a reader of the text alone without a hint.
+
+For each split and sort of change it keeps three sums near zero: how often each word was put in rather than taken out,
+how often the wrong caption is the longer one, and how often a language model likes it less (by little, more or much:
+another model would see a few strong preferences behind many weak ones). A change that would push a
+sum out of its bounds is not made, as SugarCrepe leaves out pairs that a text model tells apart.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from msdscore.cococf.changes import Counterfactual
+from msdscore.cococf.ngrams import CaptionModel, Gram
+
+_SLACK, _SHARE = 3, 0.02  # a sum may be off by so many pairs, or by this share of all
+_STEPS = (0.7, 1.5, 3.0)  # nats between the preferences that are counted apart
+Steps = dict[tuple[object, ...], int]
+_WORD_SHARE = 0.1  # and that of a word by this share of the pairs that have it
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A language model of captions, and for one picture the counts that it must not know."""
+
+    model: CaptionModel
+    own: Mapping[Gram, int]
+
+    def hints(self, options: Sequence[Counterfactual]) -> list[float]:
+        """For each option, how many nats more it gives the true caption."""
+        known = {text: self.model.log_probability(text, self.own) for text in {one.positive for one in options}}
+        return [known[one.positive] - self.model.log_probability(one.negative, self.own) for one in options]
+
+
+@dataclass(slots=True)
+class Balance:
+    """Running sums over the pairs chosen so far; `choose` adds to them."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    _words: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    _seen: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    _sums: Counter[tuple[object, ...]] = field(default_factory=Counter)
+
+    def choose(
+        self, options: Sequence[Counterfactual], readers: Sequence[Reader], chance: Random
+    ) -> Counterfactual | None:
+        """The option that leaves the sums smallest; None where all would push one out of its bounds.
+
+        Every reader's preferences are kept in balance, so that what one of them has wrong by chance does not matter.
+        """
+        hints = zip(*(reader.hints(options) for reader in readers), strict=True)
+        steps = [_steps(one, hint) for one, hint in zip(options, hints, strict=True)]
+        weighed = [
+            (self._cost(one, step), chance.random(), one, step)
+            for one, step in zip(options, steps, strict=True)
+            if self._is_within(one, step)
+        ]
+        if not weighed:
+            return None
+        _, _, best, step = min(weighed, key=lambda entry: entry[:2])
+        subset = best.subset
+        self.counts[subset] += 1
+        self._words[subset].update(best.inserted)
+        self._words[subset].subtract(best.removed)
+        self._seen[subset].update((*best.inserted, *best.removed))
+        self._sums.update(step)
+        return best
+
+    def _is_within(self, one: Counterfactual, steps: Steps) -> bool:
+        subset = one.subset
+        bound = max(_SLACK, _SHARE * self.counts[subset])
+        if any(abs(self._sums[name] + step) > max(bound, abs(self._sums[name])) for name, step in steps.items()):
+            return False
+        words, seen = self._words[subset], self._seen[subset]
+        moves = [(word, 1) for word in one.inserted] + [(word, -1) for word in one.removed]
+        return one.action == "swap" or all(
+            abs(words[word] + move) <= max(_SLACK, _WORD_SHARE * seen[word], abs(words[word]) - 1)
+            for word, move in moves
+        )
+
+    def _cost(self, one: Counterfactual, steps: Steps) -> float:
+        """By how much the sum of squares grows."""
+        words = self._words[one.subset]
+        grown = sum(2 * words[word] + 1 for word in one.inserted) - sum(2 * words[word] - 1 for word in one.removed)
+        return grown + sum(step * (2 * self._sums[name] + step) for name, step in steps.items())
+
+
+def _steps(one: Counterfactual, hints: Sequence[float]) -> Steps:
+    """What a pair adds to which sum: of lengths, and of each reader's preferences by their strength."""
+    found: Steps = {(one.subset, "longer"): longer(one)}
+    for reader, hint in enumerate(hints):
+        found[one.subset, reader, sum(abs(hint) > step for step in _STEPS)] = sign(hint)
+    return found
+
+
+def longer(one: Counterfactual) -> int:
+    """1 where the wrong caption is the longer one, −1 where it is the shorter."""
+    return sign(len(one.negative) - len(one.positive))
+
+
+def sign(value: float) -> int:
+    """1, 0 or −1.
+
+    >>> sign(-0.5), sign(0), sign(3)
+    (-1, 0, 1)
+    """
+    return (value > 0) - (value < 0)

@@ -1,0 +1,171 @@
+"""COCO-CF from annotated pictures: one easy and one hard counterfactual per picture and source of captions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import islice
+from math import ceil
+from random import Random
+
+from msdscore.cococf.balance import Balance, Reader
+from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, Split, plainly, subject
+from msdscore.cococf.knowledge import Knowledge, PictureFacts, facts_of, learn
+from msdscore.cococf.ngrams import CaptionModel, Gram, caption_model, count_grams
+from msdscore.cococf.sites import is_clean, read_caption
+from msdscore.cococf.sources import AnnotatedPicture
+from msdscore.errors import ConfigError, InputError, unknown_name
+
+PAIRS = 5000  # per split, as the paper has per captioner
+_OPTIONS = 24  # possible changes that are weighed against each other
+_SHORTEST, _LONGEST = 4, 40  # words of a caption to change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildSettings:
+    """What is built: how many pairs per split, from how many pictures, with which changes, and how additions look.
+
+    `add` is `matched` (a false addition against a true one) or `plain` (against none, as SugarCrepe has it).
+    """
+
+    pairs: int = PAIRS
+    pictures: int | None = None  # all
+    seed: int = 0
+    subsets: tuple[str, ...] = tuple(MAKERS)
+    add: str = "matched"
+
+    def __post_init__(self) -> None:
+        for name, value in (("pairs", self.pairs), ("pictures", self.pictures)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if not self.subsets:
+            raise ConfigError("subsets must name at least one kind of change")
+        if self.add not in ("matched", "plain"):
+            raise unknown_name("kind of additions", self.add, ("matched", "plain"))
+        for name in self.subsets:
+            if name not in MAKERS:
+                raise unknown_name("subset", name, MAKERS)
+
+
+@dataclass(frozen=True, slots=True)
+class CounterfactualPair:
+    """One row of the benchmark."""
+
+    picture: AnnotatedPicture
+    source: str
+    split: Split
+    made: Counterfactual
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """All pairs, the settings, and how many pictures were looked at."""
+
+    pairs: tuple[CounterfactualPair, ...]
+    settings: BuildSettings
+    pictures: int
+
+    def of(self, split: Split) -> list[CounterfactualPair]:
+        """The pairs of one split."""
+        return [pair for pair in self.pairs if pair.split == split]
+
+
+def build(
+    pictures: Sequence[AnnotatedPicture],
+    settings: BuildSettings,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Built:
+    """Make the benchmark; the same pictures, settings and seed make the same pairs."""
+    usable = [one for one in pictures if one.captions]
+    if not any(one.objects is not None for one in usable):
+        raise InputError("expected annotated objects for some pictures, got none; give --objects")
+    knowledge = learn(usable)
+    models = [model_of(usable, third) for third in (0, 1)]
+    chosen = Random(settings.seed).sample(usable, min(settings.pictures or len(usable), len(usable)))
+    balances = {split: Balance() for split in SPLITS}
+    pairs = list[CounterfactualPair]()
+    for number, picture in enumerate(chosen, start=1):
+        if all(_wanted(balance, settings) == [] for balance in balances.values()):
+            break
+        pairs += _pairs_of(picture, knowledge, models, balances, settings)
+        progress(number, len(chosen))
+    progress(len(chosen), len(chosen))
+    pairs.sort(key=lambda pair: (pair.picture.name, pair.source, pair.split))
+    return Built(tuple(pairs), settings, number)
+
+
+def _pairs_of(
+    picture: AnnotatedPicture,
+    knowledge: Knowledge,
+    models: Sequence[CaptionModel],
+    balances: dict[Split, Balance],
+    settings: BuildSettings,
+) -> list[CounterfactualPair]:
+    readers = tuple(Reader(model, own_counts(picture, third)) for third, model in enumerate(models))
+    facts, found = facts_of(picture, knowledge), list[CounterfactualPair]()
+    for source in dict.fromkeys(one.source for one in picture.captions):
+        for split in SPLITS:
+            chance = Random(f"{settings.seed}/{picture.name}/{source}/{split}")
+            unit = _Unit(picture, source, facts, readers)
+            pair = _pair(unit, split, knowledge, balances[split], settings, chance)
+            found += [] if pair is None else [pair]
+    return found
+
+
+def _wanted(balance: Balance, settings: BuildSettings) -> list[str]:
+    """Sorts of change that are not complete, the rarest first."""
+    most = ceil(settings.pairs / len(settings.subsets))
+    names = [name for name in settings.subsets if balance.counts[name] < most]
+    return sorted(names, key=lambda name: (balance.counts[name], name))
+
+
+def model_of(pictures: Sequence[AnnotatedPicture], third: int) -> CaptionModel:
+    """A language model of the captions of a third of the pictures: 0 and 1 choose pairs, 2 judges them."""
+    return caption_model(caption.text for one in pictures if third_of(one) == third for caption in one.captions)
+
+
+def own_counts(picture: AnnotatedPicture, third: int) -> Mapping[Gram, int]:
+    """What the model of a third knows from this picture itself."""
+    return count_grams(one.text for one in picture.captions) if third_of(picture) == third else {}
+
+
+def third_of(picture: AnnotatedPicture) -> int:
+    """0, 1 or 2, by the picture's name."""
+    return blake2b(picture.name.encode(), digest_size=2).digest()[0] % 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    picture: AnnotatedPicture
+    source: str
+    facts: PictureFacts
+    readers: tuple[Reader, ...]
+
+
+def _pair(
+    unit: _Unit, split: Split, knowledge: Knowledge, balance: Balance, settings: BuildSettings, chance: Random
+) -> CounterfactualPair | None:
+    """The pair of the rarest sort so far that one of the unit's captions allows."""
+    absent = list(unit.facts.absent)
+    chance.shuffle(absent)
+    facts = replace(unit.facts, absent=tuple(absent))
+    texts = [one.text for one in unit.picture.captions if one.source == unit.source]
+    chance.shuffle(texts)
+    for subset in _wanted(balance, settings):
+        options = list[Counterfactual]()
+        for text in texts:
+            if len(options) >= _OPTIONS or not _can_be_changed(text):
+                continue
+            others = [one.text for one in unit.picture.captions if one.text != text]
+            about = subject(text, facts, knowledge, others)
+            found = islice(MAKERS[subset](about, split), _OPTIONS)
+            options += [plainly(one, text) if settings.add == "plain" and one.action == "add" else one for one in found]
+        made = balance.choose(options, unit.readers, chance)
+        if made is not None:
+            return CounterfactualPair(unit.picture, unit.source, split, made)
+    return None
+
+
+def _can_be_changed(text: str) -> bool:
+    words = read_caption(text)
+    return _SHORTEST <= len(words.words) <= _LONGEST and is_clean(words)

@@ -1,0 +1,281 @@
+"""One controlled change of a caption: a thing, a quality or a relation added, replaced or swapped.
+
+A change is easy where the new concept is clearly absent: not annotated, in no caption, of no family that the picture
+shows, and no usual companion. It is hard where it can be mistaken: of the same family, or a usual companion of what is
+there; near synonyms are left out of both. Two things or qualities that are swapped are a hard change where they are of
+one family, an easy one otherwise.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
+
+from msdscore.cococf.knowledge import Knowledge, PictureFacts
+from msdscore.cococf.sites import (
+    ARTICLES,
+    CaptionWords,
+    Site,
+    attribute_sites,
+    bare_heads,
+    directed,
+    object_sites,
+    read_caption,
+    relation_sites,
+)
+from msdscore.cococf.vocabulary import Concept, Kind, article, vocabulary, with_article
+
+Action = Literal["add", "replace", "swap"]
+Split = Literal["easy", "hard"]
+Span = tuple[int, int]
+SPLITS: tuple[Split, ...] = ("easy", "hard")
+_SHORT: dict[Kind, str] = {"object": "obj", "attribute": "att", "relation": "rel"}
+# They say nothing about where a thing is, so that one that is annotated is truly there.
+_ENDINGS = (" with {} in view", ", along with {}", ", and there is {} too", " and {}")
+
+
+@dataclass(frozen=True, slots=True)
+class Counterfactual:
+    """A caption that is true and one that differs from it by one change; spans are the characters that differ."""
+
+    action: Action
+    kind: Kind
+    positive: str
+    negative: str
+    positive_spans: tuple[Span, ...]
+    negative_spans: tuple[Span, ...]
+    removed: tuple[str, ...]
+    inserted: tuple[str, ...]
+
+    @property
+    def subset(self) -> str:
+        """The change in SugarCrepe's words, such as `replace_obj`."""
+        return f"{self.action}_{_SHORT[self.kind]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A caption to change, with what is known of its picture and of all pictures."""
+
+    words: CaptionWords
+    facts: PictureFacts
+    knowledge: Knowledge
+    others: tuple[str, ...]  # the picture's other captions
+
+    @property
+    def caption(self) -> str:
+        """The caption as it is written."""
+        return self.words.caption
+
+
+Maker = Callable[[Subject, Split], Iterator[Counterfactual]]
+
+
+def subject(caption: str, facts: PictureFacts, knowledge: Knowledge, others: Iterable[str]) -> Subject:
+    """Read a caption for changing."""
+    return Subject(read_caption(caption), facts, knowledge, tuple(others))
+
+
+def replace_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
+    """A thing instead of another."""
+    for site in object_sites(about.words):
+        assert site.concept is not None, "objects are of a class"
+        for concept in about.facts.absent:
+            if _fits(concept, site, about, split):
+                for form in _forms(concept, site.many):
+                    yield _exchange(about.caption, [(site, form)], "replace", "object")
+        other = vocabulary().people.get(site.text)
+        if split == "hard" and other and other not in about.facts.said:
+            yield _exchange(about.caption, [(site, other)], "replace", "object")
+
+
+def replace_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
+    """A quality instead of another of its slot."""
+    for site in attribute_sites(about.words):
+        for other in _other_words(site, about, split, vocabulary().qualities.values()):
+            yield _exchange(about.caption, [(site, other)], "replace", "attribute")
+
+
+def replace_relation(about: Subject, split: Split) -> Iterator[Counterfactual]:
+    """Another action, or another place."""
+    for site in relation_sites(about.words):
+        if site.concept is None:
+            place = vocabulary().places[site.text]
+            others: Iterable[str] = (
+                one for one in getattr(place, split) if one not in about.facts.said | _pairs(about.facts.said)
+            )
+        else:
+            others = _other_words(site, about, split, vocabulary().actions.values())
+        for other in others:
+            yield _exchange(about.caption, [(site, other)], "replace", "relation")
+
+
+def add_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
+    """A thing that is not there, named where the true caption names one that is: both are equally long and fluent."""
+    said = frozenset(about.words.words)
+    shown = vocabulary().shown_by
+    true = [
+        concept
+        for name in sorted(about.facts.objects or ())
+        if (concept := vocabulary().objects.get(name)) is not None and not shown[name] & (said | _pairs(said))
+    ]
+    stem = about.caption.rstrip(" .")
+    for number, here in enumerate(true):
+        ending = _ENDINGS[(len(stem) + number) % len(_ENDINGS)]
+        for concept in about.facts.absent:
+            if _wrong(concept, here, about.facts, split) and (concept.singular is None) == (here.singular is None):
+                yield _added(stem, ending, _noun(here), _noun(concept))
+
+
+def add_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
+    """A false quality of a thing, where another caption of the picture knows the true one."""
+    known = {site.head: site for text in about.others for site in attribute_sites(read_caption(text)) if site.concept}
+    for start, head in bare_heads(about.words):
+        if head in known and known[head].concept is not None:
+            here = known[head]
+            true, ((_, end),) = _put(about.caption, [(start, start, f"{here.text} ")])
+            there = replace(here, start=end - len(here.text), end=end)
+            for other in _other_words(here, about, split, vocabulary().qualities.values()):
+                yield _exchange(true, [(there, other)], "add", "attribute")
+
+
+def swap_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
+    """Two things that change places, where what is said between them tells them apart."""
+    for first, second in combinations(object_sites(about.words), 2):
+        assert first.concept is not None
+        assert second.concept is not None
+        if first.text == second.text or first.many != second.many or not directed(about.words, first, second):
+            continue
+        alike = first.concept.family == second.concept.family
+        close = alike or second.concept.name in about.knowledge.companions.get(first.concept.name, ())
+        if close == (split == "hard"):
+            yield _exchange(about.caption, [(first, second.text), (second, first.text)], "swap", "object")
+
+
+def swap_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
+    """Two qualities of one slot that change the things they belong to."""
+    for first, second in combinations(attribute_sites(about.words), 2):
+        one, two = first.concept, second.concept
+        if one is None or two is None or one.slot != two.slot or one.name == two.name or first.head == second.head:
+            continue
+        false = {f"{second.text} {first.head}", f"{first.text} {second.head}"}
+        near = two.name in one.near or one.name in two.near
+        if near or false & about.facts.said or (one.slot == "number" and first.many != second.many):
+            continue
+        usual = about.knowledge.usual
+        crossed = second.text in usual.get(first.head, ()) and first.text in usual.get(second.head, ())
+        if (crossed or one.family == two.family or one.slot == "number") == (split == "hard"):
+            yield _exchange(about.caption, [(first, second.text), (second, first.text)], "swap", "attribute")
+
+
+MAKERS: dict[str, Maker] = {
+    "replace_obj": replace_object,
+    "replace_att": replace_attribute,
+    "replace_rel": replace_relation,
+    "add_obj": add_object,
+    "add_att": add_attribute,
+    "swap_obj": swap_object,
+    "swap_att": swap_attribute,
+}
+
+
+def plainly(made: Counterfactual, caption: str) -> Counterfactual:
+    """An addition against the caption as it stands, as SugarCrepe has it: the wrong caption is then always longer."""
+    return Counterfactual(made.action, made.kind, caption, made.negative, (), made.negative_spans, (), made.inserted)
+
+
+def _wrong(concept: Concept, here: Concept, facts: PictureFacts, split: Split) -> bool:
+    """Whether an absent object is wrong in the way of the split; `here` is what it stands for."""
+    companion = concept.name in facts.companions
+    if split == "easy":
+        return concept.family not in facts.families and not companion
+    return concept.family == here.family or companion
+
+
+def _fits(concept: Concept, site: Site, about: Subject, split: Split) -> bool:
+    assert site.concept is not None
+    if not _wrong(concept, site.concept, about.facts, split):
+        return False
+    if site.opens or site.concept.animate:  # what the caption goes on to say of it must suit it
+        return concept.animate == site.concept.animate
+    return True
+
+
+def _forms(concept: Concept, many: bool) -> Sequence[str]:
+    if concept.name == "person":
+        return ("men", "women", "people") if many else ("man", "woman", "person")
+    form = concept.plural if many else concept.singular
+    return () if form is None else (form,)
+
+
+def _other_words(site: Site, about: Subject, split: Split, concepts: Iterable[Concept]) -> Iterator[str]:
+    """Words that can stand at a site and are false there: confusable ones, or those far from it."""
+    here = site.concept
+    assert here is not None
+    usual = about.knowledge.usual.get(site.head, frozenset())
+    for other in concepts:
+        if other.slot != here.slot or other.name == here.name or not about.facts.unsaid(other):
+            continue
+        if other.name in here.near or here.name in other.near:
+            continue
+        confusable = other.family == here.family or other.name in usual
+        if confusable == (split == "hard"):
+            yield other.name
+
+
+def _pairs(said: Iterable[str]) -> frozenset[str]:
+    """The last words of places of several words: of `on top of`, that something is on top."""
+    words = frozenset(said)
+    return frozenset(place for place in vocabulary().places if " " in place and set(place.split()) <= words)
+
+
+def _noun(concept: Concept) -> str:
+    return str(concept.plural) if concept.singular is None else with_article(concept.singular)
+
+
+def _added(stem: str, ending: str, true: str, false: str) -> Counterfactual:
+    before = len(stem) + ending.index("{}")
+    return Counterfactual(
+        "add", "object", f"{stem}{ending.format(true)}.", f"{stem}{ending.format(false)}.",
+        ((before, before + len(true)),), ((before, before + len(false)),), (_bare(true),), (_bare(false),),
+    )  # fmt: skip
+
+
+def _bare(noun: str) -> str:
+    first, _, rest = noun.partition(" ")
+    return rest if first in ARTICLES else noun
+
+
+def _exchange(caption: str, sites: Sequence[tuple[Site, str]], action: Action, kind: Kind) -> Counterfactual:
+    edits = [(site.start, site.end, word) for site, word in sites]
+    false = _put(caption, edits)
+    true = caption, tuple((start, end) for start, end, _ in _with_articles(caption, edits))
+    removed, inserted = tuple(site.text for site, _ in sites), tuple(word for _, word in sites)
+    return Counterfactual(action, kind, true[0], false[0], true[1], false[1], removed, inserted)
+
+
+def _put(caption: str, edits: Sequence[tuple[int, int, str]]) -> tuple[str, tuple[Span, ...]]:
+    """The caption with some characters replaced, and where the new ones stand; articles follow the new words.
+
+    >>> _put("An apple on a table.", [(3, 8, "pizza")])
+    ('A pizza on a table.', ((0, 7),))
+    """
+    text, at, spans = "", 0, list[Span]()
+    for start, end, word in _with_articles(caption, edits):
+        text += caption[at:start]
+        new = word[:1].upper() + word[1:] if caption[start : start + 1].isupper() else word
+        spans.append((len(text), len(text) + len(new.rstrip())))
+        text, at = text + new, end
+    return text + caption[at:], tuple(spans)
+
+
+def _with_articles(caption: str, edits: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Edits that take the article before them along where its form changes."""
+    found = []
+    for start, end, word in edits:
+        before = caption[:start].rstrip()
+        last = before.rpartition(" ")[2]
+        if last.lower() in ARTICLES and last.lower() != article(word):
+            start, word = len(before) - len(last), f"{article(word)} {word}"
+        found.append((start, end, word))
+    return found

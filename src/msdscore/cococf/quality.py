@@ -1,0 +1,221 @@
+"""The quality of a set of counterfactuals: what a reader of the text alone could guess, and whether it is in order.
+
+Three readers without a picture: the shorter caption; a bag of words that has learnt, from other pictures' pairs, which
+words stand in wrong captions; a language model of captions of other pictures. All should stay near one half.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msdscore.cococf.files import WrittenPair
+from msdscore.cococf.ngrams import CaptionModel, Gram, caption_model, count_grams
+from msdscore.cococf.sites import ARTICLES, read_caption
+from msdscore.cococf.vocabulary import article
+from msdscore.stats.resample import Interval, bootstrap_mean
+
+Floats = NDArray[np.float64]
+_FOLDS = 5
+_RIDGE = 1.0  # of the bag of words
+_STEPS = 8
+NAMES = ("shorter", "words", "model")
+
+
+@dataclass(frozen=True, slots=True)
+class TextReader:
+    """A language model, and for a picture's name the counts that it must not know."""
+
+    model: CaptionModel
+    own: Callable[[str], Mapping[Gram, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class QualityRow:
+    """One part of the set: how often each reader of the text alone finds the true caption (a tie is half)."""
+
+    split: str
+    subset: str
+    pairs: int
+    pictures: int
+    shorter: Interval
+    words: Interval
+    model: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """The readers' shares, counts of changes by source, and faults that were found."""
+
+    rows: tuple[QualityRow, ...]
+    sources: Mapping[str, int]
+    faults: Mapping[str, int]
+    longer: float  # share of pairs whose wrong caption has more characters
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def judge_quality(pairs: Sequence[WrittenPair], reader: TextReader | None = None) -> Quality:
+    """Judge a set; without a reader, each fifth of the pictures is read by a model of the others' true captions."""
+    guesses = {
+        "shorter": np.array([0.5 + 0.5 * np.sign(len(one.negative) - len(one.positive)) for one in pairs]),
+        "words": _words_guess(pairs),
+        "model": _model_guess(pairs, reader),
+    }
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, one in enumerate(pairs):
+        for key in {("all", "all"), (one.split, "all"), (one.split, one.subset)}:
+            groups[key].append(number)
+    order = sorted(groups, key=lambda key: (key[0] != "all", key[0], key[1] != "all", key[1]))
+    rows = [_quality_row(key, [pairs[n] for n in groups[key]], guesses, groups[key]) for key in order]
+    longer = float(np.mean([len(one.negative) > len(one.positive) for one in pairs]))
+    return Quality(tuple(rows), dict(Counter(one.source for one in pairs)), find_faults(pairs), longer)
+
+
+def find_faults(pairs: Sequence[WrittenPair]) -> dict[str, int]:
+    """Pairs that are not in order, by what is wrong with them; the counts of a sound set are all zero."""
+    faults = Counter[str](dict.fromkeys(_FAULTS, 0))
+    for one in pairs:
+        faults.update(name for name, is_wrong in _FAULTS.items() if is_wrong(one))
+    return dict(faults)
+
+
+def outside_spans(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    """A caption with what was changed cut out.
+
+    >>> outside_spans("a red car", [(2, 5)])
+    'a \\x00 car'
+    """
+    parts, at = [], 0
+    for start, end in spans:
+        parts.append(text[at:start])
+        at = end
+    return "\0".join([*parts, text[at:]])
+
+
+def section(quality: Quality) -> str:
+    """The report in Markdown."""
+    lines = ["| split | change | pairs | pictures | shorter wins | bag of words | language model |"]
+    lines += ["|---|---|---:|---:|---:|---:|---:|"]
+    for row in quality.rows:
+        shares = " | ".join(_percent(getattr(row, name)) for name in NAMES)
+        lines.append(f"| {row.split} | {row.subset} | {row.pairs} | {row.pictures} | {shares} |")
+    faults = ", ".join(f"{name}: {count}" for name, count in quality.faults.items())
+    sources = ", ".join(f"{name or 'unnamed'} {count}" for name, count in sorted(quality.sources.items()))
+    lines += ["", f"Share of pairs (%) whose true caption a reader without the picture finds; chance is 50. {_HOW}"]
+    return "\n".join([*lines, "", f"Captions by: {sources}.", "", f"Faults: {faults}.", ""])
+
+
+_HOW = (
+    "A tie is half; 95 % intervals over pictures. The bag of words learns from the pairs of other pictures, the "
+    "language model from captions of other pictures."
+)
+
+
+def _percent(share: Interval) -> str:
+    return f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
+
+
+def _quality_row(
+    key: tuple[str, str], pairs: Sequence[WrittenPair], guesses: Mapping[str, Floats], numbers: Sequence[int]
+) -> QualityRow:
+    pictures = [one.image for one in pairs]
+    shares = [bootstrap_mean(guesses[name][numbers], clusters=pictures) for name in NAMES]
+    return QualityRow(*key, len(pairs), len(set(pictures)), *shares)
+
+
+def _fold(picture: str) -> int:
+    return blake2b(picture.encode(), digest_size=2).digest()[1] % _FOLDS
+
+
+def _words_guess(pairs: Sequence[WrittenPair]) -> Floats:
+    """Learnt on four fifths of the pictures, asked about the last."""
+    bags = [_difference(one) for one in pairs]
+    number = {word: at for at, word in enumerate(sorted({word for bag in bags for word in bag}))}
+    width = max((len(bag) for bag in bags), default=0) or 1
+    places, values = np.zeros((len(bags), width), dtype=np.int64), np.zeros((len(bags), width))
+    for row, bag in enumerate(bags):
+        for at, (word, count) in enumerate(bag.items()):
+            places[row, at], values[row, at] = number[word], count
+    folds, guess = np.array([_fold(one.image) for one in pairs]), np.full(len(pairs), 0.5)
+    for fold in range(_FOLDS):
+        learnt = _fit(places[folds != fold], values[folds != fold], max(1, len(number)))
+        guess[folds == fold] = 0.5 + 0.5 * np.sign((learnt[places[folds == fold]] * values[folds == fold]).sum(axis=1))
+    return guess
+
+
+def _difference(one: WrittenPair) -> Counter[str]:
+    """Words that the wrong caption has more often than the true one, less those that it has less often."""
+    bag = Counter(read_caption(one.negative).words)
+    bag.subtract(read_caption(one.positive).words)
+    return Counter({word: count for word, count in bag.items() if count})
+
+
+def _fit(places: NDArray[np.int64], values: Floats, size: int) -> Floats:
+    """Weights of words in a logistic model in which the wrong caption's sum is the larger one, by Newton's method."""
+    weights = np.zeros(size)
+    for _ in range(_STEPS if len(places) else 0):
+        p = 1 / (1 + np.exp(-np.clip((weights[places] * values).sum(axis=1), -30, 30)))
+        gradient = _RIDGE * weights - np.bincount(places.ravel(), ((1 - p)[:, None] * values).ravel(), minlength=size)
+        curve = np.zeros((size, size))
+        scaled = (p * (1 - p))[:, None] * values
+        for at in range(places.shape[1]):
+            np.add.at(curve, (places, places[:, at : at + 1]), scaled * values[:, at : at + 1])
+        weights -= np.linalg.solve(curve + _RIDGE * np.eye(size), gradient)
+    return weights
+
+
+def _model_guess(pairs: Sequence[WrittenPair], reader: TextReader | None) -> Floats:
+    readers = [reader] * _FOLDS if reader else _fold_readers(pairs)
+    guess = []
+    for one in pairs:
+        own = readers[_fold(one.image)]
+        left_out = own.own(one.image)
+        positive, negative = (own.model.log_probability(text, left_out) for text in (one.positive, one.negative))
+        guess.append(0.5 + 0.5 * np.sign(positive - negative))
+    return np.array(guess)
+
+
+def _fold_readers(pairs: Sequence[WrittenPair]) -> list[TextReader]:
+    texts = [{one.positive for one in pairs if _fold(one.image) != fold} for fold in range(_FOLDS)]
+    return [TextReader(caption_model(sorted(found)), lambda _: {}) for found in texts]
+
+
+def _has_wrong_article(one: WrittenPair) -> bool:
+    words = read_caption(one.negative).words
+    return any(first in ARTICLES and first != article(second) for first, second in pairwise(words))
+
+
+def _has_other_changes(one: WrittenPair) -> bool:
+    """Whether the captions differ outside of the spans that say where they differ."""
+    if not one.negative_spans:
+        return False
+    if not one.positive_spans:  # an addition to the caption as it stands
+        return _letters(outside_spans(one.negative, one.negative_spans)) != _letters(one.positive)
+    return outside_spans(one.negative, one.negative_spans) != outside_spans(one.positive, one.positive_spans)
+
+
+def _letters(text: str) -> str:
+    """What is left of a caption without the words that lead to an addition."""
+    return re.sub(r"\W+|with|in view|along|and there is|too|and", "", text).lower()
+
+
+_FAULTS: dict[str, Callable[[WrittenPair], bool]] = {
+    "same captions": lambda one: one.positive.casefold() == one.negative.casefold(),
+    "wrong article": _has_wrong_article,
+    "word twice in a row": lambda one: re.search(r"\b(\w+) \1\b", one.negative, re.IGNORECASE) is not None,
+    "changes outside of the recorded spans": _has_other_changes,
+}
+
+
+def reader_of(model: CaptionModel, captions: Mapping[str, Sequence[str]]) -> TextReader:
+    """A model with the captions that it must forget for each picture, where it has read them."""
+    return TextReader(model, lambda name: count_grams(captions.get(name, ())))

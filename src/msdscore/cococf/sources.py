@@ -1,0 +1,176 @@
+"""Annotated pictures with captions by people and captioners: COCO's own files, rows, class lists or YOLO files."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from msdscore.benchmarks.readers.files import field, find_all, read_json, read_jsonl, tidy
+from msdscore.errors import InputError
+
+PEOPLE = "people"  # the source of captions that no captioner is named for
+_MACHINE = "machine"
+_ERROR = "ERROR:"
+
+
+@dataclass(frozen=True, slots=True)
+class SourcedCaption:
+    """A caption and who wrote it."""
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedPicture:
+    """A picture with all its captions and the classes of objects in it; None where it is not annotated."""
+
+    name: str  # of its file
+    captions: tuple[SourcedCaption, ...]
+    objects: frozenset[str] | None = None
+
+    @property
+    def number(self) -> int | str:
+        """COCO's number of the picture, or its name where that holds none."""
+        digits = Path(self.name).stem.rpartition("_")[2]
+        return int(digits) if digits.isdigit() else Path(self.name).stem
+
+
+def read_sources(
+    captions: Sequence[str | Path],
+    *,
+    objects: Path | None = None,
+    classes: Path | None = None,
+) -> list[AnnotatedPicture]:
+    """Pictures of caption files, joined with annotations by the picture's name; sorted by name.
+
+    A caption file is COCO's (`captions_*.json`), rows (`.jsonl` with `captions`, `caption`, `machine` or `objects`), or
+    a map from file names to captions; NAME=FILE says whose captions it holds. `objects` is `instances_*.json`, rows
+    with `objects` (names, or boxes that begin with the number of the class), or a folder of YOLO files; numbers of
+    classes are lines of `classes`, by default the 80 of COCO in their order.
+    """
+    found: dict[str, AnnotatedPicture] = {}
+    for entry in captions:
+        for picture in _captioned(*_named(str(entry))):
+            found[picture.name] = _joined(found.get(picture.name), picture)
+    if objects is not None:
+        shown = read_objects(objects, classes)
+        found = {name: replace(one, objects=shown.get(_key(name), one.objects)) for name, one in found.items()}
+    if not found:
+        raise InputError("expected captions of pictures, got none; name caption files")
+    return [found[name] for name in sorted(found)]
+
+
+def read_objects(path: Path, classes: Path | None = None) -> dict[str, frozenset[str]]:
+    """Names of the classes that each picture shows, by the stem of its file name."""
+    names = _class_names(classes)
+    if path.is_dir():
+        return {file.stem: _numbered(_yolo(file), names, file) for file in find_all(path, "*.txt", "**/*.txt")}
+    if path.suffix == ".json":
+        return _instances(read_json(path), path)
+    return {
+        _key(str(row["image"])): shown
+        for number, row in enumerate(read_jsonl(path), start=1)
+        if (shown := _row_objects(row, names, f"{path} row {number}")) is not None
+    }
+
+
+def _named(entry: str) -> tuple[str, Path]:
+    source, equals, path = entry.partition("=")
+    return (source, Path(path)) if equals and not Path(entry).exists() else ("", Path(entry))
+
+
+def _captioned(source: str, path: Path) -> Iterable[AnnotatedPicture]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file of captions")
+    if path.suffix == ".jsonl":
+        return (_row(row, source, f"{path} row {number}") for number, row in enumerate(read_jsonl(path), start=1))
+    content = read_json(path)
+    if isinstance(content, dict) and "annotations" in content and "images" in content:
+        return _coco(content, source or PEOPLE)
+    if isinstance(content, dict):
+        return (
+            AnnotatedPicture(str(name), (SourcedCaption(tidy(text), source or path.stem),))
+            for name, text in content.items()
+            if not str(text).startswith(_ERROR) and tidy(text)
+        )
+    if isinstance(content, list):
+        return (_row(row, source, f"{path} row {number}") for number, row in enumerate(content))
+    raise InputError(f"{path}: expected COCO captions, rows, or a map from file names to captions")
+
+
+def _coco(content: Mapping[str, Any], source: str) -> list[AnnotatedPicture]:
+    texts: dict[int, list[SourcedCaption]] = defaultdict(list)
+    for one in content["annotations"]:
+        texts[one["image_id"]].append(SourcedCaption(tidy(one["caption"]), source))
+    return [AnnotatedPicture(str(one["file_name"]), tuple(texts[one["id"]])) for one in content["images"]]
+
+
+def _row(row: Mapping[str, Any], source: str, where: str) -> AnnotatedPicture:
+    """One row; a caption that is known to invent something (`hallucinated`) is no caption to start from."""
+    name = Path(str(field(dict(row), "image", "image_path", "file_name", where=where))).name
+    texts = [SourcedCaption(tidy(text), source or PEOPLE) for text in row.get("captions") or ()]
+    texts += [SourcedCaption(tidy(text), source or _MACHINE) for text in row.get(_MACHINE) or ()]
+    single = row.get("caption")
+    if single and not str(single).startswith(_ERROR) and not row.get("error") and not row.get("hallucinated"):
+        texts.append(SourcedCaption(tidy(single), source or str(row.get("system") or PEOPLE)))
+    return AnnotatedPicture(name, tuple(texts), _row_objects(row, _class_names(None), where))
+
+
+def _row_objects(row: Mapping[str, Any], names: Sequence[str], where: str) -> frozenset[str] | None:
+    given = row.get("objects")
+    if given is None:
+        return None
+    if all(isinstance(one, str) for one in given):
+        return frozenset(given)
+    return _numbered([int(one[0]) for one in given], names, where)
+
+
+def _instances(content: Mapping[str, Any], path: Path) -> dict[str, frozenset[str]]:
+    try:
+        names = {one["id"]: str(one["name"]) for one in content["categories"]}
+        files = {one["id"]: _key(one["file_name"]) for one in content["images"]}
+        shown: dict[str, set[str]] = {key: set() for key in files.values()}
+        for one in content["annotations"]:
+            shown[files[one["image_id"]]].add(names[one["category_id"]])
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path}: expected COCO's instances with images, annotations and categories") from error
+    return {key: frozenset(found) for key, found in shown.items()}
+
+
+def _yolo(file: Path) -> list[int]:
+    try:
+        return [int(line.split()[0]) for line in file.read_text("utf-8").splitlines() if line.strip()]
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: expected lines of a class number and a box") from error
+
+
+def _numbered(numbers: Iterable[int], names: Sequence[str], where: str | Path) -> frozenset[str]:
+    try:
+        return frozenset(names[number] for number in numbers)
+    except IndexError as error:
+        raise InputError(
+            f"{where}: a class number past the {len(names)} names; give their file as --classes"
+        ) from error
+
+
+def _class_names(path: Path | None) -> tuple[str, ...]:
+    from msdscore.cococf.vocabulary import vocabulary
+
+    if path is None:
+        return tuple(vocabulary().objects)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file of class names, one line each")
+    return tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
+
+
+def _joined(known: AnnotatedPicture | None, more: AnnotatedPicture) -> AnnotatedPicture:
+    if known is None:
+        return more
+    objects = more.objects if known.objects is None else known.objects | (more.objects or frozenset())
+    return AnnotatedPicture(known.name, tuple(dict.fromkeys((*known.captions, *more.captions))), objects)
+
+
+def _key(name: str) -> str:
+    return Path(name).stem

@@ -1,0 +1,306 @@
+"""COCO-CF: every change is one change, grammatical, false by the annotations, the same by seed, and balanced."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from msdscore.benchmarks.registry import load
+from msdscore.cli.app import app
+from msdscore.cococf.build import BuildSettings, build
+from msdscore.cococf.changes import MAKERS, SPLITS, subject
+from msdscore.cococf.files import WrittenPair, read_pairs, written
+from msdscore.cococf.knowledge import Knowledge, facts_of, learn
+from msdscore.cococf.quality import find_faults, judge_quality, outside_spans
+from msdscore.cococf.sites import object_sites, read_caption
+from msdscore.cococf.sources import AnnotatedPicture, SourcedCaption, read_objects, read_sources
+from msdscore.cococf.vocabulary import vocabulary
+from msdscore.errors import ConfigError, InputError, UnknownNameError
+
+NOTHING = Knowledge({}, {})
+THINGS = ("dog", "cat", "horse", "banana", "apple", "pizza", "laptop", "keyboard", "car", "bus", "backpack")
+PLACES = ("couch", "bed", "bench", "chair")
+COLOURS = ("red", "blue", "green", "white", "black", "brown")
+DATA = Path(__file__).parents[2] / "shared" / "data" / "train_coco.jsonl"
+
+
+def picture(*texts: str, objects: tuple[str, ...] = (), name: str = "000000000007.jpg") -> AnnotatedPicture:
+    return AnnotatedPicture(name, tuple(SourcedCaption(text, "people") for text in texts), frozenset(objects))
+
+
+def changes(caption: str, subset: str, split: str, *, others: tuple[str, ...] = (), objects: tuple[str, ...] = ()):
+    one = picture(caption, *others, objects=objects)
+    return list(MAKERS[subset](subject(caption, facts_of(one, NOTHING), NOTHING, others), split))
+
+
+def made_up(count: int, seed: int = 0) -> list[AnnotatedPicture]:
+    """Pictures of a thing on a piece of furniture, with a bottle or a cup that the captions do not name."""
+    chance, found = Random(seed), []
+    for number in range(count):
+        thing, place, one, two = chance.choice(THINGS), chance.choice(PLACES), *chance.sample(COLOURS, 2)
+        extra = chance.choice(("bottle", "cup", "book", "clock", "vase", "car", "dog", "apple"))
+        texts = (
+            f"a {one} {thing} sitting on a {two} {place}.",
+            f"A {thing} is lying on top of the {place}.",
+            f"the {one} {thing} on a {place}",
+        )
+        found.append(picture(*texts, objects=(thing, place, extra), name=f"{number:012d}.jpg"))
+    return found
+
+
+def test_an_object_becomes_another_of_its_number_with_its_article() -> None:
+    found = changes("A dog on an orange couch.", "replace_obj", "hard", objects=("dog", "couch"))
+    texts = {one.negative for one in found}
+    assert "A cat on an orange couch." in texts
+    assert "An elephant on an orange couch." in texts
+    assert not any("dogs" in text or "A elephant" in text for text in texts)
+    elephant = next(one for one in found if one.inserted == ("elephant",))
+    assert elephant.negative[slice(*elephant.negative_spans[0])] == "An elephant"
+    assert elephant.positive[slice(*elephant.positive_spans[0])] == "A dog"
+
+
+def test_easy_objects_are_of_no_family_that_is_shown_and_named_by_nobody() -> None:
+    found = changes(
+        "a dog next to a bowl", "replace_obj", "easy", others=("a puppy with a bike",), objects=("dog", "bowl")
+    )
+    families = {vocabulary().objects[name].family for name in ("dog", "bowl", "bicycle", "person")}
+    inserted = {word for one in found for word in one.inserted}
+    assert inserted, "some objects are absent"
+    by_form = {form: one for one in vocabulary().objects.values() for form in (one.singular, one.plural)}
+    assert not {by_form[word].family for word in inserted if word in by_form} & (families - {"person"})
+    assert "motorcycle" not in inserted, "a bike may be one"
+
+
+def test_what_is_annotated_or_said_is_never_put_in() -> None:
+    for split in SPLITS:
+        words = [
+            one.inserted
+            for one in changes(
+                "a cat on a couch",
+                "replace_obj",
+                split,
+                others=("the sofa has a puppy",),
+                objects=("cat", "couch", "bird"),
+            )
+        ]
+        assert words
+        assert not {("dog",), ("bird",)} & set(words)
+
+
+def test_men_become_women_where_no_caption_has_any() -> None:
+    assert [one.negative for one in changes("a man in a hat", "replace_obj", "hard", objects=("person",))] == [
+        "a woman in a hat"
+    ]
+    assert changes("a man in a hat", "replace_obj", "hard", others=("a woman waits",), objects=("person",)) == []
+
+
+def test_parts_of_other_words_are_no_objects() -> None:
+    for text in ("a hot dog stand", "a teddy bear", "the bus stop", "a train station", "a toy car on a rug"):
+        assert [
+            site.text
+            for site in object_sites(read_caption(text))
+            if site.text in ("dog", "bear", "bus", "train", "car")
+        ] == []
+
+
+def test_attributes_skip_near_synonyms_and_said_words() -> None:
+    words = {
+        one.inserted[0]
+        for split in SPLITS
+        for one in changes("a gray car", "replace_att", split, others=("a red car",))
+    }
+    assert "white" in words
+    assert not words & {"red", "silver", "grey", "gray"}
+    assert changes("a young building", "replace_att", "easy") == []
+    assert {one.negative for one in changes("two dogs run", "replace_att", "easy", others=("a pair of dogs, four cats",))} == {
+        "three dogs run", "five dogs run", "six dogs run",
+    }  # fmt: skip
+
+
+def test_relations_of_place_and_action() -> None:
+    assert [one.negative for one in changes("a cat on a table", "replace_rel", "easy")] == ["a cat under a table"]
+    assert [one.negative for one in changes("a man on a sunny day", "replace_rel", "easy")] == []
+    assert "a man behind a car" in [one.negative for one in changes("a man in front of a car", "replace_rel", "hard")]
+    done = {one.inserted[0] for one in changes("a woman riding a horse", "replace_rel", "easy")}
+    assert "carrying" in done
+    assert "driving" not in done
+    assert changes("a vase sitting on a table", "replace_rel", "hard")[0].removed == ("on",), (
+        "a thing may also stand there"
+    )
+
+
+def test_an_addition_stands_where_a_true_one_stands() -> None:
+    found = changes("a dog on a couch.", "add_obj", "easy", objects=("dog", "couch", "book"))
+    one = next(one for one in found if one.inserted == ("banana",))
+    assert one.positive.replace("book", "banana") == one.negative
+    assert one.removed == ("book",)
+    qualities = changes("a dog runs", "add_att", "easy", others=("the brown dog",))
+    assert ("a brown dog runs", "an orange dog runs") in [(one.positive, one.negative) for one in qualities]
+
+
+def test_swaps_need_something_between_that_tells_the_two_apart() -> None:
+    assert [one.negative for one in changes("a cat on a bed", "swap_obj", "easy")] == ["a bed on a cat"]
+    assert changes("a cat and a bed", "swap_obj", "easy") == []
+    assert [one.negative for one in changes("a man riding a horse", "swap_obj", "easy")] == ["a horse riding a man"]
+    assert changes("a man riding a skateboard", "swap_obj", "easy") == [], "a skateboard rides nobody"
+    assert [one.negative for one in changes("a red car by a blue bus", "swap_att", "easy")] == [
+        "a blue car by a red bus"
+    ]
+    assert changes("a red car by a blue bus", "swap_att", "easy", others=("the blue car",)) == []
+
+
+def test_hard_ones_include_companions() -> None:
+    together = [picture("x", objects=("dog", "frisbee"), name=f"{n}.jpg") for n in range(5)]
+    knowledge = learn(together)
+    one = picture("a dog on a couch", objects=("dog", "couch"))
+    about = subject("a dog on a couch", facts_of(one, knowledge), knowledge, ())
+    hard, easy = ([made.inserted for made in MAKERS["replace_obj"](about, split)] for split in ("hard", "easy"))
+    assert ("frisbee",) in hard
+    assert ("frisbee",) not in easy
+
+
+@pytest.fixture(scope="module")
+def built():
+    return build(made_up(240), BuildSettings(pairs=140))
+
+
+def test_a_set_is_deterministic_sound_and_balanced(built) -> None:
+    few = made_up(40)
+    first, again, other = (build(few, BuildSettings(pairs=28, seed=seed)) for seed in (0, 0, 1))
+    assert first.pairs == again.pairs != other.pairs
+    pairs = [written(pair) for pair in built.pairs]
+    assert set(find_faults(pairs).values()) == {0}
+    for split in SPLITS:
+        counts = Counter(pair.subset for pair in pairs if pair.split == split)
+        assert max(counts.values()) <= 20
+        assert sum(count >= 10 for count in counts.values()) >= 4, counts
+    for pair in built.pairs:
+        assert outside_spans(pair.made.negative, pair.made.negative_spans) == outside_spans(
+            pair.made.positive, pair.made.positive_spans
+        )
+        assert {"obj": "object", "att": "attribute", "rel": "relation"}[pair.made.subset[-3:]] == pair.made.kind
+
+
+def test_readers_of_the_text_alone_are_near_chance(built) -> None:
+    whole = judge_quality([written(pair) for pair in built.pairs]).rows[0]
+    assert (whole.split, whole.subset, whole.pairs) == ("all", "all", len(built.pairs))
+    assert 0.4 <= whole.shorter.value <= 0.6
+    assert whole.words.value <= 0.6
+    assert whole.model.value <= 0.68
+
+
+def test_a_set_that_gives_itself_away_is_found_out() -> None:
+    plain = build(made_up(120), BuildSettings(pairs=60, subsets=("add_obj",), add="plain"))
+    rows = judge_quality([written(pair) for pair in plain.pairs]).rows
+    assert rows[0].shorter.value == 1.0
+    telling = [WrittenPair(f"{n}.jpg", f"a dog {n % 9} runs", f"a zebra {n % 9} runs", "easy") for n in range(60)]
+    assert judge_quality(telling).rows[0].words.value == 1.0
+    assert judge_quality(telling).rows[0].model.value > 0.9
+
+
+def test_faults_are_counted() -> None:
+    bad = [
+        WrittenPair("1.jpg", "a dog", "A dog", "easy"),
+        WrittenPair("2.jpg", "a dog runs", "a apple runs runs", "easy"),
+        WrittenPair("3.jpg", "a dog runs", "a cat sits", "easy", "replace_obj", "", ((2, 5),), ((2, 5),)),
+    ]
+    assert find_faults(bad) == {
+        "same captions": 1, "wrong article": 1, "word twice in a row": 1, "changes outside of the recorded spans": 1,
+    }  # fmt: skip
+
+
+def test_every_form_of_annotations_says_the_same(tmp_path: Path) -> None:
+    instances = {
+        "images": [{"id": 7, "file_name": "000000000007.jpg"}],
+        "categories": [{"id": 18, "name": "dog"}, {"id": 63, "name": "couch"}],
+        "annotations": [{"image_id": 7, "category_id": 18}, {"image_id": 7, "category_id": 63}],
+    }
+    texts = {"images": instances["images"], "annotations": [{"image_id": 7, "caption": "a dog  on a couch"}]}
+    (tmp_path / "instances.json").write_text(json.dumps(instances))
+    (tmp_path / "captions.json").write_text(json.dumps(texts))
+    (tmp_path / "names.jsonl").write_text(json.dumps({"image": "000000000007.jpg", "objects": ["dog", "couch"]}))
+    boxes = {"image": "000000000007.jpg", "objects": [[16, 0.5, 0.5, 1, 1], [57, 0.5, 0.5, 1, 1]]}
+    (tmp_path / "boxes.jsonl").write_text(json.dumps(boxes))
+    (tmp_path / "yolo").mkdir()
+    (tmp_path / "yolo" / "000000000007.txt").write_text("16 0.5 0.5 1 1\n57 0.5 0.5 1 1\n")
+    (tmp_path / "model.json").write_text(json.dumps({"000000000007.jpg": "a puppy", "000000000008.jpg": "ERROR: none"}))
+    for place in ("instances.json", "names.jsonl", "boxes.jsonl", "yolo"):
+        found = read_sources([tmp_path / "captions.json", f"model={tmp_path / 'model.json'}"], objects=tmp_path / place)
+        assert [one.objects for one in found] == [{"dog", "couch"}], place
+        assert [(one.text, one.source) for one in found[0].captions] == [
+            ("a dog on a couch", "people"),
+            ("a puppy", "model"),
+        ]
+        assert found[0].number == 7
+    (tmp_path / "yolo" / "000000000007.txt").write_text("99 0 0 0 0\n")
+    with pytest.raises(InputError, match="past the 80 names"):
+        read_objects(tmp_path / "yolo")
+
+
+def test_known_inventions_are_no_captions_to_start_from(tmp_path: Path) -> None:
+    rows = [
+        {"image": "1.jpg", "caption": "a dog", "system": "m", "hallucinated": [], "objects": ["dog"]},
+        {"image": "1.jpg", "caption": "a cat", "system": "m", "hallucinated": ["cat"], "objects": ["dog"]},
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert [one.text for one in read_sources([tmp_path / "rows.jsonl"])[0].captions] == ["a dog"]
+
+
+def test_wrong_settings_and_missing_annotations_are_one_line() -> None:
+    with pytest.raises(UnknownNameError, match="unknown subset 'replace_ob'. Did you mean 'replace_obj'"):
+        BuildSettings(subsets=("replace_ob",))
+    with pytest.raises(UnknownNameError, match="unknown kind of additions"):
+        BuildSettings(add="long")
+    with pytest.raises(ConfigError, match="pairs must be at least 1"):
+        BuildSettings(pairs=0)
+    with pytest.raises(InputError, match="expected annotated objects"):
+        build([AnnotatedPicture("1.jpg", (SourcedCaption("a dog runs", "people"),))], BuildSettings())
+
+
+def test_the_command_builds_checks_and_the_benchmark_reads(tmp_path: Path) -> None:
+    rows = [
+        {"image": one.name, "captions": [text.text for text in one.captions], "objects": sorted(one.objects or ())}
+        for one in made_up(60)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "images").mkdir()
+    for row in rows:
+        Image.fromarray(np.zeros((8, 8, 3), dtype=np.uint8)).save(tmp_path / "images" / row["image"])
+    runner, out = CliRunner(), tmp_path / "out"
+    command = ["cococf", "build", str(tmp_path / "rows.jsonl"), "-o", str(out), "--pairs", "28", "--json"]
+    done = runner.invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["rows"][0]["pairs"] == len(read_pairs([out]))
+    first = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert set(first) == {"coco_cf_easy.json", "coco_cf_hard.json", "quality.json", "quality.md"}
+    assert "exists" in str(runner.invoke(app, command).exception)
+    assert runner.invoke(app, [*command, "--overwrite"]).exit_code == 0
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == first
+    checked = runner.invoke(app, ["cococf", "check", str(out)])
+    assert checked.exit_code == 0
+    assert "language model" in checked.stdout
+    items = load("coco-cf", out, images=str(tmp_path / "images"), by="change").items
+    assert len(items) == len(read_pairs([out]))
+    assert all(isinstance(item.image, Path) and item.image.is_file() for item in items)
+    assert {item.subset.partition("/")[0] for item in items} == {"easy", "hard"}
+    document = json.loads((out / "coco_cf_easy.json").read_text())
+    assert set(document["meta"]) >= {"gen_captions", "subsets", "settings"}
+    assert set(document["data"][0]) >= {"image_id", "image_path", "caption", "negative_caption"}
+    change = document["data"][0]["change"]
+    start, end = change["negative_spans"][0]
+    assert change["inserted"][0] in document["data"][0]["negative_caption"][start:end].lower()
+
+
+@pytest.mark.skipif(
+    not DATA.is_file(), reason="needs the real data of ../shared/data, which is not part of the repository"
+)
+def test_real_captions_make_sound_pairs() -> None:
+    found = read_sources([DATA], objects=DATA.with_name("train_coco.objects.jsonl"))[:150]
+    pairs = [written(pair) for pair in build(found, BuildSettings(pairs=70)).pairs]
+    assert len(pairs) > 70
+    assert set(find_faults(pairs).values()) == {0}
