@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli.bank import PICTURES
+from msdscore.cli.cache import tell_cache
 from msdscore.cli.stopping import stoppable
 from msdscore.errors import ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
+    from msdscore.encoders.cached import CacheUse
     from msdscore.engine.jobs import ShardJob
     from msdscore.engine.shard import ShardOptions, ShardResult
     from msdscore.io.inputs.columns import ColumnNames
@@ -65,6 +67,7 @@ class _Tally:
     signature: str = ""
     reasons: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    cache: "CacheUse | None" = None
 
     def add(self, result: "ShardResult") -> None:
         self.shards += 1
@@ -75,6 +78,8 @@ class _Tally:
         self.reasons += result.reasons[: max(0, 3 - len(self.reasons))]
         if result.error is not None:
             self.errors.append(result.error)
+        if result.cache is not None:
+            self.cache = result.cache if self.cache is None else self.cache + result.cache
 
 
 def is_folder(output: str | None, sources: Sequence[str]) -> bool:
@@ -126,6 +131,7 @@ def score_shards(
             tally.add(result)
             show(tally.shards, len(jobs))
     _tell(tally, folder)
+    tell_cache(None if spec.cache is None else Path(spec.cache.folder), tally.cache)
     if as_json:
         typer.echo(json.dumps({"output": folder, **asdict(tally)}, ensure_ascii=False))
     return not (tally.failed or tally.errors)

@@ -58,6 +58,11 @@ class CacheUse:
     def __add__(self, other: "CacheUse") -> "CacheUse":
         return CacheUse(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
+    def since(self, before: "CacheUse | None") -> "CacheUse":
+        """What came after an earlier state."""
+        earlier = before or CacheUse()
+        return CacheUse(*(getattr(self, one.name) - getattr(earlier, one.name) for one in fields(self)))
+
     def __str__(self) -> str:
         pictures = _share(self.pictures - self.pictures_made, self.pictures, "pictures")
         return f"{pictures} and {_share(self.texts - self.texts_made, self.texts, 'texts')} were there"

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from msdscore.encoders.cached import CacheUse
 from msdscore.engine.earlier import description
 from msdscore.engine.plan import plan
 from msdscore.engine.shard_table import ShardRows
@@ -56,7 +57,10 @@ class ShardOptions:
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """What became of one shard; `fresh` ones were scored by this call, `error` says why none of it could be scored."""
+    """What became of one shard; `fresh` ones were scored by this call, `error` says why none of it could be scored.
+
+    `cache` is what a cache on disk has spared.
+    """
 
     source: str
     output: str
@@ -67,6 +71,7 @@ class ShardResult:
     signature: str = ""
     reasons: tuple[str, ...] = ()
     error: str | None = None
+    cache: CacheUse | None = None
 
 
 def score_shard(
@@ -97,7 +102,7 @@ def score_shard(
         return _result(found, target, fresh=False)
     if not how.overwrite:
         _refuse_other(target, pipeline.signature)
-    rows = ShardRows(how.copied)
+    rows, before = ShardRows(how.copied), pipeline.cache_use
     with ExitStack() as stack:
         _score(pipeline, _read(name, how, stack), rows, worst=how.worst)
     table = rows.table(pipeline.config)
@@ -113,7 +118,8 @@ def score_shard(
         reasons=rows.reasons(),
     )
     write_shard(table, target, facts)
-    return _result(facts, target, fresh=True)
+    use = pipeline.cache_use
+    return replace(_result(facts, target, fresh=True), cache=None if use is None else use.since(before))
 
 
 def spec_facts(spec: ScorerSpec) -> Mapping[str, Any] | None:
