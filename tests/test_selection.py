@@ -313,3 +313,22 @@ def test_the_page_shows_the_cut_and_the_agreement_with_cosine(tars, tiny):
     ].as_py()
     assert last in page
     assert "http" not in page.replace("http-equiv", "")
+
+
+def test_from_tars_to_a_filtered_subset(tmp_path):
+    """The way of the documentation: score tars, select, and score what was kept again."""
+    keys = [f"{number:09d}" for number in range(8)]
+    write_tar(tmp_path / "tars/00000.tar", keys[:4])
+    write_tar(tmp_path / "tars/00001.tar", keys[4:])
+    scored = msdscore(
+        "score", tmp_path / "tars/{00000..00001}.tar", "-o", tmp_path / "scores", "-e", "toy", "--workers", 1
+    )
+    assert scored.returncode == 0, scored.stderr
+    answer = msdscore("select", tmp_path / "scores", "-o", tmp_path / "kept", "--keep", "3")
+    assert answer.returncode == 0, answer.stderr
+    table = pa.concat_tables([pq.read_table(path) for path in sorted((tmp_path / "scores").glob("*.parquet"))])
+    expected = {table.column("key")[row].as_py() for row in best(table, "msd", 3)}
+    found = members(tmp_path / "kept/00000.tar") | members(tmp_path / "kept/00001.tar")
+    assert {name.partition(".")[0] for name in found} == expected
+    no_uids = msdscore("select", tmp_path / "scores", "-o", tmp_path / "keep.npy", "--keep", "3")
+    assert "expected uids of 32 hexadecimal digits, got None" in no_uids.stderr
