@@ -15,6 +15,7 @@ help:
 	@echo "make check     format, lint, types, floors"
 	@echo "make bench     speed, as ratios against the textbook loop"
 	@echo "make evidence  figures on human judgments (DATA=folder)"
+	@echo "make paper     the paper's studies, numbers beside the paper's (DATA=folder LIMIT=items)"
 	@echo "make docs      the documentation as HTML in build/docs"
 	@echo "make release   wheel, source, list of parts and licences in dist"
 	@echo "make clean     remove the environment and everything that was built"
@@ -61,6 +62,17 @@ bench: setup
 
 evidence: setup
 	$(BIN)/python -m msdscore.studies.evidence --data $(DATA) --output docs/evidence.md
+
+# Each study goes on where it was stopped, and is left alone once its numbers are there.
+STUDIES := mixtures kappa alpha components iterations stability entropy direction margin backbones ood faithfulness localisation
+LIMIT ?= 1000
+paper: setup
+	mkdir -p build/paper
+	for name in $(STUDIES); do test -f build/paper/$$name.json || $(BIN)/msdscore study $$name --root $(DATA) \
+	  --limit $(LIMIT) --cache build/cache -o build/paper/$$name.json || exit 1; done
+	test -f build/paper/words.json || $(BIN)/msdscore study words --root $(DATA) --marks chair \
+	  --synonyms $(DATA)/coco_object_synonyms.txt --limit $(LIMIT) --cache build/cache -o build/paper/words.json
+	$(BIN)/python -m msdscore.studies.paper.page --results build/paper --output docs/paper.md
 
 docs: setup
 	$(PIP) --editable '.[docs]'

@@ -12,13 +12,14 @@ from bench_sets import make_expert, make_sugarcrepe
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.cli.app import app
 from msdscore.encoders.registry import load_encoder
-from msdscore.errors import ConfigError
+from msdscore.errors import ConfigError, InputError
 from msdscore.scoring.config import MSDConfig
 from msdscore.stats.resample import Resampling
 from msdscore.studies.ablations import direction, margin
 from msdscore.studies.ablations.decided import DecidedPairs, decided_pairs, joined, quantile_bins
 from msdscore.studies.ablations.settings import ABLATIONS, MIXTURES, named_variants, value_variants
 from msdscore.studies.ablations.sweep import charts, run_sweep, section, slug
+from msdscore.studies.paper.page import PARTS, fill, main, part
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,8 @@ def test_the_commands_write_table_figure_and_numbers_and_go_on(root, tmp_path):
     found = json.loads((tmp_path / "kappa.json").read_text())
     assert found["study"] == "kappa"
     assert [one["value"] for one in found["benchmarks"][0]["variants"]] == [10.0, 20.0]
+    assert "| add_att | " in part("kappa", found)
+    assert "kappa:10|" in part("kappa", found)
     assert "kappa:10|" in found["benchmarks"][0]["variants"][0]["metrics"][1]["signature"]
     assert (tmp_path / "kappa.png").is_file()
     runs = sorted(tmp_path.glob("kappa.runs/*/*.json"))
@@ -148,6 +151,7 @@ def test_every_distribution_is_tried_at_one_alpha_and_at_equal_weight(root, tmp_
     text = invoke("mixtures", *common, "-o", tmp_path / "m.json")
     same, equal = (json.loads(text)[name]["benchmarks"][0]["variants"] for name in ("same_alpha", "equal_weight"))
     assert [one["name"] for one in same] == list(MIXTURES)
+    assert "paper, vMF, fixed kappa" in part("mixtures", json.loads(text))
     signatures = [one["metrics"][0]["signature"].split("|") for one in equal]
     assert [part for parts in signatures for part in parts if part.startswith("mix:")] == [
         f"mix:{kind}" for kind in MIXTURES.values() if kind != "vmf"
@@ -167,7 +171,35 @@ def test_direction_and_margin(root):
         "support only",
     ]
     assert sum(one["pairs"] for one in found["by_length"]) == 16
-    found = json.loads(invoke("margin", *common, "--bins", 2))["benchmarks"][0]
+    assert "| support only |" in part("direction", found)
+    found = json.loads(invoke("margin", *common, "--bins", 2))
+    assert "The paper's, Easy-CF" in part("margin", found)
+    found = found["benchmarks"][0]
     assert [one["first"] for one in found["gains"]] == ["soft-msd", "msd", "soft-msd", "soft-msd"]
     assert {"cosine", "rank-agg"} <= set(found["bins"][0]["accuracy"])
     assert Path(found["variants"][0]["name"]).name == "settings"
+
+
+def test_the_page_of_the_paper_is_filled_from_result_files(tmp_path):
+    marks = "".join(f"# {name}\n<!-- study {name}: begin -->\nold\n<!-- study {name}: end -->\n" for name in PARTS)
+    page, results = tmp_path / "paper.md", tmp_path / "results"
+    page.write_text(marks)
+    results.mkdir()
+    interval = {"value": 0.5, "low": 0.4, "high": None, "n": 3}
+    row = {"name": "AUC", "n": 7, "true": interval, "wrong": interval, "chance": 0.5}
+    (results / "words.json").write_text(json.dumps({"rows": [row], "captions": 9, "signature": "msd|kappa:20"}))
+    main(["--results", str(results), "-o", str(page)])
+    text = page.read_text()
+    assert "| AUC | 7 | 50.0 | 50.0 | 50.0 |" in text
+    assert "`msd|kappa:20`" in text
+    assert text.count("old") == len(PARTS) - 1
+    with pytest.raises(InputError, match="the page has no place for study words"):
+        fill("", {"words": ""})
+    with pytest.raises(InputError, match="expected result files of studies"):
+        main(["--results", str(tmp_path), "-o", str(page)])
+
+
+def test_the_documented_page_has_a_place_for_every_study():
+    page = Path(__file__).parents[1] / "docs" / "paper.md"
+    text = page.read_text(encoding="utf-8")
+    assert fill(text, dict.fromkeys(PARTS, "new")).count("new\n") >= len(PARTS)

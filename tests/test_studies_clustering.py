@@ -19,6 +19,7 @@ from msdscore.studies.ablations.settings import MIXTURES
 from msdscore.studies.clustering.assignments import distinct_captions, entropies, text_shares
 from msdscore.studies.clustering.entropy import entropy_study
 from msdscore.studies.clustering.stability import cluster_stability, score_spread
+from msdscore.studies.paper.page import part
 
 
 def test_the_rand_index_is_that_of_scikit_learn():
@@ -113,7 +114,9 @@ def test_the_commands(root, tmp_path):
         ]
         answer = CliRunner().invoke(app, command)
         assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
-        assert json.loads((tmp_path / f"{name}.json").read_text())[key]
+        found = json.loads((tmp_path / f"{name}.json").read_text())
+        assert found[key]
+        assert "kappa:20" in part(name, found)
         assert (tmp_path / f"{name}.png").is_file()
     rated = make_expert(tmp_path / "rated")
     answer = CliRunner().invoke(app, ["study", "stability", "--root", str(rated), "-e", "toy", "-b", "flickr8k-expert"])

@@ -16,6 +16,7 @@ from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, InputError
 from msdscore.studies.explanations import curves, localisation, masking
 from msdscore.studies.explanations.faithfulness import MaskingSettings, faithfulness, section
+from msdscore.studies.paper.page import part
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +156,7 @@ def test_the_commands_write_numbers_and_tables(root, tmp_path):
     assert answer.exit_code == 0, answer.output
     assert "| influence | correct | patches |" in answer.output
     assert json.loads((tmp_path / "f.json").read_text())["masking"][0]["pairs"] == 3
+    assert "| paper, correct | +0.1159 |" in part("faithfulness", json.loads((tmp_path / "f.json").read_text()))
     assert "deletion" in (tmp_path / "f.md").read_text(encoding="utf-8")
     answer = CliRunner().invoke(app, ["study", "localisation", *common])
     assert answer.exit_code == 0, answer.output

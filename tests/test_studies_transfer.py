@@ -13,6 +13,7 @@ from msdscore.align.run.session import TrainOptions
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError
 from msdscore.studies.ablations import reconstruction
+from msdscore.studies.paper.page import part
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_llama
 
@@ -53,7 +54,9 @@ def test_other_domains_have_easy_and_hard_negatives(tmp_path):
     write_pictures(tmp_path / "rsicd.images.parquet", pictures)
     rows = [{"image": name, "captions": [f"{name.split('_')[1][:-4]} {name.split('_')[0]}"]} for name in pictures]
     write_rows(tmp_path / "rsicd.jsonl", rows)
-    found = json.loads(invoke("ood", "--root", tmp_path, "-e", "toy", "--samples", 20, "--json"))["results"]
+    whole = json.loads(invoke("ood", "--root", tmp_path, "-e", "toy", "--samples", 20, "--json"))
+    assert "RSICD, RemoteCLIP" in part("ood", whole)
+    found = whole["results"]
     assert [one["dataset"] for one in found] == ["rsicd, easy negatives", "rsicd, hard negatives"]
     answer = CliRunner().invoke(app, ["study", "ood", "--root", str(tmp_path / "none"), "-e", "toy"])
     assert "found none" in str(answer.exception) or "there is no" in str(answer.exception)

@@ -12,6 +12,7 @@ from msdscore.studies.outcome import Chart, ChartLine
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 _MARKS = ("o", "s", "^", "D", "v", "P", "X")
 _WIDTH, _HEIGHT, _ACROSS = 4.2, 3.2, 2  # inches of a panel, panels side by side
+_SHADED = 2  # lines at most whose intervals are shaded; more would cover each other
 _SPREAD = 0.5  # of the room of a category, over which the lines of a chart are set side by side
 
 
@@ -45,7 +46,7 @@ def _draw_panel(panel: Any, chart: Chart) -> None:
         elif names:
             _draw_categories(panel, line, names, _shift(number, len(chart.lines)), (colour, mark))
         else:
-            _draw_line(panel, line, (colour, mark))
+            _draw_line(panel, line, (colour, mark), shaded=len(chart.lines) <= _SHADED)
     if names:
         panel.set_xticks(range(len(names)), names, rotation=20 if len(names) > 4 else 0, fontsize=7)
     if chart.logarithmic:
@@ -66,10 +67,12 @@ def _draw_categories(panel: Any, line: ChartLine, names: Sequence[str], shift: f
     )
 
 
-def _draw_line(panel: Any, line: ChartLine, style: tuple[str, str]) -> None:
+def _draw_line(panel: Any, line: ChartLine, style: tuple[str, str], *, shaded: bool) -> None:
     colour, mark = style
     panel.plot(line.x, line.y, marker=mark, color=colour, markersize=3.5, linewidth=1.2, label=line.name)
-    if line.low:
+    if line.low and not shaded:
+        panel.errorbar(line.x, line.y, yerr=_ends(line), fmt="none", ecolor=colour, elinewidth=0.7, alpha=0.6)
+    elif line.low:
         panel.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
 
 
