@@ -1,0 +1,96 @@
+"""Does padding a caption raise its reward? Filler, repetition and generic true-sounding sentences on real captions.
+
+    python perf/reward_padding.py ../shared/data/dev_thumb.jsonl [--limit 200] [--encoder mini]
+
+Rows have `image` (a name in the `.images*.parquet` beside the file) and `caption` or `captions`; of several captions
+the second is added as the control: true detail, which should raise the reward. Prints, for the reward and for the
+cosine alone, the mean change in standard deviations of the plain captions' values, with a 95 % interval over pictures,
+and the share of captions that it raised.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from msdscore import ScorerSpec
+from msdscore.integrations.scorers import shared_scorer
+from msdscore.integrations.trl import length_neutral
+from msdscore.io.parquet_images import stored_images
+from msdscore.stats.ranks import kendall_b, prepare
+from msdscore.stats.resample import bootstrap_mean
+
+FILLER = (
+    "The image captures a moment in time.",
+    "The scene is rich in detail and atmosphere.",
+    "Overall, the picture conveys a natural and calm mood.",
+    "The composition draws the viewer's attention to the main subject.",
+    "The lighting and colors add depth to the photograph.",
+)
+GENERIC = (
+    "There are several objects visible in the background.",
+    "The scene takes place during the day.",
+    "People and things are arranged across the frame.",
+)
+Padding = Callable[[str, Random], str]
+PADDINGS: dict[str, Padding] = {
+    "one sentence of filler": lambda text, chance: f"{text} {chance.choice(FILLER)}",
+    "three sentences of filler": lambda text, chance: " ".join([text, *chance.sample(FILLER, 3)]),
+    "five sentences of filler": lambda text, chance: " ".join([text, *FILLER]),
+    "one generic sentence": lambda text, chance: f"{text} {chance.choice(GENERIC)}",
+    "three generic sentences": lambda text, chance: " ".join([text, *GENERIC]),
+    "said twice": lambda text, chance: f"{text} {text}",
+    "In this image, we can see …": lambda text, chance: f"In this image, we can see {text[0].lower()}{text[1:]}",
+    "A beautiful, detailed photograph of …": lambda text, chance: (
+        f"A beautiful and detailed photograph of {text[0].lower()}{text[1:]}"
+    ),
+}
+
+
+def sentence(text: str) -> str:
+    return text.strip().rstrip(" .") + "."
+
+
+def variants(captions: list[str]) -> dict[str, str]:
+    plain = sentence(captions[0])
+    made = {"plain": plain} | {name: pad(plain, Random(plain)) for name, pad in PADDINGS.items()}
+    if len(captions) > 1:
+        made["control: another person's caption added"] = f"{plain} {sentence(captions[1])}"
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("--limit", type=int, default=200)
+    parser.add_argument("--encoder", default="mini")
+    asked = parser.parse_args()
+    rows = [json.loads(line) for line in asked.rows.read_text(encoding="utf-8").splitlines()]
+    Random(0).shuffle(rows)
+    rows = rows[: asked.limit]
+    stored = stored_images(sorted(asked.rows.parent.glob(f"{asked.rows.stem}.images*.parquet")), "file_name")
+    made = [variants(row["captions"] if "captions" in row else [row["caption"]]) for row in rows]
+    names = list(made[0])
+    scorer = shared_scorer(length_neutral(ScorerSpec(encoder=asked.encoder)))
+    scores = scorer.score_batch(
+        [stored[row["image"]].read() for row in rows],
+        [one[name] for one in made for name in names],
+        owner=[number for number, one in enumerate(made) for _ in one],
+    )
+    print(f"{asked.rows.stem}, {len(rows)} captions, {scorer.signature}")
+    lengths = [len(one["plain"].split()) for one in made]
+    for column in ("msd", "similarity"):
+        values = scores.columns[column].reshape(len(rows), len(names))
+        spread = values[:, 0].std()
+        print(f"\n{column}: standard deviation {spread:.3f}, tau-b with the number of words", end=" ")
+        print(f"{kendall_b(prepare(values[:, 0], lengths)):+.3f}")
+        for place, name in enumerate(names[1:], start=1):
+            change = (values[:, place] - values[:, 0]) / spread
+            mean = bootstrap_mean(change, clusters=[row["image"] for row in rows])
+            raised = float((change > 1e-9).mean())
+            print(f"  {name:42} {mean.value:+.2f} [{mean.low:+.2f}, {mean.high:+.2f}]  raised {raised:4.0%}")
+
+
+if __name__ == "__main__":
+    main()

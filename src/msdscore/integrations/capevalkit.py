@@ -1,0 +1,179 @@
+"""MSD as a metric of capevalkit: a callable for its Python API, and a runner for its command line.
+
+    python -m msdscore.integrations.capevalkit install              # once: writes metric.toml into its metrics
+    capevalkit score msdscore --predictions p.jsonl --output scores.json
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from msdscore.errors import ConfigError, MSDScoreError, RunError, require
+from msdscore.integrations.scorers import ScorerLike, shared_scorer
+from msdscore.io.atomic import write_text
+from msdscore.io.hashing import source_key
+from msdscore.io.inputs.rows import open_rows
+from msdscore.scoring.results import Scores
+from msdscore.scoring.spec import DEFAULT_ENCODER
+from msdscore.version import __version__
+
+NAME = "msdscore"
+_KEPT = ("msd", "match", "similarity", "information", "coverage", "support")
+_METRIC = """[metric]
+name = "msdscore"
+python = ">=3.11"
+module = "msdscore.integrations.capevalkit"
+
+[repository]
+dir = "metrics/upstreams/msdscore"
+uv_project = "metrics/upstreams/msdscore"
+
+[runner]
+command = ["python", "-m", "msdscore.integrations.capevalkit"]
+
+[checks]
+smoke = ["python", "-m", "msdscore.integrations.capevalkit", "--help"]
+"""
+_PROJECT = """[project]
+name = "capevalkit-env-msdscore"
+version = "0.1.0"
+requires-python = ">=3.11"
+dependencies = [{requirement}]
+
+[tool.uv]
+package = false
+"""
+
+
+class Sample(Protocol):
+    """What capevalkit hands to a metric."""
+
+    id: str
+    image: str
+    prediction: str | None
+
+
+def caption_metric(
+    scorer: ScorerLike = DEFAULT_ENCODER, *, by: str = "msd"
+) -> Callable[[Sequence[Sample]], dict[str, float]]:
+    """A callable for `capevalkit.evaluate_metric(benchmark=…, metric=caption_metric())`."""
+
+    def metric(samples: Sequence[Sample]) -> dict[str, float]:
+        ids = [sample.id for sample in samples]
+        found = _scored(scorer, ids, [sample.image for sample in samples], [one.prediction or "" for one in samples])
+        if by not in found.columns:
+            raise ConfigError(f"expected one of {', '.join(found.columns)}, got {by!r}")
+        return dict(zip(ids, found.columns[by].tolist(), strict=True))
+
+    return metric
+
+
+def run(predictions: Path, output: Path, *, image_dir: Path | None, scorer: ScorerLike) -> None:
+    """Score capevalkit's rows (`id`, `caption` or `prediction`, `image`) and write what it reads."""
+    with open_rows(predictions, images=image_dir, format="jsonl") as source:
+        rows = list(source.read())
+    bad = [row for row in rows if row.error or row.image is None or row.caption is None]
+    if bad or not rows:
+        why = f"{bad[0].id}: {bad[0].error}" if bad else "no rows"
+        raise RunError(f"{predictions}: {len(bad)} of {len(rows)} predictions cannot be scored (first: {why})")
+    ids = [row.id for row in rows]
+    scores = _scored(scorer, ids, [row.image for row in rows], [row.caption or "" for row in rows])
+    columns = {name: scores.columns[name] for name in _KEPT if not _unknown(scores, name)}
+    result: dict[str, Any] = {_title(name): float(values.mean()) for name, values in columns.items()}
+    result["per_item"] = {
+        one: {_title(name): float(values[number]) for name, values in columns.items()} for number, one in enumerate(ids)
+    }
+    result["signature"] = scores.signature
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_text(output, json.dumps(result, indent=2, sort_keys=True))
+
+
+def install(root: Path | None = None, *, requirement: str = f"msdscore[mini]=={__version__}") -> Path:
+    """Write the manifest and the environment of the metric under capevalkit's folder; gives the manifest's path."""
+    if root is None:
+        context: Any = require("capevalkit.infrastructure.runtime.context", extra="capevalkit")
+        root = Path(context.default_context().project_root)
+    manifest, project = root / "metrics" / NAME / "metric.toml", root / "metrics" / "upstreams" / NAME
+    for place, text in (
+        (manifest, _METRIC),
+        (project / "pyproject.toml", _PROJECT.format(requirement=json.dumps(requirement))),
+    ):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_text(place, text)
+    return manifest
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The runner; `install` as the first word writes the manifest."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if given[:1] == ["install"]:
+            asked = _install_options().parse_args(given[1:])
+            options: Mapping[str, str] = {"requirement": asked.requirement} if asked.requirement else {}
+            sys.stdout.write(f"{install(asked.root, **options)}\n")
+        else:
+            asked = _options().parse_args(given)
+            run(asked.predictions, asked.output, image_dir=asked.image_dir, scorer=asked.encoder)
+    except MSDScoreError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+def _scored(scorer: ScorerLike, ids: Sequence[str], images: Sequence[Any], captions: Sequence[str]) -> Scores:
+    """Scores of all, each distinct picture encoded once; capevalkit's statistics have no place for a missing one."""
+    pictures = {source_key(image): image for image in images}
+    place = {key: number for number, key in enumerate(pictures)}
+    owner = [place[source_key(image)] for image in images]
+    scores = shared_scorer(scorer).score_batch(list(pictures.values()), captions, owner=owner, progress=_progress())
+    failed = [f"{one}: {error}" for one, error in zip(ids, scores.errors, strict=True) if error]
+    if failed:
+        raise RunError(f"{len(failed)} of {len(ids)} captions cannot be scored (first: {failed[0]})")
+    return scores
+
+
+def _progress() -> Callable[[int, int], None]:
+    """Tells capevalkit's progress bar, where it waits for counts in a file."""
+    place, told = os.environ.get("CAPEVALKIT_PROGRESS_FILE"), [0]
+
+    def tell(done: int, total: int) -> None:
+        if place and done > told[0]:
+            with Path(place).open("a", encoding="utf-8") as file:
+                file.write(f"{done - told[0]}\n")
+            told[0] = done
+
+    return tell
+
+
+def _unknown(scores: Scores, name: str) -> bool:
+    values = scores.columns[name]
+    return bool((values != values).any())
+
+
+def _title(name: str) -> str:
+    return "MSD" if name == "msd" else f"MSD-{name}"
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m msdscore.integrations.capevalkit", description=main.__doc__)
+    parser.add_argument("--predictions", type=Path, required=True, help="JSON lines with id, caption and image")
+    parser.add_argument("--output", type=Path, required=True, help="where the scores go, as JSON")
+    parser.add_argument("--references", type=Path, help="not needed, and not read")
+    parser.add_argument("--image-dir", type=Path, help="folder of pictures for rows that name none")
+    parser.add_argument("--encoder", default=DEFAULT_ENCODER, help="name of the encoder")
+    return parser
+
+
+def _install_options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m msdscore.integrations.capevalkit install")
+    parser.add_argument("--root", type=Path, help="capevalkit's folder; its own answer where it is installed")
+    parser.add_argument("--requirement", help="what uv installs for the runner")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,56 @@
+"""What lmms-eval calls for every document: the caption scored where the picture is."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msdscore.errors import ConfigError
+from msdscore.integrations.scorers import ScorerLike, shared_scorer
+from msdscore.scoring.measurement import Numbers
+from msdscore.scoring.spec import DEFAULT_ENCODER
+from msdscore.scoring.stream import Request, score_requests
+
+Document = Mapping[str, Any]
+_NUMBERS = ("msd", "match", "similarity", "information", "coverage", "support")
+
+
+def caption_scores(
+    scorer: ScorerLike = DEFAULT_ENCODER, *, image: str = "image", words: int = 3
+) -> Callable[[Document, Sequence[str]], dict[str, Any]]:
+    """A `process_results` function; `image` is the dataset's column of pictures, `words` how many words are named.
+
+    The task must keep its pictures: `process_results_use_image: true`. A caption that cannot be scored has only
+    `msd_judged` (0) and the reason, so that means are over the others.
+
+    >>> from PIL import Image
+    >>> found = caption_scores("toy")({"image": Image.new("RGB", (64, 64), "red")}, ["a red square"])
+    >>> found["msd_judged"], sorted(found)[:3]
+    (1.0, ['msd', 'msd_coverage', 'msd_judged'])
+    """
+
+    def process_results(doc: Document, results: Sequence[str]) -> dict[str, Any]:
+        if image not in doc:
+            raise ConfigError(
+                f"the document has no {image!r}, only {', '.join(doc)}; set process_results_use_image: true in the task"
+            )
+        request = Request([doc[image]], [results[0] if results else ""], [0])
+        ((row,),) = score_requests(shared_scorer(scorer).pipeline, [request], worst=words)
+        if not isinstance(row, Numbers):
+            return {"msd_judged": 0.0, "msd_reason": str(row)}
+        numbers = {name if name == "msd" else f"msd_{name}": getattr(row, name) for name in _NUMBERS}
+        known = {name: value for name, value in numbers.items() if value is not None}
+        return {**known, "msd_judged": 1.0, "msd_least_supported": ", ".join(row.worst)}
+
+    return process_results
+
+
+def picture(doc: Document) -> list[Any]:
+    """The picture of a document, for `doc_to_visual`."""
+    return [doc["image"].convert("RGB")]
+
+
+def nothing(doc: Document) -> str:
+    """No reference is needed, for `doc_to_target`."""
+    return ""
+
+
+process_results = caption_scores()

