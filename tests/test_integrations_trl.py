@@ -4,6 +4,7 @@ import base64
 import io
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 from PIL import Image
@@ -151,7 +152,7 @@ def test_remote_rewards_are_those_of_the_service(neutral, tmp_path):
 
 
 class _Busy(BaseHTTPRequestHandler):
-    calls: list[dict[str, str]] = []
+    calls: ClassVar[list[dict[str, str]]] = []
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))

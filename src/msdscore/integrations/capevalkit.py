@@ -1,7 +1,7 @@
 """MSD as a metric of capevalkit: a callable for its Python API, and a runner for its command line.
 
-    python -m msdscore.integrations.capevalkit install              # once: writes metric.toml into its metrics
-    capevalkit score msdscore --predictions p.jsonl --output scores.json
+python -m msdscore.integrations.capevalkit install              # once: writes metric.toml into its metrics
+capevalkit score msdscore --predictions p.jsonl --output scores.json
 """
 
 import argparse
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from msdscore.errors import ConfigError, MSDScoreError, RunError, require
 from msdscore.integrations.scorers import ScorerLike, shared_scorer
-from msdscore.io.atomic import write_text
+from msdscore.io.atomic import write_bytes
 from msdscore.io.hashing import source_key
 from msdscore.io.inputs.rows import open_rows
 from msdscore.scoring.results import Scores
@@ -89,7 +89,7 @@ def run(predictions: Path, output: Path, *, image_dir: Path | None, scorer: Scor
     }
     result["signature"] = scores.signature
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_text(output, json.dumps(result, indent=2, sort_keys=True))
+    write_bytes(output, json.dumps(result, indent=2, sort_keys=True).encode(), folder=output.parent)
 
 
 def install(root: Path | None = None, *, requirement: str = f"msdscore[mini]=={__version__}") -> Path:
@@ -103,7 +103,7 @@ def install(root: Path | None = None, *, requirement: str = f"msdscore[mini]=={_
         (project / "pyproject.toml", _PROJECT.format(requirement=json.dumps(requirement))),
     ):
         place.parent.mkdir(parents=True, exist_ok=True)
-        write_text(place, text)
+        write_bytes(place, text.encode(), folder=place.parent)
     return manifest
 
 

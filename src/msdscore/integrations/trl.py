@@ -208,7 +208,7 @@ def _body(read: Completions, chosen: Sequence[tuple[str, list[int]]]) -> tuple[l
 
 
 def _encoded(source: ImageSource) -> str:
-    """The picture's file as it is, else its pixels without loss; what cannot be read is sent empty and refused there."""
+    """The picture's file as it is, else its pixels without loss; one that cannot be read goes empty, to be refused."""
     if isinstance(source, bytes | bytearray):
         return b64encode(source).decode()
     try:

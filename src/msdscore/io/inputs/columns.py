@@ -8,8 +8,8 @@ from msdscore.errors import InputError, unknown_name
 
 # The first name that a row has is the one that counts.
 IMAGE_NAMES = ("image", "image_path", "file_name", "filename", "img")
-CAPTION_NAMES = ("caption", "text", "candidate", "cand")
-KEY_NAMES = ("image_id", "id")  # looked up in the folder of pictures where a row has no picture of its own
+CAPTION_NAMES = ("caption", "text", "candidate", "cand", "prediction")
+KEY_NAMES = ("image_id", "id", "index")  # looked up in the folder of pictures where a row has no picture of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,8 @@ class ColumnNames:
             )
         if self.image_in(names) is None and not (folder and first_of(names, KEY_NAMES)):
             raise InputError(
-                f"{source}: no picture column; expected one of {self.image_names()}, or image_id or id together with "
-                f"a folder of pictures (images); found: {listed(names)}; name it with --image-column"
+                f"{source}: no picture column; expected one of {self.image_names()}, or image_id, id or index together "
+                f"with a folder of pictures (images); found: {listed(names)}; name it with --image-column"
             )
 
 

@@ -14,6 +14,7 @@ from msdscore.errors import InputError, shortened
 from msdscore.io.inputs.arrow import ParquetTable, SavedDataset
 from msdscore.io.inputs.json_document import JsonDocument
 from msdscore.io.inputs.records import Records
+from msdscore.io.inputs.spreadsheet import Spreadsheet
 from msdscore.io.inputs.tar_samples import TarSamples
 from msdscore.io.inputs.text_lines import Delimited, JsonLines
 
@@ -23,6 +24,7 @@ _READERS: dict[str, Callable[[Path], Records]] = {
     "json": JsonDocument,
     "csv": lambda path: Delimited(path, ","),
     "tsv": lambda path: Delimited(path, "\t"),
+    "xlsx": Spreadsheet,
     "parquet": ParquetTable,
     "dataset": SavedDataset,
     "tar": TarSamples,
@@ -41,7 +43,7 @@ def known_inputs() -> tuple[str, ...]:
     """The names of the input formats; all but `dataset`, which is a folder, are file suffixes.
 
     >>> known_inputs()
-    ('jsonl', 'ndjson', 'json', 'csv', 'tsv', 'parquet', 'dataset', 'tar')
+    ('jsonl', 'ndjson', 'json', 'csv', 'tsv', 'xlsx', 'parquet', 'dataset', 'tar')
     """
     return tuple(_READERS)
 

@@ -19,6 +19,7 @@ from msdscore.io.inputs.records import Record, Records, seen_columns
 from msdscore.io.tar import TarImage
 
 _USUAL = ColumnNames()
+_NO_ANSWER = "Failed to obtain answer"  # what VLMEvalKit writes in place of a prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,8 @@ def _find_caption(values: Mapping[str, Any], names: ColumnNames) -> str:
         raise CaptionError(f"{name} is empty")
     if not isinstance(caption, str):
         raise CaptionError(f"{name} must be text, got {type(caption).__name__}")
+    if name == "prediction" and caption.startswith(_NO_ANSWER):
+        raise CaptionError(f"{name} says that the model gave no answer: {shortened(caption)}")
     return caption
 
 

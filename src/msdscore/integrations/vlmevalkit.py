@@ -1,0 +1,83 @@
+"""VLMEvalKit's datasets: the pictures inside a dataset's TSV as files, which its prediction files do not hold.
+
+python -m msdscore.integrations.vlmevalkit COCO_VAL.tsv -o images/
+msdscore score MODEL_COCO_VAL.xlsx --images images/ -o scores.parquet
+"""
+
+import argparse
+import csv
+import sys
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from msdscore.errors import InputError, MSDScoreError
+from msdscore.io.atomic import write_bytes
+
+_LONGEST = 1 << 30  # characters of one cell: a picture in base64
+_SHARED = 64  # a cell up to this length names the row whose picture it shares
+
+
+def unpack(table: Path, folder: Path) -> int:
+    """Write the pictures of a dataset as `INDEX.jpg`; gives their number. Files that are there are kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = 0
+    with _long_cells(), table.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, delimiter="\t")
+        if not {"index", "image"} <= set(reader.fieldnames or ()):
+            found = ", ".join(reader.fieldnames or ()) or "none"
+            raise InputError(f"{table}: expected the columns index and image of a VLMEvalKit dataset, found: {found}")
+        for row in reader:
+            place = folder / f"{_name(row['index'], table)}.jpg"
+            if not place.exists():
+                write_bytes(place, _picture(row["image"], folder, table), folder=folder)
+                written += 1
+    return written
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Unpack the pictures of a VLMEvalKit dataset."""
+    parser = argparse.ArgumentParser(prog="python -m msdscore.integrations.vlmevalkit", description=main.__doc__)
+    parser.add_argument("table", type=Path, help="the dataset's TSV, as in ~/LMUData/COCO_VAL.tsv")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the pictures")
+    asked = parser.parse_args(argv)
+    try:
+        sys.stdout.write(f"{unpack(asked.table, asked.output)} pictures -> {asked.output}\n")
+    except (MSDScoreError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """The csv module's limit belongs to the whole process: it is put back."""
+    before = csv.field_size_limit(_LONGEST)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _name(index: str, table: Path) -> str:
+    if not index or Path(index).name != index:
+        raise InputError(f"{table}: the index {index!r} cannot be the name of a file")
+    return index
+
+
+def _picture(cell: str, folder: Path, table: Path) -> bytes:
+    """The bytes of a cell; a short one names the row whose picture it shares, as VLMEvalKit has it."""
+    if len(cell) <= _SHARED:
+        shared = folder / f"{_name(cell, table)}.jpg"
+        if not shared.exists():
+            raise InputError(f"{table}: a row shares the picture of row {cell}, which does not come before it")
+        return shared.read_bytes()
+    try:
+        return b64decode(cell, validate=True)
+    except ValueError as error:
+        raise InputError(f"{table}: a picture is not valid base64 ({error})") from error
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

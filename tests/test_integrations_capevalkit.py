@@ -1,0 +1,129 @@
+"""capevalkit: the callable, the runner, the manifest; with capevalkit itself where it is installed."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+from msdscore import ConfigError, RunError, Scorer
+from msdscore.integrations.capevalkit import caption_metric, install, main
+
+COLOURS = ("red", "blue")
+CAPTIONS = {"a": "a red square", "b": "a red circle", "c": "a blue square"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for colour in COLOURS:
+        Image.new("RGB", (64, 64), colour).save(tmp_path / f"{colour}.png")
+    return tmp_path
+
+
+@pytest.fixture
+def samples(folder):
+    images = {"a": "red", "b": "red", "c": "blue"}
+    return [
+        SimpleNamespace(id=one, image=str(folder / f"{images[one]}.png"), prediction=text)
+        for one, text in CAPTIONS.items()
+    ]
+
+
+def expected(samples, name="msd"):
+    return {one.id: getattr(Scorer("toy").score(one.image, one.prediction), name) for one in samples}
+
+
+def write(folder, samples, key="caption"):
+    rows = [json.dumps({"id": one.id, key: one.prediction, "image": one.image}) for one in samples]
+    (folder / "p.jsonl").write_text("\n".join(rows))
+    return ["--predictions", str(folder / "p.jsonl"), "--output", str(folder / "out" / "s.json"), "--encoder", "toy"]
+
+
+def test_the_callable_gives_a_score_per_sample(samples):
+    assert caption_metric("toy")(samples) == expected(samples)
+    assert caption_metric("toy", by="similarity")(samples) == expected(samples, "similarity")
+
+
+def test_the_callable_refuses_what_has_no_score(samples):
+    samples[1].prediction = None
+    with pytest.raises(RunError, match=r"1 of 3 captions cannot be scored \(first: b: .*no words"):
+        caption_metric("toy")(samples)
+    with pytest.raises(ConfigError, match="got 'cider'"):
+        caption_metric("toy", by="cider")(samples[:1])
+
+
+@pytest.mark.parametrize("key", ["caption", "prediction"])
+def test_the_runner_writes_what_capevalkit_reads(folder, samples, key, monkeypatch):
+    monkeypatch.setenv("CAPEVALKIT_PROGRESS_FILE", str(folder / "progress"))
+    assert main([*write(folder, samples, key), "--references", "not read"]) == 0
+    found = json.loads((folder / "out" / "s.json").read_text())
+    assert {one: scores["MSD"] for one, scores in found["per_item"].items()} == expected(samples)
+    assert found["MSD"] == pytest.approx(sum(expected(samples).values()) / 3)
+    assert found["signature"] == Scorer("toy").signature
+    assert sum(map(int, (folder / "progress").read_text().split())) == 3
+
+
+def test_the_runner_says_what_is_wrong(folder, samples, capsys):
+    samples[2].image = str(folder / "missing.png")
+    assert main(write(folder, samples)) == 2
+    assert "missing.png: no such file" in capsys.readouterr().err
+    samples[0].prediction = ""
+    assert main(write(folder, samples)) == 2
+    assert "1 of 3 predictions cannot be scored (first: a: caption is empty)" in capsys.readouterr().err
+
+
+def test_pictures_by_id_from_a_folder(folder):
+    (folder / "p.jsonl").write_text('{"id": "red", "caption": "a red square"}\n')
+    options = ["--predictions", str(folder / "p.jsonl"), "--output", str(folder / "s.json"), "--encoder", "toy"]
+    assert main([*options, "--image-dir", str(folder)]) == 0
+    assert list(json.loads((folder / "s.json").read_text())["per_item"]) == ["red"]
+
+
+def test_the_manifest(tmp_path, capsys):
+    assert main(["install", "--root", str(tmp_path), "--requirement", "msdscore @ file:///x"]) == 0
+    place = tmp_path / "metrics" / "msdscore" / "metric.toml"
+    assert capsys.readouterr().out.strip() == str(place)
+    manifest = tomllib.loads(place.read_text())
+    project = tomllib.loads((tmp_path / manifest["repository"]["uv_project"] / "pyproject.toml").read_text())
+    assert project["project"]["dependencies"] == ["msdscore @ file:///x"]
+    smoke = [sys.executable, *manifest["checks"]["smoke"][1:]]
+    assert "--predictions" in subprocess.run(smoke, capture_output=True, text=True, check=True).stdout
+
+
+def test_with_capevalkit_itself(folder, samples, monkeypatch):
+    pytest.importorskip("capevalkit", reason="capevalkit is not installed (it pins datasets below 4)")
+    monkeypatch.setenv("CAPEVALKIT_RUNTIME_ROOT", str(folder / "runtime"))
+    monkeypatch.setenv("CAPEVALKIT_HOME", str(folder / "home"))
+    import capevalkit.infrastructure.execution.uv_subprocess_metric_runner as runner
+    from capevalkit.api import evaluate_captions, evaluate_metric, load_manifests
+
+    install()
+    assert "msdscore" in load_manifests()
+    # Not through uv, which would install msdscore from the registry: its command with this interpreter.
+    monkeypatch.setattr(runner, "build_uv_command", lambda name, args, **_: [sys.executable, *args[1:]])
+    pairs = [{"id": one.id, "caption": one.prediction, "image": one.image} for one in samples]
+    found = evaluate_captions(
+        metrics=["msdscore"],
+        pairs=pairs,
+        output_dir=folder / "results",
+        extra_args_by_metric={"msdscore": ["--encoder", "toy"]},
+        quiet=True,
+    )
+    assert {one: scores["MSD"] for one, scores in found["msdscore"]["per_item"].items()} == expected(samples)
+    data = folder / "data" / "composite"
+    data.mkdir(parents=True)
+    (folder / "red.png").rename(data / "red.png")
+    lines = [
+        "imgid,mt,refs,score",
+        *(f"red.png,{text},\"['x']\",{number}" for number, text in enumerate(CAPTIONS.values())),
+    ]
+    (data / "en_test_composite_da2.csv").write_text("\n".join(lines))
+    (data / "images").mkdir()
+    (data / "red.png").rename(data / "images" / "red.png")
+    result = evaluate_metric(
+        benchmark="composite", metric=caption_metric("toy"), metric_name="MSD", data_root=str(folder / "data")
+    )
+    assert "tau" in json.dumps(result).lower()

@@ -1,0 +1,97 @@
+"""The lmms-eval tasks: well-formed, scored where the picture is; with lmms-eval itself where it is installed."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from msdscore import ConfigError, Scorer
+from msdscore.integrations.lmms_eval import captions
+
+yaml = pytest.importorskip("yaml")
+RED = Image.new("RGB", (64, 64), "red")
+TASKS = Path(captions.__file__).parent / "tasks"
+
+
+class Loader(yaml.SafeLoader):
+    """Reads the tasks as lmms-eval does: `!function` is a module of Python and a name in it."""
+
+
+def _function(loader, node):
+    module, _, name = loader.construct_scalar(node).rpartition(".")
+    return getattr(import_module(module), name)
+
+
+Loader.add_constructor("!function", _function)
+
+
+def config(path: Path) -> dict:
+    found = yaml.load(path.read_text(encoding="utf-8"), Loader)
+    return {**config(path.parent / found.pop("include")), **found} if "include" in found else found
+
+
+@pytest.mark.parametrize("path", sorted(TASKS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_task(path):
+    task = config(path)
+    assert task["task"] == path.stem
+    assert task["process_results_use_image"] is True
+    assert task["process_results"] is captions.process_results
+    assert task["doc_to_visual"]({"image": RED.convert("L")})[0].mode == "RGB"
+    assert task["doc_to_target"]({}) == ""
+    assert {"dataset_path", "test_split", "doc_to_text", "generation_kwargs"} <= task.keys()
+
+
+def test_metrics_of_the_tasks_are_what_is_returned():
+    found = captions.caption_scores("toy")({"image": RED}, ["a red square"])
+    metrics = {one["metric"] for one in config(TASKS / "msd_flickr30k_test.yaml")["metric_list"]}
+    assert metrics - found.keys() == {"msd_match"}  # toy's bank does not know it
+    assert found["msd"] == Scorer("toy").score(RED, "a red square").msd
+    assert found["msd_least_supported"]
+
+
+def test_what_cannot_be_scored_stays_out_of_the_means():
+    found = captions.caption_scores("toy")({"image": RED}, [""])
+    assert found.keys() == {"msd_judged", "msd_reason"}
+    assert found["msd_judged"] == 0.0
+
+
+def test_a_task_that_drops_its_pictures_is_told_what_to_set():
+    with pytest.raises(ConfigError, match="no 'image', only question; set process_results_use_image: true"):
+        captions.caption_scores("toy")({"question": "?"}, ["a dog"])
+
+
+def test_own_column():
+    found = captions.caption_scores("toy", image="photo")({"photo": RED}, ["a red square"])
+    assert found["msd_judged"] == 1.0
+
+
+def test_the_folder_is_printed():
+    command = [sys.executable, "-m", "msdscore.integrations.lmms_eval"]
+    assert Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()) == TASKS
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_with_lmms_eval_itself(tmp_path):
+    pytest.importorskip("lmms_eval", reason="lmms-eval is not installed (it brings about 60 packages)")
+    datasets = pytest.importorskip("datasets")
+    from lmms_eval.evaluator import simple_evaluate
+    from lmms_eval.tasks import TaskManager
+
+    features = datasets.Features({"image": datasets.Image()})
+    pictures = {"image": [RED, Image.new("RGB", (64, 64), "blue")]}
+    datasets.Dataset.from_dict(pictures, features=features).to_parquet(str(tmp_path / "rows.parquet"))
+    lines = [f"include: {TASKS / '_captions_yaml'}", "task: msd_local", "dataset_path: parquet", "test_split: test"]
+    lines += ["dataset_kwargs:", "  data_files:", f"    test: {tmp_path / 'rows.parquet'}"]
+    (tmp_path / "msd_local.yaml").write_text("\n".join(lines))
+    manager = TaskManager("ERROR", include_path=[str(TASKS), str(tmp_path)], include_defaults=False)
+    assert {path.stem for path in TASKS.glob("*.yaml")} < set(manager.all_tasks)
+    found = simple_evaluate(
+        model="dummy", model_args="response=a red square", tasks=["msd_local"], task_manager=manager, batch_size=1
+    )
+    assert found["results"]["msd_local"]["msd_judged,none"] == 1.0
+    scorer = Scorer()
+    expected = sum(scorer.score(picture, "a red square").msd for picture in pictures["image"]) / 2
+    assert found["results"]["msd_local"]["msd,none"] == pytest.approx(expected)
