@@ -170,7 +170,7 @@ def test_empty_and_odd_values_are_row_errors(tmp_path):
         "caption is empty",
         "caption must be text, got int",
         "caption must be text, got list",
-        "no caption; expected one of caption, text, candidate, cand; found: image",
+        "no caption; expected one of caption, text, candidate, cand, prediction; found: image",
         "no picture; expected one of image, image_path, file_name, filename, img; found: caption",
         "image is empty",
         "image must be a path or bytes, got int",
@@ -270,7 +270,7 @@ def test_missing_columns_are_named(writer, tmp_path):
     with pytest.raises(InputError, match=r"no caption column; expected one of caption, .*; found: picture, words, id"):
         open_rows(path)
     path = writer(tmp_path / "more", [{"picture": "a.jpg", "caption": "x"}])
-    with pytest.raises(InputError, match=r"no picture column; .*image_id or id together with a folder"):
+    with pytest.raises(InputError, match=r"no picture column; .*image_id, id or index together with a folder"):
         open_rows(path)
 
 
