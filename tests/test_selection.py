@@ -332,3 +332,16 @@ def test_from_tars_to_a_filtered_subset(tmp_path):
     assert {name.partition(".")[0] for name in found} == expected
     no_uids = msdscore("select", tmp_path / "scores", "-o", tmp_path / "keep.npy", "--keep", "3")
     assert "expected uids of 32 hexadecimal digits, got None" in no_uids.stderr
+
+
+def test_scores_of_any_store_are_read(shards, tmp_path):
+    pytest.importorskip("fsspec")
+    folder, _ = shards
+    for number, name in enumerate(
+        (str(folder), f"file://{folder}", f"file://{folder}/0*.parquet", f"{folder}/0*.parquet")
+    ):
+        answer = msdscore("select", name, "-o", tmp_path / f"{number}.txt", "--keep", "20")
+        assert answer.returncode == 0, answer.stderr
+        assert (tmp_path / f"{number}.txt").read_bytes() == (tmp_path / "0.txt").read_bytes()
+    empty = msdscore("select", f"file://{tmp_path}", "-o", tmp_path / "none.txt", "--keep", "20")
+    assert "expected score shards in this folder, found none" in empty.stderr

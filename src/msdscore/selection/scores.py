@@ -106,15 +106,17 @@ def require_columns(files: Sequence[ScoreFile], names: Sequence[str]) -> None:
 
 
 def _found(name: str) -> list[ScoreFile]:
-    if not stores.is_address(name) and Path(name).is_dir():
-        paths = sorted(path for path in Path(name).glob("*.parquet") if not path.name.startswith("."))
-        shards = [file for path in paths if (file := _parquet(str(path))).facts is not None]
-        if not shards:
-            raise InputError(f"{shortened(name)}: expected score shards in this folder, found none; run msdscore score")
-        return shards
-    if stores.is_address(name) and "*" in name:
+    if "*" in name:
         return [_parquet(found) for found in stores.matching(name)]
-    return [_parquet(name) if name.lower().partition("?")[0].endswith(".parquet") else _records(name)]
+    if _is_parquet(name):
+        return [_parquet(name)]
+    if not stores.is_address(name) and not Path(name).is_dir():
+        return [_records(name)]
+    found = [path for path in stores.matching(stores.join(name, "*.parquet")) if stores.base_name(path)[0] != "."]
+    shards = [file for path in found if (file := _parquet(path)).facts is not None]
+    if not shards:
+        raise InputError(f"{shortened(name)}: expected score shards in this folder, found none; run msdscore score")
+    return shards
 
 
 def _parquet(name: str) -> ScoreFile:
@@ -151,7 +153,7 @@ def _noted_signature(path: Path) -> str:
 
 def _batches(file: ScoreFile, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     wanted = None if columns is None else [name for name in dict.fromkeys(columns) if name in file.schema.names]
-    if not file.name.lower().partition("?")[0].endswith(".parquet"):
+    if not _is_parquet(file.name):
         yield from _record_batches(file, wanted)
         return
     with stores.fetched(file.name) as path, pq.ParquetFile(path) as opened:
@@ -166,6 +168,10 @@ def _record_batches(file: ScoreFile, columns: Sequence[str] | None) -> Iterator[
         rows = open_records(file.name, format=None, until=stack).read()
         while some := [record.values for record in islice(rows, BATCH_ROWS)]:
             yield pa.RecordBatch.from_pylist([{name: _text(row.get(name)) for name in names} for row in some], schema)
+
+
+def _is_parquet(name: str) -> bool:
+    return name.lower().partition("?")[0].endswith(".parquet")
 
 
 def _text(value: Any) -> str | None:
