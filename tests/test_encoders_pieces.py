@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msdscore.encoders.text.pieces import _owner, _spans, _spans_of_any, group, owners, segment
+from msdscore.encoders.text.pieces import _places_of_any, best_owner, group, owners, places, segment
 
 
 def texts(caption):
@@ -71,7 +71,7 @@ def test_a_token_goes_where_it_shares_most_characters_else_to_the_nearest():
 
 @given(st.text(st.characters(codec="ascii"), max_size=40))
 def test_the_fast_way_for_ascii_finds_the_same_pieces(caption):
-    assert list(_spans(caption)) == list(_spans_of_any(caption))
+    assert list(places(caption)) == list(_places_of_any(caption))
 
 
 @given(st.text("ab,. -é", min_size=1, max_size=20).filter(lambda text: text.strip()), st.data())
@@ -79,5 +79,6 @@ def test_the_owner_is_the_best_of_all_pieces(caption, data):
     pieces = segment(caption)
     place = st.integers(0, len(caption))
     spans = [tuple(sorted(data.draw(st.tuples(place, place)))) for _ in range(4)]
-    everywhere = range(len(pieces))
-    assert owners(spans, pieces) == tuple(_owner(span, pieces, everywhere) for span in spans)
+    starts, ends = [piece.start for piece in pieces], [piece.end for piece in pieces]
+    best = tuple(best_owner(span, starts, ends, range(len(pieces))) for span in spans)
+    assert owners(spans, pieces) == best

@@ -1,33 +1,49 @@
 """Shards on a Ray cluster: Ray Data hands them to actors that keep their scorer; a lost one is scored elsewhere."""
 
+import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+
 from msdscore.engine.jobs import ShardJob, ShardWorker
 from msdscore.engine.shard import ShardOptions, ShardResult
-from msdscore.errors import ConfigError, MSDScoreError, require
+from msdscore.errors import ConfigError, MSDScoreError, require, shortened
 from msdscore.scoring.spec import ScorerSpec
+
+_BLOCKS = 10_000  # what Ray is asked to keep track of, however many shards there are
+_COLUMNS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("source", "output", "signature", "error")),
+        *((name, pa.int64()) for name in ("rows", "failed", "warned")),
+        *((name, pa.bool_()) for name in ("fresh", "unusable")),
+        ("reasons", pa.list_(pa.string())),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
     """Where the cluster is, and what every actor asks of it.
 
-    Without an `address` a cluster of this machine alone is started, or the one joined that RAY_ADDRESS names. The pool
-    grows from `least` to `most` actors as the cluster does; `gpus` per actor may be a fraction.
+    Without an `address` the cluster that RAY_ADDRESS names is joined, else one of this machine alone is started. The
+    pool grows to `most` actors as the cluster does. `gpus` per actor may be a fraction; without it, it is 1 where the
+    scorer asks for CUDA or the cluster has GPUs.
     """
 
     address: str | None = None
     least: int = 1
     most: int | None = None
     cpus: float = 1.0
-    gpus: float = 0.0
+    gpus: float | None = None
     tries: int = 3  # of a shard whose actor is lost, beyond the first
 
     def __post_init__(self) -> None:
         if self.least < 1 or (self.most is not None and self.most < self.least):
-            raise ConfigError(f"expected actors from at least 1 to no less, got {self.least} to {self.most}")
+            raise ConfigError(f"expected at least 1 actor, and no fewer at most, got {self.least} to {self.most}")
 
 
 def score_on_ray(
@@ -36,98 +52,114 @@ def score_on_ray(
     """Score shards on the actors of a Ray cluster and give their results as they are done.
 
     Actors write the scores themselves, each shard's file in one step, so only results travel. The files are those of
-    the other engines, byte for byte. Paths must be the same on every machine: a shared disk, or addresses.
+    the other engines, byte for byte. Paths must mean the same on every machine: a shared disk, or addresses.
     """
-    how = cluster or RayOptions()
-    ray = require("ray", extra="ray")
-    data = require("ray.data", extra="ray")
+    how, ray = cluster or RayOptions(), require("ray", extra="ray")
+    require("ray.data", extra="ray")
     started = not ray.is_initialized()
     if started:
         _connect(ray, how.address)
+    waiting = {job.output: job for job in jobs}
     try:
-        yield from _results(ray, data, (spec, jobs, options), how)
+        for row in _rows(ray, (spec, jobs, options), how) if jobs else ():
+            waiting.pop(row["output"], None)
+            yield _result(row)
     finally:
         if started:
             ray.shutdown()
+    for job in waiting.values():
+        lost = f"{shortened(job.source)}: its actor was lost {how.tries + 1} times; out of memory? Ray's logs have more"
+        yield ShardResult(job.source, job.output, error=lost)
 
 
 def _connect(ray: Any, address: str | None) -> None:
+    own = address is None and not os.environ.get("RAY_ADDRESS")
+    more = {"include_dashboard": False} if own else {}
     try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level="ERROR",
-            include_dashboard=False if address is None else None,
-        )
-    except (ConnectionError, ValueError) as error:
-        raise ConfigError(
-            f"no Ray cluster at {address or 'RAY_ADDRESS'} ({error}); start one: ray start --head"
-        ) from error
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **more)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        place = address or os.environ.get("RAY_ADDRESS") or "this machine"
+        reason = shortened(" ".join(str(error).split()), 200)
+        raise ConfigError(f"no Ray cluster at {place} ({reason}); start one with: ray start --head") from error
 
 
-def _results(
-    ray: Any, data: Any, work: tuple[ScorerSpec, Sequence[ShardJob], ShardOptions], how: RayOptions
-) -> Iterator[ShardResult]:
+def _rows(
+    ray: Any, work: tuple[ScorerSpec, Sequence[ShardJob], ShardOptions], how: RayOptions
+) -> Iterator[Mapping[str, Any]]:
     spec, jobs, options = work
-    context = data.DataContext.get_current()
-    context.enable_progress_bars = False
     most = min(how.most or len(jobs), len(jobs))
-    # One block per shard: a block is what Ray schedules, and what it runs again when an actor is lost.
-    rows = data.from_items([asdict(job) for job in jobs], override_num_blocks=len(jobs))
-    scored = rows.map_batches(
-        ShardActor,
-        batch_size=1,
-        batch_format="pyarrow",
-        fn_constructor_args=(spec, options),
-        compute=data.ActorPoolStrategy(min_size=min(how.least, most), max_size=most, max_tasks_in_flight_per_actor=2),
-        num_cpus=how.cpus,
-        num_gpus=how.gpus or None,
-        max_restarts=-1,
-        max_task_retries=how.tries,
-    )
-    try:
+    with _quiet_context(ray.data):
+        # One block per shard: a block is what Ray schedules, and what it runs again when an actor is lost.
+        blocks = ray.data.from_items([asdict(job) for job in jobs], override_num_blocks=min(len(jobs), _BLOCKS))
+        scored = blocks.map_batches(
+            ShardActor,
+            batch_size=1,
+            batch_format="pyarrow",
+            fn_constructor_args=(spec, options),
+            compute=ray.data.ActorPoolStrategy(
+                min_size=min(how.least, most), max_size=most, max_tasks_in_flight_per_actor=2
+            ),
+            num_cpus=how.cpus,
+            num_gpus=_gpus(ray, spec, how),
+            # Actors are started again without end; a shard that ends every one of them is given up.
+            ray_remote_args_fn=lambda: {"max_task_retries": how.tries},
+        )
         for row in scored.iter_rows():
-            yield _result(row)
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        raise (cause if isinstance(cause, MSDScoreError) else error) from None
+            if row["unusable"]:
+                raise ConfigError(f"the scorer cannot be built on the cluster: {row['error']}")
+            yield row
+
+
+@contextmanager
+def _quiet_context(data: Any) -> Iterator[None]:
+    """No bars but ours, and no run that ends with the first lost shard; the user's own settings come back after it."""
+    context, log = data.DataContext.get_current(), logging.getLogger("ray.data")
+    before = context.enable_progress_bars, context.max_errored_blocks, log.level
+    context.enable_progress_bars, context.max_errored_blocks = False, -1
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        context.enable_progress_bars, context.max_errored_blocks = before[:2]
+        log.setLevel(before[2])
+
+
+def _gpus(ray: Any, spec: ScorerSpec, how: RayOptions) -> float | None:
+    if how.gpus is not None:
+        return how.gpus or None
+    wanted = spec.device.startswith("cuda") or (spec.device == "auto" and ray.cluster_resources().get("GPU"))
+    return 1.0 if wanted else None
 
 
 class ShardActor:
-    """A worker inside a Ray actor: builds its scorer once, takes one shard per call."""
+    """A worker inside a Ray actor: builds its scorer once, and takes one shard per call."""
 
     def __init__(self, spec: ScorerSpec, options: ShardOptions) -> None:
         self._worker = ShardWorker(_placed(spec), options)
 
-    def __call__(self, batch: Any) -> Any:
-        """The results of a batch of jobs, as a table."""
-        import pyarrow as pa
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """The results of a batch of jobs."""
+        return pa.Table.from_pylist([self._row(ShardJob(**job)) for job in batch.to_pylist()], schema=_COLUMNS)
 
-        return pa.Table.from_pylist(
-            [_row(self._worker(ShardJob(**job))) for job in batch.to_pylist()], schema=_schema()
-        )
-
-
-def _schema() -> Any:
-    import pyarrow as pa
-
-    kinds = {"rows": pa.int64(), "failed": pa.int64(), "warned": pa.int64(), "fresh": pa.bool_()}
-    texts = ("source", "output", "signature", "error")
-    return pa.schema([*kinds.items(), *((name, pa.string()) for name in texts), ("reasons", pa.list_(pa.string()))])
-
-
-def _row(result: ShardResult) -> dict[str, Any]:
-    return asdict(result) | {"reasons": list(result.reasons)}
+    def _row(self, job: ShardJob) -> dict[str, Any]:
+        unusable = False
+        try:
+            found = self._worker(job)
+        except MSDScoreError as error:  # for every shard alike
+            found, unusable = ShardResult(job.source, job.output, error=str(error)), True
+        except Exception as error:  # noqa: BLE001, Ray would drop the block and go on without a word
+            reason = f"{job.source}: {type(error).__name__}: {shortened(' '.join(str(error).split()), 300)}"
+            found = ShardResult(job.source, job.output, error=reason)
+        return asdict(found) | {"reasons": list(found.reasons), "unusable": unusable}
 
 
 def _result(row: Mapping[str, Any]) -> ShardResult:
-    return ShardResult(**{**row, "reasons": tuple(row["reasons"])})
+    known = {name: value for name, value in row.items() if name != "unusable"}
+    return ShardResult(**{**known, "reasons": tuple(known["reasons"])})
 
 
 def _placed(spec: ScorerSpec) -> ScorerSpec:
     """The scorer on the GPU that Ray has given to this actor, which is the first that it sees."""
     import torch
 
-    if spec.device == "auto" and torch.cuda.is_available():
-        return replace(spec, device="cuda:0")
-    return spec
+    return replace(spec, device="cuda:0") if spec.device == "auto" and torch.cuda.is_available() else spec

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from msdscore.encoders.base import TokenLayout
-from msdscore.encoders.text.pieces import owners, segment
+from msdscore.encoders.text.pieces import names_something, owners_of, places
 from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.words import NOT_JUDGED
 
@@ -32,15 +32,16 @@ def _lists(values: Tensor, measured: Measurement) -> list[list[float]]:
 def _worst(
     caption: str, tokens: TokenLayout, gaps: Sequence[float], weights: Sequence[float] | None
 ) -> tuple[str, ...]:
-    pieces = segment(caption)
+    pieces = list(places(caption))
     if not pieces:
         return ()
     held: dict[int, list[int]] = {}
-    for token, piece in enumerate(owners(tokens.spans, pieces)):
-        held.setdefault(piece, []).append(token)
-    found = [
-        (-sum(gaps[token] for token in own) / len(own), number)
-        for number, own in sorted(held.items())
-        if pieces[number].content and (weights is None or sum(weights[token] for token in own) >= NOT_JUDGED)
-    ]
-    return tuple(pieces[number].text for _, number in sorted(found))
+    for token, number in enumerate(owners_of([one[0] for one in pieces], [one[1] for one in pieces], tokens.spans)):
+        held.setdefault(number, []).append(token)
+    found = []
+    for number, own in held.items():
+        start, end, kind = pieces[number]
+        judged = weights is None or sum(weights[token] for token in own) >= NOT_JUDGED
+        if judged and kind == "word" and names_something(caption[start:end]):
+            found.append((-sum(gaps[token] for token in own) / len(own), start, end))
+    return tuple(caption[start:end] for _, start, end in sorted(found))

@@ -18,7 +18,7 @@ _DIGIT_JOINERS = frozenset(".,:")
 # Scripts written without spaces; each of their characters stands as a word.
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 _BRIDGE = "of"
-# What `_spans` finds in a caption of ASCII alone, many times as fast.
+# What `_places_of_any` finds in a caption of ASCII alone, many times as fast.
 _ASCII = re.compile(r"\w+(?:(?:['-]|(?<=\d)[.,:](?=\d))\w+)*|\S")
 
 
@@ -39,7 +39,7 @@ def segment(caption: str) -> tuple[Piece, ...]:
     >>> [piece.text for piece in segment("A dog's 3.5-year-old toy, isn't it?")]
     ['A', "dog's", '3.5-year-old', 'toy', ',', "isn't", 'it', '?']
     """
-    return tuple(_piece(caption, start, end, kind) for start, end, kind in _spans(caption))
+    return tuple(_piece(caption, start, end, kind) for start, end, kind in places(caption))
 
 
 def group(pieces: Sequence[Piece]) -> tuple[tuple[int, ...], ...]:
@@ -68,26 +68,33 @@ def owners(spans: Sequence[Span], pieces: Sequence[Piece]) -> tuple[int, ...]:
     >>> owners([(0, 4), (4, 7), (7, 8)], segment("playing."))
     (0, 0, 1)
     """
-    starts, ends = [piece.start for piece in pieces], [piece.end for piece in pieces]
-    return tuple(_owner(span, pieces, _near(span, starts, ends)) for span in spans)
+    return owners_of([piece.start for piece in pieces], [piece.end for piece in pieces], spans)
 
 
-def _near(span: Span, starts: Sequence[int], ends: Sequence[int]) -> range:
-    """The pieces that touch a span, and the one before them; without any, the two around it."""
-    first = bisect_right(ends, span[0])
-    last = max(bisect_left(starts, span[1]), first + 1)
-    return range(max(first - 1, 0), min(last, len(starts)))
+def owners_of(starts: Sequence[int], ends: Sequence[int], spans: Sequence[Span]) -> tuple[int, ...]:
+    """The same for pieces of which only the places are known."""
+    return tuple(_owner(span, starts, ends) for span in spans)
 
 
-def _owner(span: Span, pieces: Sequence[Piece], near: range) -> int:
+def _owner(span: Span, starts: Sequence[int], ends: Sequence[int]) -> int:
+    start, end = span
+    first = bisect_right(ends, start)
+    last = bisect_left(starts, end)
+    if last == first + 1 and start < end:
+        return first  # one piece alone shares characters with it
+    near = range(max(first - 1, 0), min(max(last, first + 1), len(starts)))
+    return best_owner(span, starts, ends, near)
+
+
+def best_owner(span: Span, starts: Sequence[int], ends: Sequence[int], among: range) -> int:
+    """The piece among these that shares most characters with a span, else the nearest; of equals the first."""
     start, end = span
 
     def fit(number: int) -> tuple[int, int]:
-        piece = pieces[number]
-        shared = min(end, piece.end) - max(start, piece.start)
-        return max(shared, 0), -max(piece.start - end, start - piece.end, 0)
+        shared = min(end, ends[number]) - max(start, starts[number])
+        return max(shared, 0), -max(starts[number] - end, start - ends[number], 0)
 
-    return max(near, key=fit)
+    return max(among, key=fit)
 
 
 def _bridges(pieces: Sequence[Piece], number: int) -> bool:
@@ -97,18 +104,24 @@ def _bridges(pieces: Sequence[Piece], number: int) -> bool:
 
 def _piece(caption: str, start: int, end: int, kind: PieceKind) -> Piece:
     text = caption[start:end]
-    return Piece(text, start, end, kind, kind == "word" and is_content(text.casefold().replace("’", "'")))
+    return Piece(text, start, end, kind, kind == "word" and names_something(text))
 
 
-def _spans(text: str) -> Iterator[tuple[int, int, PieceKind]]:
+def names_something(word: str) -> bool:
+    """Whether a word, as it is written, names something to see."""
+    return is_content(word.casefold().replace("’", "'"))
+
+
+def places(text: str) -> Iterator[tuple[int, int, PieceKind]]:
+    """Where the pieces of a caption begin and end, in order."""
     if text.isascii():
         for match in _ASCII.finditer(text):
             yield match.start(), match.end(), "word" if _is_letter(match[0][0]) else "mark"
     else:
-        yield from _spans_of_any(text)
+        yield from _places_of_any(text)
 
 
-def _spans_of_any(text: str) -> Iterator[tuple[int, int, PieceKind]]:
+def _places_of_any(text: str) -> Iterator[tuple[int, int, PieceKind]]:
     place = 0
     while place < len(text):
         if text[place].isspace():

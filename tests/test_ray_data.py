@@ -1,0 +1,106 @@
+"""Shards on a real Ray cluster of this machine, small enough for two cores; one of its actors is killed on the way."""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from msdscore.engine.jobs import plan_jobs, score_jobs
+from msdscore.engine.shard import ShardOptions
+from msdscore.errors import ConfigError
+from msdscore.scoring.spec import ScorerSpec
+from tar_shards import write_tar
+
+ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'msdscore[ray]')")
+psutil = pytest.importorskip("psutil")
+
+from msdscore.engine.ray_data import RayOptions, ShardActor, score_on_ray  # noqa: E402
+
+# Ray's own use of its old settings.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"
+)
+TOY = ScorerSpec(encoder="toy", device="cpu")
+SIZES = (5, 200, 200, 200, 5)  # the first is done soon, and the others are not yet when an actor is killed
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """One cluster for all tests; without niceness, since machines that run tests are busy."""
+    settings = {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled", "RAY_DEDUP_LOGS": "0"}
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        ray.init(
+            num_cpus=2,
+            object_store_memory=100 << 20,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+        yield
+    finally:
+        ray.shutdown()
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+def actors():
+    """The processes of the actors that score shards."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if "ShardActor" in " ".join(process.cmdline()) and process.uids().real == os.getuid():
+                found.append(process.pid)
+    return found
+
+
+def kill_one(before):
+    for _ in range(100):
+        if new := [pid for pid in actors() if pid not in before]:
+            os.kill(new[0], signal.SIGKILL)
+            return
+        time.sleep(0.1)
+    pytest.fail("no actor was found")
+
+
+def test_same_bytes_as_alone_though_an_actor_is_killed(cluster, tmp_path):
+    for number, rows in enumerate(SIZES):
+        write_tar(tmp_path / "in" / f"{number:05d}.tar", rows, first=number * 1000)
+    pattern = f"{tmp_path}/in/{{00000..{len(SIZES):05d}}}.tar"
+    alone, several = plan_jobs([pattern], f"{tmp_path}/alone"), plan_jobs([pattern], f"{tmp_path}/several")
+    list(score_jobs(TOY, alone, ShardOptions()))
+    before = actors()
+    results = score_on_ray(TOY, several, ShardOptions(), RayOptions(least=2, most=2, cpus=0.5))
+    found = [next(results)]
+    kill_one(before)
+    assert len(list(Path(tmp_path, "several").glob("*.parquet"))) < len(SIZES) - 1, "it was to be killed in the middle"
+    found += results
+    assert sorted(result.output for result in found) == [job.output for job in several]
+    (gone,) = [result for result in found if result.error]
+    assert gone.error.endswith(f"{len(SIZES):05d}.tar: no such file")
+    assert sum(result.rows for result in found) == sum(SIZES)
+    files = [{path.name: path.read_bytes() for path in Path(tmp_path, name).iterdir()} for name in ("alone", "several")]
+    assert files[0] == files[1]
+    assert len(files[0]) == len(SIZES)
+
+
+def test_an_actor_tells_what_is_wrong_with_a_scorer_or_a_shard(tmp_path):
+    import pyarrow as pa
+
+    (job,) = plan_jobs([str(write_tar(tmp_path / "0.tar"))], str(tmp_path))
+    batch = pa.table({"source": [job.source], "output": [job.output]})
+    (row,) = ShardActor(ScorerSpec(encoder="nosuch"), ShardOptions())(batch).to_pylist()
+    assert row["unusable"]
+    assert "unknown encoder 'nosuch'" in row["error"]
+    (row,) = ShardActor(TOY, "no options")(batch).to_pylist()
+    assert (row["unusable"], row["rows"]) == (False, 0)
+    assert "AttributeError" in row["error"]
+    assert list(score_on_ray(TOY, [], ShardOptions())) == []
+    with pytest.raises(ConfigError, match="expected at least 1 actor"):
+        RayOptions(least=3, most=2)
