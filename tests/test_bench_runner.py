@@ -1,6 +1,7 @@
 """Benchmark runs end to end with the toy encoder: figures, controls, crashes, and what is not hidden."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.results.grids import result_grids
 from msdscore.benchmarks.results.result import read_result
 from msdscore.benchmarks.results.scores import score_matrix
-from msdscore.benchmarks.run.plan import BenchmarkPlan
+from msdscore.benchmarks.run.plan import BenchmarkPlan, prepare_work
 from msdscore.benchmarks.run.portions import portions
 from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.encoders.registry import load_encoder
@@ -435,3 +436,15 @@ def test_a_judge_calls_its_own_ties_on_battles(tmp_path):
     head = judged.figure("agreement/all")
     assert (head.value, head.ties) == (0.8, 3)  # a threshold would have made two ties, as people did
     assert scored.figure("agreement/all").value == 0.4
+
+
+def test_a_limit_keeps_the_ratings_of_a_picture_together(tmp_path):
+    made = plan(make_expert(tmp_path), name="flickr8k-expert", metrics=("length",))
+    whole = prepare_work(made, lambda: None).reading.items
+    some = prepare_work(replace(made, limit=7), lambda: None).reading.items
+    assert len(some) == 7
+    counts = Counter(item.image.name for item in some)
+    assert sorted(counts.values()) == [1, 3, 3]
+    assert len({item.id for item in some}) == 7
+    assert set(some) <= set(whole)
+    assert len(prepare_work(replace(made, limit=23), lambda: None).reading.items) == 23

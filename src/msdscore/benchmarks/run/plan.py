@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
-from msdscore.benchmarks.base import Benchmark, Item, Note, Reading, picture_key
+from msdscore.benchmarks.base import Benchmark, Item, ItemT, Note, Rated, Reading, picture_key
 from msdscore.benchmarks.registry import benchmark, load
 from msdscore.benchmarks.run.cases import Wants
 from msdscore.benchmarks.run.portions import PORTION_PICTURES, Portion, portions
@@ -15,6 +15,8 @@ from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore.metrics.base import Metric
 from msdscore.metrics.registry import load_metrics
 from msdscore.scoring.pipeline import Pipeline
+
+Some = TypeVar("Some")
 
 
 def _nothing() -> Mapping[str, Any]:
@@ -102,12 +104,33 @@ def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline]) -> Work:
 
 
 def _limited(reading: Reading[Any], limit: int | None) -> Reading[Any]:
-    """Some items, spread evenly so that every subset has its share; a note says how many were left out."""
+    """Some items, spread evenly so that every subset has its share; a note says how many were left out.
+
+    Ratings are taken picture by picture: a caption alone could not be held against the others of its picture.
+    """
     total = len(reading.items)
     if limit is None or limit >= total:
         return reading
     left = Note("items left out by --limit", total - limit)
-    return Reading(tuple(reading.items[number * total // limit] for number in range(limit)), (*reading.notes, left))
+    kept = _whole_pictures if isinstance(reading.items[0], Rated) else _evenly
+    return Reading(kept(reading.items, limit), (*reading.notes, left))
+
+
+def _evenly(items: Sequence[Some], limit: int) -> tuple[Some, ...]:
+    return tuple(items[number * len(items) // limit] for number in range(limit))
+
+
+def _whole_pictures(items: Sequence[ItemT], limit: int) -> tuple[ItemT, ...]:
+    """Pictures spread evenly with all their items, the last one cut where the limit is reached."""
+    mine: dict[str, list[ItemT]] = {}
+    for item in items:
+        mine.setdefault(picture_key(item.image), []).append(item)
+    pictures = _evenly(list(mine.values()), max(1, -(-limit * len(mine) // len(items))))
+    chosen = [item for some in pictures for item in some]
+    if len(chosen) < limit:  # the chosen pictures have fewer items than others
+        taken = {id(item) for item in chosen}
+        chosen += [item for item in items if id(item) not in taken]
+    return tuple(chosen[:limit])
 
 
 def _check_needs(row: Benchmark, items: Sequence[Item], metrics: Sequence[Metric]) -> None:
