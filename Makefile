@@ -6,7 +6,7 @@ EXTRAS := all,test,check
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DATA ?= data
 
-.PHONY: help setup demo test test-transformers4 check format bench evidence docs release clean
+.PHONY: help setup demo test test-transformers4 check format bench evidence docs notebooks release clean
 
 help:
 	@echo "make demo      score real photographs and draw the page"
@@ -17,6 +17,7 @@ help:
 	@echo "make evidence  figures on human judgments (DATA=folder)"
 	@echo "make paper     the paper's studies, numbers beside the paper's (DATA=folder LIMIT=items)"
 	@echo "make docs      the documentation as HTML in build/docs"
+	@echo "make notebooks executes the notebooks of the documentation and stores them"
 	@echo "make release   wheel, source, list of parts and licences in dist"
 	@echo "make clean     remove the environment and everything that was built"
 
@@ -73,6 +74,9 @@ paper: setup
 	test -f build/paper/words.json || $(BIN)/msdscore study words --root $(DATA) --marks chair \
 	  --synonyms $(DATA)/coco_object_synonyms.txt --limit $(LIMIT) --cache build/cache -o build/paper/words.json
 	$(BIN)/python -m msdscore.studies.paper.page --results build/paper --output docs/paper.md
+
+notebooks: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter execute --inplace docs/notebooks/*.ipynb
 
 docs: setup
 	$(PIP) --editable '.[docs]'

@@ -196,7 +196,7 @@ def kills(count: int, seed: int) -> Iterator[dict[str, object]]:
                 place = Path(base, f"case-{cases}")
                 place.mkdir()
                 for _ in range(KILLS_A_CASE):
-                    if not kill_once(job, inputs, place, draw.uniform(0, seconds)):
+                    if not kill_once(job, inputs, place, draw.uniform(0, 2 * seconds / KILLS_A_CASE)):
                         break
                     killed += 1
                 code, _ = finish(job, inputs, place)
