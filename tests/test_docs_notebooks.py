@@ -38,6 +38,6 @@ def test_it_runs(path, monkeypatch):
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        done = nbclient.NotebookClient(read(path), timeout=120, kernel_name="python3").execute()
+        done = nbclient.NotebookClient(read(path), timeout=300, kernel_name="python3").execute()
     shown = [output for cell in done.cells if cell.cell_type == "code" for output in cell.outputs]
     assert any("text/html" in output.get("data", {}) for output in shown)
