@@ -6,6 +6,7 @@ after the other in one process that ends if it holds more than 1,000 MB; then th
 python perf/million.py                                  a million rows: about a quarter of an hour of one core
 python perf/million.py --rows 30000                     a minute
 python perf/million.py --only select --rows 10000000    ten million rows of made-up scores
+python perf/million.py --only file --rows 200000        one file of rows instead of shards: memory grows with it
 """
 
 import argparse
@@ -25,7 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from msdscore.engine.local import score_rows
 from msdscore.engine.shard import score_shard
+from msdscore.io.inputs.rows import open_rows
 from msdscore.io.outputs.shards import ShardFacts, write_shard
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.selection.choose import Rule
@@ -106,6 +109,24 @@ def do_score(folder, rows, megabytes):
         print(json.dumps([(number + 1) * SHARD, seconds, peak()]), flush=True)
 
 
+def do_file(folder, rows, megabytes):
+    """Score one file of so many rows into one file."""
+    limited(megabytes)
+    writer = None
+    for number in range(rows // SHARD):
+        write_shard_of_rows(folder / "part.parquet", number)
+        part = pq.read_table(folder / "part.parquet")
+        writer = writer or pq.ParquetWriter(folder / "rows.parquet", part.schema)
+        writer.write_table(part)
+    writer.close()
+    pipeline = ScorerSpec(encoder="toy").build()
+    start = time.process_time()
+    with open_rows(folder / "rows.parquet") as source:
+        made = score_rows(pipeline, source, folder / f"{rows}.parquet")
+    assert (made.rows, made.failed) == (rows, 0)
+    print(json.dumps([rows, time.process_time() - start, peak()]), flush=True)
+
+
 def do_select(folder, rows, megabytes):
     """Select from the scores of so many rows."""
     limited(megabytes)
@@ -152,17 +173,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--memory", type=int, default=1000, help="limit on the memory of a process, MB")
-    parser.add_argument("--only", choices=["score", "select"])
+    parser.add_argument("--only", choices=["score", "select", "file"])
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
-        work = {"score": do_score, "select": do_select}[asked.child[0]]
+        work = {"score": do_score, "select": do_select, "file": do_file}[asked.child[0]]
         work(Path(asked.child[1]), asked.rows, asked.memory)
         return
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "scores").mkdir()
         steps = sorted({max(SHARD, int(asked.rows * share) // SHARD * SHARD) for share in (0.1, 0.2, 0.4, 0.6, 0.8, 1)})
+        if asked.only == "file":
+            one = [next(iter(child("file", folder, rows, asked.memory))) for rows in steps]
+            show(f"score of one file, {asked.memory} MB allowed", one)
+            return
         if asked.only == "select":
             made_up_scores(folder / "scores", asked.rows)
         else:

@@ -90,6 +90,10 @@ def test_another_run_finds_what_is_on_disk_and_another_encoder_does_not(tmp_path
     other.signature = "toy@other"
     CachedEncoder(other, disk=kept(tmp_path)).encode_texts(TEXTS[:1])
     assert other.read == TEXTS[:1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("msdscore.encoders.vector_files.__version__", "9.9")
+        CachedEncoder(second, disk=kept(tmp_path)).encode_texts(TEXTS[:1])
+    assert second.read == TEXTS[:1]
 
 
 @pytest.mark.parametrize(

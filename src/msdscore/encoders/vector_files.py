@@ -22,6 +22,7 @@ from safetensors.torch import load, save
 
 from msdscore.encoders.base import Embeddings, PatchLayout, TokenLayout
 from msdscore.errors import RunError
+from msdscore.version import __version__
 
 _FORMAT = 2
 _CHECK = 16  # bytes of the checksum before the content of a file
@@ -41,7 +42,9 @@ class VectorFiles:
 
     def __init__(self, folder: Path, signature: str, *, limit: int | None = None) -> None:
         self._root, self._limit = folder, limit
-        self._own = folder / blake2b(f"{_FORMAT}\n{signature}".encode(), digest_size=10).hexdigest()
+        # The version stands for our own share of the vectors, such as how pictures are resized.
+        name = f"{_FORMAT}\n{__version__}\n{signature}"
+        self._own = folder / blake2b(name.encode(), digest_size=10).hexdigest()
         self._total: int | None = None  # bytes of all files when last looked, and what was written since
         self._written = 0
         try:
