@@ -80,7 +80,7 @@ def figure(items: Sequence[Attribution]) -> "Figure":
     # Each row of cells is as high as its longest caption needs.
     rows = [replace(cell, caption=LINE * max(map(len, lines[at : at + across]))) for at in range(0, len(items), across)]
     tops = list(accumulate((row.height for row in rows), initial=0.0))
-    page = _page(across * COLUMN, tops[-1] + foot)
+    page = blank_page(across * COLUMN, tops[-1] + foot)
     pictures = {role: overlays(items, role, longest=PICTURE_PIXELS) for role in MAP_ROLES}
     for number, item in enumerate(items):
         row, column = divmod(number, across)
@@ -116,14 +116,14 @@ def _draw_cell(
     pictures: dict[Role, Any],
 ) -> None:
     left, start = place
-    _draw_caption(page, (left, start + MARGIN), lines, cell.words, families(item.score.caption))
+    draw_caption(page, (left, start + MARGIN), lines, cell.words, families(item.score.caption))
     top = start + MARGIN + cell.caption + 0.02
-    _draw_word_key(page, left, top, cell.words)
+    draw_word_key(page, left, top, cell.words)
     panel = _panel(len(MAP_ROLES))
     for number, role in enumerate(MAP_ROLES):
         at = left + number * (panel + GAP)
         page.text(at, top + 0.22, title_of(item, role), color=css(role, 1.0), weight="bold")
-        _draw_picture(page.axes(at, top + 0.37, panel, cell.picture), pictures[role])
+        draw_picture(page.axes(at, top + 0.37, panel, cell.picture), pictures[role])
         _draw_legend(page, at, top + 0.40 + cell.picture, panel, role, cell.maps[role])
     _draw_sum(page, left, top + 0.40 + cell.picture + 0.20, item, cell.sum)
 
@@ -140,7 +140,7 @@ def word_figure(item: Attribution, columns: int = 4) -> "Figure":
     panel_height = panel * float(np.clip(item.picture.height / item.picture.width, 0.4, 1.6))
     step = panel_height + 0.2
     rows = max(1, -(-len(units) // columns))
-    page = _page(COLUMN, rows * step + 0.36)
+    page = blank_page(COLUMN, rows * step + 0.36)
     scale = word_scale([item])
     picture = thumbnail(item.picture, PICTURE_PIXELS)
     for number, unit in enumerate(units):
@@ -157,7 +157,7 @@ def word_figure(item: Attribution, columns: int = 4) -> "Figure":
         )
         leaning = item.leaning(unit)
         tinted = overlay(picture, leaning, item.patches, "leaning", Scale(float(leaning.max())))
-        _draw_picture(page.axes(left, top + 0.15, panel, panel_height), tinted)
+        draw_picture(page.axes(left, top + 0.15, panel, panel_height), tinted)
     foot = "number: the word's gap in nats; above 0 the picture does not support it"
     page.text(MARGIN, rows * step + 0.1, foot, SMALL_POINTS - 0.5, color=GREY)
     page.text(
@@ -166,14 +166,16 @@ def word_figure(item: Attribution, columns: int = 4) -> "Figure":
     return page.figure
 
 
-def _page(width: float, height: float) -> Page:
+def blank_page(width: float, height: float) -> Page:
+    """A white page of so many inches."""
     module: ModuleType = require("matplotlib.figure", extra="figures")
     return Page(module.Figure(figsize=(width, height), facecolor="white"), width, height)
 
 
-def _draw_caption(
+def draw_caption(
     page: Page, place: tuple[float, float], lines: Sequence[Line], scale: Scale, family: list[str]
 ) -> None:
+    """The caption in coloured words, from a place (left, top) on."""
     left, top = place
     for number, line in enumerate(lines):
         for placed in line:
@@ -191,7 +193,7 @@ def _draw_caption(
             )
 
 
-def _draw_word_key(page: Page, left: float, top: float, scale: Scale) -> None:
+def draw_word_key(page: Page, left: float, top: float, scale: Scale) -> None:
     """The colours of words: blue below zero, white at it, orange above."""
     shades = np.concatenate([ramp("support", np.linspace(1, 0, 32)), ramp("penalty", np.linspace(0, 1, 32))])
     page.axes(left + 0.68, top + 0.05, 0.7, 0.07).imshow(shades[None], aspect="auto")
@@ -201,7 +203,8 @@ def _draw_word_key(page: Page, left: float, top: float, scale: Scale) -> None:
     page.text(left + 1.41, top + 0.085, text, SMALL_POINTS, **style)
 
 
-def _draw_picture(axes: Any, picture: Any) -> None:
+def draw_picture(axes: Any, picture: Any) -> None:
+    """The picture over all of the axes."""
     axes.imshow(np.asarray(picture), aspect="auto", interpolation="antialiased")
 
 

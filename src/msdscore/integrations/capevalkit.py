@@ -49,7 +49,7 @@ package = false
 """
 
 
-class Sample(Protocol):
+class CapevalkitSample(Protocol):
     """What capevalkit hands to a metric."""
 
     id: str
@@ -59,10 +59,10 @@ class Sample(Protocol):
 
 def caption_metric(
     scorer: ScorerLike = DEFAULT_ENCODER, *, by: str = "msd"
-) -> Callable[[Sequence[Sample]], dict[str, float]]:
+) -> Callable[[Sequence[CapevalkitSample]], dict[str, float]]:
     """A callable for `capevalkit.evaluate_metric(benchmark=…, metric=caption_metric())`."""
 
-    def metric(samples: Sequence[Sample]) -> dict[str, float]:
+    def metric(samples: Sequence[CapevalkitSample]) -> dict[str, float]:
         ids = [sample.id for sample in samples]
         found = _scored(scorer, ids, [sample.image for sample in samples], [one.prediction or "" for one in samples])
         if by not in found.columns:

@@ -1,0 +1,41 @@
+"""A Lightning callback: after every validation, captions of a fixed sample are scored and logged."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from msdscore.errors import require
+from msdscore.integrations.training import ValidationCaptions, log_captions
+
+if TYPE_CHECKING:
+    from pytorch_lightning import Callback, LightningModule, Trainer
+else:
+    Callback = require("pytorch_lightning", extra="lightning").Callback
+
+
+class MSDCallback(Callback):
+    """Logs `msd/msd` and others with `log_dict`, so that checkpoints can monitor them, and the table to each logger.
+
+    It runs on the first process alone, with the module in evaluation mode and without gradients.
+    """
+
+    def __init__(self, captions: ValidationCaptions, *, prefix: str = "msd") -> None:
+        self._captions = captions
+        self._prefix = prefix
+
+    def on_validation_epoch_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        """Score and log; nothing in the check before the training."""
+        if trainer.sanity_checking or not trainer.is_global_zero:
+            return
+        training = pl_module.training
+        pl_module.eval()
+        try:
+            with torch.no_grad():
+                checked = self._captions.check(pl_module)
+        finally:
+            pl_module.train(training)
+        pl_module.log_dict(checked.scalars(self._prefix), rank_zero_only=True)
+        for logger in trainer.loggers:
+            place: Any = logger.experiment
+            if hasattr(place, "add_image") or type(place).__module__.startswith("wandb"):
+                log_captions(place, checked, trainer.global_step, prefix=self._prefix)

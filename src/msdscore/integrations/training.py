@@ -1,0 +1,127 @@
+"""Captions of a fixed sample of pictures, scored while a model trains: means with intervals, words in colour."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from msdscore.errors import ConfigError, require
+from msdscore.explain.explanation import Explanation, explain
+from msdscore.explain.overlay import thumbnail, word_scale
+from msdscore.explain.sheet import PIXELS, sheet_pixels
+from msdscore.explain.snippet import words_html
+from msdscore.integrations.scorers import ScorerLike, described, shared_scorer
+from msdscore.io.images import ImageSource
+from msdscore.scoring.results import Scores
+from msdscore.scoring.spec import DEFAULT_ENCODER
+from msdscore.stats.resample import Interval, bootstrap_mean
+
+Generate = Callable[[Any, Sequence[ImageSource]], Sequence[str]]
+_NUMBERS = ("msd", "match", "similarity", "coverage", "support")
+_TABLE = ("picture", "caption", "msd", "match", "least supported")
+_NAMED = 3  # words per row
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCaptions:
+    """What a model says of the sample: the scores of all captions, explanations of those that are shown."""
+
+    scores: Scores
+    shown: tuple[Explanation, ...]
+
+    def means(self) -> dict[str, Interval]:
+        """Every number's mean over the captions that have it, with a 95 % bootstrap interval."""
+        known = {name: values[~np.isnan(values)] for name in _NUMBERS for values in [self.scores.columns[name]]}
+        return {name: bootstrap_mean(values) for name, values in known.items() if len(values)}
+
+    def scalars(self, prefix: str) -> dict[str, float]:
+        """Curves: means and the ends of their intervals, words per caption, the share of captions that were scored."""
+        found: dict[str, float] = {}
+        for name, mean in self.means().items():
+            found |= {f"{prefix}/{name}": mean.value}
+            if not np.isnan(mean.low):  # one caption has no interval
+                found |= {f"{prefix}/{name}_low": mean.low, f"{prefix}/{name}_high": mean.high}
+        words = [len(caption.split()) for caption in self.scores.captions]
+        judged = 1 - self.scores.failed / len(self.scores)
+        return found | {f"{prefix}/words": float(np.mean(words)), f"{prefix}/judged": judged}
+
+
+class ValidationCaptions:
+    """A fixed sample of pictures, and how a model captions them.
+
+    `generate(model, pictures)` gives one caption per picture; the first `shown` of them are logged with their words in
+    colour.
+
+    >>> from PIL import Image
+    >>> pictures = [Image.new("RGB", (64, 64), colour) for colour in ("red", "blue")]
+    >>> sample = ValidationCaptions(pictures, lambda model, some: ["a red square"] * len(some), scorer="toy")
+    >>> sorted(sample.check(None).means())
+    ['coverage', 'msd', 'similarity', 'support']
+    """
+
+    def __init__(
+        self,
+        pictures: Sequence[ImageSource],
+        generate: Generate,
+        *,
+        scorer: ScorerLike = DEFAULT_ENCODER,
+        shown: int = 8,
+    ) -> None:
+        self._pictures = list(pictures)
+        if not self._pictures:
+            raise ConfigError("expected at least one picture to caption")
+        self._generate = generate
+        self._scorer = described(scorer)
+        self._shown = shown
+
+    def check(self, model: Any) -> CheckedCaptions:
+        """Let the model caption the sample, and score what it says."""
+        captions = list(self._generate(model, self._pictures))
+        if len(captions) != len(self._pictures):
+            raise ConfigError(f"generate gave {len(captions)} captions for {len(self._pictures)} pictures")
+        scorer = shared_scorer(self._scorer)
+        scores = scorer.score_batch(self._pictures, captions)
+        chosen = [number for number in range(min(self._shown, len(captions))) if scores.errors[number] is None]
+        pipeline = scorer.pipeline
+        shown = [explain(pipeline, self._pictures[number], [captions[number]])[0] for number in chosen]
+        return CheckedCaptions(scores, tuple(shown))
+
+
+def log_scalars(place: Any, values: Mapping[str, float], step: int) -> None:
+    """Add points to the curves of a TensorBoard writer or a Weights & Biases run."""
+    if hasattr(place, "add_scalar"):
+        for name, value in values.items():
+            place.add_scalar(name, value, step)
+    elif hasattr(place, "log"):
+        place.log(dict(values), step=step)
+    else:
+        raise ConfigError(f"expected a TensorBoard SummaryWriter or a W&B run, got {type(place).__name__}")
+
+
+def log_captions(place: Any, checked: CheckedCaptions, step: int, *, prefix: str) -> None:
+    """Add the table of pictures and coloured words to a TensorBoard writer or a Weights & Biases run."""
+    if not checked.shown:
+        return
+    if hasattr(place, "add_image"):
+        place.add_image(f"{prefix}/captions", sheet_pixels(checked.shown), step, dataformats="HWC")
+        place.add_text(f"{prefix}/signature", f"`{checked.scores.signature}`", step)
+    elif hasattr(place, "log"):
+        place.log({f"{prefix}/captions": _wandb_table(checked.shown)}, step=step)
+    else:
+        raise ConfigError(f"expected a TensorBoard SummaryWriter or a W&B run, got {type(place).__name__}")
+
+
+def _wandb_table(shown: Sequence[Explanation]) -> Any:
+    wandb: Any = require("wandb", extra="wandb")
+    scale = word_scale(shown)
+    table = wandb.Table(columns=list(_TABLE))
+    for item in shown:
+        table.add_data(
+            wandb.Image(thumbnail(item.picture, PIXELS)),
+            wandb.Html(str(words_html(item, scale)), inject=False),
+            item.score.msd,
+            item.score.match,
+            ", ".join(unit.text for unit in item.ranked[:_NAMED]),
+        )
+    return table

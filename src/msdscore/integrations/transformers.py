@@ -1,0 +1,46 @@
+"""A callback of transformers' `Trainer`: after every evaluation, captions of a fixed sample are scored and logged."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from msdscore.errors import require
+from msdscore.integrations.training import ValidationCaptions, log_captions, log_scalars
+
+if TYPE_CHECKING:
+    TrainerCallback = object
+else:
+    TrainerCallback = require("transformers", extra="hf").TrainerCallback
+
+
+class MSDCallback(TrainerCallback):
+    """Logs means with intervals and the table to `loggers`, and puts the means into the metrics of the evaluation.
+
+    `loggers` are TensorBoard writers or Weights & Biases runs. `eval_msd`, `eval_msd_match` and others stand in what
+    `trainer.evaluate()` gives, so `metric_for_best_model="eval_msd"` works. It runs on the first process alone, with
+    the model in evaluation mode and without gradients.
+    """
+
+    def __init__(self, captions: ValidationCaptions, *, loggers: Sequence[Any] = (), prefix: str = "msd") -> None:
+        self._captions = captions
+        self._loggers = tuple(loggers)
+        self._prefix = prefix
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Score and log."""
+        if not state.is_world_process_zero:
+            return
+        model = given["model"]
+        training = model.training
+        model.eval()
+        try:
+            with torch.no_grad():
+                checked = self._captions.check(model)
+        finally:
+            model.train(training)
+        for name, mean in checked.means().items():
+            given.get("metrics", {})["eval_msd" if name == "msd" else f"eval_msd_{name}"] = mean.value
+        for place in self._loggers:
+            log_scalars(place, checked.scalars(self._prefix), state.global_step)
+            log_captions(place, checked, state.global_step, prefix=self._prefix)

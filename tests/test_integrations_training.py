@@ -1,0 +1,193 @@
+"""Callbacks: captions of a fixed sample scored in real Lightning and transformers loops, logged to TensorBoard and W&B."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from msdscore import ConfigError, Scorer
+from msdscore.integrations.training import ValidationCaptions, log_captions, log_scalars
+
+COLOURS = ("red", "blue", "green")
+PICTURES = [Image.new("RGB", (64, 48), colour) for colour in COLOURS]
+
+
+def generate(model, pictures):
+    return ["a red square", "a red square", ""][: len(pictures)]
+
+
+@pytest.fixture
+def sample() -> ValidationCaptions:
+    return ValidationCaptions(PICTURES, generate, scorer="toy", shown=3)
+
+
+class Writer:
+    """What TensorBoard's writer takes."""
+
+    def __init__(self):
+        self.scalars, self.images, self.texts = {}, {}, {}
+
+    def add_scalar(self, name, value, step):
+        self.scalars[name] = (value, step)
+
+    def add_image(self, name, pixels, step, dataformats):
+        assert dataformats == "HWC"
+        self.images[name] = pixels
+
+    def add_text(self, name, text, step):
+        self.texts[name] = text
+
+
+def test_means_have_intervals_and_leave_out_what_cannot_be_scored(sample):
+    checked = sample.check(None)
+    expected = [Scorer("toy").score(picture, "a red square").msd for picture in PICTURES[:2]]
+    assert checked.means()["msd"].value == pytest.approx(np.mean(expected))
+    scalars = checked.scalars("val")
+    assert scalars["val/msd_low"] < scalars["val/msd"] < scalars["val/msd_high"]
+    assert scalars["val/judged"] == pytest.approx(2 / 3)
+    assert scalars["val/words"] == pytest.approx(2)
+    assert len(checked.shown) == 2
+
+
+def test_one_caption_has_a_mean_and_no_interval():
+    scalars = ValidationCaptions(PICTURES[:1], generate, scorer="toy").check(None).scalars("val")
+    assert "val/msd" in scalars
+    assert "val/msd_low" not in scalars
+
+
+def test_tensorboard_gets_a_sheet_of_pictures_and_coloured_words(sample):
+    pytest.importorskip("matplotlib")
+    writer, checked = Writer(), sample.check(None)
+    log_scalars(writer, checked.scalars("msd"), 7)
+    log_captions(writer, checked, 7, prefix="msd")
+    assert writer.scalars["msd/msd"] == (checked.means()["msd"].value, 7)
+    pixels = writer.images["msd/captions"]
+    assert pixels.dtype == np.uint8
+    assert pixels.shape[2] == 3
+    for colour in ((255, 0, 0), (0, 0, 255)):  # both pictures are on it
+        assert (np.abs(pixels.astype(int) - colour).sum(axis=2) < 30).any()
+    tinted = pixels.reshape(-1, 3).astype(int)
+    assert ((tinted[:, 0] > 180) & (tinted[:, 2] < 150) & (tinted[:, 1] > 50) & (tinted[:, 1] < 200)).any()  # orange
+    assert "msd|enc:toy" in writer.texts["msd/signature"]
+
+
+def test_wandb_gets_a_table(sample, monkeypatch):
+    # Its own classes need its server program; this keeps what they are given.
+    fake = ModuleType("wandb")
+    fake.Image = lambda picture: ("picture", picture.size)
+    fake.Html = lambda text, inject: ("html", text)
+
+    class Table:
+        def __init__(self, columns):
+            self.columns, self.rows = columns, []
+
+        def add_data(self, *row):
+            self.rows.append(row)
+
+    fake.Table = Table
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    logged = []
+    run = SimpleNamespace(log=lambda values, step: logged.append((values, step)))
+    log_scalars(run, {"msd/msd": 1.0}, 3)
+    log_captions(run, sample.check(None), 3, prefix="msd")
+    table = logged[1][0]["msd/captions"]
+    assert logged[0] == ({"msd/msd": 1.0}, 3)
+    assert table.columns[:2] == ["picture", "caption"]
+    assert len(table.rows) == 2
+    picture, (kind, text), msd, match, least = table.rows[1]
+    assert picture == ("picture", (64, 48))
+    assert kind == "html"
+    assert "background" in text
+    assert isinstance(msd, float)
+    assert match is None
+    assert least
+
+
+def test_wrong_uses_are_told(sample):
+    with pytest.raises(ConfigError, match="generate gave 1 captions for 3 pictures"):
+        ValidationCaptions(PICTURES, lambda model, some: ["x"], scorer="toy").check(None)
+    with pytest.raises(ConfigError, match="at least one picture"):
+        ValidationCaptions([], generate)
+    for log in (lambda: log_scalars(7, {}, 0), lambda: log_captions(7, sample.check(None), 0, prefix="x")):
+        with pytest.raises(ConfigError, match="expected a TensorBoard SummaryWriter or a W&B run, got int"):
+            log()
+
+
+@pytest.mark.filterwarnings("ignore")  # of Lightning about workers, devices and loggers
+def test_lightning(sample, tmp_path):
+    lightning = pytest.importorskip("pytorch_lightning", reason="pytorch-lightning is not installed (extra lightning)")
+    pytest.importorskip("tensorboard")
+    from pytorch_lightning.loggers import TensorBoardLogger
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from msdscore.integrations.lightning import MSDCallback
+
+    modes = []
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch, number):
+            assert self.training
+            return self.layer(batch).sum()
+
+        def validation_step(self, batch, number):
+            pass
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def watched(model, pictures):
+        modes.append((model.training, torch.is_grad_enabled()))
+        return generate(model, pictures)
+
+    data = torch.utils.data.DataLoader(torch.ones(2, 1))
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="cpu", logger=TensorBoardLogger(tmp_path), enable_progress_bar=False,
+        enable_checkpointing=False, enable_model_summary=False, log_every_n_steps=1,
+        callbacks=[MSDCallback(ValidationCaptions(PICTURES, watched, scorer="toy"))],
+    )  # fmt: skip
+    trainer.fit(Module(), data, data)
+    assert modes == [(False, False)]  # once, and not in the check before the training
+    assert trainer.callback_metrics["msd/msd"] == pytest.approx(sample.check(None).means()["msd"].value)
+    events = EventAccumulator(trainer.logger.log_dir)
+    events.Reload()
+    assert "msd/captions" in events.Tags()["images"]
+    assert "msd/msd_low" in events.Tags()["scalars"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transformers(sample, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    from msdscore.integrations.transformers import MSDCallback
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def forward(self, x, labels=None):
+            return {"loss": self.layer(x).sum(), "logits": self.layer(x)}
+
+    rows = [{"x": torch.ones(1), "labels": torch.ones(1)}] * 2
+    writer = Writer()
+    trainer = transformers.Trainer(
+        Model(),
+        transformers.TrainingArguments(
+            output_dir=str(tmp_path), report_to=[], use_cpu=True, max_steps=1, eval_strategy="steps", eval_steps=1,
+            save_strategy="no", disable_tqdm=True,
+        ),
+        train_dataset=rows,
+        eval_dataset=rows,
+        callbacks=[MSDCallback(sample, loggers=[writer])],
+    )  # fmt: skip
+    trainer.train()
+    mean = sample.check(None).means()["msd"].value
+    assert writer.scalars["msd/msd"] == (pytest.approx(mean), 1)
+    assert trainer.evaluate()["eval_msd"] == pytest.approx(mean)
