@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "integrations"
-NEEDS = {"torchmetrics_example": "torchmetrics", "trl_example": "PIL"}
+NEEDS = {"torchmetrics_example": "torchmetrics", "trl_example": "PIL", "training_example": "tensorboard"}
 
 
 @pytest.mark.parametrize("name", sorted(NEEDS))
