@@ -36,6 +36,6 @@ class MSDCallback(Callback):
             pl_module.train(training)
         pl_module.log_dict(checked.scalars(self._prefix), rank_zero_only=True)
         for logger in trainer.loggers:
-            place: Any = logger.experiment
+            place: Any = getattr(logger, "experiment", None)  # every logger has one, their base class does not
             if hasattr(place, "add_image") or type(place).__module__.startswith("wandb"):
                 log_captions(place, checked, trainer.global_step, prefix=self._prefix)
