@@ -1,5 +1,6 @@
 """Resident training: words, texts and pictures on the device, and runs that repeat and resume bit for bit."""
 
+import io
 import json
 import shutil
 from dataclasses import replace
@@ -20,9 +21,11 @@ from msdscore.align.data.phrases import PhraseMaker, similar_pictures
 from msdscore.align.evaluate import evaluate
 from msdscore.align.export import export
 from msdscore.align.losses.evidence import Odds, densities, evidence_loss, objects_loss, omission_loss
+from msdscore.align.losses.preference import over_machine_loss
 from msdscore.align.recipe import SampleSpec
 from msdscore.align.recipe_file import load_recipe
 from msdscore.align.resident.batches import open_resident
+from msdscore.align.resident.disturb import disturbed, resaved, shrunk
 from msdscore.align.resident.pictures import ResidentPictures, decode
 from msdscore.align.resident.prepare import is_held_out
 from msdscore.align.resident.sampling import grouped_order, nearest
@@ -198,6 +201,72 @@ def test_views_show_the_picture_whole_mirrored_or_cropped():
     assert not any(torch.allclose(view, straight[item], atol=1) for view, item in zip(cropped, items, strict=True))
 
 
+def photo(side=40, count=1):
+    """Smooth grey pictures with an edge and some grain."""
+    numbers = np.random.default_rng(0)
+    rows, columns = np.mgrid[:side, :side]
+    plain = 120 + 60 * np.sin(rows / 5) * np.cos(columns / 7) + 40 * (columns > side // 2)
+    grains = [plain + numbers.normal(0, 6, plain.shape) for _ in range(count)]
+    return torch.from_numpy(np.stack(grains).clip(0, 255).round()).float().unsqueeze(1).expand(-1, 3, -1, -1)
+
+
+@pytest.mark.parametrize("quality", [45, 75, 95])
+def test_pictures_saved_again_are_those_of_a_jpeg(quality):
+    pixels = photo(side=43)  # the last blocks are not whole
+    file = io.BytesIO()
+    Image.fromarray(pixels[0, 0].byte().numpy()).save(file, format="JPEG", quality=quality)
+    wanted = torch.from_numpy(np.array(Image.open(file))).float()
+    found = resaved(pixels, torch.tensor([float(quality)]))[0, 0]
+    lost = (wanted - pixels[0, 0]).abs().mean()
+    assert (found - wanted).abs().mean() < 0.2 * lost + 0.4  # whole numbers differ by a quarter on average
+
+
+def test_small_pictures_lose_what_is_fine():
+    pixels = photo()
+    assert torch.allclose(shrunk(pixels, 1.0, smooth=True), pixels, atol=1e-3)
+    board = 255.0 * (torch.arange(16).view(-1, 1) + torch.arange(16)).remainder(2).expand(1, 3, -1, -1)
+    assert (shrunk(board, 0.5, smooth=True)[..., 2:-2, 2:-2] - 127.5).abs().max() < 1
+
+
+def test_as_many_pictures_are_disturbed_as_was_asked_for():
+    pixels, spec = photo(side=16, count=20), SampleSpec(resaved=0.2, shrunk=0.1, noisy=0.15)
+
+    def changed(spec, seed=0):
+        found = disturbed(pixels, spec, generator=torch.Generator().manual_seed(seed))[0]
+        return (found != pixels).flatten(1).any(dim=1)
+
+    assert [int(changed(SampleSpec(**{name: 0.25})).sum()) for name in ("resaved", "shrunk", "noisy")] == [5, 5, 5]
+    assert 4 <= int(changed(spec).sum()) <= 9
+    assert torch.equal(changed(spec), changed(spec))
+    assert not torch.equal(changed(spec), changed(spec, seed=1))
+    assert not changed(SampleSpec()).any()
+    kept = ResidentPictures(pixels.permute(0, 2, 3, 1).byte().contiguous(), torch.zeros(20, dtype=torch.bool))
+    views = [
+        kept.views(torch.arange(20), replace(each, whole=1.0), size=16, generator=torch.Generator().manual_seed(0))
+        for each in (SampleSpec(), spec)
+    ]
+    assert not torch.equal(*views)
+
+
+def test_captions_by_people_are_told_from_a_machines_by_the_picture_alone():
+    generator = torch.Generator().manual_seed(0)
+
+    def vectors(*shape):
+        return unit(torch.randn(*shape, 6, generator=generator, dtype=torch.float64))
+
+    pictures, people, machine, owner, scale = vectors(4), vectors(4, 2), vectors(3), torch.tensor([0, 1, 3]), 7.0
+    wanted = 0.0
+    for place, own in enumerate(owner.tolist()):
+        wanted += (pictures @ machine[place] * scale).logsumexp(0) / 2 - scale * pictures[own] @ machine[place] / 2
+        for caption in people[own]:
+            gaps = pictures @ (caption - machine[place])
+            wanted += torch.log1p(torch.exp(-scale * (gaps[own] - gaps.mean()))) / 2 + 0.1 * (scale * gaps.mean()) ** 2
+    found = over_machine_loss(pictures, people, machine, owner, torch.tensor(scale, dtype=torch.float64))
+    assert found.item() == pytest.approx(wanted.item() / 3)
+    nothing = over_machine_loss(pictures, people, machine[:0], owner[:0], torch.tensor(scale))
+    assert nothing.item() == 0.0
+
+
 def test_unreadable_pictures_are_named_and_grey(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no picture")
     Image.new("RGB", (9, 5), "red").save(tmp_path / "good.png")
@@ -278,7 +347,10 @@ SMALL = [
     "sample.stored=32",
     "sample.held_out=0",
     "image.size=64",
+    "loss.objects=0.5",
     "loss.omission=0.5",
+    "loss.over_machine=0.2",
+    "sample.resaved=0.3",
     "train.tune=1",
     "train.tune_lr=1e-3",
 ]
@@ -340,6 +412,9 @@ def test_batches_depend_on_the_seed_and_their_number_alone(run, rows):
     assert torch.equal(second.pixels, alone.pixels)
     assert torch.equal(second.texts.local.vectors, alone.texts.local.vectors)
     assert not torch.equal(second.pixels, other.pixels)
+    # Every picture of these rows has a caption by a machine.
+    assert second.machine.owner.tolist() == list(range(8))
+    assert len(second.machine.texts) == 8
 
 
 def test_a_tuned_image_network_is_judged_and_exported(run, rows, tmp_path):
@@ -379,6 +454,7 @@ def test_data_gives_machine_captions_objects_and_names(rows):
     ("change", "message"),
     [
         ("train.resident=false", r"train.tune needs train.resident = true"),
+        ("sample.noisy=2", r"noisy must lie between 0 and 1, got 2"),
         ("train.tune=8", r"train.tune must lie between 0 and 7 stages, got 8"),
         ("loss.evidence=0", r"loss.objects shares the line of loss.evidence; set loss.evidence too"),
         ("sample.captions=1", r"train.resident shows two captions of each picture, got 1"),

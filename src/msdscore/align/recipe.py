@@ -23,8 +23,10 @@ TERMS = (
     "evidence",
     "objects",
     "omission",
+    "over_machine",
 )
-RESIDENT_TERMS = ("evidence", "objects", "omission")  # need word labels, which only a resident run has
+# They need word labels or machines' captions, which only a resident run has.
+RESIDENT_TERMS = ("evidence", "objects", "omission", "over_machine")
 RULES = ("rules", "supplied", "both")
 STOPS = ("cosine", "local")
 STAGES = 7  # of the image network of mini
@@ -54,6 +56,7 @@ class LossSpec:
     evidence: float = 0.0  # log-odds of present against absent words, by calibrated evidence
     objects: float = 0.0  # log-odds of the names of annotated classes, present against absent in every picture
     omission: float = 0.0  # a second true caption covers more, a false one does not
+    over_machine: float = 0.0  # captions by people fit the picture better than a machine's
     shrink: float = 1e-3  # holds the zero of each word near that of all words
     temperature: float = 0.07  # start of the learned temperatures
     max_scale: float = 100.0  # no learned temperature falls under 1 / max_scale
@@ -118,6 +121,9 @@ class SampleSpec:
     window: int = 8  # blocks (shards, row groups) that are shuffled together
     group: int = 1  # resident: similar pictures side by side in a batch, whose words are hard absent ones
     whole: float = 0.15  # resident: share of views that show the picture as it is
+    resaved: float = 0.0  # resident: share of pictures that look like a JPEG of them
+    shrunk: float = 0.0  # resident: share of pictures that were made smaller and large again
+    noisy: float = 0.0  # resident: share of pictures with a little noise
     stored: int = 0  # resident: side in pixels of the pictures kept on the device; 0: as the tower reads them
     made: int = 2  # resident: short and long texts by rule per picture, hard negatives per caption
     joined: float = 0.25  # resident: share of second captions that are several captions joined
@@ -136,8 +142,9 @@ class SampleSpec:
             raise ConfigError(f"crop must lie between 0 and 1, got {self.crop}")
         if min(self.group, self.made) < 1 or min(self.stored, self.held_out) < 0:
             raise ConfigError("group and made must be at least 1, stored and held_out at least 0")
-        if not (0 <= self.whole <= 1 and 0 <= self.joined <= 1):
-            raise ConfigError(f"whole and joined must lie between 0 and 1, got {self.whole} and {self.joined}")
+        for name in ("whole", "joined", "resaved", "shrunk", "noisy"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
         if self.negative_source not in RULES:
             raise unknown_name("negative_source", self.negative_source, RULES)
 

@@ -36,6 +36,14 @@ class MadeTexts:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineTexts:
+    """Captions by a machine of some pictures of a batch."""
+
+    texts: Features
+    owner: Int[Tensor, " texts"]  # the picture of each, by its place in the batch
+
+
+@dataclass(frozen=True, slots=True)
 class ClassTexts:
     """Names of all classes of objects, and which of them the pictures of a batch show; only the names are local."""
 
@@ -73,6 +81,7 @@ class TrainingBatch:
     picture_words: Int[Tensor, "batch words"]  # numbers of the words of all captions of a picture; -1: padding
     graded: Graded | None = None
     evidence: Evidence | None = None
+    machine: MachineTexts | None = None
     pixels: Float[Tensor, "batch 3 side side"] | None = None  # values from 0 to 255
 
     @property

@@ -9,6 +9,7 @@ from torch import Tensor
 from msdscore.align.aligner import Aligner
 from msdscore.align.features.batch import Evidence, TrainingBatch
 from msdscore.align.losses.evidence import Odds, densities, evidence_loss, group_columns, objects_loss, omission_loss
+from msdscore.align.losses.preference import over_machine_loss
 from msdscore.align.losses.reconstruction import FrozenLanguageModel
 from msdscore.align.losses.terms import (
     Gaps,
@@ -73,6 +74,8 @@ def objective(aligner: Aligner, batch: TrainingBatch, setting: Setting) -> tuple
     if loss.omission and batch.evidence is not None:
         kappa, group = loss.kl_kappa, batch.evidence.group
         terms["omission"] = omission_loss(images, texts, aligner.scale("omission"), kappa=kappa, group=group)
+    if loss.over_machine:
+        terms["over_machine"] = _over_machine(aligner, own_images, own_texts, batch, setting)
     if loss.wants_negatives:
         terms |= _negative_terms(aligner, (own_images, own_texts, images), batch, setting)
     if loss.reconstruction:
@@ -237,6 +240,18 @@ def _filled(words: Int[Tensor, "batch some"], width: int) -> Int[Tensor, "batch 
 def _fit_settings(loss: LossSpec, side: int) -> FitSettings:
     """How mixtures are fitted: of pictures (0) or of captions (1)."""
     return FitSettings(components=loss.kl_components[side], kappa=loss.kl_kappa, iterations=loss.kl_iterations)
+
+
+def _over_machine(
+    aligner: Aligner, images: Projected, texts: Projected, batch: TrainingBatch, setting: Setting
+) -> Float[Tensor, ""]:
+    """Captions by people against the machine's of the same picture; nothing where no picture has one."""
+    if batch.machine is None:
+        return 0.0 * texts.pooled.sum()
+    with _autocast(batch, setting):
+        machine = aligner.heads.project_texts(batch.machine.texts).pooled
+    people = texts.pooled.unflatten(0, (-1, batch.each))
+    return over_machine_loss(images.pooled, people, machine, batch.machine.owner, aligner.scale("contrastive"))
 
 
 def _negative_terms(

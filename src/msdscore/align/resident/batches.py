@@ -11,12 +11,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.align.data.pairs import Pairs
-from msdscore.align.features.batch import ClassTexts, Evidence, Graded, MadeTexts, TrainingBatch, sentence_vectors
+from msdscore.align.features.batch import (
+    ClassTexts,
+    Evidence,
+    Graded,
+    MachineTexts,
+    MadeTexts,
+    TrainingBatch,
+    sentence_vectors,
+)
 from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import draw
 from msdscore.align.resident.pictures import ResidentPictures, Tell, decode
 from msdscore.align.resident.prepare import PreparedTexts, prepare_texts, train_pairs
-from msdscore.align.resident.sampling import Pools, grouped_order, nearest, step_texts
+from msdscore.align.resident.sampling import Pools, StepTexts, grouped_order, nearest, step_texts
 from msdscore.align.resident.texts import TextPool, TokenRows
 from msdscore.align.resident.towers import DeviceImages, DeviceTexts
 from msdscore.align.resident.words import Labels, alike_words, held_words, word_labels
@@ -103,7 +111,14 @@ class ResidentBatches:
             picture_words=items.new_zeros(len(items), 0),
             graded=Graded(sentence_vectors(texts), self.references[items]),
             evidence=evidence,
+            machine=self._machine(drawn) if self.recipe.loss.over_machine else None,
         )
+
+    def _machine(self, drawn: StepTexts) -> MachineTexts | None:
+        """Machines' captions, where any picture of the batch has one."""
+        if not len(drawn.machine_owner):
+            return None
+        return MachineTexts(self._read(drawn.machine)[0], drawn.machine_owner)
 
     def _read(self, rows: TokenRows) -> tuple[Features, Int[Tensor, "texts kept"]]:
         return read_rows(self.towers[1], rows)

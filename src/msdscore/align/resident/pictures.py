@@ -15,6 +15,7 @@ from torch.nn.functional import affine_grid, grid_sample
 
 from msdscore.align.data.pairs import Pairs, picture_content
 from msdscore.align.recipe import SampleSpec
+from msdscore.align.resident.disturb import disturbed
 from msdscore.errors import ImageError
 from msdscore.io.images import open_image
 
@@ -78,8 +79,10 @@ class ResidentPictures:
         zero = torch.zeros_like(width)
         lines = [torch.where(mirrored, -width, width), zero, across, zero, height, down]
         grid = affine_grid(torch.stack(lines, dim=1).view(-1, 2, 3), [count, 3, size, size], align_corners=False)
-        pixels = self.pixels[items].permute(0, 3, 1, 2).float()
-        seen = grid_sample(pixels, grid, mode="bilinear", padding_mode="border", align_corners=False)
+        pixels, mode = self.pixels[items].permute(0, 3, 1, 2).float(), "bilinear"
+        if spec.resaved or spec.shrunk or spec.noisy:
+            pixels, mode = disturbed(pixels, spec, generator=generator)
+        seen = grid_sample(pixels, grid, mode=mode, padding_mode="border", align_corners=False)
         return _lit(seen, (2 * drawn[6] - 1) * spec.contrast, (2 * drawn[7] - 1) * spec.brightness)
 
 

@@ -78,8 +78,10 @@ class StepTexts:
     captions: TokenRows  # picture by picture
     negative: TokenRows
     negative_owner: Int[Tensor, " negatives"]  # the caption of each
+    machine: TokenRows
+    machine_owner: Int[Tensor, " machine"]  # the picture of each, by its place in the batch
     short: TokenRows
-    short_owner: Int[Tensor, " short"]  # the picture of each, by its place in the batch
+    short_owner: Int[Tensor, " short"]
     long: TokenRows
     long_owner: Int[Tensor, " long"]
     classes: TokenRows  # every class in one frame
@@ -101,12 +103,15 @@ def step_texts(
     wrong = pools.negatives.pick(one, drawn[4])
     owner = (wrong >= 0).nonzero().squeeze(1)
     machine = pools.machine.pick(items, drawn[5])
+    known = (machine >= 0).nonzero().squeeze(1)
     by_machine = (machine >= 0) & (drawn[6] < 0.5)
     short = pools.short.rows(pools.short.pick(items, drawn[7]), _SHORT)
     return StepTexts(
         captions=captions.where(second, joined),
         negative=pools.negatives.rows(wrong[owner], _SHORT),
         negative_owner=2 * owner,
+        machine=pools.machine.rows(machine[known], _SHORT),
+        machine_owner=known,
         short=short.where(by_machine, pools.machine.rows(machine, _SHORT)),
         short_owner=places,
         long=pools.long.rows(pools.long.pick(items[::2], drawn[8, ::2]), _LONG),
