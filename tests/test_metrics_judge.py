@@ -2,14 +2,12 @@
 
 import base64
 import io
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from chat_server import ChatServer
 from metric_batches import make_batch
 from msdscore.errors import RunError
 from msdscore.metrics.registry import load_metric
@@ -20,45 +18,17 @@ RED = Image.new("RGB", (24, 16), "red")
 GOOD, BAD = "a red square", "a blue square"
 
 
-class Server:
-    """A chat endpoint whose replies a function of the two captions makes."""
+class Server(ChatServer):
+    """Replies that a function of the two captions makes."""
 
     def __init__(self):
-        self.asked, self.headers, self.replies = [], [], []
         self.answer = lambda first, second: "Because: so.\nVerdict: " + ("1" if "red" in first else "2")
-        outer = self
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.asked.append(body)
-                outer.headers.append(dict(self.headers))
-                code, reply, extra = outer.replies.pop(0) if outer.replies else (200, outer.completion(body), {})
-                data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
-                self.send_response(code)
-                for name, value in {**extra, "Content-Length": str(len(data))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    def completion(self, body):
+    def say(self, body):
         text = body["messages"][1]["content"][1]["text"]
         first, second = (part.split("\n")[0] for part in text.split("Caption ")[1:3])
-        content = self.answer(first, second)
-        return {"choices": [{"message": {"content": content}}], "usage": {"prompt_tokens": 100, "completion_tokens": 7}}
-
-    def close(self):
-        self.http.shutdown()
-        self.thread.join()
-        self.http.server_close()
+        return self.answer(first, second)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from msdscore.cli.align import align
 from msdscore.cli.bank import bank
 from msdscore.cli.bench import bench
 from msdscore.cli.benchmarks import benchmarks
+from msdscore.cli.caption import caption
 from msdscore.cli.cococf import cococf
 from msdscore.cli.compare import compare
 from msdscore.cli.demo import demo
@@ -44,6 +45,7 @@ app.command()(bench)
 app.command()(compare)
 app.command()(table)
 app.command()(metrics)
+app.command()(caption)
 app.add_typer(benchmarks, name="benchmarks")
 app.add_typer(study, name="study")
 app.add_typer(align, name="align")

@@ -13,6 +13,15 @@ _NUMBER = re.compile(r"(?:[0-9]+|.*[_-][0-9]{8,})", re.DOTALL)
 _DIGITS = re.compile(r"[0-9]{1,19}$")
 
 
+def is_picture(path: Path) -> bool:
+    """Whether a name says that a file is a picture; hidden files are none.
+
+    >>> is_picture(Path("dog.JPG")), is_picture(Path(".dog.jpg")), is_picture(Path("dog.txt"))
+    (True, False, False)
+    """
+    return _SUFFIXES.fullmatch(path.suffix) is not None and not path.name.startswith(".")
+
+
 @dataclass(frozen=True, slots=True)
 class PictureFolder:
     """The pictures lying directly in a folder, by name and by the number that ends their name.
@@ -58,7 +67,7 @@ class PictureFolder:
         if self._stems:
             return
         for entry in self.path.iterdir():
-            if _SUFFIXES.fullmatch(entry.suffix) and not entry.name.startswith("."):
+            if is_picture(entry):
                 self._stems[entry.stem].append(entry.name)
                 if _NUMBER.fullmatch(entry.stem) and (digits := _DIGITS.search(entry.stem)):
                     self._numbers[int(digits[0])].append(entry.name)

@@ -92,7 +92,10 @@ def _payload(model: str, image: Image, system: str, question: str, sampling: Sam
     ]
     return {
         "model": model,
-        "messages": [{"role": "system", "content": system}, {"role": "user", "content": content}],
+        "messages": [
+            *([{"role": "system", "content": system}] if system else []),
+            {"role": "user", "content": content},
+        ],
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_tokens": sampling.most_tokens,

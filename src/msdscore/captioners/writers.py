@@ -1,0 +1,186 @@
+"""Models that write captions: transformers checkpoints on this machine, or any OpenAI-compatible endpoint."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from PIL.Image import Image
+
+from msdscore.encoders.backbone import Placement, place
+from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
+from msdscore.encoders.loading.transformers import load_model
+from msdscore.errors import ConfigError, WeightsError, require
+from msdscore.metrics.vlm.endpoint import Endpoint
+from msdscore.metrics.vlm.model import LocalModel, Sampling
+
+PROMPT = "Describe the main subject in one concise English sentence."  # of the MSD-Score authors' captioners
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptioningSettings:
+    """How captions are asked for; `prompt` None is `PROMPT` for models that are talked to, and nothing for the others.
+
+    Temperature 0 takes the likeliest words. The seed of a picture comes from `seed` and the picture's name.
+    """
+
+    prompt: str | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    most_tokens: int = 80
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.most_tokens < 1:
+            raise ConfigError(
+                f"expected a temperature from 0, top_p above 0 and up to 1 and at least one token, got "
+                f"{self.temperature:g}, {self.top_p:g} and {self.most_tokens}"
+            )
+
+    @property
+    def sampling(self) -> Sampling:
+        """How words are drawn."""
+        return Sampling(self.temperature, self.top_p, self.most_tokens)
+
+
+class CaptionWriter(Protocol):
+    """What a captioner is: a name for what it is made of, and captions for pictures."""
+
+    identity: str
+    prompt: str | None  # that it is asked with
+
+    def write(self, pictures: Sequence[Image], seeds: Sequence[int]) -> list[str]:
+        """One caption per picture; an empty text where the model said nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointWriter:
+    """A model behind an OpenAI-compatible endpoint, asked about several pictures at once."""
+
+    endpoint: Endpoint
+    settings: CaptioningSettings
+    workers: int = 4
+
+    @property
+    def identity(self) -> str:
+        """The model and where it is."""
+        return f"{self.endpoint.model}@{self.endpoint.url}"
+
+    @property
+    def prompt(self) -> str:
+        """What it is asked."""
+        return self.settings.prompt or PROMPT
+
+    def write(self, pictures: Sequence[Image], seeds: Sequence[int]) -> list[str]:
+        """Captions in the order of the pictures; endpoints draw as they like, seeds are not sent."""
+        with ThreadPoolExecutor(self.workers) as pool:
+            asked = pool.map(lambda one: self.endpoint.ask(one, "", self.prompt, self.settings.sampling), pictures)
+            return [answer.text for answer in asked]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatWriter:
+    """A vision-language model that is talked to (LLaVA, Qwen-VL, InternVL …)."""
+
+    model: LocalModel
+    settings: CaptioningSettings
+
+    @property
+    def identity(self) -> str:
+        """The checkpoint and its number type."""
+        return self.model.signature
+
+    @property
+    def prompt(self) -> str:
+        """What it is asked."""
+        return self.settings.prompt or PROMPT
+
+    def write(self, pictures: Sequence[Image], seeds: Sequence[int]) -> list[str]:
+        """Captions one after the other."""
+        return [
+            self.model.answer(picture, self.prompt, self.settings.sampling, seed=seed).text
+            for picture, seed in zip(pictures, seeds, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainWriter:
+    """An image-to-text model without a chat template (BLIP, GIT, ViT-GPT2 …); a prompt is the caption's beginning."""
+
+    model: Any
+    processor: Any
+    tokenizer: Any
+    placement: Placement
+    identity: str
+    settings: CaptioningSettings
+
+    @property
+    def prompt(self) -> str | None:
+        """How captions begin, if they begin alike."""
+        return self.settings.prompt
+
+    def write(self, pictures: Sequence[Image], seeds: Sequence[int]) -> list[str]:
+        """Captions of one batch; drawn ones one after the other, so that a batch changes none."""
+        if self.settings.temperature > 0:
+            return [self._generate([one], seed)[0] for one, seed in zip(pictures, seeds, strict=True)]
+        return self._generate(list(pictures), 0)
+
+    @torch.no_grad()
+    def _generate(self, pictures: list[Image], seed: int) -> list[str]:
+        inputs = self._inputs(pictures)
+        how: dict[str, Any] = {"do_sample": False, "num_beams": 1}
+        if self.settings.temperature > 0:
+            how = {
+                "do_sample": True,
+                "temperature": self.settings.temperature,
+                "top_p": self.settings.top_p,
+                "top_k": 0,
+            }
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            ids = self.model.generate(**inputs, max_new_tokens=self.settings.most_tokens, **how)
+        return [str(text).strip() for text in self.tokenizer.batch_decode(ids, skip_special_tokens=True)]
+
+    def _inputs(self, pictures: list[Image]) -> dict[str, Any]:
+        text = {} if not self.prompt else {"text": [self.prompt] * len(pictures)}
+        found = dict(self.processor(images=pictures, return_tensors="pt", **text))
+        pixels = found["pixel_values"].to(self.placement.device, self.placement.dtype)
+        kept = ("input_ids", "attention_mask") if self.prompt else ()
+        return {"pixel_values": pixels} | {
+            name: found[name].to(self.placement.device) for name in kept if name in found
+        }
+
+
+def load_writer(
+    source: str, settings: CaptioningSettings, *, device: str = "auto", dtype: str = "auto", revision: str | None = None
+) -> CaptionWriter:
+    """A captioner from a folder or a hub name.
+
+    Raises:
+        WeightsError: files are missing or damaged, or the checkpoint is no model that writes about pictures.
+    """
+    placement = place(device, dtype, half=torch.bfloat16)
+    checkpoint = find_checkpoint(source, revision=revision)
+    processor, tokenizer = _processor(checkpoint)
+    model = load_model("AutoModelForImageTextToText", checkpoint).to(device=placement.device, dtype=placement.dtype)
+    if getattr(processor, "chat_template", None):
+        return ChatWriter(LocalModel(model.eval(), processor, checkpoint, placement), settings)
+    identity = f"{checkpoint.signed(checkpoint.source)},dtype:{placement.dtype_name}"
+    return PlainWriter(model.eval(), processor, tokenizer, placement, identity, settings)
+
+
+def _processor(checkpoint: Checkpoint) -> tuple[Any, Any]:
+    """What prepares pictures (and a prompt), and what turns numbers into words."""
+    transformers: Any = require("transformers", extra="hf")
+    try:
+        found = transformers.AutoProcessor.from_pretrained(checkpoint.folder, local_files_only=True)
+        if hasattr(found, "tokenizer") and hasattr(found, "image_processor"):
+            return found, found.tokenizer
+        # Such as ViT-GPT2, whose two halves have a processor each.
+        images = transformers.AutoImageProcessor.from_pretrained(checkpoint.folder, local_files_only=True)
+        words = transformers.AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True)
+    except Exception as error:  # damaged files raise anything
+        source = checkpoint.source
+        raise WeightsError(f"the processor of {source!r} cannot be loaded ({type(error).__name__})") from error
+    return images, words

@@ -1,0 +1,92 @@
+"""`msdscore caption`: let captioners describe pictures."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from msdscore.cli import options
+from msdscore.cli.stopping import stoppable
+
+if TYPE_CHECKING:
+    from msdscore.captioners.run import CaptionedFile
+    from msdscore.captioners.writers import CaptioningSettings, CaptionWriter
+
+SOME_FAILED = 3
+
+
+def caption(
+    source: Annotated[Path, typer.Argument(help="A folder of pictures, or a file whose rows hold or name them.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="Hub name, folder, or the endpoint's name of a model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File of rows: .jsonl, .parquet, .csv or .json.")],
+    url: Annotated[
+        str | None, typer.Option(help="OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; without it, local.")
+    ] = None,
+    key_env: Annotated[str, typer.Option(help="Environment variable with the endpoint's key.")] = "OPENAI_API_KEY",
+    system: Annotated[str | None, typer.Option(help="What the output calls the captioner; the model's name.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="What to ask, or how captions of a plain model begin.")] = None,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest words.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Draw from the likeliest words of this share.")] = 1.0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens per caption at most.")] = 80,
+    seed: Annotated[int, typer.Option(help="Of drawn captions of a local model.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many pictures.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Questions that an endpoint gets side by side.")] = 4,
+    batch_size: options.BatchSize = 8,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    revision: options.Revision = None,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+) -> None:
+    """Describe every picture with a captioner, local (transformers) or behind an endpoint.
+
+    Writes rows of image, caption and system, which `score`, `cococf build` and `rank-captioners` read; prompt and
+    decoding are kept in the run metadata beside it. The same command goes on where it stopped.
+
+    Exit codes: 0 all described, 3 some pictures failed and say why, 2 wrong usage.
+    """
+    from msdscore.captioners.run import CaptionRun, caption_pictures, list_pictures
+    from msdscore.captioners.writers import CaptioningSettings
+    from msdscore.cli.progress import bar
+
+    settings = CaptioningSettings(
+        prompt=prompt, temperature=temperature, top_p=top_p, most_tokens=max_tokens, seed=seed
+    )
+
+    def load() -> "CaptionWriter":
+        if url is not None:
+            return _endpoint(url, model, key_env, workers, settings)
+        from msdscore.captioners.writers import load_writer
+
+        return load_writer(model, settings, device=device, dtype=dtype, revision=revision)
+
+    with stoppable(), bar("captions") as show:
+        about = CaptionRun(
+            system=system or Path(model).name,
+            identity=f"{model}@{url or 'local'}",
+            part=batch_size,
+            overwrite=overwrite,
+        )
+        made = caption_pictures(list_pictures(source, limit=limit), load, output, settings, about, progress=show)
+    _tell(made, output, as_json=json)
+    raise typer.Exit(SOME_FAILED if made.failed else 0)
+
+
+def _endpoint(url: str, model: str, key_env: str, workers: int, settings: "CaptioningSettings") -> "CaptionWriter":
+    from msdscore.captioners.writers import EndpointWriter
+    from msdscore.metrics.vlm.endpoint import Endpoint
+
+    return EndpointWriter(Endpoint(url=url, model=model, key_env=key_env), settings, workers)
+
+
+def _tell(made: "CaptionedFile", output: Path, *, as_json: bool) -> None:
+    from dataclasses import asdict
+    from json import dumps
+
+    from msdscore.cli.progress import tell
+
+    tell(f"{made.rows} pictures, {made.failed} failed, {made.earlier} described by an earlier run -> {output}")
+    for reason in made.reasons:
+        tell(f"  {reason}")
+    if as_json:
+        typer.echo(dumps({"output": str(output), **asdict(made)}, ensure_ascii=False))

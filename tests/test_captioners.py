@@ -1,0 +1,226 @@
+"""Captioners: local checkpoints of three families and an endpoint, runs that go on, and rows that other commands read."""
+
+import base64
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from chat_server import ChatServer
+from msdscore.captioners.run import CaptionRun, NamedPicture, caption_pictures, list_pictures
+from msdscore.captioners.writers import CaptioningSettings, EndpointWriter, load_writer
+from msdscore.cli.app import app
+from msdscore.cococf.sources import read_sources
+from msdscore.errors import ConfigError, InputError, RunError, WeightsError
+from msdscore.io.inputs.rows import open_rows
+from msdscore.metrics.vlm.endpoint import Endpoint
+from tiny_clip import make_tiny_clip
+from tiny_models import TOWER, randomise
+from tiny_talker import make_talker
+from tiny_tokenizers import save_bert
+
+COLOURS = ("red", "green", "blue", "white", "black")
+GREEDY = CaptioningSettings(most_tokens=12)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    (folder / "more").mkdir(parents=True)
+    for colour in COLOURS:
+        Image.new("RGB", (20, 16), colour).save(folder / f"{colour}.png")
+    Image.new("RGB", (16, 16), "grey").save(folder / "more" / "grey.png")
+    (folder / "broken.jpg").write_bytes(b"no picture")
+    (folder / "notes.txt").write_text("not a picture")
+    return folder
+
+
+class Describer(ChatServer):
+    """Names the colour of the first pixel."""
+
+    def say(self, body):
+        url = body["messages"][-1]["content"][0]["image_url"]["url"]
+        picture = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
+        return f" a picture\nof {picture.convert('RGB').getpixel((8, 8))} "
+
+
+@pytest.fixture
+def server():
+    running = Describer()
+    yield running
+    running.close()
+
+
+def rows_of(path: Path) -> list[dict[str, str | None]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def command(*words: object) -> list[str]:
+    return ["caption", *map(str, words)]
+
+
+def test_an_endpoint_describes_a_folder_and_failures_say_why(photos, server, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("SECRET", "key")
+    out = tmp_path / "captions.jsonl"
+    words = command(photos, "-m", "vendor/gpt", "--url", server.url, "--key-env", "SECRET", "-o", out, "--json")
+    done = CliRunner().invoke(app, [*words, "--prompt", "What is it?", "--temperature", "0.5", "--max-tokens", "9"])
+    assert done.exit_code == 3, done.output
+    rows = rows_of(out)
+    assert [row["image"] for row in rows] == [
+        "black.png", "blue.png", "broken.jpg", "green.png", "more/grey.png", "red.png", "white.png",
+    ]  # fmt: skip
+    assert {row["system"] for row in rows} == {"gpt"}
+    assert "cannot be decoded" in rows[2]["error"] or "not a picture" in rows[2]["error"]
+    assert rows[5]["caption"].startswith("a picture of (2")
+    body = server.asked[0]
+    assert [message["role"] for message in body["messages"]] == ["user"]
+    assert body["messages"][0]["content"][1]["text"] == "What is it?"
+    assert (body["temperature"], body["max_tokens"], body["model"]) == (0.5, 9, "vendor/gpt")
+    assert server.headers[0]["Authorization"] == "Bearer key"
+    notes = json.loads((tmp_path / "captions.jsonl.run.json").read_text())
+    assert notes["prompt"] == "What is it?"
+    assert notes["manifest"]["settings"]["temperature"] == 0.5
+    assert json.loads(done.stdout)["failed"] == 1
+
+
+def test_a_run_goes_on_where_it_stopped_and_asks_nothing_twice(photos, server, tmp_path) -> None:
+    out = tmp_path / "captions.jsonl"
+    words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--batch-size", "2", "--workers", "1")
+    server.replies = [(200, server.completion_of("one"), {}), (200, server.completion_of("two"), {}), (401, b"no", {})]
+    stopped = CliRunner().invoke(app, words)
+    assert isinstance(stopped.exception, RunError)
+    assert "401" in str(stopped.exception)
+    asked = len(server.asked)
+    assert CliRunner().invoke(app, words).exit_code == 3
+    assert [row["caption"] for row in rows_of(out)][:2] == ["one", "two"]
+    assert len(server.asked) - asked == 4
+    asked, before = len(server.asked), out.read_bytes()
+    assert CliRunner().invoke(app, words).exit_code == 3
+    assert (len(server.asked), out.read_bytes()) == (asked, before)
+    other = CliRunner().invoke(app, [*words, "--prompt", "Hm?"])
+    assert "belongs to a run with another settings.prompt" in str(other.exception)
+    assert CliRunner().invoke(app, [*words, "--prompt", "Hm?", "--overwrite"]).exit_code == 3
+
+
+def test_the_rows_are_what_the_other_commands_read(photos, server, tmp_path) -> None:
+    out = tmp_path / "captions.jsonl"
+    CliRunner().invoke(app, command(photos, "-m", "gpt", "--url", server.url, "-o", out))
+    with open_rows(out, images=photos) as rows:
+        read = list(rows.read())
+    assert sum(row.error is None for row in read) == 6
+    assert read[0].image == photos / "black.png"
+    sources = read_sources([out])
+    assert len(sources) == 7
+    assert {text.source for one in sources for text in one.captions} == {"gpt"}
+
+
+def test_pictures_out_of_rows_each_once(photos, tmp_path) -> None:
+    data = (photos / "red.png").read_bytes()
+    table = pa.table({"file_name": ["a.jpg", "a.jpg", "b.jpg"], "image": [{"bytes": data, "path": None}] * 3})
+    pq.write_table(table, tmp_path / "x.images.parquet")
+    assert [one.name for one in list_pictures(tmp_path / "x.images.parquet")] == ["a.jpg", "b.jpg"]
+    (photos / "rows.jsonl").write_text('{"image": "red.png"}\n{"image": "blue.png"}\n')
+    assert list_pictures(photos / "rows.jsonl", limit=1) == [NamedPicture("red.png", photos / "red.png")]
+    (photos / "bad.jsonl").write_text('{"picture": "red.png"}\n')
+    with pytest.raises(InputError, match="row 0: no picture; expected one of image"):
+        list_pictures(photos / "bad.jsonl")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="expected pictures, found none"):
+        list_pictures(tmp_path / "empty")
+
+
+def test_a_model_that_is_talked_to_answers_its_prompt(photos, tmp_path) -> None:
+    model = make_talker(tmp_path / "talker", {"What?": "red"}, steps=30)
+    out = tmp_path / "captions.parquet"
+    made = CliRunner().invoke(
+        app, command(photos, "-m", model, "-o", out, "--device", "cpu", "--limit", "2", "--prompt", "What?")
+    )
+    assert made.exit_code == 0, made.output
+    assert pq.read_table(out).column("caption").to_pylist() == ["red"] * 2
+    assert set(pq.read_table(out).column("system").to_pylist()) == {"talker"}
+
+
+def make_blip_captioner(folder: Path) -> Path:
+    from transformers import AutoTokenizer, BlipConfig, BlipForConditionalGeneration, BlipImageProcessor, BlipProcessor
+
+    folder.mkdir(parents=True)
+    size = save_bert(folder)
+    BlipProcessor(
+        BlipImageProcessor(size={"height": 32, "width": 32}), AutoTokenizer.from_pretrained(folder)
+    ).save_pretrained(folder)
+    text = {**TOWER, "vocab_size": size, "max_position_embeddings": 64, "encoder_hidden_size": 32, "is_decoder": True}
+    text |= {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
+    vision = {**TOWER, "image_size": 32, "patch_size": 8}
+    model = BlipForConditionalGeneration(BlipConfig(text_config=text, vision_config=vision))
+    randomise(model)
+    model.save_pretrained(folder)
+    return folder
+
+
+def make_pair_captioner(folder: Path) -> Path:
+    """A ViT and a BERT decoder with a processor each, as ViT-GPT2 has."""
+    from transformers import (
+        BertConfig,
+        VisionEncoderDecoderConfig,
+        VisionEncoderDecoderModel,
+        ViTConfig,
+        ViTImageProcessor,
+    )  # fmt: skip
+
+    folder.mkdir(parents=True)
+    size = save_bert(folder)
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
+    words = BertConfig(**TOWER, vocab_size=size, max_position_embeddings=64, is_decoder=True, add_cross_attention=True)
+    config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+        ViTConfig(**TOWER, image_size=32, patch_size=8), words
+    )
+    config.decoder_start_token_id, config.pad_token_id, config.eos_token_id = 2, 0, 3
+    model = VisionEncoderDecoderModel(config)
+    randomise(model)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("make", [make_blip_captioner, make_pair_captioner])
+def test_plain_models_write_the_same_in_any_batch(make, photos, tmp_path) -> None:
+    writer = load_writer(str(make(tmp_path / "model")), GREEDY, device="cpu")
+    assert writer.prompt is None
+    assert writer.identity.startswith("model@")
+    pictures = [Image.open(photos / f"{colour}.png").convert("RGB") for colour in COLOURS[:3]]
+    together = writer.write(pictures, [0, 0, 0])
+    assert together == [writer.write([one], [0])[0] for one in pictures]
+    drawn = load_writer(str(tmp_path / "model"), CaptioningSettings(most_tokens=6, temperature=1.0), device="cpu")
+    assert drawn.write(pictures[:1], [5]) == drawn.write(pictures[:1], [5])
+    assert len({drawn.write(pictures[:1], [seed])[0] for seed in range(6)}) > 1
+
+
+def test_a_silent_model_is_an_error_of_the_row(tmp_path) -> None:
+    class Silent:
+        identity, prompt = "silent", None
+
+        def write(self, pictures, seeds):
+            return [" "] * len(pictures)
+
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    made = caption_pictures(
+        [NamedPicture("a.png", tmp_path / "a.png")],
+        Silent,
+        tmp_path / "o.jsonl",
+        GREEDY,
+        CaptionRun(system="s", identity="s"),
+    )
+    assert (made.failed, made.reasons) == (1, ("row 0: the captioner said nothing",))
+
+
+def test_wrong_settings_and_checkpoints_are_one_line(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="expected a temperature from 0"):
+        CaptioningSettings(top_p=0)
+    with pytest.raises(ConfigError, match="url must begin with http"):
+        EndpointWriter(Endpoint(url="ftp://x", model="m"), GREEDY)
+    with pytest.raises(WeightsError):
+        load_writer(str(make_tiny_clip(tmp_path / "clip")), GREEDY, device="cpu")
