@@ -47,8 +47,13 @@ class CaptioningSettings:
 class CaptionWriter(Protocol):
     """What a captioner is: a name for what it is made of, and captions for pictures."""
 
-    identity: str
-    prompt: str | None  # that it is asked with
+    @property
+    def identity(self) -> str:
+        """Which model it is, for the run metadata."""
+
+    @property
+    def prompt(self) -> str | None:
+        """What it is asked with, if anything."""
 
     def write(self, pictures: Sequence[Image], seeds: Sequence[int]) -> list[str]:
         """One caption per picture; an empty text where the model said nothing."""
