@@ -31,7 +31,7 @@ def caption(
     seed: Annotated[int, typer.Option(help="Of drawn captions of a local model.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many pictures.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Questions that an endpoint gets side by side.")] = 4,
-    batch_size: options.BatchSize = 8,
+    batch_size: Annotated[int, typer.Option(min=1, help="Pictures described together; a crash costs one lot.")] = 8,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     revision: options.Revision = None,
