@@ -17,6 +17,7 @@ from msdscore.cli.encoders import encoders
 from msdscore.cli.explain import explain
 from msdscore.cli.metrics import metrics
 from msdscore.cli.progress import be_quiet
+from msdscore.cli.rank_captioners import rank_captioners
 from msdscore.cli.report import report
 from msdscore.cli.score import score
 from msdscore.cli.select import select
@@ -46,6 +47,7 @@ app.command()(compare)
 app.command()(table)
 app.command()(metrics)
 app.command()(caption)
+app.command()(rank_captioners)
 app.add_typer(benchmarks, name="benchmarks")
 app.add_typer(study, name="study")
 app.add_typer(align, name="align")

@@ -1,0 +1,60 @@
+"""`msdscore rank-captioners`: which captioner describes the same pictures best?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from msdscore.cli import options
+
+
+def rank_captioners(
+    files: Annotated[
+        list[str],
+        typer.Argument(help="Scored files, one per captioner (NAME=FILE names it), or one with a column system."),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A page, .html; a .json goes beside it.")
+    ] = None,
+    people: Annotated[
+        str | None, typer.Option(help="Column of the rows with people's ratings, to compare with.")
+    ] = None,
+    shared: Annotated[bool, typer.Option("--shared", help="Rank on the pictures that all captioners have.")] = False,
+    images: options.Images = None,
+    rows: Annotated[
+        Path | None, typer.Option("--rows", help="The file that was scored, where it holds the pictures themselves.")
+    ] = None,
+    show: Annotated[int, typer.Option(min=0, help="Wins to show per captioner.")] = 3,
+    samples: Annotated[int, typer.Option(min=1, help="Resamples behind intervals and tests.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of the resampling.")] = 0,
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "Captioners",
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+) -> None:
+    """Rank captioners on shared pictures by MSD, Soft-MSD and match, with intervals and significance.
+
+    Soft-MSD takes the captions of all captioners of a picture as one candidate set. Files with other signatures or
+    other pictures are refused.
+    """
+    from json import dumps
+
+    from msdscore.cli.tables import grid_table
+    from msdscore.io.outputs.targets import check_target, put_all
+    from msdscore.report.ranking import rank, read_contest
+    from msdscore.report.ranking_page import duel_grid, overview_grid, page
+    from msdscore.stats.resample import Resampling
+
+    if output is not None:
+        check_target(output, (".html", ".htm"), inputs=[*files, rows])
+    found = rank(
+        read_contest(files, shared=shared, people=people), people=people, how=Resampling(samples=samples, seed=seed)
+    )
+    plain = dumps(found.to_dict(), ensure_ascii=False, indent=1) + "\n"
+    if output is not None:
+        text = page(found, title=title, show=show, images=images, rows=rows)
+        put_all({output: text.encode(), output.with_suffix(".json"): plain.encode()}, overwrite=overwrite)
+    if json:
+        typer.echo(plain, nl=False)
+        return
+    for grid in (overview_grid(found), *(duel_grid(one) for one in found.metrics if one.duels)):
+        grid_table(grid)

@@ -1,0 +1,287 @@
+"""Captioners ranked on shared pictures: means, ranks and differences with intervals over pictures, and significance."""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from msdscore.errors import InputError
+from msdscore.report.reading import Floats, Results, read_results
+from msdscore.report.systems import LOWER_IS_BETTER, METRICS
+from msdscore.stats.ranks import kendall_b, prepare, spearman
+from msdscore.stats.resample import Interval, Resampling, bootstrap, bootstrap_mean, holm, paired_difference
+from msdscore.stats.resample import permutation_test as permute
+
+RANKED_BY = ("msd", "soft_msd", "match")  # what is tested; the other numbers are shown beside them
+_TEMPERATURE = re.compile(r"\|xi:([0-9.e+-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One scored caption of one captioner: which file and row, and its numbers."""
+
+    file: int
+    row: int
+    caption: str
+    numbers: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Captioners and the pictures that all of them described; `entries[captioner][picture]` are the captions."""
+
+    files: tuple[Path, ...]
+    signature: str
+    captioners: tuple[str, ...]
+    pictures: tuple[str, ...]
+    entries: Mapping[str, Mapping[str, tuple[Entry, ...]]]
+    left_out: int  # pictures that one captioner lacks or whose caption could not be scored
+
+    def means(self, name: str) -> Floats:
+        """A number averaged over the captions of each picture: (pictures, captioners)."""
+        return np.array(
+            [
+                [np.mean([one.numbers[name] for one in self.entries[who][what]]) for who in self.captioners]
+                for what in self.pictures
+            ]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionerRank:
+    """One captioner in one metric: its mean and its rank, both with an interval over pictures."""
+
+    captioner: str
+    mean: Interval
+    rank: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """Two captioners in one metric: the difference of their means, and whether it could be chance."""
+
+    first: str
+    second: str
+    difference: Interval
+    p_value: float
+    adjusted: float  # Holm's, over all pairs of the metric
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRanking:
+    """All captioners in one metric, the best first, and all pairs of them."""
+
+    metric: str
+    lower_is_better: bool
+    placed: tuple[CaptionerRank, ...]
+    duels: tuple[Duel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleAgreement:
+    """The ranking of a metric against that of another column, such as people's ratings."""
+
+    metric: str
+    column: str
+    spearman: float
+    kendall: float
+    same_winner: Interval  # share of pairs of captions of one picture that both order alike
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What is known about the captioners."""
+
+    contest: Contest
+    metrics: tuple[MetricRanking, ...]
+    people: MetricRanking | None
+    agreements: tuple[PeopleAgreement, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        contest = self.contest
+        return {
+            "signature": contest.signature,
+            "files": [str(path) for path in contest.files],
+            "captioners": list(contest.captioners),
+            "pictures": len(contest.pictures),
+            "left_out": contest.left_out,
+            "metrics": [asdict(one) for one in self.metrics],
+            "people": None if self.people is None else asdict(self.people),
+            "agreements": [asdict(one) for one in self.agreements],
+        }
+
+
+def read_contest(files: Sequence[str], *, shared: bool = False, people: str | None = None) -> Contest:
+    """Scored files of several captioners, one file each or together in one with a column `system`.
+
+    NAME=FILE names the captioner of a file. All must have the same signature and the same pictures; with `shared`, the
+    pictures that all of them have are enough. `people` is a column of the rows that is read beside the scores.
+    """
+    paths, read = [], []
+    for given in files:
+        name, equals, place = given.partition("=")
+        path = Path(place if equals and not Path(given).exists() else given)
+        paths.append(path)
+        read.append((name if path != Path(given) else "", read_results(path)))
+    _require_same_signature(paths, [one for _, one in read])
+    entries: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
+    for number, (name, results) in enumerate(read):
+        for who, what, entry in _entries(number, name, results, people):
+            entries[who][what].append(entry)
+    if len(entries) < 2:
+        raise InputError(f"expected captions of two captioners or more, got {len(entries)}: {', '.join(entries)}")
+    pictures, left_out = _shared_pictures(entries, shared=shared)
+    kept = {who: {what: tuple(entries[who][what]) for what in pictures} for who in entries}
+    contest = Contest(tuple(paths), read[0][1].signature, tuple(entries), pictures, kept, left_out)
+    return _softened(contest)
+
+
+def rank(contest: Contest, *, people: str | None = None, how: Resampling | None = None) -> Ranking:
+    """Rank the captioners by every metric that all captions have."""
+    chosen = how or Resampling()
+    some = next(iter(contest.entries[contest.captioners[0]].values()))[0].numbers
+    names = [name for name in METRICS if name in some and not np.isnan(contest.means(name)).any()]
+    metrics = tuple(_metric(contest, name, chosen) for name in names)
+    if people is None:
+        return Ranking(contest, metrics, None, ())
+    agreements = [_agreement(contest, name, people, chosen) for name in (*RANKED_BY, "similarity") if name in names]
+    return Ranking(contest, metrics, _metric(contest, people, chosen), tuple(agreements))
+
+
+def _entries(file: int, name: str, results: Results, people: str | None) -> "list[tuple[str, str, Entry]]":
+    system = results.systems
+    alone = name or Path(results.name).name.split(".")[0]
+    found = []
+    for row in range(len(results)):
+        who = system[row] if system is not None and not name else alone
+        if not results.pictures[row]:
+            raise InputError(f"{results.name} row {row}: names no picture; captioners are compared picture by picture")
+        numbers = {one: float(values[row]) for one, values in results.numbers.items()}
+        if people is not None:
+            numbers[people] = _given(results, people, row)
+        bad = bool(results.errors[row]) or np.isnan(numbers["msd"])
+        entry = Entry(file, row, results.captions[row], {} if bad else numbers)
+        found.append((who or alone, Path(results.pictures[row]).name, entry))
+    return found
+
+
+def _given(results: Results, people: str, row: int) -> float:
+    if people not in results.others:
+        raise InputError(f"{results.name}: no column {people!r}; it has {', '.join(results.others) or 'no others'}")
+    try:
+        return float(results.others[people][row])
+    except ValueError as error:
+        raise InputError(f"{results.name} row {row}: expected a number in {people}") from error
+
+
+def _require_same_signature(paths: Sequence[Path], read: Sequence[Results]) -> None:
+    first = read[0].signature
+    for path, results in zip(paths, read, strict=True):
+        if not results.signature:
+            raise InputError(f"{path}: carries no signature; score it with msdscore score")
+        if results.signature != first:
+            raise InputError(f"{path} was scored with {results.signature}, {paths[0]} with {first}; score both alike")
+
+
+def _shared_pictures(
+    entries: Mapping[str, Mapping[str, Sequence[Entry]]], *, shared: bool
+) -> tuple[tuple[str, ...], int]:
+    """The pictures that every captioner has described, and how many are left out."""
+    every = {what for own in entries.values() for what in own}
+    common = set.intersection(*(set(own) for own in entries.values()))
+    if common != every and not shared:
+        who, own = min(entries.items(), key=lambda entry: len(entry[1]))
+        raise InputError(
+            f"{who} has {len(own)} of {len(every)} pictures, {len(common)} are shared by all; captioners are ranked on "
+            "the same pictures: caption the others too, or pass --shared"
+        )
+    good = [what for what in sorted(common) if all(one.numbers for own in entries.values() for one in own[what])]
+    if not good:
+        raise InputError("no picture is shared by all captioners; expected files about the same pictures")
+    return tuple(good), len(every) - len(good)
+
+
+def _softened(contest: Contest) -> Contest:
+    """Soft-MSD over the captions of all captioners of a picture: one candidate set, however they were scored."""
+    import torch
+
+    from msdscore.core.fusion import set_uncertainty
+
+    found = _TEMPERATURE.search(contest.signature)
+    temperature = float(found[1]) if found else 0.2
+    places = [
+        (who, what, at)
+        for what in contest.pictures
+        for who in contest.captioners
+        for at in range(len(contest.entries[who][what]))
+    ]
+    rows = [contest.entries[who][what][at] for who, what, at in places]
+    group = {what: number for number, what in enumerate(contest.pictures)}
+    similarity = torch.tensor([one.numbers["similarity"] for one in rows], dtype=torch.float64)
+    gate = set_uncertainty(similarity, torch.tensor([group[what] for _, what, _ in places]), temperature=temperature)
+    soft: dict[str, dict[str, list[Entry]]] = {who: defaultdict(list) for who in contest.captioners}
+    for (who, what, _), one, u in zip(places, rows, gate.tolist(), strict=True):
+        g, msd = one.numbers["similarity"], one.numbers["msd"]
+        soft[who][what].append(Entry(one.file, one.row, one.caption, {**one.numbers, "soft_msd": g - u * (g - msd)}))
+    kept = {who: {what: tuple(some) for what, some in own.items()} for who, own in soft.items()}
+    return Contest(contest.files, contest.signature, contest.captioners, contest.pictures, kept, contest.left_out)
+
+
+def _metric(contest: Contest, name: str, how: Resampling) -> MetricRanking:
+    values, lower = contest.means(name), name in LOWER_IS_BETTER
+    sign = -1.0 if lower else 1.0
+    placed = [
+        CaptionerRank(
+            who, bootstrap_mean(values[:, at], how=how), bootstrap(_rank_of(sign * values, at), len(values), how=how)
+        )
+        for at, who in enumerate(contest.captioners)
+    ]
+    placed.sort(key=lambda one: (one.rank.value, one.captioner))
+    pairs = list(combinations(range(len(contest.captioners)), 2)) if name in RANKED_BY else []
+    tests = [permute(values[:, one], values[:, two], how=how).p_value for one, two in pairs]
+    adjusted = holm(tests).tolist() if tests else []
+    duels = [
+        Duel(
+            contest.captioners[one],
+            contest.captioners[two],
+            paired_difference(values[:, one], values[:, two], how=how),
+            test,
+            corrected,
+        )
+        for (one, two), test, corrected in zip(pairs, tests, adjusted, strict=True)
+    ]
+    return MetricRanking(name, lower, tuple(placed), tuple(duels))
+
+
+def _rank_of(values: Floats, at: int) -> Any:
+    """The rank of a captioner as a statistic of picture weights: 1 is the best, a tie is between."""
+
+    def statistic(weights: Floats) -> float:
+        means = weights @ values
+        better, equal = int((means > means[at]).sum()), int((means == means[at]).sum())
+        return better + (equal + 1) / 2
+
+    return statistic
+
+
+def _agreement(contest: Contest, name: str, people: str, how: Resampling) -> PeopleAgreement:
+    sign = -1.0 if name in LOWER_IS_BETTER else 1.0
+    ours, theirs = sign * contest.means(name), contest.means(people)
+    steps = list(combinations(range(len(contest.captioners)), 2))
+    same, pictures = [], []
+    for row in range(len(ours)):
+        for one, two in steps:
+            told = theirs[row, one] - theirs[row, two]
+            if told:
+                same.append(0.5 + 0.5 * np.sign(told * (ours[row, one] - ours[row, two])))
+                pictures.append(row)
+    share = bootstrap_mean(same, clusters=pictures, how=how)
+    means = ours.mean(axis=0), theirs.mean(axis=0)
+    columns = prepare(*means)
+    return PeopleAgreement(name, people, spearman(columns), kendall_b(columns), share)

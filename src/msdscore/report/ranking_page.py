@@ -1,0 +1,203 @@
+"""The page of a ranking of captioners: tables, ranks, what is left out or invented, and wins to look at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup, escape
+
+from msdscore.benchmarks.results.grids import Grid, p_value
+from msdscore.errors import RowError
+from msdscore.explain.overlay import thumbnail
+from msdscore.explain.snippet import data_uri
+from msdscore.explain.templates import asset, render
+from msdscore.io.images import open_image
+from msdscore.report.cards import THUMB_PIXELS, rows_with_pictures
+from msdscore.report.ranking import RANKED_BY, Contest, Entry, MetricRanking, Ranking
+from msdscore.stats.resample import Interval
+
+_WIDTH, _ROW = 460, 26
+_SIDE = 320  # of the scatter plot
+_SURE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Win:
+    """A picture on which a captioner beats all others, with its caption and that of the best other one."""
+
+    captioner: str
+    other: str
+    gap: float
+    own: Entry
+    beaten: Entry
+
+
+def overview_grid(ranking: Ranking) -> Grid:
+    """One row per captioner in the order of MSD: means with intervals, ranks, and people's where they are known."""
+    metrics = [*ranking.metrics, *([ranking.people] if ranking.people else [])]
+    columns = ["captioner"]
+    for metric in metrics:
+        columns += [f"{metric.metric}{' ↓' if metric.lower_is_better else ''}", "rank"]
+    rows = []
+    for first in ranking.metrics[0].placed:
+        row = [first.captioner]
+        for metric in metrics:
+            one = next(place for place in metric.placed if place.captioner == first.captioner)
+            row += [_plain(one.mean), _rank(one.rank)]
+        rows.append(tuple(row))
+    contest = ranking.contest
+    notes = [f"{len(contest.pictures)} pictures described by all; means and ranks with 95 % intervals over pictures"]
+    notes += [f"{contest.left_out} pictures left out: one captioner lacks them or failed"] if contest.left_out else []
+    notes += [
+        f"{one.metric} against {one.column}: Spearman {one.spearman:.2f}, Kendall {one.kendall:.2f} over captioners; "
+        f"{100 * one.same_winner.value:.1f} % [{100 * one.same_winner.low:.1f}, {100 * one.same_winner.high:.1f}] of "
+        "the pairs of captions that people tell apart"
+        for one in ranking.agreements
+    ]
+    return Grid("Captioners", tuple(columns), tuple(rows), (*notes, contest.signature))
+
+
+def duel_grid(metric: MetricRanking) -> Grid:
+    """All pairs of captioners in one metric."""
+    rows = tuple(
+        (f"{one.first} – {one.second}", _plain(one.difference), p_value(one.p_value), p_value(one.adjusted))
+        for one in metric.duels
+    )
+    unsure = [f"{one.first} and {one.second}" for one in metric.duels if not one.adjusted < _SURE]
+    note = f"not told apart at {_SURE:g}: {'; '.join(unsure)}" if unsure else f"all are told apart at {_SURE:g}"
+    columns = ("pair", "difference", "p", "p, Holm")
+    return Grid(f"{metric.metric}: pairs, by swapping them picture by picture", columns, rows, (note,))
+
+
+def wins(contest: Contest, captioner: str, count: int, *, by: str = "msd") -> list[Win]:
+    """The pictures on which a captioner is furthest ahead of the best of the others."""
+    found = []
+    for what in contest.pictures:
+        best = {who: max(contest.entries[who][what], key=lambda one: one.numbers[by]) for who in contest.captioners}
+        other = max((who for who in contest.captioners if who != captioner), key=lambda who: best[who].numbers[by])
+        gap = best[captioner].numbers[by] - best[other].numbers[by]
+        if gap > 0:
+            found.append(Win(captioner, other, gap, best[captioner], best[other]))
+    return sorted(found, key=lambda one: -one.gap)[:count]
+
+
+def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = None, rows: Path | None = None) -> str:
+    """The whole document; it fetches nothing."""
+    contest = ranking.contest
+    shown = {who: wins(contest, who, show) for who in (one.captioner for one in ranking.metrics[0].placed)}
+    pictures = _pictures(contest, [one.own for some in shown.values() for one in some], images, rows)
+    values = {
+        "title": title,
+        "style": asset("msdscore.report", "ranking.css"),
+        "script": "",
+        "overview": overview_grid(ranking),
+        "ranks": [(one.metric, rank_plot(one)) for one in _drawn(ranking)],
+        "scatter": scatter_plot(ranking),
+        "duels": [duel_grid(one) for one in ranking.metrics if one.duels],
+        "wins": [(who, [_card(one, pictures) for one in some]) for who, some in shown.items() if some],
+        "signature": contest.signature,
+    }
+    return str(render("ranking.html", values)) + "\n"
+
+
+def rank_plot(metric: MetricRanking) -> Markup:
+    """A dot and an interval per captioner, on an axis of ranks."""
+    count = len(metric.placed)
+    left, step = 150, (_WIDTH - 170) / max(1, count - 1)
+    parts = []
+    for place in range(count):
+        x = left + place * step
+        parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="{count * _ROW + 4}"/>')
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{count * _ROW + 18}">{place + 1}</text>')
+    for row, one in enumerate(metric.placed):
+        y = row * _ROW + 18
+        low, middle, high = (left + (value - 1) * step for value in (one.rank.low, one.rank.value, one.rank.high))
+        parts.append(f'<text class="name" x="{left - 14}" y="{y + 4}">{escape(one.captioner[:24])}</text>')
+        if np.isfinite(low) and np.isfinite(high):
+            parts.append(f'<line class="range" x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}"/>')
+        parts.append(f'<circle cx="{middle:.1f}" cy="{y}" r="5"/>')
+    return _svg(_WIDTH, count * _ROW + 26, parts, f"ranks by {metric.metric}")
+
+
+def scatter_plot(ranking: Ranking) -> Markup | None:
+    """What captioners leave out (coverage) against what they invent (support), with intervals; near zero is good."""
+    found = {one.metric: {place.captioner: place.mean for place in one.placed} for one in ranking.metrics}
+    if "coverage" not in found or "support" not in found:
+        return None
+    across, up = _axis(list(found["support"].values())), _axis(list(found["coverage"].values()))
+    parts = [f'<rect class="frame" x="40" y="6" width="{_SIDE}" height="{_SIDE}"/>']
+    for who, x in found["support"].items():
+        y = found["coverage"][who]
+        a, b = 40 + _SIDE * across(x.value), 6 + _SIDE * (1 - up(y.value))
+        for low, high, sideways in ((across(x.low), across(x.high), True), (up(y.low), up(y.high), False)):
+            if np.isfinite(low) and np.isfinite(high):
+                ends = (
+                    (40 + _SIDE * low, 40 + _SIDE * high, b, b)
+                    if sideways
+                    else (a, a, 6 + _SIDE * (1 - low), 6 + _SIDE * (1 - high))
+                )
+                parts.append('<line class="range" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>'.format(*ends))
+        parts.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="5"/>')
+        parts.append(f'<text class="at" x="{a + 8:.1f}" y="{b - 7:.1f}">{escape(who[:24])}</text>')
+    parts.append(
+        f'<text class="tick" x="{40 + _SIDE / 2}" y="{_SIDE + 26}">support divergence ↓: what is invented</text>'
+    )
+    label = (
+        f'<text class="tick" transform="translate(24 {6 + _SIDE / 2}) rotate(-90)">coverage ↓: what is left out</text>'
+    )
+    return _svg(_SIDE + 190, _SIDE + 34, [*parts, label], "coverage against support")
+
+
+def _axis(intervals: Sequence[Interval]) -> Any:
+    """A function from values to places between 0 and 1, with some room on both sides."""
+    ends = [end for one in intervals for end in (one.value, one.low, one.high) if np.isfinite(end)]
+    low, high = min(ends), max(ends)
+    room = 0.08 * (high - low) or 1.0
+    return lambda value: (value - low + room) / (high - low + 2 * room)
+
+
+def _svg(width: float, height: float, parts: Sequence[str], label: str) -> Markup:
+    # Names are escaped where they are put in; the rest are numbers of our own.
+    head = f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(label)}">'
+    return Markup(f"{head}{''.join(parts)}</svg>")
+
+
+def _drawn(ranking: Ranking) -> list[MetricRanking]:
+    people = [ranking.people] if ranking.people else []
+    return [*(one for one in ranking.metrics if one.metric in RANKED_BY), *people]
+
+
+def _pictures(
+    contest: Contest, wanted: Sequence[Entry], images: Path | None, rows: Path | None
+) -> dict[tuple[int, int], str]:
+    found: dict[tuple[int, int], str] = {}
+    for number, path in enumerate(contest.files):
+        own = [one.row for one in wanted if one.file == number]
+        for place, row in rows_with_pictures(path, rows, images, own).items() if own else ():
+            try:
+                if row.image is not None:
+                    found[number, place] = data_uri(thumbnail(open_image(row.image), THUMB_PIXELS))
+            except RowError:  # a card without a picture still has its captions
+                continue
+    return found
+
+
+def _card(one: Win, pictures: dict[tuple[int, int], str]) -> dict[str, Any]:
+    return {
+        "picture": pictures.get((one.own.file, one.own.row)),
+        "caption": one.own.caption,
+        "other": one.other,
+        "beaten": one.beaten.caption,
+        "msd": one.own.numbers["msd"],
+        "less": one.beaten.numbers["msd"],
+    }
+
+
+def _plain(one: Interval) -> str:
+    return f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"
+
+
+def _rank(one: Interval) -> str:
+    return f"{one.value:g} [{one.low:g}, {one.high:g}]"

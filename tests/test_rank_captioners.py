@@ -1,0 +1,199 @@
+"""Ranking of captioners: means and ranks by hand, significance, Soft-MSD over the set, refusals, and the page."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from msdscore.cli.app import app
+from msdscore.errors import InputError
+from msdscore.report.ranking import rank, read_contest
+from msdscore.report.ranking_page import page, wins
+from msdscore.scorer import Scorer
+from msdscore.stats.resample import Resampling
+
+SIGNATURE = "msd|enc:x|xi:0.2|v:1"
+FEW = Resampling(samples=200)
+
+
+def scored(
+    path: Path, values: np.ndarray, *, system: str | None = None, signature: str = SIGNATURE, **more: object
+) -> Path:
+    """A scored file of one captioner, a picture per row."""
+    count = len(values)
+    table = {
+        "image": more.pop("pictures", [f"{n}.jpg" for n in range(count)]),
+        "caption": [f"caption {n}" for n in range(count)],
+        "similarity": values + 0.1,
+        "coverage": 1 - values,
+        "support": 2 - values,
+        "msd": values,
+        "soft_msd": values,
+        "match": 1 / (1 + np.exp(-values)),
+        "error": pa.array([None] * count, pa.string()),
+        **more,
+    }
+    if system is not None:
+        table["system"] = [system] * count
+    pq.write_table(pa.table(table).replace_schema_metadata({"msdscore": signature}), path)
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    noise = np.random.default_rng(0)
+    base = noise.normal(size=60) * 0.1
+    good, same, bad = (base + shift + noise.normal(size=60) * 0.02 for shift in (0.5, 0.5, 0.1))
+    return [
+        str(scored(tmp_path / f"{name}.parquet", values))
+        for name, values in (("good", good), ("same", same), ("bad", bad))
+    ]
+
+
+def test_means_ranks_and_pairs(files) -> None:
+    found = rank(read_contest(files), how=FEW)
+    msd = found.metrics[0]
+    assert msd.metric == "msd"
+    assert msd.placed[-1].captioner == "bad"
+    assert msd.placed[-1].rank.value == msd.placed[-1].rank.low == msd.placed[-1].rank.high == 3
+    own = pq.read_table(files[2]).column("msd").to_numpy()
+    assert msd.placed[-1].mean.value == pytest.approx(own.mean())
+    pairs = {(one.first, one.second): one for one in msd.duels}
+    assert pairs["good", "bad"].adjusted < 0.05
+    assert pairs["good", "same"].adjusted > 0.05
+    assert pairs["good", "bad"].difference.low > 0.3
+    assert all(one.adjusted >= one.p_value for one in msd.duels)
+    coverage = next(one for one in found.metrics if one.metric == "coverage")
+    assert coverage.lower_is_better
+    assert coverage.placed[-1].captioner == "bad"
+    assert {one.metric for one in found.metrics if one.duels} == {"msd", "soft_msd", "match"}
+
+
+def test_soft_msd_is_over_the_captions_of_all_captioners(files) -> None:
+    contest = read_contest(files)
+    picture = contest.pictures[7]
+    rows = [contest.entries[who][picture][0].numbers for who in contest.captioners]
+    g = np.array([one["similarity"] for one in rows])
+    share = np.exp(g / 0.2) / np.exp(g / 0.2).sum()
+    u = 3 / 2 * (1 - share.max())
+    for one in rows:
+        assert one["soft_msd"] == pytest.approx(one["similarity"] - u * (one["similarity"] - one["msd"]))
+
+
+def test_one_file_with_a_column_of_systems_is_the_same_contest(files, tmp_path) -> None:
+    tables = [pq.read_table(path).append_column("system", pa.array([Path(path).stem] * 60)) for path in files]
+    whole = pa.concat_tables(tables).replace_schema_metadata({"msdscore": SIGNATURE})
+    pq.write_table(whole, tmp_path / "all.parquet")
+    one, many = rank(read_contest([str(tmp_path / "all.parquet")]), how=FEW), rank(read_contest(files), how=FEW)
+    assert [metric.placed for metric in one.metrics] == [metric.placed for metric in many.metrics]
+    named = read_contest([f"{name}={path}" for name, path in zip("abc", files, strict=True)])
+    assert named.captioners == ("a", "b", "c")
+
+
+def test_incomparable_inputs_are_refused_in_one_line(files, tmp_path) -> None:
+    other = str(scored(tmp_path / "other.parquet", np.zeros(60), signature="msd|enc:y|v:1"))
+    with pytest.raises(
+        InputError, match=r"other.parquet was scored with msd\|enc:y\|v:1, .*good.parquet with msd\|enc:x"
+    ):
+        read_contest([files[0], other])
+    plain = str(scored(tmp_path / "plain.parquet", np.zeros(60), signature=""))
+    with pytest.raises(InputError, match="carries no signature"):
+        read_contest([files[0], plain])
+    fewer = str(scored(tmp_path / "fewer.parquet", np.zeros(40)))
+    with pytest.raises(InputError, match="fewer has 40 of 60 pictures, 40 are shared by all; .* --shared"):
+        read_contest([files[0], fewer])
+    contest = read_contest([files[0], fewer], shared=True)
+    assert (len(contest.pictures), contest.left_out) == (40, 20)
+    others = str(scored(tmp_path / "others.parquet", np.zeros(3), pictures=["x", "y", "z"]))
+    with pytest.raises(InputError, match="no picture is shared"):
+        read_contest([files[0], others], shared=True)
+    with pytest.raises(InputError, match="expected captions of two captioners or more, got 1: good"):
+        read_contest(files[:1])
+    with pytest.raises(InputError, match="no column 'human'"):
+        read_contest(files, people="human")
+
+
+def test_failed_captions_leave_their_picture_out_for_all(files, tmp_path) -> None:
+    values = np.full(60, 0.3)
+    values[4] = np.nan
+    failed = str(scored(tmp_path / "failed.parquet", values))
+    contest = read_contest([files[0], failed])
+    assert contest.left_out == 1
+    assert "4.jpg" not in contest.pictures
+
+
+def test_people_are_compared_with(tmp_path) -> None:
+    chance = np.random.default_rng(1)
+    quality = {"a": 0.6, "b": 0.4, "c": 0.2}
+    files = [
+        str(scored(tmp_path / f"{who}.parquet", level + chance.normal(size=30) * 0.01, human=np.full(30, 5 * level)))
+        for who, level in quality.items()
+    ]
+    found = rank(read_contest(files, people="human"), people="human", how=FEW)
+    assert found.people is not None
+    assert [one.captioner for one in found.people.placed] == ["a", "b", "c"]
+    agreement = found.agreements[0]
+    assert (agreement.metric, agreement.column) == ("msd", "human")
+    assert agreement.spearman == agreement.kendall == pytest.approx(1)
+    assert agreement.same_winner.value > 0.99
+
+
+def test_wins_are_where_a_captioner_is_furthest_ahead(files) -> None:
+    contest = read_contest(files)
+    best = wins(contest, "good", 2)
+    assert len(best) == 2
+    assert best[0].gap >= best[1].gap > 0
+    gaps = contest.means("msd")
+    assert best[0].gap == pytest.approx((gaps[:, 0] - gaps[:, 1:].max(axis=1)).max())
+    assert wins(contest, "bad", 5) == []
+
+
+def test_names_are_escaped_and_the_page_fetches_nothing(tmp_path) -> None:
+    files = [str(scored(tmp_path / f"{n}.parquet", np.arange(6.0) * (n + 1), system=f"<b>{n}")) for n in (0, 1)]
+    text = page(rank(read_contest(files), how=FEW), title="<i>")
+    assert "<b>0" not in text
+    assert "&lt;b&gt;0" in text
+    assert "http://" not in text.replace("http-equiv", "")
+    assert text.count("<svg") == 4
+
+
+def test_the_command_ranks_what_score_wrote(tmp_path) -> None:
+    for colour in ("red", "green", "blue"):
+        Image.new("RGB", (32, 32), colour).save(tmp_path / f"{colour}.png")
+    rows = [
+        {"image": f"{colour}.png", "caption": f"a {said} square", "system": who, "human": 5 if said == colour else 1}
+        for colour in ("red", "green", "blue")
+        for who, said in (("right", colour), ("wrong", "purple"))
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    runner = CliRunner()
+    done = runner.invoke(app, ["score", str(tmp_path / "rows.jsonl"), "-e", "toy", "-o", str(tmp_path / "s.parquet")])
+    assert done.exit_code == 0, done.output
+    words = [
+        "rank-captioners",
+        str(tmp_path / "s.parquet"),
+        "-o",
+        str(tmp_path / "r.html"),
+        "--people",
+        "human",
+        "--samples",
+        "50",
+    ]
+    made = runner.invoke(app, words)
+    assert made.exit_code == 0, made.output
+    assert "right" in made.stdout
+    content = json.loads((tmp_path / "r.json").read_text())
+    assert content["pictures"] == 3
+    assert content["signature"] == Scorer("toy").signature
+    assert content["people"]["placed"][0]["captioner"] == "right"
+    html = (tmp_path / "r.html").read_text()
+    assert html.count("data:image/") >= 1
+    assert json.loads(runner.invoke(app, [*words[:2], "--json", "--samples", "50"]).stdout)["captioners"] == [
+        "right",
+        "wrong",
+    ]
