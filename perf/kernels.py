@@ -15,6 +15,9 @@ from msdscore.core.schedule import PointSet, diverge, fit_all
 # patches, components, start, dtype: every size class, and the most components
 CHECKS = [
     (256, (3, 2), "spread", torch.float32),
+    (256, (3, 2), "spread", torch.bfloat16),
+    (256, (8, 8), "spread", torch.float16),
+    (196, (5, 3), "sample", torch.float16),
     (196, (5, 3), "sample", torch.float32),
     (49, (8, 8), "spread", torch.bfloat16),
     (577, (3, 2), "spread", torch.float32),
@@ -106,12 +109,20 @@ def microseconds(work, pairs, repeats=7):
 
 
 def main():
-    images, texts = side(2048, 256), side(2048, 12, seed=1)
-    assert fused.serves(images.points, 3), "the kernels do not serve this device"
+    assert fused.serves(torch.zeros(1, 4, 8, device="cuda"), 3), "the kernels do not serve this device"
     for row in CHECKS:
         check(*row)
     for row in BANKS:
         check_bank(*row)
+    for dtype in (torch.float32, torch.bfloat16):
+        print(dtype)
+        for stage, taken in (stages_of(dtype) | whole(dtype)).items():
+            print(f"  {stage:<34} {taken:6.3f} µs per pair")
+
+
+def stages_of(dtype):
+    """Time on the device by stage, 2048 pairs of 256 patches and 12 tokens."""
+    images, texts = side(2048, 256, dtype=dtype), side(2048, 12, seed=1, dtype=dtype)
     numbers, stages = torch.arange(2048, device="cuda"), {}
     mixtures = {}
     for name, points, count in (("images", images, 3), ("texts", texts, 2)):
@@ -134,8 +145,19 @@ def main():
         stages[f"background of {items}, texts"] = microseconds(
             lambda b=bank: fused.expected(texts.points, texts.mask, b), 2048
         )
-    for stage, taken in stages.items():
-        print(f"{stage:<30} {taken:6.3f} µs per pair")
+    return stages
+
+
+def whole(dtype):
+    """Time on the device of both divergences, with every vector read once from memory."""
+    stages = {}
+    for tokens, components in ((12, (3, 2)), (180, (5, 3))):
+        images, texts = side(2048, 256, dtype=dtype), side(2048, tokens, seed=1, dtype=dtype)
+        image, text = (FitSettings(components=count) for count in components)
+        stages[f"diverge, 256 x {tokens}"] = microseconds(
+            lambda i=images, t=texts, a=image, b=text: diverge(i, t, i.keys, t.keys, image_fit=a, text_fit=b), 2048
+        )
+    return stages
 
 
 if __name__ == "__main__":

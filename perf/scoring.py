@@ -26,8 +26,8 @@ SHAPES = [
 PAIRS = {"cpu": 320, "cuda": 8192}
 
 
-def side(count, points, dim, device):
-    vectors = torch.nn.functional.normalize(torch.randn(count, points, dim, device=device), dim=-1)
+def side(count, points, dim, device, dtype=torch.float32):
+    vectors = torch.nn.functional.normalize(torch.randn(count, points, dim, device=device), dim=-1).to(dtype)
     mask = torch.ones(count, points, dtype=torch.bool, device=device)
     return PointSet(vectors, mask, torch.arange(count, device=device))
 
@@ -46,10 +46,10 @@ def seconds(work, device, repeats):
     return min(taken), statistics.median(taken)
 
 
-def compare(shape, device):
+def compare(shape, device, dtype=torch.float32):
     patches, tokens, captions, dim, (image_k, text_k) = shape
     count = max(1, PAIRS[device] // captions)
-    images, texts = side(count, patches, dim, device), side(count * captions, tokens, dim, device)
+    images, texts = side(count, patches, dim, device, dtype), side(count * captions, tokens, dim, device, dtype)
     image_of = torch.arange(count, device=device).repeat_interleave(captions)
     text_of = torch.arange(count * captions, device=device)
     options = {"image_fit": FitSettings(components=image_k), "text_fit": FitSettings(components=text_k)}
@@ -59,16 +59,17 @@ def compare(shape, device):
 
     def one_by_one():
         for pair in range(min(10, count)):
-            divergences(images.points[pair], texts.points[pair * captions], (image_k, text_k))
+            divergences(images.points[pair].float(), texts.points[pair * captions].float(), (image_k, text_k))
 
     result = batched()
-    agreed = divergences(images.points[0], texts.points[0], (image_k, text_k))
+    agreed = divergences(images.points[0].float(), texts.points[0].float(), (image_k, text_k))
     assert abs(result.coverage[0].item() - agreed[0]) < 1e-3
     assert abs(result.support[0].item() - agreed[1]) < 1e-3
     one_by_one()
     ours = seconds(batched, device, 5)[0] / (count * captions)
     loop = seconds(one_by_one, device, 5)[0] / min(10, count)
     return {
+        "dtype": str(dtype).removeprefix("torch."),
         "patches": patches,
         "tokens": tokens,
         "captions": captions,
@@ -98,7 +99,8 @@ def encoder_share(batch=512):
             text = model.text_model(input_ids=ids).last_hidden_state[:, 1:-1]
             return model.visual_projection(vision).float(), model.text_projection(text).float()
 
-    vision, text = (torch.nn.functional.normalize(points, dim=-1) for points in encode())
+    # As the scorer does: vectors that were computed in half precision are compared as float16.
+    vision, text = (torch.nn.functional.normalize(points, dim=-1).half() for points in encode())
     images, texts = (
         PointSet(
             points, torch.ones(points.shape[:2], dtype=torch.bool, device="cuda"), torch.arange(batch, device="cuda")
@@ -127,16 +129,17 @@ def main():
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    rows = [compare(shape, arguments.device) for shape in SHAPES]
+    dtypes = [torch.float32, torch.bfloat16] if arguments.device == "cuda" else [torch.float32]
+    rows = [compare(shape, arguments.device, dtype) for dtype in dtypes for shape in SHAPES]
     shares = [encoder_share(batch) for batch in (512, 2048)] if arguments.device == "cuda" else []
     if arguments.json:
         print(json.dumps({"scoring": rows, "encoder": shares}))
         return
-    print(f"{'patches':>8} {'tokens':>7} {'captions':>9} {'textbook':>12} {'batched':>12} {'ratio':>8}")
+    print(f"{'dtype':>9} {'patches':>8} {'tokens':>7} {'captions':>9} {'textbook':>12} {'batched':>12} {'ratio':>8}")
     for row in rows:
         print(
-            f"{row['patches']:>8} {row['tokens']:>7} {row['captions']:>9} {row['textbook_ms']:>9.2f} ms "
-            f"{row['ours_us']:>9.1f} µs {row['ratio']:>7.0f}x"
+            f"{row['dtype']:>9} {row['patches']:>8} {row['tokens']:>7} {row['captions']:>9} "
+            f"{row['textbook_ms']:>9.2f} ms {row['ours_us']:>9.1f} µs {row['ratio']:>7.0f}x"
         )
     for share in shares:
         print(f"CLIP ViT-L/14, batch {share['batch']}: {share['encoder_us']:.0f} µs a pair,", end=" ")
