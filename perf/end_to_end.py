@@ -56,6 +56,10 @@ SMALL = {
 }  # fmt: skip
 
 
+TAR_ROWS = 512
+WORKERS = (4, 8)  # processes that share the GPU
+
+
 def make_tokenizer(folder):
     """A CLIP tokenizer in which every word of the captions is one token, with its vocabulary's size."""
     from tokenizers import pre_tokenizers
@@ -111,7 +115,7 @@ def photograph(seed):
 
 
 def make_rows(folder, count):
-    """Pictures, captions, a file of rows, and the same in tars of 2048."""
+    """Pictures, captions, a file of rows, and the same in tars."""
     with ProcessPoolExecutor(cpu_count()) as pool:
         contents = list(pool.map(photograph, range(min(count, 128))))
     draw = random.Random(0)
@@ -122,9 +126,9 @@ def make_rows(folder, count):
         (folder / "pictures" / f"{number:06d}.jpg").write_bytes(contents[number % len(contents)])
         rows.append(json.dumps({"image": f"pictures/{number:06d}.jpg", "caption": caption}))
     (folder / "rows.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    for first in range(0, count, 2048):
-        with tarfile.open(folder / f"{first // 2048:05d}.tar", "w") as tar:
-            for number in range(first, min(first + 2048, count)):
+    for first in range(0, count, TAR_ROWS):
+        with tarfile.open(folder / f"{first // TAR_ROWS:05d}.tar", "w") as tar:
+            for number in range(first, min(first + TAR_ROWS, count)):
                 parts = {"jpg": contents[number % len(contents)], "txt": captions[number].encode()}
                 for suffix, content in parts.items():
                     member = tarfile.TarInfo(f"{number:06d}.{suffix}")
@@ -234,6 +238,23 @@ def run_tars(pipeline, folder, output):
     return sum(result.rows for result in results)
 
 
+def workers_rate(folder, output, count):
+    """`msdscore score *.tar -o DIR --workers N` from where every worker has finished a shard on, in rows per second."""
+    from msdscore.engine.jobs import ShardJob
+    from msdscore.engine.shard import ShardOptions
+    from msdscore.engine.workers import score_on_workers
+    from msdscore.scoring.spec import ScorerSpec
+
+    output.mkdir()
+    tars = sorted(folder.glob("*.tar"))
+    jobs = [ShardJob(str(tar), str(output / f"{turn}-{tar.stem}.parquet")) for turn in range(3) for tar in tars]
+    spec, arrived = ScorerSpec(encoder=str(folder / "clip"), dtype="bfloat16"), []
+    for result in score_on_workers(spec, jobs, ShardOptions(), workers=count):
+        assert result.error is None, result.error
+        arrived.append((time.perf_counter(), result.rows))
+    return sum(rows for _, rows in arrived[count:]) / (arrived[-1][0] - arrived[count - 1][0])
+
+
 def decode_rates(pipeline, paths):
     """Pictures per second of reading, decoding and preparing: by the threads that a run uses, and by processes."""
     with ThreadPoolExecutor(cpu_count()) as pool:
@@ -321,6 +342,12 @@ def measure(folder, device, count, said):
             said(name, count / seconds(lambda: work(pipeline, folder, folder / f"{name}.parquet"), device))  # noqa: B023
         except ImportError as error:
             said(name, f"left out: {error}")
+    if device == "cuda":
+        for number in WORKERS:
+            try:
+                said(f"tars_{number}_workers", workers_rate(folder, folder / f"by-{number}", number))
+            except ImportError as error:
+                said(f"tars_{number}_workers", f"left out: {error}")
     try:
         part = max(64, count // 16)
         said("torchmetrics", torchmetrics_rate(folder / "clip", paths[:part], captions[:part], device=device))
@@ -348,7 +375,7 @@ def main():
         measure(Path(folder), arguments.device, count, said)
     limit = min(found["encoder_peak"], found["decode_processes"])
     what = "the encoder's peak" if limit == found["encoder_peak"] else "the decode rate"
-    for name in ("stream_msd", "files_to_parquet", "tars_to_parquet"):
+    for name in [one for one in found if one.startswith(("stream", "files", "tars"))]:
         if not isinstance(found[name], str):
             print(f"{name}: {100 * found[name] / limit:.1f} % of {what}")
     print(f"MSD against cosine: {100 * (found['stream_cosine'] / found['stream_msd'] - 1):+.1f} % time")

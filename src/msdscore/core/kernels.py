@@ -226,7 +226,8 @@ def _maximise_held(
 ):  # fmt: skip
     """`_maximise` with the Gram matrix read once; rows are points here, columns components.
 
-    Where small halves find no room beside the large ones, only the lengths after the last step see them.
+    Where small halves find no room beside the large ones, only the lengths after the last step see them. Nothing is
+    read in the loop, so that all of it keeps to the layout of its product.
     """
     component, place = tl.arange(0, MOST), tl.arange(0, BLOCK)
     used, inside = component < components, place < bound
@@ -234,10 +235,12 @@ def _maximise_held(
     # Beyond the bound nothing was written. It is a whole number of tiles, so that reads stay wide.
     square, there = place[:, None] * edge + place[None, :], inside[:, None] & inside[None, :]
     large = tl.load(gram + square, mask=there, other=0.0)
+    small = large
     if BLOCK <= ROOM_FOR_SMALL:
         small = tl.load(gram + edge * edge + square, mask=there, other=0.0)
-    pull = _recall(gram, edge, place[:, None] + first[None, :] * edge, inside[:, None])
     share = tl.where(place[:, None] == first[None, :], 1.0, 0.0)
+    lone = tl.where(place[:, None] == reserve[None, :], 1.0, 0.0)
+    pull, spare = _sums(large, small, share, BLOCK), _sums(large, small, lone, BLOCK)
     log_weight = tl.where(used, log_share, float("-inf"))
     length, scale, dead = tl.full([MOST], 1.0, tl.float32), tl.full([MOST], 1.0, tl.float32), component < 0
     for _ in range(iterations):
@@ -247,24 +250,18 @@ def _maximise_held(
         mass, most = tl.reduce((share, share), 0, _sum_and_largest)
         scale = SHARE_SCALE / tl.where(most > 0.0, most, 1.0)
         share = share * scale[None, :]
-        sums = tl.dot(large, _paired(share, BLOCK))
-        if BLOCK <= ROOM_FOR_SMALL:
-            sums = tl.dot(small, _paired(share, BLOCK), sums)
-        pull = tl.where(real[:, None], tl.sum(tl.reshape(sums, [BLOCK, MOST, 2]), axis=2), 0.0)
+        pull = tl.where(real[:, None], _sums(large, small, share, BLOCK), 0.0)
         length = _length(share, pull, TINY * scale)
         dead = (mass < DEAD_MASS) & used
-        # Nothing is read for the living.
-        spare = _recall(gram, edge, place[:, None] + reserve[None, :] * edge, inside[:, None] & dead[None, :])
         pull, length = tl.where(dead[None, :], spare, pull), tl.where(dead, 1.0, length)
         weight = tl.where(used, tl.where(dead, 1.0, mass) / size, 0.0)
         log_weight = tl.log(weight / tl.sum(weight, axis=0))
     tl.store(log_weights + component, log_weight, mask=used)
     if BLOCK > ROOM_FOR_SMALL:
-        rest = tl.dot(tl.load(gram + edge * edge + square, mask=there, other=0.0), _paired(share, BLOCK))
-        whole = pull + tl.where(real[:, None], tl.sum(tl.reshape(rest, [BLOCK, MOST, 2]), axis=2), 0.0)
+        rest = tl.load(gram + edge * edge + square, mask=there, other=0.0)
+        whole = pull + tl.where(real[:, None], _sums(rest, rest, share, BLOCK), 0.0)
         length = tl.where(dead | (iterations == 0), length, _length(share, whole, TINY * scale))
-    share = tl.where(dead[None, :], tl.where(place[:, None] == reserve[None, :], 1.0, 0.0), share)
-    share_large, share_small = _halves(share)
+    share_large, share_small = _halves(tl.where(dead[None, :], lone, share))
     rows = shares + component[None, :] * BLOCK + place[:, None]
     tl.store(rows, share_large)
     tl.store(rows + MOST * BLOCK, share_small)
@@ -272,10 +269,14 @@ def _maximise_held(
 
 
 @_kernel
-def _paired(share, BLOCK: tl.constexpr):
-    """Large and small halves of every component's shares, side by side."""
-    large, small = _halves(share)
-    return tl.reshape(tl.join(large, small), [BLOCK, 2 * MOST])
+def _sums(large, small, share, BLOCK: tl.constexpr):
+    """The Gram matrix times shares, of which both halves stand side by side; its small halves where there is room."""
+    share_large, share_small = _halves(share)
+    both = tl.reshape(tl.join(share_large, share_small), [BLOCK, 2 * MOST])
+    sums = tl.dot(large, both)
+    if BLOCK <= ROOM_FOR_SMALL:
+        sums = tl.dot(small, both, sums)
+    return tl.sum(tl.reshape(sums, [BLOCK, MOST, 2]), axis=2)
 
 
 @_kernel

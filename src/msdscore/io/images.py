@@ -113,7 +113,7 @@ def _decode(source: ImageSource, limits: ImageLimits) -> Image.Image:
     if isinstance(source, Image.Image):
         return _finish(_checked(source, limits))
     with _open(_content(source, limits), limits) as image:
-        return _finish(_checked(image, limits))
+        return _finish(_checked(image, limits), own=True)
 
 
 def _content(source: str | Path | bytes | bytearray | IO[bytes] | TarImage, limits: ImageLimits) -> bytes:
@@ -183,13 +183,19 @@ def _checked(image: Image.Image, limits: ImageLimits) -> Image.Image:
     return image
 
 
-def _finish(image: Image.Image) -> Image.Image:
+def _finish(image: Image.Image, *, own: bool = False) -> Image.Image:
     image.load()
     # After loading: a PNG may carry its EXIF behind the pixels, and a TIFF is turned by Pillow while loading.
     step = _UPRIGHT.get(_orientation(image))
     picture = to_rgb(image) if step is None else to_rgb(image).transpose(step)
     # Plain pixels alone: no open file behind them, no EXIF that would turn the picture a second time.
-    plain = picture.copy() if picture is image else picture
+    if picture is not image:
+        plain = picture
+    elif own:
+        # The same pixels: nobody else has them, and a copy would hold up all threads that decode.
+        plain = image._new(image.im)
+    else:
+        plain = image.copy()
     plain.info = {}
     return plain
 

@@ -5,14 +5,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from os import cpu_count
+
+import torch
 
 from msdscore.errors import RowError
 from msdscore.io.images import ImageSource
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Decoded, Pipeline
 
-DECODERS = min(32, max(8, cpu_count() or 1))  # threads that read pictures
+DECODERS = (8, 32)  # threads that read pictures: the cores of this process, at least and at most so many
 # Requests that are scored side by side on a GPU, and requests that wait for their turn with their pictures decoded.
 GPU_REQUESTS = 2
 GPU_AHEAD = 2
@@ -41,7 +42,7 @@ def score_requests(
     ahead = GPU_REQUESTS + GPU_AHEAD if on_gpu else 1
     remembering = pipeline.remembering_texts() if on_gpu else pipeline.remembering()
     with (
-        ThreadPoolExecutor(DECODERS) as pool,
+        ThreadPoolExecutor(min(max(torch.get_num_threads(), DECODERS[0]), DECODERS[1])) as pool,
         ThreadPoolExecutor(ahead) as reader,
         ThreadPoolExecutor(GPU_REQUESTS) as scorers,
     ):
