@@ -124,6 +124,8 @@ def test_interpreted_kernels_agree_with_torch():
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, cwd=here.parent, capture_output=True, text=True
     )
+    if "only 0-dimensional arrays can be converted" in done.stderr:
+        pytest.skip("the interpreter of this Triton does not work with this NumPy")
     assert done.returncode == 0, done.stderr
 
 

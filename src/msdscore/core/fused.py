@@ -53,7 +53,7 @@ HALF_SHAPES = (
     # Too short to be held: one step of the matrix units takes more rows than there are points.
     Shape(16, tile=16, strip=16, depth=64, warps=1, stages=3, programs=16),
     Shape(64, tile=64, strip=64, depth=64, warps=4, stages=3, programs=4, held=True),
-    Shape(256, tile=128, strip=64, depth=64, warps=8, stages=3, programs=1, held=True),
+    Shape(256, tile=128, strip=64, depth=128, warps=8, stages=2, programs=1, held=True),
     Shape(MOST_POINTS, tile=64, strip=16, depth=32, warps=4, stages=2, programs=1),
 )
 SHAPES = (
