@@ -1,9 +1,13 @@
-"""The runnable examples of the integrations run."""
+"""The runnable examples of the integrations run; a library that is missing is named with its extra."""
 
 import runpy
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from msdscore import MissingExtraError
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "integrations"
 NEEDS = {"torchmetrics_example": "torchmetrics", "trl_example": "PIL", "training_example": "tensorboard"}
@@ -15,3 +19,19 @@ def test_example_runs(name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert "msd|enc:toy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("module", "library", "extra"),
+    [
+        ("torchmetrics", "torchmetrics", "torchmetrics"),
+        ("lightning", "pytorch_lightning", "lightning"),
+        ("transformers", "transformers", "hf"),
+        ("evaluate", "evaluate", "evaluate"),
+    ],
+)
+def test_a_missing_library_is_named_with_its_extra(module, library, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, f"msdscore.integrations.{module}", raising=False)
+    with pytest.raises(MissingExtraError, match=rf"{library} is needed here; .*msdscore\[{extra}\]"):
+        import_module(f"msdscore.integrations.{module}")
