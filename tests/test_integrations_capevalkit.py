@@ -1,7 +1,6 @@
 """capevalkit: the callable, the runner, the manifest; with capevalkit itself where it is installed."""
 
 import json
-import subprocess
 import sys
 import tomllib
 from types import SimpleNamespace
@@ -89,8 +88,11 @@ def test_the_manifest(tmp_path, capsys):
     manifest = tomllib.loads(place.read_text())
     project = tomllib.loads((tmp_path / manifest["repository"]["uv_project"] / "pyproject.toml").read_text())
     assert project["project"]["dependencies"] == ["msdscore @ file:///x"]
-    smoke = [sys.executable, *manifest["checks"]["smoke"][1:]]
-    assert "--predictions" in subprocess.run(smoke, capture_output=True, text=True, check=True).stdout
+    assert manifest["checks"]["smoke"] == [*manifest["runner"]["command"], "--help"]
+    assert manifest["runner"]["command"] == ["python", "-m", main.__module__]
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    assert "--predictions" in capsys.readouterr().out
 
 
 def test_with_capevalkit_itself(folder, samples, monkeypatch):
