@@ -78,6 +78,17 @@ def test_the_command_scores_shards_into_a_folder(tmp_path):
     assert "1 of them already finished" in broken.stderr
 
 
+def test_parts_and_a_cache(tmp_path):
+    pattern, out = write_shards(tmp_path / "in", count=3), tmp_path / "scores"
+    command = ["score", pattern, "-o", str(out), "-e", "toy", "--workers", "1", "--cache", str(tmp_path / "cache")]
+    counts = [json.loads(CliRunner().invoke(app, [*command, "--json", "--part", f"{n}/2"]).stdout) for n in range(2)]
+    assert [(answer["shards"], answer["rows"]) for answer in counts] == [(2, 10), (1, 5)]
+    assert len(list(out.iterdir())) == 3
+    again = CliRunner().invoke(app, [*command, "--set", "kappa=30.0", "--overwrite", "--json"])
+    assert json.loads(again.stdout)["cache"] == {"pictures": 15, "pictures_made": 0, "texts": 15, "texts_made": 0}
+    assert "15 of 15 pictures (100.0 %)" in again.stderr
+
+
 def test_the_command_scores_one_tar_into_a_file(tmp_path):
     tar = write_tar(tmp_path / "0.tar")
     made = CliRunner().invoke(app, ["score", str(tar), "-o", str(tmp_path / "0.jsonl"), "-e", "toy"])
@@ -100,7 +111,8 @@ def test_the_command_scores_one_tar_into_a_file(tmp_path):
         (["{0..3}.tar", "-o", "out.parquet"], "shards are scored into a folder"),
         (["rows.jsonl", "-o", "out.jsonl", "--workers", "2"], "shards are scored into a folder"),
         (["a.tar", "-o", "out", "--engine", "spark"], "unknown engine 'spark'"),
-        (["a.tar", "-o", "out", "--address", "auto"], "add --engine ray"),
+        (["a.tar", "-o", "out", "--address", "auto"], "--address is for a Ray cluster; add --engine ray"),
+        (["a.tar", "-o", "out", "--part", "4/4"], "a part looks like 0/100 to 99/100, got '4/4'"),
         (["a.tar", "-o", "out", "--prefix", "x_"], "--prefix and --input-format are for files of rows"),
         (["a.jpg", "a dog", "-o", "out"], "unknown kind of output"),
         (["*.tar", "-o", "out"], "no shards there"),

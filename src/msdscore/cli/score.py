@@ -64,6 +64,9 @@ def score(
     engine: shards.Engine = "local",
     workers: shards.Workers = None,
     address: shards.Address = None,
+    worker_cpus: shards.WorkerCpus = None,
+    worker_gpus: shards.WorkerGpus = None,
+    part: shards.Part = None,
     copy_column: shards.CopyColumn = [],  # noqa: B006
     json: options.Json = False,
 ) -> None:
@@ -86,7 +89,9 @@ def score(
         cache=cache_settings(cache, cache_size, cache_half),
     )  # fmt: skip
     names = ColumnNames(image=image_column, caption=caption_column, id=id_column)
-    choice = shards.EngineChoice(name=engine, workers=workers, address=address)
+    choice = shards.EngineChoice(
+        name=engine, workers=workers, address=address, cpus=worker_cpus, gpus=worker_gpus, part=part
+    )
     if place is not None and shards.is_folder(place, [source]):
         shards.refuse(prefix=prefix, input_format=input_format)
         reading = shards.reading(names, images, copy_column, retry=retry, overwrite=overwrite)

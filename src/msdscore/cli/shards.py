@@ -30,6 +30,13 @@ Workers = Annotated[
 Address = Annotated[
     str | None, typer.Option(help="For --engine ray: address of the cluster, e.g. auto or ray://HOST:10001.")
 ]
+WorkerCpus = Annotated[
+    float | None, typer.Option(help="For --engine ray: cores per actor (1); a GPU's actor decodes on these.")
+]
+WorkerGpus = Annotated[float | None, typer.Option(help="For --engine ray: GPUs per actor; a fraction shares one.")]
+Part = Annotated[
+    str | None, typer.Option(help="For shards: one of N equal parts, e.g. 3/100, for arrays of batch jobs.")
+]
 CopyColumn = Annotated[list[str], typer.Option(help="For shards: input column to keep beside the scores. Repeatable.")]
 
 
@@ -40,12 +47,26 @@ class EngineChoice:
     name: str = "local"
     workers: int | None = None
     address: str | None = None
+    cpus: float | None = None
+    gpus: float | None = None
+    part: str | None = None
 
     def __post_init__(self) -> None:
         if self.name not in ENGINES:
             raise unknown_name("engine", self.name, ENGINES)
-        if self.address is not None and self.name != "ray":
-            raise ConfigError("--address is that of a Ray cluster; add --engine ray")
+        asked = {"--address": self.address, "--worker-cpus": self.cpus, "--worker-gpus": self.gpus}
+        for option, value in asked.items():
+            if value is not None and self.name != "ray":
+                raise ConfigError(f"{option} is for a Ray cluster; add --engine ray")
+
+    def chosen(self, jobs: "Sequence[ShardJob]") -> "Sequence[ShardJob]":
+        """The shards of one part, counted from 0; parts differ by at most one shard."""
+        if self.part is None:
+            return jobs
+        number, slash, count = self.part.partition("/")
+        if not (slash and number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+            raise ConfigError(f"a part looks like 0/100 to 99/100, got {self.part!r}")
+        return jobs[int(number) :: int(count)]
 
     def refuse_file(self, source: str, more: Sequence[str] | None) -> None:
         """Refuse shards, and engines for them, where the output is no folder."""
@@ -76,10 +97,10 @@ class _Tally:
         self.failed += result.failed
         self.signature = self.signature or result.signature
         self.reasons += result.reasons[: max(0, 3 - len(self.reasons))]
-        if result.error is not None:
-            self.errors.append(result.error)
         if result.cache is not None:
             self.cache = result.cache if self.cache is None else self.cache + result.cache
+        if result.error is not None:
+            self.errors.append(result.error)
 
 
 def is_folder(output: str | None, sources: Sequence[str]) -> bool:
@@ -124,7 +145,7 @@ def score_shards(
     from msdscore.cli.progress import bar
     from msdscore.engine.jobs import plan_jobs
 
-    jobs, tally = plan_jobs(sources, folder), _Tally()
+    jobs, tally = engine.chosen(plan_jobs(sources, folder)), _Tally()
     with stoppable(_KEPT), bar("shards") as show:
         show(0, len(jobs))
         for result in _results(spec, jobs, how, engine):
@@ -143,7 +164,7 @@ def _results(
     if engine.name == "ray":
         from msdscore.engine.ray_data import RayOptions, score_on_ray
 
-        cluster = RayOptions(address=engine.address, most=engine.workers)
+        cluster = RayOptions(address=engine.address, most=engine.workers, cpus=engine.cpus or 1.0, gpus=engine.gpus)
         return score_on_ray(spec, jobs, how, cluster)
     from msdscore.engine.workers import score_on_workers
 

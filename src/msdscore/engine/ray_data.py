@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from msdscore.encoders.cached import CacheUse
 from msdscore.engine.jobs import ShardJob, ShardWorker
 from msdscore.engine.shard import ShardOptions, ShardResult
 from msdscore.errors import ConfigError, MSDScoreError, require, shortened
@@ -21,6 +22,7 @@ _COLUMNS = pa.schema(
         *((name, pa.int64()) for name in ("rows", "failed", "warned")),
         *((name, pa.bool_()) for name in ("fresh", "unusable")),
         ("reasons", pa.list_(pa.string())),
+        ("cache", pa.list_(pa.int64())),
     ]
 )
 
@@ -150,12 +152,14 @@ class ShardActor:
         except Exception as error:  # noqa: BLE001, Ray would drop the block and go on without a word
             reason = f"{job.source}: {type(error).__name__}: {shortened(' '.join(str(error).split()), 300)}"
             found = ShardResult(job.source, job.output, error=reason)
-        return asdict(found) | {"reasons": list(found.reasons), "unusable": unusable}
+        cache = None if found.cache is None else list(asdict(found.cache).values())
+        return asdict(found) | {"reasons": list(found.reasons), "unusable": unusable, "cache": cache}
 
 
 def _result(row: Mapping[str, Any]) -> ShardResult:
     known = {name: value for name, value in row.items() if name != "unusable"}
-    return ShardResult(**{**known, "reasons": tuple(known["reasons"])})
+    cache = None if row["cache"] is None else CacheUse(*row["cache"])
+    return ShardResult(**{**known, "reasons": tuple(row["reasons"]), "cache": cache})
 
 
 def _placed(spec: ScorerSpec) -> ScorerSpec:
