@@ -11,7 +11,7 @@ import pytest
 
 from msdscore import Scorer
 from msdscore.engine.shard import ShardOptions, score_shard
-from msdscore.errors import ConfigError, InputError, RunError
+from msdscore.errors import ConfigError, InputError, MissingExtraError, RunError
 from msdscore.io import stores
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.shards import expand, expand_all, score_names
@@ -221,6 +221,26 @@ def test_stores_by_address_give_the_same_bytes(tmp_path):
         score_shard(TOY, "memory://shards/gone.tar", target)
     with pytest.raises(InputError, match="nosuch://x/a.tar: no such kind of store"):
         score_shard(TOY, "nosuch://x/a.tar", target)
+
+
+def test_without_a_library_for_a_scheme_pyarrow_is_tried(tmp_path, monkeypatch):
+    def lacking(name):
+        raise ImportError("Install s3fs to access S3")
+
+    write_tar(tmp_path / "00000.tar")
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lacking)
+    found = score_shard(TOY, f"file://{tmp_path}/00000.tar", f"file://{tmp_path}/out/00000.parquet")
+    assert (found.rows, found.failed, found.fresh) == (6, 0, True)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["00000.parquet"]
+    with pytest.raises(MissingExtraError, match="nosuch:// cannot be opened here .Install s3fs"):
+        score_shard(TOY, "nosuch://bucket/00000.tar", tmp_path / "out.parquet")
+
+
+def test_what_follows_a_question_mark_stays_with_the_address():
+    asked = "?region=eu-west-1&scheme=http"
+    assert stores.join(f"s3://bucket/out{asked}", "0.parquet") == f"s3://bucket/out/0.parquet{asked}"
+    assert stores.base_name(f"s3://bucket/in/0.tar{asked}") == "0.tar"
+    assert expand(f"s3://bucket/{{0..1}}.tar{asked}") == [f"s3://bucket/{number}.tar{asked}" for number in range(2)]
 
 
 def test_patterns(tmp_path):

@@ -111,7 +111,9 @@ def is_folder(output: str | None, sources: Sequence[str]) -> bool:
     """
     if output is None or Path(sources[0]).suffix.lower() in PICTURES:
         return False
-    return not Path(output.rstrip("/").rpartition("/")[2]).suffix
+    from msdscore.io.stores import base_name
+
+    return not Path(base_name(output)).suffix
 
 
 def refuse(*, prefix: str, input_format: str | None) -> None:

@@ -135,10 +135,10 @@ def _fingerprint(name: str) -> str:
 
 
 def _beside(name: str) -> str | None:
-    if not name.partition("?")[0].lower().endswith(".tar"):
+    place, asked = stores.parted(name)
+    if not place.lower().endswith(".tar"):
         return None
-    plain, mark, asked = name.partition("?")
-    table = f"{plain[: -len('.tar')]}.parquet{mark}{asked}"
+    table = f"{place[: -len('.tar')]}.parquet{asked}"
     return table if stores.exists(table) else None
 
 

@@ -65,7 +65,18 @@ def join(folder: str, name: str) -> str:
     >>> join("s3://bucket/scores", "a.parquet"), join("scores/", "a.parquet")
     ('s3://bucket/scores/a.parquet', 'scores/a.parquet')
     """
-    return f"{folder.rstrip('/')}/{name}" if is_address(folder) else str(Path(folder) / name)
+    place, asked = parted(folder)
+    return f"{place.rstrip('/')}/{name}{asked}" if is_address(folder) else str(Path(folder) / name)
+
+
+def parted(name: str) -> tuple[str, str]:
+    """An address without, and with nothing but, what follows its question mark: how the store is reached.
+
+    >>> parted("s3://bucket/a.tar?region=eu-west-1"), parted("what?.tar")
+    (('s3://bucket/a.tar', '?region=eu-west-1'), ('what?.tar', ''))
+    """
+    place, mark, asked = name.rpartition("?")
+    return (place, mark + asked) if mark and "=" in asked and is_address(name) else (name, "")
 
 
 def base_name(name: str) -> str:
@@ -74,7 +85,7 @@ def base_name(name: str) -> str:
     >>> base_name("s3://bucket/shards/00000.tar"), base_name("shards/00000.tar")
     ('00000.tar', '00000.tar')
     """
-    return PurePosixPath(name.partition("?")[0]).name if is_address(name) else Path(name).name
+    return PurePosixPath(parted(name)[0]).name if is_address(name) else Path(name).name
 
 
 def exists(name: str) -> bool:
@@ -93,8 +104,7 @@ def matching(pattern: str) -> list[str]:
         return sorted(str(found) for found in here.parent.glob(here.name))
     with _told(pattern):
         fs, path = open_store(pattern)
-        # What follows a question mark tells how to reach a store; its paths have lost it.
-        asked = "?" + pattern.rpartition("?")[2] if "=" in pattern.rpartition("?")[2] else ""
+        _, asked = parted(pattern)  # paths of a store have lost it
         return [fs.unstrip_protocol(found) + asked for found in sorted(fs.glob(path))]
 
 

@@ -94,6 +94,4 @@ def _choices(inside: str) -> list[str]:
 
 
 def _is_glob(pattern: str) -> bool:
-    address, _, asked = pattern.partition("?")
-    plain = address if "=" in asked else pattern
-    return any(sign in plain for sign in "*?[")
+    return any(sign in stores.parted(pattern)[0] for sign in "*?[")

@@ -1,0 +1,86 @@
+"""What shards cost besides encoding: memory per row, checking finished shards, naming the worst words.
+
+python perf/shards.py
+"""
+
+import gc
+import io
+import tarfile
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from PIL import Image
+
+from msdscore.encoders.base import TokenLayout
+from msdscore.encoders.text.pieces import segment
+from msdscore.engine.jobs import ShardJob, score_jobs
+from msdscore.engine.shard import ShardOptions
+from msdscore.engine.shard_table import ShardRows
+from msdscore.io.inputs.rows import Row
+from msdscore.io.tar import TarImage
+from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.measurement import Numbers
+from msdscore.scoring.spec import ScorerSpec
+from msdscore.scoring.worst import _worst
+
+ROWS, SHARDS, CAPTIONS = 200_000, 300, 3000
+CAPTION = "A brown dog with a red collar runs along the sandy beach at sunset, while two children play."
+NUMBERS = Numbers(0.1, 0.2, 0.3, 0.4, 0.5, 0.1, 18, 1, 0.1, 0.5, worst=("dog", "beach", "sunset"))
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def rows():
+    for number in range(ROWS):
+        picture = TarImage(Path("00000.tar"), number * 512, 100, f"{number:09d}.jpg")
+        names = {"key": f"{number:09d}", "uid": f"{number:032x}"}
+        yield Row(number, str(number), picture, f"{number} {CAPTION}", None, names)
+
+
+def memory() -> None:
+    held = ShardRows()
+    gc.collect()
+    before = resident()
+    for row in held.watch(rows()):
+        held.put(row.index, NUMBERS)
+    while_scored = resident() - before
+    table = held.table(MSDConfig())
+    with_table = resident() - before
+    print(f"bytes per row: {while_scored / ROWS:.0f} while scored, {with_table / len(table):.0f} with the table")
+
+
+def check() -> None:
+    picture = io.BytesIO()
+    Image.new("RGB", (48, 32), "red").save(picture, "JPEG")
+    with TemporaryDirectory() as folder:
+        tar = Path(folder, "00000.tar")
+        with tarfile.open(tar, "w") as shard:
+            for name, content in (("0.jpg", picture.getvalue()), ("0.txt", b"a red square")):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                shard.addfile(member, io.BytesIO(content))
+        jobs = [ShardJob(str(tar), f"{folder}/scores/{number}.parquet") for number in range(SHARDS)]
+        spec = ScorerSpec(encoder="toy", device="cpu")
+        list(score_jobs(spec, jobs, ShardOptions()))
+        wall, core = time.perf_counter(), time.process_time()
+        assert not any(result.fresh for result in score_jobs(spec, jobs, ShardOptions()))
+        wall, core = time.perf_counter() - wall, time.process_time() - core
+        print(f"checking a finished shard: {wall / SHARDS * 1e3:.1f} ms, {core / SHARDS * 1e3:.1f} ms of a core")
+
+
+def words() -> None:
+    layout = TokenLayout(tuple((piece.start, piece.end) for piece in segment(CAPTION)))
+    gaps = [float(number * 7 % 5) for number in range(len(layout.spans))]
+    start = time.process_time()
+    for _ in range(CAPTIONS):
+        _worst(CAPTION, layout, gaps, None)
+    print(f"worst words: {(time.process_time() - start) / CAPTIONS * 1e6:.0f} µs of a core per caption of 18 words")
+
+
+if __name__ == "__main__":
+    memory()
+    check()
+    words()
