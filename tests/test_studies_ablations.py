@@ -139,7 +139,7 @@ def test_the_commands_write_table_figure_and_numbers_and_go_on(root, tmp_path):
     assert (tmp_path / "kappa.png").is_file()
     runs = sorted(tmp_path.glob("kappa.runs/*/*.json"))
     before = [path.with_suffix(".parquet").stat().st_mtime_ns for path in runs]
-    for suffix in (".json", ".md"):
+    for suffix in (".json", ".md", ".png"):
         (tmp_path / "kappa.json").with_suffix(suffix).unlink()
     invoke("kappa", *common, "--values", "10 20", "-o", tmp_path / "kappa.json")
     assert [path.with_suffix(".parquet").stat().st_mtime_ns for path in runs] == before

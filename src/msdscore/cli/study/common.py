@@ -140,7 +140,7 @@ def _check(asked: StudyOptions) -> None:
 
     if asked.output is not None:
         check_target(asked.output, (".json",))
-        refuse_existing([] if asked.overwrite else [asked.output, asked.output.with_suffix(".md")])
+        refuse_existing([] if asked.overwrite else [asked.output.with_suffix(end) for end in (".json", ".md", ".png")])
 
 
 def _write(outcome: "Outcome", asked: StudyOptions) -> None:
