@@ -38,7 +38,7 @@ def mixtures(
 ) -> "Outcome":
     """Distributions of the local vectors: vMF with fixed and adaptive kappa, Gaussians; accuracy per subtask.
 
-    Their divergences differ in size a hundredfold, so that one alpha is no fair weight: a second table has alpha such
+    Their divergences differ in size a thousandfold, so that one alpha is no fair weight: a second table has alpha such
     that alpha d varies as much over the captions as it does with the first distribution.
     """
     from msdscore.studies.ablations.settings import MIXTURES, equal_weights, named_variants
