@@ -2,7 +2,7 @@
 
 import typer
 
-from msdscore.cli.study import ablations, clusters, explanations, transfer
+from msdscore.cli.study import ablations, clusters, explanations, timing, transfer
 from msdscore.cli.study.common import as_command
 
 study = typer.Typer(no_args_is_help=True, help="The experiments behind the score, each with table, figure and numbers.")
@@ -24,5 +24,6 @@ for _run in (
     explanations.localisation,
     explanations.words,
     explanations.behaviour,
+    timing.timing,
 ):
     study.command()(as_command(_run))
