@@ -143,6 +143,12 @@ def test_an_addition_stands_where_a_true_one_stands() -> None:
     assert ("a brown dog runs", "an orange dog runs") in [(one.positive, one.negative) for one in qualities]
 
 
+def test_what_the_caption_names_already_is_not_added_to_it() -> None:
+    found = changes("a bus by a traffic light", "add_obj", "hard", objects=("bus", "traffic light", "car"))
+    assert {one.removed for one in found} == {("car",)}
+    assert changes('an "end" sign', "add_att", "easy", others=("a yellow end",)) == []
+
+
 def test_swaps_need_something_between_that_tells_the_two_apart() -> None:
     assert [one.negative for one in changes("a cat on a bed", "swap_obj", "easy")] == ["a bed on a cat"]
     assert changes("a cat and a bed", "swap_obj", "easy") == []

@@ -17,7 +17,7 @@ from msdscore.errors import ConfigError, InputError, unknown_name
 
 PAIRS = 5000  # per split, as the paper has per captioner
 _OPTIONS = 24  # possible changes that are weighed against each other
-_SHORTEST, _LONGEST = 4, 40  # words of a caption to change
+_SHORTEST, _LONGEST = 4, 120  # words of a caption to change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from msdscore.cococf.sites import (
     object_sites,
     read_caption,
     relation_sites,
+    words_said,
 )
 from msdscore.cococf.vocabulary import Concept, Kind, article, vocabulary, with_article
 
@@ -112,12 +113,11 @@ def replace_relation(about: Subject, split: Split) -> Iterator[Counterfactual]:
 
 def add_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
     """A thing that is not there, named where the true caption names one that is: both are equally long and fluent."""
-    said = frozenset(about.words.words)
-    shown = vocabulary().shown_by
+    said, shown = words_said([about.caption]), vocabulary().shown_by
     true = [
         concept
         for name in sorted(about.facts.objects or ())
-        if (concept := vocabulary().objects.get(name)) is not None and not shown[name] & (said | _pairs(said))
+        if (concept := vocabulary().objects.get(name)) is not None and not shown[name] & said
     ]
     stem = about.caption.rstrip(" .")
     for number, here in enumerate(true):

@@ -135,7 +135,7 @@ def bare_heads(text: CaptionWords) -> list[tuple[int, str]]:
     return [
         (text.spans[place][0], word)
         for place, word in enumerate(text.words)
-        if text.word(place - 1) in _DETERMINERS and _is_head(word)
+        if place and text.words[place - 1] in _DETERMINERS and text.after(place - 1) == word and _is_head(word)
     ]
 
 

@@ -200,4 +200,5 @@ def _plain(one: Interval) -> str:
 
 
 def _rank(one: Interval) -> str:
-    return f"{one.value:g} [{one.low:g}, {one.high:g}]"
+    value, low, high = (f"{end:.1f}".removesuffix(".0") for end in (one.value, one.low, one.high))
+    return f"{value} [{low}, {high}]"
