@@ -144,8 +144,8 @@ def test_an_addition_stands_where_a_true_one_stands() -> None:
 
 
 def test_what_the_caption_names_already_is_not_added_to_it() -> None:
-    found = changes("a bus by a traffic light", "add_obj", "hard", objects=("bus", "traffic light", "car"))
-    assert {one.removed for one in found} == {("car",)}
+    found = changes("a bus by a traffic light", "add_obj", "hard", objects=("bus", "traffic light", "bench"))
+    assert {one.removed for one in found} == {("bench",)}
     assert changes('an "end" sign', "add_att", "easy", others=("a yellow end",)) == []
 
 
