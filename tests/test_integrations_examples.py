@@ -10,9 +10,18 @@ import pytest
 from msdscore import MissingExtraError
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "integrations"
-NEEDS = {"torchmetrics_example": "torchmetrics", "trl_example": "PIL", "training_example": "tensorboard"}
+NEEDS = {
+    "capevalkit_example": "PIL",
+    "evaluate_example": "evaluate",
+    "lmms_eval_example": "PIL",
+    "torchmetrics_example": "torchmetrics",
+    "training_example": "tensorboard",
+    "trl_example": "PIL",
+    "vlmevalkit_example": "openpyxl",
+}
 
 
+@pytest.mark.filterwarnings("ignore")  # of the libraries about themselves
 @pytest.mark.parametrize("name", sorted(NEEDS))
 def test_example_runs(name, capsys, tmp_path, monkeypatch):
     pytest.importorskip(NEEDS[name])

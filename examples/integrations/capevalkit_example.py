@@ -1,0 +1,31 @@
+"""The callable that capevalkit's `evaluate_metric(benchmark=…, metric=…)` takes, called as capevalkit calls it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from msdscore.integrations.capevalkit import caption_metric
+from msdscore.integrations.scorers import shared_scorer
+
+
+@dataclass(frozen=True)
+class CaptionSample:
+    """As capevalkit has it."""
+
+    id: str
+    image: str
+    prediction: str
+
+
+def main() -> None:
+    """Score three captions of one picture."""
+    Image.new("RGB", (64, 64), "red").save("red.png")
+    captions = ("a red square", "a blue square", "a red and green square")
+    samples = [CaptionSample(str(number), str(Path("red.png")), text) for number, text in enumerate(captions)]
+    print(caption_metric("toy")(samples))  # caption_metric() for photographs
+    print(shared_scorer("toy").signature)
+
+
+if __name__ == "__main__":
+    main()
