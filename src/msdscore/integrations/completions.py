@@ -29,7 +29,7 @@ class Completions:
     reasons: Mapping[int, str]
 
 
-def read_completions(
+def completions_of(
     prompts: Sequence[Any] | None,
     completions: Sequence[Any],
     images: Sequence[Any] | None,

@@ -22,8 +22,8 @@ else:
 _BEST_HIGH = ("msd", "similarity", "information", "match")
 _COLUMNS = (*_BEST_HIGH, "coverage", "support")
 
-Pictures = Tensor | ImageSource | Sequence[Tensor] | Sequence[ImageSource]
-Captions = str | Sequence[str]
+_Pictures = Tensor | ImageSource | Sequence[Tensor] | Sequence[ImageSource]
+_Captions = str | Sequence[str]
 
 
 class UnscoredWarning(UserWarning):
@@ -85,7 +85,7 @@ class MSDScore(Metric):
         """Everything that can change the score, in one line."""
         return self.scorer.signature
 
-    def update(self, source: Pictures | Captions, target: Pictures | Captions) -> None:
+    def update(self, source: _Pictures | _Captions, target: _Pictures | _Captions) -> None:
         """Score pictures and captions, in either order; one caption per picture."""
         pictures, captions = _told_apart(source, target)
         scores = self.scorer.score_batch(pictures, captions)

@@ -14,7 +14,7 @@ from urllib.request import Request as WebRequest
 from urllib.request import urlopen
 
 from msdscore.errors import ConfigError, RowError, RunError, unknown_name
-from msdscore.integrations.completions import Completions, after_thinking, read_completions
+from msdscore.integrations.completions import Completions, after_thinking, completions_of
 from msdscore.integrations.scorers import ScorerLike, shared_scorer
 from msdscore.io.images import ImageSource, open_image
 from msdscore.scorer import Scorer
@@ -74,7 +74,7 @@ class MSDReward:
     def __call__(self, prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
         """One reward per completion; None for what cannot be judged."""
         images = _images(given, self._column)
-        read = read_completions(prompts, completions, images, caption_of=self._caption_of)
+        read = completions_of(prompts, completions, images, caption_of=self._caption_of)
         scored = self._scored(read)
         _tell(given, read, scored)
         rewards: Rewards = [None] * read.total
@@ -121,7 +121,7 @@ class RemoteReward:
     def __call__(self, prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
         """One reward per completion; None for what cannot be judged."""
         images = _images(given, self.column)
-        read = read_completions(prompts, completions, images, caption_of=self.caption_of)
+        read = completions_of(prompts, completions, images, caption_of=self.caption_of)
         rewards: Rewards = [None] * read.total
         for chosen, body in _bodies(read):
             for place, reward in zip(chosen, self._post(body)["rewards"], strict=True):

@@ -43,7 +43,7 @@ def caption_scores(
     return process_results
 
 
-def picture(doc: Document) -> list[Any]:
+def visual(doc: Document) -> list[Any]:
     """The picture of a document, for `doc_to_visual`."""
     return [doc["image"].convert("RGB")]
 
