@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from msdscore.benchmarks import registry
-from msdscore.benchmarks.base import Benchmark, Pair, Reading
+from msdscore.benchmarks.base import Benchmark, ItemSet, Pair
 from msdscore.benchmarks.protocols.counting import resolve
 from msdscore.errors import InputError, UnknownNameError
 
 
-def read_toy(root: Path) -> Reading[Pair]:
-    return Reading((Pair("1", root / "1.jpg", "p", "n"),))
+def read_toy(root: Path) -> ItemSet[Pair]:
+    return ItemSet((Pair("1", root / "1.jpg", "p", "n"),))
 
 
-def read_nothing(root: Path) -> Reading[Pair]:
-    return Reading(())
+def read_nothing(root: Path) -> ItemSet[Pair]:
+    return ItemSet(())
 
 
 TOY = Benchmark(

@@ -14,8 +14,8 @@ from msdscore.benchmarks.registry import load
 from msdscore.cli.app import app
 from msdscore.cococf.build import BuildSettings, build
 from msdscore.cococf.changes import MAKERS, SPLITS, subject
-from msdscore.cococf.files import WrittenPair, read_pairs, written
-from msdscore.cococf.knowledge import Knowledge, facts_of, learn
+from msdscore.cococf.files import WrittenPair, read_written, written
+from msdscore.cococf.knowledge import Knowledge, learn, picture_facts
 from msdscore.cococf.quality import find_faults, judge_quality, outside_spans
 from msdscore.cococf.sites import object_sites, read_caption
 from msdscore.cococf.sources import AnnotatedPicture, SourcedCaption, read_objects, read_sources
@@ -35,7 +35,7 @@ def picture(*texts: str, objects: tuple[str, ...] = (), name: str = "00000000000
 
 def changes(caption: str, subset: str, split: str, *, others: tuple[str, ...] = (), objects: tuple[str, ...] = ()):
     one = picture(caption, *others, objects=objects)
-    return list(MAKERS[subset](subject(caption, facts_of(one, NOTHING), NOTHING, others), split))
+    return list(MAKERS[subset](subject(caption, picture_facts(one, NOTHING), NOTHING, others), split))
 
 
 def made_up(count: int, seed: int = 0) -> list[AnnotatedPicture]:
@@ -164,7 +164,7 @@ def test_hard_ones_include_companions() -> None:
     together = [picture("x", objects=("dog", "frisbee"), name=f"{n}.jpg") for n in range(5)]
     knowledge = learn(together)
     one = picture("a dog on a couch", objects=("dog", "couch"))
-    about = subject("a dog on a couch", facts_of(one, knowledge), knowledge, ())
+    about = subject("a dog on a couch", picture_facts(one, knowledge), knowledge, ())
     hard, easy = ([made.inserted for made in MAKERS["replace_obj"](about, split)] for split in ("hard", "easy"))
     assert ("frisbee",) in hard
     assert ("frisbee",) not in easy
@@ -281,7 +281,7 @@ def test_the_command_builds_checks_and_the_benchmark_reads(tmp_path: Path) -> No
     command = ["cococf", "build", str(tmp_path / "rows.jsonl"), "-o", str(out), "--pairs", "28", "--json"]
     done = runner.invoke(app, command)
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["rows"][0]["pairs"] == len(read_pairs([out]))
+    assert json.loads(done.stdout)["rows"][0]["pairs"] == len(read_written([out]))
     first = {path.name: path.read_bytes() for path in out.iterdir()}
     assert set(first) == {"coco_cf_easy.json", "coco_cf_hard.json", "quality.json", "quality.md"}
     assert "exists" in str(runner.invoke(app, command).exception)
@@ -291,7 +291,7 @@ def test_the_command_builds_checks_and_the_benchmark_reads(tmp_path: Path) -> No
     assert checked.exit_code == 0
     assert "language model" in checked.stdout
     items = load("coco-cf", out, images=str(tmp_path / "images"), by="change").items
-    assert len(items) == len(read_pairs([out]))
+    assert len(items) == len(read_written([out]))
     assert all(isinstance(item.image, Path) and item.image.is_file() for item in items)
     assert {item.subset.partition("/")[0] for item in items} == {"easy", "hard"}
     document = json.loads((out / "coco_cf_easy.json").read_text())

@@ -23,7 +23,7 @@ from msdscore.explain.colours import _lab, ramp
 from msdscore.explain.overlay import (
     MAP_ROLES,
     WORD_LIMIT,
-    Scale,
+    ColourScale,
     map_of,
     map_scale,
     overlay,
@@ -149,7 +149,7 @@ def test_unseen_parts_of_the_picture_are_dark():
 
     picture = Image.new("RGB", (8, 4), "white")
     cells = PatchLayout((8, 4), (1, 1), torch.tensor([[2.0, 0.0, 6.0, 4.0]]))
-    tinted = np.asarray(overlay(picture, np.array([[1.0]]), cells, "support", Scale(1.0)))
+    tinted = np.asarray(overlay(picture, np.array([[1.0]]), cells, "support", ColourScale(1.0)))
     assert tinted[0, 0].max() < 140
     assert tinted[0, 4].tolist() == ramp("support", 1.0).tolist()
 
@@ -168,7 +168,7 @@ def test_zero_is_white_and_the_sign_of_a_gap_is_its_colour(explained):
     assert word_colour(replace(item.ranked[0], gap=0.0), scale)[1] == 0
     # A calibrated gap is a log ratio with a true zero: its colours mean the same on every page.
     calibrated = replace(item, config=item.config.changed(calibration="background"))
-    assert word_scale([calibrated]) == Scale(WORD_LIMIT)
+    assert word_scale([calibrated]) == ColourScale(WORD_LIMIT)
     assert word_colour(replace(item.ranked[0], gap=1.6), word_scale([calibrated])) == ("penalty", 0.4)
 
 

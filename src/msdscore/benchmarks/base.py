@@ -115,7 +115,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading(Generic[ItemT]):
+class ItemSet(Generic[ItemT]):
     """What a reader found: the items, and notes on the rows that the benchmark's own rules treat apart."""
 
     items: tuple[ItemT, ...]

@@ -6,7 +6,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.base import Benchmark, Reading
+from msdscore.benchmarks.base import Benchmark, ItemSet
 from msdscore.benchmarks.protocols.counting import resolve
 from msdscore.benchmarks.readers.rows import find_rows
 from msdscore.benchmarks.table import BENCHMARKS
@@ -37,11 +37,11 @@ def benchmark(name: str) -> Benchmark:
     raise unknown_name("benchmark", name, {*rows, *plugins})
 
 
-def load(name: str, root: str | Path, **options: Any) -> Reading[Any]:
+def load(name: str, root: str | Path, **options: Any) -> ItemSet[Any]:
     """Read a benchmark's released files under `root`; `options` are those of its reader (split, seed …)."""
     reader, place = _reader(benchmark(name), Path(root))
     _check_options(name, reader, options)
-    reading: Reading[Any] = reader(place, **options)
+    reading: ItemSet[Any] = reader(place, **options)
     if not reading.items:
         raise InputError(f"{name}: the files under {root} hold no items")
     return reading
@@ -53,7 +53,7 @@ def reader_options(name: str, root: str | Path) -> tuple[str, ...]:
     return tuple(known)
 
 
-def _reader(row: Benchmark, root: Path) -> tuple[Callable[..., Reading[Any]], Path]:
+def _reader(row: Benchmark, root: Path) -> tuple[Callable[..., ItemSet[Any]], Path]:
     """The reader of the rows form with its file where there is one, else that of the released files."""
     rows = find_rows(root, row.rows_name or row.name) if row.rows else None
     if rows is None and root.is_file():

@@ -64,10 +64,10 @@ def check(
     json: options.Json = False,
 ) -> None:
     """Report on any COCO-CF file: what readers without the picture find, and faults of the text."""
-    from msdscore.cococf.files import read_pairs
+    from msdscore.cococf.files import read_written
     from msdscore.cococf.quality import judge_quality
 
-    _show(judge_quality(read_pairs(files)), as_json=json)
+    _show(judge_quality(read_written(files)), as_json=json)
 
 
 def _show(quality: "Quality", *, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from msdscore.cococf.ngrams import CaptionModel, Gram
 
 _SLACK, _SHARE = 3, 0.02  # a sum may be off by so many pairs, or by this share of all
 _STEPS = (0.7, 1.5, 3.0)  # nats between the preferences that are counted apart
-Steps = dict[tuple[object, ...], int]
+SumSteps = dict[tuple[object, ...], int]
 _WORD_SHARE = 0.1  # and that of a word by this share of the pairs that have it
 
 
@@ -67,7 +67,7 @@ class Balance:
         self._sums.update(step)
         return best
 
-    def _is_within(self, one: Counterfactual, steps: Steps) -> bool:
+    def _is_within(self, one: Counterfactual, steps: SumSteps) -> bool:
         subset = one.subset
         bound = max(_SLACK, _SHARE * self.counts[subset])
         if any(abs(self._sums[name] + step) > max(bound, abs(self._sums[name])) for name, step in steps.items()):
@@ -79,16 +79,16 @@ class Balance:
             for word, move in moves
         )
 
-    def _cost(self, one: Counterfactual, steps: Steps) -> float:
+    def _cost(self, one: Counterfactual, steps: SumSteps) -> float:
         """By how much the sum of squares grows."""
         words = self._words[one.subset]
         grown = sum(2 * words[word] + 1 for word in one.inserted) - sum(2 * words[word] - 1 for word in one.removed)
         return grown + sum(step * (2 * self._sums[name] + step) for name, step in steps.items())
 
 
-def _steps(one: Counterfactual, hints: Sequence[float]) -> Steps:
+def _steps(one: Counterfactual, hints: Sequence[float]) -> SumSteps:
     """What a pair adds to which sum: of lengths, and of each reader's preferences by their strength."""
-    found: Steps = {(one.subset, "longer"): longer(one)}
+    found: SumSteps = {(one.subset, "longer"): longer(one)}
     for reader, hint in enumerate(hints):
         found[one.subset, reader, sum(abs(hint) > step for step in _STEPS)] = sign(hint)
     return found

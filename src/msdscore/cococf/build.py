@@ -9,7 +9,7 @@ from random import Random
 
 from msdscore.cococf.balance import Balance, Reader
 from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, Split, plainly, subject
-from msdscore.cococf.knowledge import Knowledge, PictureFacts, facts_of, learn
+from msdscore.cococf.knowledge import Knowledge, PictureFacts, learn, picture_facts
 from msdscore.cococf.ngrams import CaptionModel, Gram, caption_model, count_grams
 from msdscore.cococf.sites import is_clean, read_caption
 from msdscore.cococf.sources import AnnotatedPicture
@@ -102,7 +102,7 @@ def _pairs_of(
     settings: BuildSettings,
 ) -> list[CounterfactualPair]:
     readers = tuple(Reader(model, own_counts(picture, third)) for third, model in enumerate(models))
-    facts, found = facts_of(picture, knowledge), list[CounterfactualPair]()
+    facts, found = picture_facts(picture, knowledge), list[CounterfactualPair]()
     for source in dict.fromkeys(one.source for one in picture.captions):
         for split in SPLITS:
             chance = Random(f"{settings.seed}/{picture.name}/{source}/{split}")

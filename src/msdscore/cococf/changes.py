@@ -24,13 +24,13 @@ from msdscore.cococf.sites import (
     relation_sites,
     words_said,
 )
-from msdscore.cococf.vocabulary import Concept, Kind, article, vocabulary, with_article
+from msdscore.cococf.vocabulary import ChangeKind, Concept, article, vocabulary, with_article
+from msdscore.encoders.text.windows import Span
 
 Action = Literal["add", "replace", "swap"]
 Split = Literal["easy", "hard"]
-Span = tuple[int, int]
 SPLITS: tuple[Split, ...] = ("easy", "hard")
-_SHORT: dict[Kind, str] = {"object": "obj", "attribute": "att", "relation": "rel"}
+_SHORT: dict[ChangeKind, str] = {"object": "obj", "attribute": "att", "relation": "rel"}
 # They say nothing about where a thing is, so that one that is annotated is truly there.
 _ENDINGS = (" with {} in view", ", along with {}", ", and there is {} too", " and {}")
 
@@ -40,7 +40,7 @@ class Counterfactual:
     """A caption that is true and one that differs from it by one change; spans are the characters that differ."""
 
     action: Action
-    kind: Kind
+    kind: ChangeKind
     positive: str
     negative: str
     positive_spans: tuple[Span, ...]
@@ -246,7 +246,7 @@ def _bare(noun: str) -> str:
     return rest if first in ARTICLES else noun
 
 
-def _exchange(caption: str, sites: Sequence[tuple[Site, str]], action: Action, kind: Kind) -> Counterfactual:
+def _exchange(caption: str, sites: Sequence[tuple[Site, str]], action: Action, kind: ChangeKind) -> Counterfactual:
     edits = [(site.start, site.end, word) for site, word in sites]
     false = _put(caption, edits)
     true = caption, tuple((start, end) for start, end, _ in _with_articles(caption, edits))

@@ -38,7 +38,7 @@ def contents(built: Built, made_from: Mapping[str, Any]) -> dict[str, bytes]:
     return {split_name(split): _dump(_document(built, split, made_from)) for split in SPLITS}
 
 
-def read_pairs(paths: Sequence[Path]) -> list[WrittenPair]:
+def read_written(paths: Sequence[Path]) -> list[WrittenPair]:
     """The rows of COCO-CF files, ours or the authors'; a folder stands for the files of both splits in it."""
     files = [
         file for path in paths for file in ([path / split_name(one) for one in SPLITS] if path.is_dir() else [path])

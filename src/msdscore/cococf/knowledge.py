@@ -58,7 +58,7 @@ def learn(pictures: Iterable[AnnotatedPicture]) -> Knowledge:
     )
 
 
-def facts_of(picture: AnnotatedPicture, knowledge: Knowledge) -> PictureFacts:
+def picture_facts(picture: AnnotatedPicture, knowledge: Knowledge) -> PictureFacts:
     """What is known of one picture."""
     objects, said = vocabulary().objects, words_said([caption.text for caption in picture.captions])
     named = {name for name, words in vocabulary().shown_by.items() if words & said}

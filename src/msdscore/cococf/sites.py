@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
 
-from msdscore.cococf.vocabulary import SUPPORTS, Concept, Kind, article, vocabulary, word_set
+from msdscore.cococf.vocabulary import SUPPORTS, ChangeKind, Concept, article, vocabulary, word_set
 from msdscore.encoders.text.words import STOP_WORDS
 
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
@@ -47,7 +47,7 @@ class Site:
     start: int
     end: int
     text: str
-    kind: Kind
+    kind: ChangeKind
     concept: Concept | None  # None for a relation of place, whose `text` is its name
     many: bool = False
     head: str = ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-Kind = Literal["object", "attribute", "relation"]
+ChangeKind = Literal["object", "attribute", "relation"]
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -26,7 +26,7 @@ class Concept:
     """
 
     name: str
-    kind: Kind
+    kind: ChangeKind
     family: str
     slot: str
     singular: str | None
@@ -270,7 +270,7 @@ _FAMILIES = word_set(
 )
 
 
-def _concepts(text: str, kind: Kind) -> dict[str, Concept]:
+def _concepts(text: str, kind: ChangeKind) -> dict[str, Concept]:
     found: dict[str, Concept] = {}
     for line in text.splitlines():
         slot, _, rest = line.partition(":")

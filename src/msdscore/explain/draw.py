@@ -12,7 +12,7 @@ from msdscore.errors import require
 from msdscore.explain.colours import Role, css, ink, ramp
 from msdscore.explain.overlay import (
     MAP_ROLES,
-    Scale,
+    ColourScale,
     map_scale,
     overlay,
     overlays,
@@ -97,8 +97,8 @@ class _Cell:
 
     caption: float
     picture: float
-    words: Scale
-    maps: dict[Role, Scale]
+    words: ColourScale
+    maps: dict[Role, ColourScale]
     sum: tuple[float, float]
 
     @property
@@ -156,7 +156,7 @@ def word_figure(item: Attribution, columns: int = 4) -> "Figure":
             color=css(role, max(strength, 0.7)),
         )
         leaning = item.leaning(unit)
-        tinted = overlay(picture, leaning, item.patches, "leaning", Scale(float(leaning.max())))
+        tinted = overlay(picture, leaning, item.patches, "leaning", ColourScale(float(leaning.max())))
         draw_picture(page.axes(left, top + 0.15, panel, panel_height), tinted)
     foot = "number: the word's gap in nats; above 0 the picture does not support it"
     page.text(MARGIN, rows * step + 0.1, foot, SMALL_POINTS - 0.5, color=GREY)
@@ -173,7 +173,7 @@ def blank_page(width: float, height: float) -> Page:
 
 
 def draw_caption(
-    page: Page, place: tuple[float, float], lines: Sequence[Line], scale: Scale, family: list[str]
+    page: Page, place: tuple[float, float], lines: Sequence[Line], scale: ColourScale, family: list[str]
 ) -> None:
     """The caption in coloured words, from a place (left, top) on."""
     left, top = place
@@ -193,7 +193,7 @@ def draw_caption(
             )
 
 
-def draw_word_key(page: Page, left: float, top: float, scale: Scale) -> None:
+def draw_word_key(page: Page, left: float, top: float, scale: ColourScale) -> None:
     """The colours of words: blue below zero, white at it, orange above."""
     shades = np.concatenate([ramp("support", np.linspace(1, 0, 32)), ramp("penalty", np.linspace(0, 1, 32))])
     page.axes(left + 0.68, top + 0.05, 0.7, 0.07).imshow(shades[None], aspect="auto")
@@ -208,7 +208,7 @@ def draw_picture(axes: Any, picture: Any) -> None:
     axes.imshow(np.asarray(picture), aspect="auto", interpolation="antialiased")
 
 
-def _draw_legend(page: Page, left: float, top: float, width: float, role: Role, scale: Scale) -> None:
+def _draw_legend(page: Page, left: float, top: float, width: float, role: Role, scale: ColourScale) -> None:
     axes = page.axes(left, top, width, 0.05)
     axes.imshow(ramp(role, np.linspace(0, 1, 64))[None], aspect="auto")
     page.text(left, top + 0.065, "0", SMALL_POINTS, color=GREY)

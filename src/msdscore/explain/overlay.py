@@ -25,7 +25,7 @@ TITLES: dict[Role, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class ColourScale:
     """Zero is white, and values of `limit` or more on either side have full colour."""
 
     limit: float
@@ -47,7 +47,7 @@ def map_of(item: Attribution, role: Role) -> Floats:
     return {"support": item.support_map, "penalty": item.penalty_map, "omission": item.omission_map}[role]
 
 
-def map_scale(items: Iterable[Attribution], role: Role) -> Scale:
+def map_scale(items: Iterable[Attribution], role: Role) -> ColourScale:
     """One scale for all maps that are part of the scores of several captions, up to the largest value of any of them.
 
     Omissions that have no weight in any score are no part of it and have a scale of their own.
@@ -55,10 +55,10 @@ def map_scale(items: Iterable[Attribution], role: Role) -> Scale:
     items = tuple(items)
     scored = any(item.score.beta > 0 for item in items)
     together = MAP_ROLES if scored else ("omission",) if role == "omission" else ("support", "penalty")
-    return Scale(max(float(np.abs(map_of(item, one)).max()) for item in items for one in together))
+    return ColourScale(max(float(np.abs(map_of(item, one)).max()) for item in items for one in together))
 
 
-def word_scale(items: Iterable[Attribution]) -> Scale:
+def word_scale(items: Iterable[Attribution]) -> ColourScale:
     """One scale for the words of several captions.
 
     Calibrated gaps are log odds whose zero means that the picture expects the word as much as any picture does; their
@@ -66,11 +66,13 @@ def word_scale(items: Iterable[Attribution]) -> Scale:
     """
     items = tuple(items)
     if all(item.config.calibration != "none" for item in items):
-        return Scale(WORD_LIMIT)
-    return Scale(max((abs(unit.gap) for item in items for unit in item.ranked if unit.gap is not None), default=1.0))
+        return ColourScale(WORD_LIMIT)
+    return ColourScale(
+        max((abs(unit.gap) for item in items for unit in item.ranked if unit.gap is not None), default=1.0)
+    )
 
 
-def word_colour(unit: Unit, scale: Scale) -> tuple[Role, float]:
+def word_colour(unit: Unit, scale: ColourScale) -> tuple[Role, float]:
     """Hue and strength of a word: white at zero, towards `penalty` above it, towards `support` below it."""
     if unit.gap is None or not unit.content:
         return "penalty", 0.0
@@ -87,7 +89,7 @@ def thumbnail(picture: Image.Image, longest: int) -> Image.Image:
     return picture.resize(size, Image.Resampling.LANCZOS)
 
 
-def overlay(picture: Image.Image, values: Floats, layout: PatchLayout, role: Role, scale: Scale) -> Image.Image:
+def overlay(picture: Image.Image, values: Floats, layout: PatchLayout, role: Role, scale: ColourScale) -> Image.Image:
     """The picture in light grey, tinted by the values; what the encoder did not see is darkened.
 
     Values above zero have the colour of the role; those below it, which only omissions have, that of support.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from msdscore.explain.colours import Role, css
-from msdscore.explain.overlay import MAP_ROLES, Scale, map_of, map_scale, overlay, thumbnail, title_of, word_scale
+from msdscore.explain.overlay import MAP_ROLES, ColourScale, map_of, map_scale, overlay, thumbnail, title_of, word_scale
 from msdscore.explain.snippet import data_uri, summary
 from msdscore.explain.templates import asset, render
 from msdscore.explain.terms import Attribution, Unit
@@ -30,7 +30,7 @@ def page(items: Sequence[Attribution]) -> str:
     return str(render("page.html", values)) + "\n"
 
 
-def _section(item: Attribution, items: Sequence[Attribution], scale: Scale) -> dict[str, Any]:
+def _section(item: Attribution, items: Sequence[Attribution], scale: ColourScale) -> dict[str, Any]:
     return summary(item, scale) | {
         "tabs": [{"role": role, "title": title_of(item, role)} for role in MAP_ROLES],
         "words": item.ranked,
@@ -56,7 +56,7 @@ def _pictures(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]
 def _leaning(item: Attribution, unit: Unit, small: Any) -> dict[str, str]:
     spread = item.leaning(unit)
     highest = float(spread.max())
-    tinted = overlay(small, spread, item.patches, "leaning", Scale(highest))
+    tinted = overlay(small, spread, item.patches, "leaning", ColourScale(highest))
     return _entry(tinted, f"where “{unit.text}” looks", "leaning", ("0 %", f"{100 * highest:.2g} % of “{unit.text}”"))
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from PIL.Image import Image
 
 from msdscore.explain.colours import css, ink
-from msdscore.explain.overlay import MAP_ROLES, Scale, overlays, sum_parts, title_of, word_colour, word_scale
+from msdscore.explain.overlay import MAP_ROLES, ColourScale, overlays, sum_parts, title_of, word_colour, word_scale
 from msdscore.explain.templates import render
 from msdscore.explain.terms import Attribution
 
@@ -46,12 +46,12 @@ def snippet(items: Sequence[Attribution]) -> str:
     return str(render("snippet.html", values))
 
 
-def words_html(item: Attribution, scale: Scale) -> Markup:
+def words_html(item: Attribution, scale: ColourScale) -> Markup:
     """The caption with its words coloured and everything between them as it was; escaped."""
     return render("words.html", {"spans": spans(item, scale)})
 
 
-def spans(item: Attribution, scale: Scale) -> list[TextPiece]:
+def spans(item: Attribution, scale: ColourScale) -> list[TextPiece]:
     """The caption piece by piece, with the colours of its words."""
     caption, pieces, end = item.score.caption, [], 0
     for number, unit in enumerate(item.units):
@@ -65,7 +65,7 @@ def spans(item: Attribution, scale: Scale) -> list[TextPiece]:
     return [piece for piece in (*pieces, TextPiece(caption[end:])) if piece.text]
 
 
-def summary(item: Attribution, scale: Scale) -> dict[str, Any]:
+def summary(item: Attribution, scale: ColourScale) -> dict[str, Any]:
     """What the parts of a page say of one caption: its words, and the score as a sum."""
     return {
         "spans": spans(item, scale),

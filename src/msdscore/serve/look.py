@@ -8,7 +8,7 @@ from msdscore.encoders.base import PatchLayout
 from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.overlay import (
     MAP_ROLES,
-    Scale,
+    ColourScale,
     map_of,
     map_scale,
     sum_parts,
@@ -27,7 +27,7 @@ def looks(explanations: Explanations) -> list[dict[str, Any]]:
     return [_look(item, words, maps) for item in explanations]
 
 
-def _look(item: Explanation, words: Scale, maps: dict[Any, Scale]) -> dict[str, Any]:
+def _look(item: Explanation, words: ColourScale, maps: dict[Any, ColourScale]) -> dict[str, Any]:
     spreads = [item.leaning(unit).ravel() if unit.tokens else None for unit in item.units]
     least = 1 / len(item.patches.boxes)
     told_by = [
@@ -52,7 +52,7 @@ def _look(item: Explanation, words: Scale, maps: dict[Any, Scale]) -> dict[str, 
     }
 
 
-def _words(item: Explanation, scale: Scale) -> list[dict[str, Any]]:
+def _words(item: Explanation, scale: ColourScale) -> list[dict[str, Any]]:
     """Whether each word is judged, and the colours of what lies behind it and of its letters, where it has any."""
     colours = {span.number: span for span in spans(item, scale)}
     return [

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.base import Battle, Note, Reading, Winner
+from msdscore.benchmarks.base import Battle, ItemSet, Note, Winner
 from msdscore.benchmarks.readers.files import field, find, folder, read_json
 from msdscore.errors import InputError
 
@@ -31,17 +31,17 @@ HUMAN_ORDER = (
 TIES = ("equal", "skip", "bad")
 
 
-def read(root: Path, *, file: str = "caparena_annots_eval.json") -> Reading[Battle]:
+def read(root: Path, *, file: str = "caparena_annots_eval.json") -> ItemSet[Battle]:
     """All battles of the annotation file, those against the human writer too: the protocol leaves them out.
 
     The labels equal, skip and bad all mean a tie, which is how the paper's figures come about.
     """
     path = find(root, file, f"eval/{file}", f"data/eval/{file}", get=GET)
     images = folder(root, "images", "data/eval/images", "eval/images", "page_all_images", "all_images")
-    return Reading(tuple(_battle(path, i, row, images) for i, row in enumerate(read_json(path))))
+    return ItemSet(tuple(_battle(path, i, row, images) for i, row in enumerate(read_json(path))))
 
 
-def read_auto(root: Path, *, captions: Path | None = None, system: str | None = None) -> Reading[Battle]:
+def read_auto(root: Path, *, captions: Path | None = None, system: str | None = None) -> ItemSet[Battle]:
     """CapArena-Auto: the captions of one system (`{"test_01258.jpg": "…"}`) against its 600 fixed opponents.
 
     Pictures whose opponent is the system itself are left out, as in the official scorer.
@@ -58,7 +58,7 @@ def read_auto(root: Path, *, captions: Path | None = None, system: str | None = 
         if row["ref_model"] != name
     ]
     own = len(rows) - len(battles)
-    return Reading(tuple(battles), (Note("pictures left out: the opponent is the system itself", own),) if own else ())
+    return ItemSet(tuple(battles), (Note("pictures left out: the opponent is the system itself", own),) if own else ())
 
 
 def _battle(path: Path, number: int, row: dict[str, Any], images: Path) -> Battle:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from msdscore.benchmarks.base import Image, Note, Pair, Reading
+from msdscore.benchmarks.base import Image, ItemSet, Note, Pair
 from msdscore.benchmarks.readers.files import find_all, missing, tidy
 from msdscore.errors import InputError, unknown_name
 from msdscore.io.parquet_images import StoredImage, read_columns
@@ -44,17 +44,17 @@ class CaptionColumns:
     captions: str
 
 
-def read_rsicd(root: Path, *, split: str = "test", seed: int = 0, negatives: Negatives = "easy") -> Reading[Pair]:
+def read_rsicd(root: Path, *, split: str = "test", seed: int = 0, negatives: Negatives = "easy") -> ItemSet[Pair]:
     """RSICD, remote sensing: one pair per picture of a split (train, valid or test), drawn by `seed`."""
     return read_split(root, split, CaptionColumns("filename", "captions"), Draw(seed, negatives), get=GET_RSICD)
 
 
-def read_rocov2(root: Path, *, split: str = "test", seed: int = 0) -> Reading[Pair]:
+def read_rocov2(root: Path, *, split: str = "test", seed: int = 0) -> ItemSet[Pair]:
     """ROCOv2, radiology: one pair per picture of a split (train, validation or test), drawn by `seed`."""
     return read_split(root, split, CaptionColumns("image_id", "caption"), Draw(seed), get=GET_ROCOV2)
 
 
-def read_split(root: Path, split: str, columns: CaptionColumns, draw: Draw, *, get: str) -> Reading[Pair]:
+def read_split(root: Path, split: str, columns: CaptionColumns, draw: Draw, *, get: str) -> ItemSet[Pair]:
     """One pair per picture of a split that lies as Parquet files in the layout of Hugging Face datasets."""
     places = (f"data/{split}-*.parquet", f"{split}-*.parquet", f"**/{split}/*.parquet")
     files = find_all(root, *places)
@@ -63,7 +63,7 @@ def read_split(root: Path, split: str, columns: CaptionColumns, draw: Draw, *, g
     return draw_pairs([entry for file in files for entry in _entries(file, columns)], draw.seed, draw.negatives)
 
 
-def draw_pairs(entries: Sequence[Captioned], seed: int, negatives: Negatives = "easy") -> Reading[Pair]:
+def draw_pairs(entries: Sequence[Captioned], seed: int, negatives: Negatives = "easy") -> ItemSet[Pair]:
     """One pair per picture: its first caption, and a caption of another picture that none of its own equals.
 
     Hard negatives come from pictures of the same scene class, which is what the file name has before its last
@@ -96,7 +96,7 @@ def draw_pairs(entries: Sequence[Captioned], seed: int, negatives: Negatives = "
         "pictures left out: no caption": len(entries) - len(usable),
         "pictures left out: no other caption in their scene class": len(usable) - len(pairs),
     }
-    return Reading(tuple(pairs), tuple(Note(what, count) for what, count in left.items() if count))
+    return ItemSet(tuple(pairs), tuple(Note(what, count) for what, count in left.items() if count))
 
 
 def _scene(entry: Captioned) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.base import Image, Note, Pair, Reading
+from msdscore.benchmarks.base import Image, ItemSet, Note, Pair
 from msdscore.benchmarks.readers.files import chosen, field, find, find_all, folder, read_json
 from msdscore.io.parquet_images import stored_images
 
@@ -13,7 +13,7 @@ SPLITS = ("easy", "hard")
 GET = "the MSD-Score authors: the file is not released"
 
 
-def read(root: Path, *, splits: str | Sequence[str] = SPLITS, images: str = "", by: str = "split") -> Reading[Pair]:
+def read(root: Path, *, splits: str | Sequence[str] = SPLITS, images: str = "", by: str = "split") -> ItemSet[Pair]:
     """The pairs of `coco_cf_SPLIT.json`: a list of rows, or {"data": rows, "meta": …}.
 
     A caption that begins with "ERROR:" is a failed generation, and its row is left out and counted. `images` is another
@@ -31,21 +31,21 @@ def read(root: Path, *, splits: str | Sequence[str] = SPLITS, images: str = "", 
         failed += len(rows) - len(kept)
         pairs += kept
     notes = (Note("failed generations left out", failed),) if failed else ()
-    return Reading(tuple(pairs), notes)
+    return ItemSet(tuple(pairs), notes)
 
 
 _PARTS = {"split": "", "change": "subset", "captioner": "captioner"}
-Places = Callable[[Path], Image]
+PictureFinder = Callable[[Path], Image]
 
 
-def _places(root: Path, images: str) -> Places:
+def _places(root: Path, images: str) -> PictureFinder:
     """Where the picture of a name lies."""
     home = Path(images) if images else folder(root, "val2017", "images/val2017", "data/images/val2017")
     stored = stored_images(find_all(home, "*.images*.parquet"), "file_name") if images else {}
     return lambda image: stored.get(image.name) or (image if image.is_file() else home / image.name)
 
 
-def _split(path: Path, split: str, rows: list[dict[str, Any]], place: Places, part: str) -> list[Pair]:
+def _split(path: Path, split: str, rows: list[dict[str, Any]], place: PictureFinder, part: str) -> list[Pair]:
     seen: Counter[str] = Counter()
     pairs = []
     for number, row in enumerate(rows):

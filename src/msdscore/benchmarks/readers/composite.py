@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.base import Note, Rated, Reading
+from msdscore.benchmarks.base import ItemSet, Note, Rated
 from msdscore.benchmarks.readers.files import field, find, find_optional, folder, read_json, tidy
 from msdscore.benchmarks.readers.flickr8k import read_tokens, stem
 from msdscore.errors import InputError
@@ -22,7 +22,7 @@ _FOLDERS = {
 _MOST_TEXTS = 4
 
 
-def read(root: Path) -> Reading[Rated]:
+def read(root: Path) -> ItemSet[Rated]:
     """The ratings of `composite.json`, or of the three `…_correctness.csv` exports (separator ;).
 
     References are read where their files lie beside it; the rated caption itself is never among them.
@@ -37,7 +37,7 @@ def read(root: Path) -> Reading[Rated]:
         place = folder(root, *_FOLDERS[source]) / Path(name).name
         items.append(Rated(f"{key}:{seen[key]}", place, caption, (rating,), others, subset=source))
         seen[key] += 1
-    return Reading(tuple(items), counted[1])
+    return ItemSet(tuple(items), counted[1])
 
 
 _Row = tuple[str, str, str, float]

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.base import Aspect, Battle, Image, Reading, Winner
+from msdscore.benchmarks.base import Aspect, Battle, Image, ItemSet, Winner
 from msdscore.benchmarks.readers.files import find_all, folder, missing
 from msdscore.errors import InputError
 from msdscore.io.parquet_images import StoredImage, read_columns, stored_images
@@ -21,7 +21,7 @@ _LABELS = {
 _TEXTS = ("uuid", "model1", "model2", "model1_generation", "model2_generation", "reference")
 
 
-def read(root: Path, *, split: str = "") -> Reading[Battle]:
+def read(root: Path, *, split: str = "") -> ItemSet[Battle]:
     """The coarse judgements of a split; pictures lie in the Parquet files of `docent/`, or in `images/`.
 
     Without `split` it is `test`, or `coarse`: the name of the coarse judgements where both kinds lie in one folder.
@@ -36,7 +36,7 @@ def read(root: Path, *, split: str = "") -> Reading[Battle]:
     )
     images = folder(root, "images")
     seen: Counter[str] = Counter()
-    return Reading(tuple(battle for file in files for battle in _battles(file, pictures, images, seen)))
+    return ItemSet(tuple(battle for file in files for battle in _battles(file, pictures, images, seen)))
 
 
 def _places(split: str) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.base import Note, Rated, Reading
+from msdscore.benchmarks.base import ItemSet, Note, Rated
 from msdscore.benchmarks.readers.files import field, find, find_optional, folder, missing, read_json, read_tsv, tidy
 from msdscore.errors import InputError
 
@@ -14,7 +14,7 @@ GET = "Flickr8k_text.zip of the Flickr8k release, or flickr8k/ as made by jmhess
 _FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images")
 
 
-def read_expert(root: Path) -> Reading[Rated]:
+def read_expert(root: Path) -> ItemSet[Rated]:
     """Expert ratings from the text files or the JSON form.
 
     A caption that is one of the picture's own is left out, the rule of the SPICE paper. Ratings of one
@@ -26,10 +26,10 @@ def read_expert(root: Path) -> Reading[Rated]:
     packed = find_optional(root, "flickr8k.json", "flickr8k/flickr8k.json")
     if packed is None:
         raise missing(root, "ExpertAnnotations.txt", "flickr8k.json", get=GET)
-    return Reading(tuple(_from_json(root, packed, judges=EXPERTS)))
+    return ItemSet(tuple(_from_json(root, packed, judges=EXPERTS)))
 
 
-def read_crowdflower(root: Path) -> Reading[Rated]:
+def read_crowdflower(root: Path) -> ItemSet[Rated]:
     """Crowd ratings (the share of yes votes) from the text files or the JSON form; own captions stay."""
     raw = find_optional(root, "CrowdFlowerAnnotations.txt", "Flickr8k_text/CrowdFlowerAnnotations.txt")
     if raw is not None:
@@ -37,7 +37,7 @@ def read_crowdflower(root: Path) -> Reading[Rated]:
     packed = find_optional(root, "crowdflower_flickr8k.json", "flickr8k/crowdflower_flickr8k.json")
     if packed is None:
         raise missing(root, "CrowdFlowerAnnotations.txt", "crowdflower_flickr8k.json", get=GET)
-    return Reading(tuple(_from_json(root, packed, judges=1)))
+    return ItemSet(tuple(_from_json(root, packed, judges=1)))
 
 
 def read_tokens(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -59,7 +59,7 @@ def stem(name: str) -> str:
     return name.rsplit("/", 1)[-1].split("#")[0].split(".")[0]
 
 
-def _expert_from_text(root: Path, raw: Path) -> Reading[Rated]:
+def _expert_from_text(root: Path, raw: Path) -> ItemSet[Rated]:
     by_id, by_image = _tokens(raw)
     images, seen, own = folder(root, *_FOLDERS), Counter[str](), 0
     items = []
@@ -72,10 +72,10 @@ def _expert_from_text(root: Path, raw: Path) -> Reading[Rated]:
         seen[stem(image)] += 1
         judged = tuple(float(rating) for rating in ratings)
         items.append(Rated(key, images / f"{stem(image)}.jpg", tidy(caption), judged, _tidied(references)))
-    return Reading(tuple(items), (Note("pairs left out: the caption is one of the picture's own", own),) if own else ())
+    return ItemSet(tuple(items), (Note("pairs left out: the caption is one of the picture's own", own),) if own else ())
 
 
-def _crowd_from_text(root: Path, raw: Path) -> Reading[Rated]:
+def _crowd_from_text(root: Path, raw: Path) -> ItemSet[Rated]:
     by_id, by_image = _tokens(raw)
     images = folder(root, *_FOLDERS)
     rows = [(stem(image), _caption(by_id, key, raw), float(yes)) for image, key, yes, _, _ in read_tsv(raw, 5)]
@@ -89,7 +89,7 @@ def _crowd_from_text(root: Path, raw: Path) -> Reading[Rated]:
         references = _tidied(by_image[image])
         items.append(Rated(f"{image}:{seen[image]}", images / f"{image}.jpg", tidy(caption), (yes,), references))
         seen[image] += 1
-    return Reading(tuple(items))
+    return ItemSet(tuple(items))
 
 
 def _from_json(root: Path, path: Path, *, judges: int) -> list[Rated]:

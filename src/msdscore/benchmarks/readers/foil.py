@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from msdscore.benchmarks.base import Note, Pair, Reading, picture_key
+from msdscore.benchmarks.base import ItemSet, Note, Pair, picture_key
 from msdscore.benchmarks.readers.composite import coco_captions
 from msdscore.benchmarks.readers.files import field, find, folder, read_json, tidy
 
 GET = "https://foilunitn.github.io (foilv1.0_test_2017.json)"
 
 
-def read(root: Path, *, sample: Literal["all", "one-per-image"] = "all", seed: int = 0) -> Reading[Pair]:
+def read(root: Path, *, sample: Literal["all", "one-per-image"] = "all", seed: int = 0) -> ItemSet[Pair]:
     """Every original caption with each of its foils, or one such pair per picture by `seed` (CLIPScore's way).
 
     Annotations that share an `id` belong together: one original, one or more foils. References are the
@@ -29,7 +29,7 @@ def read(root: Path, *, sample: Literal["all", "one-per-image"] = "all", seed: i
     pairs = [pair for group in groups.values() for pair in _pairs(group, names, images, references)]
     single = sum(1 for group in groups.values() if not _whole(group))
     notes = (Note("captions left out: not one original with a foil", single),) if single else ()
-    return Reading(tuple(pairs if sample == "all" else _one_each(pairs, seed)), notes)
+    return ItemSet(tuple(pairs if sample == "all" else _one_each(pairs, seed)), notes)
 
 
 def _whole(group: list[dict[str, Any]]) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.base import Image, Note, Rated, Reading
+from msdscore.benchmarks.base import Image, ItemSet, Note, Rated
 from msdscore.benchmarks.readers.files import field, find, locate, missing, read_json, tidy
 from msdscore.benchmarks.readers.rows import find_rows, read_lines
 
@@ -29,19 +29,19 @@ class MarkedCaption:
     absent: tuple[str, ...] = ()
 
 
-def read_hat(root: Path) -> Reading[Rated]:
+def read_hat(root: Path) -> ItemSet[Rated]:
     """HAT: captions of COCO pictures, rated 1 where no word is invented and 0 where one is."""
     return _rated(read_hat_words(root))
 
 
-def read_long(root: Path) -> Reading[Rated]:
+def read_long(root: Path) -> ItemSet[Rated]:
     """Long captions of several systems, rated 1 where no named object is absent and 0 where one is."""
     return read_long_rows(_long_file(root))
 
 
-def read_long_rows(path: Path) -> Reading[Rated]:
+def read_long_rows(path: Path) -> ItemSet[Rated]:
     """The same from a rows file with `hallucinated` and `objects`."""
-    return Reading(tuple(
+    return ItemSet(tuple(
         Rated(line.id, line.image, tidy(line.get("caption")), (INVENTS if line.get("hallucinated") else CLEAN,),
               line.references, line.subset, str(line.fields.get("system", "")))
         for line in read_lines(path)
@@ -79,7 +79,7 @@ def _marked(root: Path, path: Path, number: int, row: dict[str, Any]) -> MarkedC
     return MarkedCaption(f"{key}:{number}", image, str(field(row, "caption", where=where)), words)
 
 
-def _rated(captions: list[MarkedCaption]) -> Reading[Rated]:
+def _rated(captions: list[MarkedCaption]) -> ItemSet[Rated]:
     """Captions with a rating; those without a marked or unmarked word cannot be told and are left out."""
     items = tuple(
         Rated(one.id, one.image, tidy(one.caption), (INVENTS if any(bad for _, bad in one.words) else CLEAN,))
@@ -87,4 +87,4 @@ def _rated(captions: list[MarkedCaption]) -> Reading[Rated]:
         if one.words
     )
     bare = len(captions) - len(items)
-    return Reading(items, (Note("captions left out: no word is marked", bare),) if bare else ())
+    return ItemSet(items, (Note("captions left out: no word is marked", bare),) if bare else ())

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from msdscore.benchmarks.base import Note, Pair, Reading
+from msdscore.benchmarks.base import ItemSet, Note, Pair
 from msdscore.benchmarks.readers.files import field, find, find_optional, folder, locate, read_json
 from msdscore.errors import InputError, require
 
@@ -20,7 +20,7 @@ _FOLDERS = (
 GET = "https://vrama91.github.io/cider (pyCIDErConsensus), or pascal_50s.json of FLEUR"
 
 
-def read(root: Path, *, seed: int = 0) -> Reading[Pair]:
+def read(root: Path, *, seed: int = 0) -> ItemSet[Pair]:
     """The pairs of `pascal_50s.json`, or of `pair_pascal.mat` with the votes of `consensus_pascal.mat`.
 
     From the .mat files the majority of the votes decides; a draw is broken by `seed`, and so are the five
@@ -28,7 +28,7 @@ def read(root: Path, *, seed: int = 0) -> Reading[Pair]:
     """
     packed = find_optional(root, "pascal_50s.json", "pascal50s.json")
     if packed is not None:
-        return Reading(tuple(_from_json(root, packed)))
+        return ItemSet(tuple(_from_json(root, packed)))
     return _from_mat(root, folder(root, *_FOLDERS), seed)
 
 
@@ -47,7 +47,7 @@ def _from_json(root: Path, path: Path) -> list[Pair]:
     return pairs
 
 
-def _from_mat(root: Path, images: Path, seed: int) -> Reading[Pair]:
+def _from_mat(root: Path, images: Path, seed: int) -> ItemSet[Pair]:
     pairs_path = find(root, "pair_pascal.mat", "pyCIDErConsensus/pair_pascal.mat", get=GET)
     votes_path = find(root, "consensus_pascal.mat", "pyCIDErConsensus/consensus_pascal.mat", get=GET)
     scipy_io: Any = require("scipy.io", extra="stats")
@@ -62,7 +62,7 @@ def _from_mat(root: Path, images: Path, seed: int) -> Reading[Pair]:
     ]
     drawn = sum(pair.votes[0] == pair.votes[1] for pair in pairs)
     notes = (Note("pairs whose votes are a draw, decided by seed", drawn),) if drawn else ()
-    return Reading(tuple(pairs), notes, draws=DRAWS)
+    return ItemSet(tuple(pairs), notes, draws=DRAWS)
 
 
 def _pair(number: int, entry: Any, votes: Any, category: str, images: Path, rng: np.random.Generator) -> Pair:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.base import Aspect, Battle, Image, Pair, Rated, Reading, Winner
+from msdscore.benchmarks.base import Aspect, Battle, Image, ItemSet, Pair, Rated, Winner
 from msdscore.benchmarks.readers.captioned import Captioned, Negatives, draw_pairs
 from msdscore.benchmarks.readers.files import chosen, field, find_all, read_jsonl, tidy, unique
 from msdscore.errors import InputError
@@ -81,33 +81,33 @@ def read_lines(path: Path) -> Iterator[Line]:
         yield Line(row, _image(path, name, stored), key, where)
 
 
-def read_pairs(path: Path, *, subsets: str | Sequence[str] = ()) -> Reading[Pair]:
+def read_pairs(path: Path, *, subsets: str | Sequence[str] = ()) -> ItemSet[Pair]:
     """Rows with a right and a wrong caption, or with two captions and which of them people prefer."""
     lines = list(read_lines(path))
     wanted = chosen("subset", subsets, {line.subset for line in lines})
     items = [_pair(line) for line in lines if not wanted or line.subset in wanted]
     unique((item.id for item in items), str(path))
-    return Reading(tuple(items))
+    return ItemSet(tuple(items))
 
 
-def read_ratings(path: Path) -> Reading[Rated]:
+def read_ratings(path: Path) -> ItemSet[Rated]:
     """Rows with one caption and one or more ratings."""
     items = [
         Rated(line.id, line.image, tidy(line.get("caption")), _ratings(line), line.references, line.subset)
         for line in read_lines(path)
     ]
     unique((item.id for item in items), str(path))
-    return Reading(tuple(items))
+    return ItemSet(tuple(items))
 
 
-def read_battles(path: Path) -> Reading[Battle]:
+def read_battles(path: Path) -> ItemSet[Battle]:
     """Rows with captions of two systems and people's choice."""
     items = [_battle(line) for line in read_lines(path)]
     unique((item.id for item in items), str(path))
-    return Reading(tuple(items))
+    return ItemSet(tuple(items))
 
 
-def read_captions(path: Path, *, seed: int = 0, negatives: Negatives = "easy") -> Reading[Pair]:
+def read_captions(path: Path, *, seed: int = 0, negatives: Negatives = "easy") -> ItemSet[Pair]:
     """Rows with captions alone: one pair per picture, drawn by `seed`."""
     return draw_pairs(captioned_pictures(path), seed, negatives)
 

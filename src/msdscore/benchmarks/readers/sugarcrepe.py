@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from msdscore.benchmarks.base import Pair, Reading
+from msdscore.benchmarks.base import ItemSet, Pair
 from msdscore.benchmarks.readers.files import chosen, field, find, folder, read_json
 
 SUBSETS = (
@@ -18,11 +18,11 @@ SUBSETS = (
 GET = "https://github.com/RAIVNLab/sugar-crepe (folder data)"
 
 
-def read(root: Path, *, subsets: str | Sequence[str] = SUBSETS) -> Reading[Pair]:
+def read(root: Path, *, subsets: str | Sequence[str] = SUBSETS) -> ItemSet[Pair]:
     """The pairs of the released `SUBSET.json` files. Keys have gaps and become ids."""
     wanted = chosen("subset", subsets, SUBSETS)
     images = folder(root, "val2017", "images/val2017", "coco/images/val2017", "data/coco/images/val2017")
-    return Reading(tuple(pair for name in wanted for pair in _subset(root, name, images)))
+    return ItemSet(tuple(pair for name in wanted for pair in _subset(root, name, images)))
 
 
 def _subset(root: Path, name: str, images: Path) -> list[Pair]:

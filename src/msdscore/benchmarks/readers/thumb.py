@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.base import Image, Rated, Reading, Scale
+from msdscore.benchmarks.base import Image, ItemSet, Rated, Scale
 from msdscore.benchmarks.readers.files import field, find, find_optional, locate, read_json, read_jsonl, tidy
 from msdscore.benchmarks.readers.rows import read_lines
 
@@ -13,7 +13,7 @@ _FOLDERS = ("val2014", "coco/val2014", "images/val2014", "images")
 _PENALTIES = (("Fl", "fluency"), ("Con", "conciseness"), ("Inc", "inclusive"))
 
 
-def read(root: Path) -> Reading[Rated]:
+def read(root: Path) -> ItemSet[Rated]:
     """The released file; references where `mscoco_references.json` lies beside it."""
     path = find(root, "mscoco_THumB-1.0.jsonl", "mscoco/mscoco_THumB-1.0.jsonl", get=GET)
     beside = find_optional(path.parent, "mscoco_references.json")
@@ -26,14 +26,14 @@ def read(root: Path) -> Reading[Rated]:
         key = f"{segment}/{field(row, 'SYS', 'system', where=where)}"
         place = locate(root, image, *_FOLDERS)
         items.append(_rated(key, place, row, where, tuple(tidy(text) for text in others)))
-    return Reading(tuple(items))
+    return ItemSet(tuple(items))
 
 
-def read_rows(path: Path) -> Reading[Rated]:
+def read_rows(path: Path) -> ItemSet[Rated]:
     """The rows form, with `system`, `precision`, `recall`, penalties and `human`."""
     if path.name.startswith("mscoco_THumB"):  # the released file is JSON Lines too
         return read(path.parent)
-    return Reading(
+    return ItemSet(
         tuple(_rated(line.id, line.image, line.fields, line.where, line.references) for line in read_lines(path))
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.base import Note, Pair, Reading
+from msdscore.benchmarks.base import ItemSet, Note, Pair
 from msdscore.benchmarks.readers.files import chosen, field, find, folder, read_json
 
 PIECES = (
@@ -24,7 +24,7 @@ ENOUGH_VOTES = 2
 GET = "https://github.com/Heidelberg-NLP/VALSE (folder data)"
 
 
-def read(root: Path, *, pieces: str | Sequence[str] = PIECES) -> Reading[Pair]:
+def read(root: Path, *, pieces: str | Sequence[str] = PIECES) -> ItemSet[Pair]:
     """The valid pairs of the pieces: at least two of three annotators chose the caption and not the foil."""
     pairs, invalid = [], 0
     for piece in chosen("piece", pieces, PIECES):
@@ -35,7 +35,7 @@ def read(root: Path, *, pieces: str | Sequence[str] = PIECES) -> Reading[Pair]:
         invalid += len(rows) - len(valid)
         pairs += [_pair(root, path, piece, key, row) for key, row in valid.items()]
     notes = (Note("pairs left out: annotators did not confirm the foil", invalid),) if invalid else ()
-    return Reading(tuple(pairs), notes)
+    return ItemSet(tuple(pairs), notes)
 
 
 def _votes(row: dict[str, Any]) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from msdscore.benchmarks.base import Benchmark, Item, ItemT, Note, Rated, Reading, picture_key
+from msdscore.benchmarks.base import Benchmark, Item, ItemSet, ItemT, Note, Rated, picture_key
 from msdscore.benchmarks.registry import benchmark, load
 from msdscore.benchmarks.run.cases import Wants
 from msdscore.benchmarks.run.portions import PORTION_PICTURES, Portion, portions
@@ -58,7 +58,7 @@ class Work:
 
     plan: BenchmarkPlan
     row: Benchmark
-    reading: Reading[Any]
+    reading: ItemSet[Any]
     metrics: tuple[Metric, ...]
     pipeline: Pipeline | None
 
@@ -103,7 +103,7 @@ def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline]) -> Work:
     return Work(plan, row, reading, metrics, pipeline() if Wants.of(metrics).encoder else None)
 
 
-def _limited(reading: Reading[Any], limit: int | None) -> Reading[Any]:
+def _limited(reading: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
     """Some items, spread evenly so that every subset has its share; a note says how many were left out.
 
     Ratings are taken picture by picture: a caption alone could not be held against the others of its picture.
@@ -113,7 +113,7 @@ def _limited(reading: Reading[Any], limit: int | None) -> Reading[Any]:
         return reading
     left = Note("items left out by --limit", total - limit)
     kept = _whole_pictures if isinstance(reading.items[0], Rated) else _evenly
-    return Reading(kept(reading.items, limit), (*reading.notes, left))
+    return ItemSet(kept(reading.items, limit), (*reading.notes, left))
 
 
 def _evenly(items: Sequence[Some], limit: int) -> tuple[Some, ...]:

@@ -22,7 +22,7 @@ from msdscore.benchmarks.results.summary import Counting, signature, summarise
 from msdscore.benchmarks.run.cases import Wants, fill, text_cases
 from msdscore.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
 from msdscore.benchmarks.run.portions import Portion
-from msdscore.benchmarks.run.score_file import Kept, Task, is_ours, keep, sources_of, write
+from msdscore.benchmarks.run.score_file import Kept, MetricTask, is_ours, keep, sources_of, write
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.outputs.manifest import REMEDY
 from msdscore.io.outputs.run import discard, open_run
@@ -158,7 +158,7 @@ def _part(
     return pa.table(columns | score_columns(metrics, filled.batch))
 
 
-def _corpus(work: Work, tasks: Sequence[Task], references: Mapping[str, tuple[str, ...]]) -> dict[str, list[Any]]:
+def _corpus(work: Work, tasks: Sequence[MetricTask], references: Mapping[str, tuple[str, ...]]) -> dict[str, list[Any]]:
     """Columns of metrics that look at all items together, in the order of the items."""
     items, labels = work.reading.items, {label for task in tasks for label in task.labels}
     whole = [metric for metric in work.metrics if metric.row.scope == "corpus" and metric.label in labels]

@@ -28,7 +28,7 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class MetricTask:
     """Items, by number, that some metrics (by label) still have to score."""
 
     items: tuple[int, ...]
@@ -40,7 +40,7 @@ class Kept:
     """Columns of an earlier run that stay (all items, None where a row does not), and what is left to do."""
 
     columns: Mapping[str, list[Any]]
-    tasks: tuple[Task, ...]
+    tasks: tuple[MetricTask, ...]
     signatures: Mapping[str, str]
 
 
@@ -66,7 +66,7 @@ def keep(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sou
     """
     everything = tuple(range(len(sources.stamps)))
     if not path.exists():
-        return Kept({}, (Task(everything, tuple(signatures)),), {})
+        return Kept({}, (MetricTask(everything, tuple(signatures)),), {})
     table = pq.read_table(path)
     known = _metadata(path, table)
     compare(path, known["base"], base)
@@ -83,7 +83,7 @@ def keep(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sou
     ]
     old, new = (tuple(label for label in signatures if (label in known["metrics"]) == side) for side in (True, False))
     stale = tuple(number for number in everything if not fresh[number])
-    tasks = (Task(stale, (*old, *new)), Task(tuple(n for n in everything if fresh[n]), new))
+    tasks = (MetricTask(stale, (*old, *new)), MetricTask(tuple(n for n in everything if fresh[n]), new))
     dropped = {label: sign for label, sign in known["metrics"].items() if label not in signatures and stale}
     labels = {label: sign for label, sign in known["metrics"].items() if label not in dropped}
     return Kept(_columns(table, labels, fresh), tuple(task for task in tasks if task.items and task.labels), labels)

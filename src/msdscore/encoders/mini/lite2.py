@@ -84,7 +84,7 @@ def _fused() -> Any | None:
     return getattr(torch.ops.mkldnn, "_convolution_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
 
-class Block(nn.Module):
+class InvertedResidual(nn.Module):
     """Expand, convolve each channel, project; added to its input where the shapes agree."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
@@ -111,8 +111,8 @@ class Lite2(nn.Module):
         self.stem = Convolution((3, STEM, 3), stride=2)
         stages, inputs = [], STEM
         for kernel, stride, expansion, outputs, count in STAGES:
-            first = Block(inputs, outputs, kernel, stride, expansion)
-            rest = [Block(outputs, outputs, kernel, 1, expansion) for _ in range(count - 1)]
+            first = InvertedResidual(inputs, outputs, kernel, stride, expansion)
+            rest = [InvertedResidual(outputs, outputs, kernel, 1, expansion) for _ in range(count - 1)]
             stages.append(nn.Sequential(first, *rest))
             inputs = outputs
         self.stages = nn.Sequential(*stages)

@@ -34,7 +34,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class SpokenAnswer:
     """A greedy answer token by token, with the probabilities of the whole vocabulary at every step."""
 
     pieces: tuple[str, ...]
@@ -69,13 +69,15 @@ class LocalModel:
         text = self._processor.tokenizer.decode(ids[asked:], skip_special_tokens=True)
         return Answer(str(text).strip(), asked, len(ids) - asked)
 
-    def speak(self, image: Image, question: str, *, most_tokens: int) -> Spoken:
+    def speak(self, image: Image, question: str, *, most_tokens: int) -> SpokenAnswer:
         """The likeliest answer with its probabilities."""
         inputs = self._inputs(image, question)
         found = self._generate(inputs, max_new_tokens=most_tokens, do_sample=False, output_scores=True)
         ids = found.sequences[0, inputs["input_ids"].shape[1] :]
         pieces = self._processor.tokenizer.convert_ids_to_tokens(ids.tolist())
-        return Spoken(tuple(map(str, pieces)), torch.stack([step[0] for step in found.scores]).double().softmax(dim=-1))
+        return SpokenAnswer(
+            tuple(map(str, pieces)), torch.stack([step[0] for step in found.scores]).double().softmax(dim=-1)
+        )
 
     @torch.no_grad()
     def _generate(self, inputs: Any, **how: Any) -> Any:
