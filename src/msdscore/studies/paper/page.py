@@ -28,8 +28,12 @@ def accuracies(variant: Found, label: str) -> list[float]:
     return [math.nan if one is None else _PER_CENT * one["value"] for one in found]
 
 
-def subtask_grid(title: str, ours: Mapping[str, Sequence[float]], papers: Mapping[str, Sequence[float]]) -> Grid:
-    """A row per subtask and one for their mean; a column per choice, ours and the paper's side by side."""
+def subtask_grid(sweep: Found, label: str, papers: Mapping[str, Sequence[float]], *, title: str = "MSD") -> Grid:
+    """A row per subtask and one for their mean; a column per choice, ours and the paper's side by side.
+
+    Notes have the interval of each mean, and its paired difference from the choice in use.
+    """
+    ours = {one["name"]: accuracies(one, label) for one in sweep["variants"]}
     columns, cells = ["subtask"], []
     for name, values in ours.items():
         columns += [name] + ([f"paper, {name}"] if name in papers else [])
@@ -39,23 +43,28 @@ def subtask_grid(title: str, ours: Mapping[str, Sequence[float]], papers: Mappin
             columns, cells = [*columns, f"paper, {name}"], [*cells, papers[name]]
     rows = [(name, *(f"{values[at]:.1f}" for values in cells)) for at, name in enumerate(published.SUBTASKS)]
     rows.append(("mean", *(f"{sum(values) / len(values):.1f}" for values in cells)))
-    return Grid(title, tuple(columns), tuple(rows))
+    notes = tuple(_mean(one, label) for one in sweep["variants"])
+    return Grid(f"{title} ({_size(sweep)})", tuple(columns), tuple(rows), notes)
+
+
+def _mean(variant: Found, label: str) -> str:
+    """The mean of one choice in words."""
+    metric = next(one for one in variant["metrics"] if one["metric"] == label)
+    head, gap = next(iter(metric["figures"].values())), metric["difference"]
+    against = "" if gap is None else f"; difference {_signed(gap)}, p {gap['p']:.3f}, Holm {gap['p_holm']:.3f}"
+    return f"{variant['name']}: {_interval(head)}{against}"
 
 
 def _mixtures(found: Found) -> list[Grid]:
     titles = {"same_alpha": "MSD, the same alpha", "equal_weight": "MSD, equal weight of the divergences"}
     grids = []
     for key, title in titles.items():
-        sweep = found[key]["benchmarks"][0]
-        ours = {one["name"]: accuracies(one, "msd") for one in sweep["variants"]}
-        grids.append(subtask_grid(f"{title} ({_size(sweep)})", ours, published.MIXTURES))
+        grids.append(subtask_grid(found[key]["benchmarks"][0], "msd", published.MIXTURES, title=title))
     return grids
 
 
 def _kappa(found: Found) -> list[Grid]:
-    sweep = found["benchmarks"][0]
-    ours = {one["name"]: accuracies(one, "msd") for one in sweep["variants"]}
-    return [subtask_grid(f"MSD ({_size(sweep)})", ours, published.KAPPA)]
+    return [subtask_grid(found["benchmarks"][0], "msd", published.KAPPA)]
 
 
 def _values(found: Found) -> list[Grid]:
