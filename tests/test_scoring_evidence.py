@@ -6,12 +6,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
 from msdscore import MSDConfig, Scorer
 from msdscore.cli.app import app
-from msdscore.core.evidence import TokenWeights, WordCalibration, evidence, information_terms, shares, weighed_support
+from msdscore.core.evidence import (
+    TokenWeights,
+    WordCalibration,
+    doubt_terms,
+    evidence,
+    information_terms,
+    log_odds,
+    shares,
+    strength,
+    support_shares,
+)
 from msdscore.core.omission import every_token, omission_terms, patch_weights, spoken_of
 from msdscore.core.schedule import PointSet, fit_all
 from msdscore.encoders.base import TokenLayout
@@ -23,8 +35,10 @@ from msdscore.scoring.words import token_weights
 from msdscore.stats.logistic import fit_logistic
 from test_scoring import picture, tiny_clip
 
-EVIDENCE = MSDConfig(calibration="evidence", gate="fixed", beta=0.2, information=0.05)
-CALIBRATION = WordCalibration({"dog": 1.0, "grass": 0.5}, other=0.1, slope=0.5, zero=2.0, center=1.0, width=0.5)
+EVIDENCE = MSDConfig(calibration="evidence", gate="fixed", beta=0.2, information=0.05, tail=0.5, gate_center=4.0)
+CALIBRATION = WordCalibration(
+    {"dog": 1.0, "grass": 0.5}, other=0.1, slope=0.5, zero=2.0, center=1.0, width=0.5, spreads={"dog": 3.0}
+)
 COLOURS = ("red", "green", "blue", "yellow", "black", "white")
 
 
@@ -74,36 +88,97 @@ def test_support_is_the_weighed_mean_of_evidence_and_padding_changes_nothing():
     mask = torch.tensor([[True, True, False], [True, True, True]])
     found = evidence(terms, mask)
     assert found[0].tolist() == [4.0, -2.0, 0.0]
-    weights = torch.tensor([[3.0, 1.0, 99.0], [0.0, 0.0, 0.0]])
-    assert shares(weights, mask).sum(dim=1).tolist() == [1.0, 1.0]
-    assert weighed_support(found, weights, mask).sum(dim=1).tolist() == pytest.approx([-(0.75 * 4 - 0.25 * 2), -3.0])
+    weights = tokens([[0.81, 0.01, 99.0], [0.0, 0.0, 0.0]])
+    long, short = (support_shares(weights, torch.full((2,), value), mask) for value in (1.0, 0.0))
+    assert long.sum(dim=1).tolist() == short.sum(dim=1).tolist() == pytest.approx([1.0, 1.0])
+    assert long[0].tolist() == pytest.approx([0.81 / 0.82, 0.01 / 0.82, 0.0])
+    assert short[0].tolist() == pytest.approx([0.75, 0.25, 0.0], abs=1e-2)  # fourth roots
+    assert shares(weights.weights, mask)[1].tolist() == pytest.approx([1 / 3] * 3)
+
+
+def tokens(weights, new=None, *, pieces=None, spreads=None):
+    """Weights of tokens as given; all words are new, whole and of spread 1 unless told otherwise."""
+    whole = torch.tensor(weights)
+    said = torch.ones_like(whole).bool() if new is None else torch.tensor(new)
+    ones = [torch.ones_like(whole) if values is None else torch.tensor(values) for values in (pieces, spreads)]
+    return TokenWeights(whole, said, *ones)
+
+
+def told(values, weights=None, **facts):
+    given = tokens([weights or [1.0] * len(values)], **{name: [value] for name, value in facts.items()})
+    return information_terms(torch.tensor([values]), given).sum().item()
+
+
+def test_information_is_evidence_in_units_of_its_spread_over_background_pictures():
+    assert told([6.0, 2.0], [1.0, 0.0625], spreads=[3.0, 2.0]) == pytest.approx(
+        (6.0 + 0.5 * 2.0) / np.sqrt(3.0**2 + (0.5 * 2.0) ** 2)
+    )
+    # A word in two pieces counts as one whose evidence is their mean.
+    assert told([5.0, 7.0, 2.0], [0.5, 0.5, 1.0], pieces=[2.0, 2.0, 1.0]) == pytest.approx(told([6.0, 2.0]))
 
 
 def test_information_rises_by_true_words_falls_by_false_ones_and_a_repeated_caption_gains_nothing():
-    def told(values, new):
-        terms = information_terms(
-            torch.tensor([values]),
-            TokenWeights(torch.ones(1, len(values)), torch.tensor([new])),
-            torch.tensor([-10.0]),
-            CALIBRATION,
-        )
-        return terms.sum().item()
+    one = told([6.0])
+    assert told([6.0, 5.0]) > one
+    assert told([6.0, -1.0]) < one
+    assert told([6.0, 6.0], new=[True, False]) == pytest.approx(one)
+    assert told([6.0, 6.0], [1.0, 0.0]) == pytest.approx(one)
 
-    one = told([6.0], [True])
-    assert told([6.0, 5.0], [True, True]) > one
-    assert told([6.0, -1.0], [True, True]) < one
-    assert told([6.0, 6.0], [True, False]) == pytest.approx(one)
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-20, 20), min_size=1, max_size=12), st.integers(0, 2**16), st.floats(0.1, 10))
+def test_information_of_random_words_is_what_a_loop_over_words_finds(values, seed, scale):
+    generator = np.random.default_rng(seed)
+    size = len(values)
+    weights, spreads = generator.uniform(0.02, 1, size), generator.uniform(0.5, 4, size)
+    new = generator.uniform(size=size) < 0.7
+    upper = sum(w**0.25 * e for w, e, n in zip(weights, values, new, strict=True) if n)
+    lower = sum((w**0.25 * s) ** 2 for w, s, n in zip(weights, spreads, new, strict=True) if n)
+    given_tokens = TokenWeights(*(torch.tensor(x)[None] for x in (weights, new, np.ones(size), spreads)))
+    found = information_terms(torch.tensor([values], dtype=torch.float64), given_tokens).sum().item()
+    assert found == pytest.approx(upper / np.sqrt(lower) if lower else 0.0, abs=1e-9)
+    # Evidence and spread in other units are the same information.
+    wider = replace(given_tokens, spreads=given_tokens.spreads * scale)
+    again = information_terms(torch.tensor([values], dtype=torch.float64) * scale, wider).sum().item()
+    assert again == pytest.approx(found, abs=1e-9)
 
 
 def test_information_of_a_caption_of_another_picture_does_not_go_with_its_length():
-    short, long = torch.full((1, 2), -3.0), torch.full((1, 9), -3.0)
-    both = [
-        information_terms(
-            e, TokenWeights(torch.ones_like(e), torch.ones_like(e).bool()), torch.tensor([3.0]), CALIBRATION
-        )
-        for e in (short, long)
-    ]
-    assert abs(both[0].sum().item() - both[1].sum().item()) < 0.01
+    generator = torch.Generator().manual_seed(0)
+    for size in (2, 12):
+        drawn = torch.randn(4000, size, generator=generator)
+        ones = torch.ones_like(drawn)
+        found = information_terms(drawn, TokenWeights(ones, ones.bool(), ones, ones)).sum(dim=1)
+        assert found.mean().abs() < 0.05
+        assert found.std().item() == pytest.approx(1.0, abs=0.05)
+
+
+def doubts(values, weights=None, new=None):
+    given_tokens = tokens([weights or [1.0] * len(values)], None if new is None else [new])
+    mask = torch.ones(1, len(values), dtype=torch.bool)
+    found = torch.tensor([values], dtype=torch.float64)
+    return doubt_terms(found, given_tokens, mask, CALIBRATION)[0].tolist()
+
+
+def test_doubts_count_false_words_that_can_be_judged_once_and_no_sure_ones():
+    # Log-odds are 0.5 (e - 2): a word of evidence 4 is sure, one of 2 is even, one of -2 is two nats below.
+    values = [12.0, 4.0, 2.0, -2.0]
+    gate = 1 / (1 + np.exp(-(np.mean(values) - 1.0) / 0.5))
+    assert doubts(values) == pytest.approx([0.0, 0.0, gate, 3 * gate])
+    assert doubts([12.0, -2.0], [1.0, 0.1])[1] == pytest.approx(0.01 * 3, rel=1e-3)
+    assert doubts([12.0, -2.0], new=[True, False])[1] == 0.0
+
+
+def test_a_false_word_weighs_as_much_in_a_long_caption_as_in_a_short_one():
+    short, long = doubts([9.0, 9.0, -2.0]), doubts([9.0] * 40 + [-2.0])
+    assert long[-1] == pytest.approx(short[-1], rel=0.01)
+    assert sum(doubts([-3.0] * 30)) < 0.05  # of another picture: nothing of it belongs here
+
+
+def test_strength_and_log_odds_are_linear_in_evidence():
+    found, mask = torch.tensor([[4.0, 1.0]]), torch.ones(1, 2, dtype=torch.bool)
+    assert strength(found, tokens([[0.75, 0.25]]), mask).item() == pytest.approx(3.25)
+    assert log_odds(found, CALIBRATION)[0].tolist() == pytest.approx([1.0, -0.5])
 
 
 def points(*directions):
@@ -190,7 +265,7 @@ def test_terms_add_up_to_every_column_and_the_score_is_made_of_them(bank):
         local = 0.1 * score.divergence - 0.05 * score.information
         assert score.msd == pytest.approx(score.similarity - local, abs=1e-6)
         assert 0 <= score.match <= 1
-    assert "i:0.05" in scorer.signature
+    assert "i:0.05|tail:0.5,4,3|" in scorer.signature
     assert f"cal:evidence,{bank.name}" in scorer.signature
 
 
@@ -231,6 +306,8 @@ def test_evidence_needs_a_bank_of_captioned_pictures_and_information_needs_evide
         Scorer(tiny_clip(), EVIDENCE, bank=bare)
     with pytest.raises(ConfigError, match=r"information=0.1 needs evidence of words; set calibration=evidence"):
         MSDConfig(information=0.1)
+    with pytest.raises(ConfigError, match=r"tail=0.1 needs evidence of words; set calibration=evidence"):
+        MSDConfig(tail=0.1)
     with pytest.raises(ConfigError, match="at least 50 captioned pictures, got 10"):
         calibrated_bank(tiny_clip(), EVIDENCE, coloured(10))
 

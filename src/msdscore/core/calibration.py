@@ -10,6 +10,7 @@ The text's own density cancels, the terms still add up to the score, and a wrong
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -43,8 +44,13 @@ def expected_log_density(
 
     A background in half precision is widened some items at a time.
     """
-    parts = [_sum_of_log_densities(part, points) for part in _parts(background)]
+    parts = [_log_densities(part, points).sum(dim=1) for part in _parts(background)]
     return sum(parts[1:], start=parts[0]) / len(background)
+
+
+def log_density_spread(background: Mixture, points: Float[Tensor, "batch points dim"]) -> Float[Tensor, "batch points"]:
+    """How far log P of each point goes over all background items: its standard deviation, in the points' dtype."""
+    return torch.cat([_log_densities(part, points) for part in _parts(background)], dim=1).std(dim=1, correction=0)
 
 
 def room_per_point(background: Mixture) -> int:
@@ -56,12 +62,12 @@ def _parts(background: Mixture) -> list[Mixture]:
     return [background.take(slice(start, start + ITEMS)) for start in range(0, len(background), ITEMS)]
 
 
-def _sum_of_log_densities(
+def _log_densities(
     background: Mixture, points: Float[Tensor, "batch points dim"]
-) -> Float[Tensor, "batch points"]:
+) -> Float[Tensor, "batch items points"]:
     items, components, dim = background.means.shape
     # One product per item of the batch, so that the batch's size cannot change the rounding.
     means = background.means.to(points.dtype).reshape(1, items * components, dim).expand(len(points), -1, -1)
     log_weights = background.log_weights.to(points.dtype).reshape(1, items * components, 1)
     logits = background.kappa * (means @ points.mT) + log_weights
-    return logits.unflatten(1, (items, components)).logsumexp(dim=2).sum(dim=1)
+    return logits.unflatten(1, (items, components)).logsumexp(dim=2)

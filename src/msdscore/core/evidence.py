@@ -2,20 +2,24 @@ r"""What the words of a caption are worth as evidence, word by word.
 
 Under calibration a token's support term is, up to its share, its evidence
 :math:`e_j = \log P_{img}(y_j) - \overline{\log P_b(y_j)}`: how many nats more this picture expects the word than
-pictures in general do. Two readings of it are made here, and both stay sums over tokens:
+pictures in general do. Three readings of it are made here, and all stay sums over tokens:
 
 .. math::
-    \text{support} = -\sum_j \omega_j e_j,\quad \omega_j = w_j / \textstyle\sum w,\qquad
-    \text{information} = m \sum_{j\ \text{new}} w_j\, a\, (e_j - z),\quad m = \sigma\bigl((-\text{support} - c)/b\bigr)
+    \text{support} = -\sum_j \omega_j e_j + \tau\,\ell \sum_{j\ \text{new}} m\,r_j^2 \max(1 - a(e_j - z),\, 0),\qquad
+    \text{information} = \frac{\sum_{j\ \text{new}} r_j^{1/4} e_j}{\sqrt{\sum_{j\ \text{new}} r_j^{1/2} s_j^2}}
 
-:math:`w_j` says how well the encoder can judge the word (0: not at all). :math:`a (e - z)` is the log-odds of a word
-that is true of the picture against a likely one that is not, so a true word adds and a false one takes away. A caption
-of another picture is nearly all false, and there the longer one would lose for its length alone; :math:`m` counts
-information only as far as the caption belongs to the picture at all.
+:math:`r_j` says how well the encoder can judge the word (0: not at all), and :math:`s_j` how far its evidence spreads
+over background pictures. Support is a mean of evidence; the longer the caption is (:math:`\ell` from 0 to 1), the more
+it goes by the words that can be judged, :math:`\omega_j \propto r_j^{\ell + (1-\ell)/4}`, and with a weight
+:math:`\tau` doubtful words count on their own, however many others there are: :math:`a(e - z)` is the log-odds of a
+word that is true of the picture against a likely one that is not. In a caption of another picture nearly every word is
+doubtful, and there the longer one would lose for its length alone; :math:`m` counts doubts only as far as the caption
+belongs to the picture at all. Information is a sum, in units of its own spread over background pictures: it grows with
+every word that is true of the picture, and is zero on average for another one, however long the caption is.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float
@@ -25,13 +29,17 @@ from msdscore.core.divergence import total
 
 Terms = Float[Tensor, "pairs tokens"]
 
+MILD = 0.25  # power of reliability in captions of a sentence; docs/decisions.md
+SURE = 1.0  # log-odds from which a word is in no doubt
+
 
 @dataclass(frozen=True, slots=True)
 class WordCalibration:
     """How the evidence of words is to be read under one encoder, measured on captioned pictures.
 
     `weights` are those of known words, by stem; `other` is the weight of all other words. `slope` and `zero` turn
-    evidence into log-odds; `center` and `width` are those of the gate on information.
+    evidence into log-odds; `center` and `width` are those of the gate on doubts. `spreads` say how far the evidence of
+    known words goes over background pictures, `other_spread` that of all others.
     """
 
     weights: Mapping[str, float]
@@ -40,17 +48,30 @@ class WordCalibration:
     zero: float
     center: float
     width: float
+    spreads: Mapping[str, float] = field(default_factory=dict)
+    other_spread: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class TokenWeights:
     """For every token of every text: how well it can be judged, and whether its word is new in the caption.
 
-    Pieces of one word share its weight.
+    Pieces of one word share its weight; `pieces` is their number. `spreads` are those of the word.
     """
 
     weights: Float[Tensor, "texts tokens"]
     new: Bool[Tensor, "texts tokens"]
+    pieces: Float[Tensor, "texts tokens"]
+    spreads: Float[Tensor, "texts tokens"]
+
+    def take(self, rows: Tensor) -> "TokenWeights":
+        """Those of the chosen texts."""
+        return TokenWeights(self.weights[rows], self.new[rows], self.pieces[rows], self.spreads[rows])
+
+    def powered(self, power: float | Float[Tensor, "texts one"]) -> Terms:
+        """Weights of words to a power, shared by their pieces; a word of no weight keeps none."""
+        whole = (self.weights * self.pieces).clamp_min(torch.finfo(self.weights.dtype).tiny)
+        return torch.where(self.weights > 0, whole**power / self.pieces, torch.zeros_like(whole))
 
 
 def evidence(support_terms: Terms, mask: Bool[Tensor, "pairs tokens"]) -> Terms:
@@ -74,9 +95,12 @@ def shares(weights: Terms, mask: Bool[Tensor, "pairs tokens"]) -> Terms:
     return chosen / total(chosen).clamp_min(torch.finfo(weights.dtype).tiny).unsqueeze(1)
 
 
-def weighed_support(found: Terms, weights: Terms, mask: Bool[Tensor, "pairs tokens"]) -> Terms:
-    r"""Support terms :math:`-\omega_j e_j` from evidence."""
-    return -found * shares(weights, mask)
+def support_shares(
+    tokens: TokenWeights, long: Float[Tensor, " pairs"], mask: Bool[Tensor, "pairs tokens"]
+) -> Terms:
+    """The share of every token in support; `long` goes from 0 for a sentence to 1 for a paragraph."""
+    power = (long + (1 - long) * MILD).to(tokens.weights.dtype).unsqueeze(1)
+    return shares(tokens.powered(power), mask)
 
 
 def log_odds(found: Terms, calibration: WordCalibration) -> Terms:
@@ -84,13 +108,23 @@ def log_odds(found: Terms, calibration: WordCalibration) -> Terms:
     return calibration.slope * (found - calibration.zero)
 
 
-def information_terms(
-    found: Terms,
-    tokens: TokenWeights,
-    support: Float[Tensor, " pairs"],
-    calibration: WordCalibration,
+def strength(found: Terms, tokens: TokenWeights, mask: Bool[Tensor, "pairs tokens"]) -> Float[Tensor, " pairs"]:
+    """The mean evidence of a caption's words, each as far as it can be judged: what the gate on doubts goes by."""
+    return total(found * shares(tokens.weights, mask))
+
+
+def doubt_terms(
+    found: Terms, tokens: TokenWeights, mask: Bool[Tensor, "pairs tokens"], calibration: WordCalibration
 ) -> Terms:
-    """Each token's share of the information of its caption, in nats; `tokens` holds one row per pair."""
-    gate = torch.sigmoid((-support - calibration.center) / calibration.width)
-    odds = log_odds(found, calibration)
-    return gate.unsqueeze(1) * torch.where(tokens.new, tokens.weights * odds, torch.zeros_like(odds))
+    """How doubtful each word is, counted once, as far as the encoder can tell and the caption belongs to the picture."""
+    gate = torch.sigmoid((strength(found, tokens, mask) - calibration.center) / calibration.width)
+    short = (SURE - log_odds(found, calibration)).clamp_min(0)
+    return gate.unsqueeze(1) * torch.where(tokens.new, tokens.powered(2.0) * short, torch.zeros_like(short))
+
+
+def information_terms(found: Terms, tokens: TokenWeights) -> Terms:
+    """Each token's share of the information of its caption, in spreads over background pictures."""
+    weights = torch.where(tokens.new, tokens.powered(MILD), torch.zeros_like(found))
+    # Pieces of a word go together, so that its spread counts once.
+    variance = total((weights * tokens.spreads).square() * tokens.pieces)
+    return weights * found / variance.clamp_min(torch.finfo(found.dtype).tiny).sqrt().unsqueeze(1)

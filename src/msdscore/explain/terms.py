@@ -9,7 +9,6 @@ import numpy.typing as npt
 from PIL.Image import Image
 from torch import Tensor
 
-from msdscore.core.evidence import shares
 from msdscore.core.mixture import Mixture
 from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.encoders.text.pieces import Piece, PieceKind, group, owners, segment
@@ -191,10 +190,10 @@ def token_weights(measured: Measurement, pair: int, mask: Tensor) -> Floats | No
 
 
 def _shares(measured: Measurement, pair: int, mask: Tensor) -> Floats:
-    if measured.weights is None:
+    if measured.shares is None:
         count = int(mask.sum())
         return np.full(count, 1 / max(count, 1))
-    return _real(shares(measured.weights[pair : pair + 1], mask[None, : measured.weights.shape[1]])[0], mask)
+    return _real(measured.shares[pair], mask)
 
 
 def _components(mixtures: Mixture, picture: int) -> maps.Components:

@@ -6,6 +6,7 @@ each word can be judged, and when a caption belongs to a picture at all; from th
 follows the probability of a match.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,8 @@ import numpy.typing as npt
 import torch
 from PIL.Image import Image
 
-from msdscore.core.evidence import WordCalibration, evidence
+from msdscore.core.calibration import log_density_spread
+from msdscore.core.evidence import WordCalibration, evidence, strength
 from msdscore.core.fusion import Match
 from msdscore.core.mixture import Mixture
 from msdscore.core.omission import KAPPA, every_token
@@ -23,12 +25,12 @@ from msdscore.encoders.base import Encoder, TokenLayout
 from msdscore.encoders.batches import encode_by_length
 from msdscore.encoders.text.words import content_words, stem
 from msdscore.errors import ConfigError
-from msdscore.scoring.bank import NamedBank, build_bank, named
+from msdscore.scoring.bank import NamedBank, build_bank, moved, named
 from msdscore.scoring.comparison import settings_of
 from msdscore.scoring.config import MSDConfig
-from msdscore.scoring.measurement import numbers
+from msdscore.scoring.measurement import Measurement, numbers
 from msdscore.scoring.pipeline import Embedded, Pipeline
-from msdscore.scoring.words import mentions
+from msdscore.scoring.words import mentions, token_weights
 from msdscore.stats.logistic import fit_logistic
 
 Floats = npt.NDArray[np.float64]
@@ -38,6 +40,8 @@ CAPTIONS = 96  # background captions that coverage is held against: each costs a
 LEAST = 50  # captioned pictures; fewer tell nothing about words
 _RARE = 40  # labelled mentions under which a word counts as rare
 _SHRINK = 10.0  # mentions that the prior of a rare word is worth
+_SPREAD = 5.0  # mentions that the prior of a spread is worth
+_TEXTS = 64  # texts whose spreads are taken at once
 _FLOOR = 0.02  # the least weight of a word
 
 
@@ -72,7 +76,7 @@ def calibrated_bank(
     """
     if len(pairs) < LEAST:
         raise ConfigError(f"calibration needs at least {LEAST} captioned pictures, got {len(pairs)}")
-    plain = config.changed(calibration="background", information=0.0, gate="support")
+    plain = config.changed(calibration="background", information=0.0, tail=0.0, gate="support")
     background = build_bank(encoder, plain, [pair.picture for pair in pairs[:pictures]], batch_size=batch_size)
     captions = background_captions(encoder, pairs, batch_size=batch_size)
     bank = replace(background.bank, captions=captions)
@@ -164,18 +168,56 @@ def _words(
     )
     slope, zero = fit_logistic(labelled.evidence, labelled.present)
     weights, other = word_weights(labelled)
-    strength = -measured.divergence.support.double().cpu().numpy()
-    wrong = _of_other_pictures(pipeline, images, texts, places)
-    gate = fit_logistic(np.concatenate([strength[places.own], wrong]), _truth(places.own.sum(), len(wrong)))
-    return WordCalibration(weights, other, slope, zero, gate[1], 1 / gate[0])
+    spreads, other_spread = word_spreads(pipeline, texts)
+    words = WordCalibration(weights, other, slope, zero, 0.0, 1.0, spreads, other_spread)
+    return _gated(words, pipeline, images, texts, places)
 
 
-def _of_other_pictures(pipeline: Pipeline, images: Embedded, texts: Embedded, places: _Places) -> Floats:
-    """The mean evidence of own captions held against a picture far away in the list."""
-    own = np.flatnonzero(places.own)
-    away = [(places.images[place] + len(images) // 2) % len(images) for place in own.tolist()]
-    measured = pipeline.measure(images, texts, away, [places.texts[place] for place in own.tolist()])
-    return -measured.divergence.support.double().cpu().numpy()
+def _gated(
+    words: WordCalibration, pipeline: Pipeline, images: Embedded, texts: Embedded, places: _Places
+) -> WordCalibration:
+    """The same with the gate on doubts: own captions against the same ones held against a picture far away."""
+    own = np.flatnonzero(places.own).tolist()
+    chosen = [places.texts[place] for place in own]
+    here = [places.images[place] for place in own]
+    away = [(picture + len(images) // 2) % len(images) for picture in here]
+    found = [_strength(words, pipeline.measure(images, texts, of, chosen), texts) for of in (here, away)]
+    slope, center = fit_logistic(np.concatenate(found), np.arange(2 * len(own)) < len(own))
+    return replace(words, center=center, width=1 / slope)
+
+
+def _strength(words: WordCalibration, measured: Measurement, texts: Embedded) -> Floats:
+    mask = texts.vectors.mask[measured.text_of]
+    captions = [texts.captions[row] for row in measured.text_of.tolist()]
+    weights = token_weights(captions, measured.tokens, words, width=mask.shape[1], device=mask.device)
+    return strength(evidence(measured.divergence.support_terms, mask), weights, mask).double().cpu().numpy()
+
+
+def word_spreads(pipeline: Pipeline, texts: Embedded) -> tuple[dict[str, float], float]:
+    """How far the evidence of each word goes over the background pictures, and the same for words that are not known.
+
+    A word's spread is the mean over its mentions, drawn towards that of rare words.
+    """
+    assert pipeline.bank is not None, "calibration has a bank"
+    sums: dict[str, float] = {}
+    counts: Counter[str] = Counter()
+    vectors, rows = texts.vectors, range(len(texts.captions))
+    background = moved(pipeline.bank.bank, vectors.points.device).images
+    for start in range(0, len(rows), _TEXTS):
+        some = list(rows[start : start + _TEXTS])
+        width = int(vectors.mask[some].sum(dim=1).max())
+        found = log_density_spread(background, vectors.points[some, :width].float()).tolist()
+        for row, values in zip(some, found, strict=True):
+            layout = vectors.layout[row]
+            assert isinstance(layout, TokenLayout), "texts have tokens"
+            for (_, word), value in zip(mentions(texts.captions[row], layout), values, strict=False):
+                if word.content:
+                    counts[word.stem] += 1
+                    sums[word.stem] = sums.get(word.stem, 0.0) + value
+    rare = [word for word, count in counts.items() if count < _RARE] or list(counts)
+    prior = sum(sums[word] for word in rare) / max(sum(counts[word] for word in rare), 1)
+    drawn = {word: (sums[word] + _SPREAD * prior) / (counts[word] + _SPREAD) for word in sorted(counts)}
+    return {word: round(value, 4) for word, value in drawn.items()}, round(prior, 4)
 
 
 def label(
@@ -252,7 +294,3 @@ def _match(pipeline: Pipeline, images: Embedded, texts: Embedded, places: _Place
     scores = np.array([row.msd for row in numbers(measured, pipeline.config)])
     slope, center = fit_logistic(scores, np.concatenate([places.own, np.zeros(len(own), dtype=bool)]))
     return Match(slope, center, settings_of(pipeline.config))
-
-
-def _truth(positive: int, negative: int) -> npt.NDArray[np.bool_]:
-    return np.arange(positive + negative) < positive

@@ -4,10 +4,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from msdscore.core import fusion
 from msdscore.core.calibration import Bank
 from msdscore.core.divergence import total
-from msdscore.core.evidence import TokenWeights, evidence, information_terms, log_odds, weighed_support
+from msdscore.core.evidence import (
+    TokenWeights,
+    doubt_terms,
+    evidence,
+    information_terms,
+    log_odds,
+    support_shares,
+)
 from msdscore.core.mixture import FitSettings
 from msdscore.core.omission import omission_terms
 from msdscore.core.schedule import PointSet, diverge
@@ -57,36 +67,49 @@ def measure_pairs(
         return measured
     width, device = texts.mask.shape[1], texts.mask.device
     words = token_weights(captions, tokens, bank.words, width=width, device=device)
-    return _with_evidence(measured, sides, words, bank)
+    return _with_evidence(measured, sides, words, config, bank)
 
 
 def _with_evidence(
-    measured: Measurement, sides: tuple[PointSet, PointSet], words: TokenWeights, bank: Bank
+    measured: Measurement, sides: tuple[PointSet, PointSet], words: TokenWeights, config: MSDConfig, bank: Bank
 ) -> Measurement:
     """The same with the evidence of words weighed, information, and omissions where the bank has captions for them."""
     assert bank.words is not None, "the caller looked"
-    images, texts = sides
-    first, second = measured.image_of, measured.text_of
-    mask, rows = texts.mask[second], TokenWeights(words.weights[second], words.new[second])
+    mask, rows = sides[1].mask[measured.text_of], words.take(measured.text_of)
     found = evidence(measured.divergence.support_terms, mask)
-    support = weighed_support(found, rows.weights, mask)
-    coverage = measured.divergence.coverage_terms
-    if bank.captions is not None:
-        told = replace(texts, mask=texts.mask & (words.new | ~words.new.any(dim=1, keepdim=True)))
-        coverage = omission_terms(
-            images,
-            told,
-            measured.divergence.image_mixtures,
-            image_of=first,
-            text_of=second,
-            background=bank.captions,
-        )
+    gate = fusion.length_gate(measured.lengths, center=config.gate_center, width=config.gate_width)
+    long = (1 - gate).to(found.dtype)
+    held = support_shares(rows, long, mask)
+    support = -held * found
+    if config.tail:
+        support = support + config.tail * long.unsqueeze(1) * doubt_terms(found, rows, mask, bank.words)
     return replace(
         measured,
-        divergence=replace(measured.divergence, coverage_terms=coverage, support_terms=support),
-        information_terms=information_terms(found, rows, total(support), bank.words),
+        divergence=replace(
+            measured.divergence, coverage_terms=_omissions(measured, sides, words, bank), support_terms=support
+        ),
+        information_terms=information_terms(found, rows),
         weights=rows.weights,
+        shares=held,
         log_odds=log_odds(found, bank.words),
+    )
+
+
+def _omissions(
+    measured: Measurement, sides: tuple[PointSet, PointSet], words: TokenWeights, bank: Bank
+) -> Float[Tensor, "pairs patches"]:
+    """Coverage terms against the bank's captions, a word said twice counting once; as they are where it has none."""
+    if bank.captions is None:
+        return measured.divergence.coverage_terms
+    images, texts = sides
+    told = replace(texts, mask=texts.mask & (words.new | ~words.new.any(dim=1, keepdim=True)))
+    return omission_terms(
+        images,
+        told,
+        measured.divergence.image_mixtures,
+        image_of=measured.image_of,
+        text_of=measured.text_of,
+        background=bank.captions,
     )
 
 
@@ -94,11 +117,11 @@ def settings_of(config: MSDConfig) -> str:
     """The settings that decide the size of a score, in one line: a `Match` is fitted under them.
 
     >>> settings_of(MSDConfig())
-    'k:3,2|kappa:20.0|a:0.1|gate:length,20.0,3.0,0.5|cal:none|i:0.0'
+    'k:3,2|kappa:20.0|a:0.1|gate:length,20.0,3.0,0.5|cal:none|i:0.0|t:0.0'
     """
     gate = f"{config.gate},{config.gate_center},{config.gate_width},{config.beta}"
     sizes = f"k:{config.components[0]},{config.components[1]}|kappa:{config.kappa}"
-    return f"{sizes}|a:{config.alpha}|gate:{gate}|cal:{config.calibration}|i:{config.information}"
+    return f"{sizes}|a:{config.alpha}|gate:{gate}|cal:{config.calibration}|i:{config.information}|t:{config.tail}"
 
 
 def _side(batch: Embeddings, keys: Sequence[int]) -> PointSet:

@@ -37,6 +37,7 @@ class MSDConfig:
     # beyond the paper: terms less their mean over a bank of background pictures; evidence: words weighed too
     calibration: Calibration = "none"
     information: float = 0.0  # weight of information, gamma; beyond the paper, with calibration=evidence
+    tail: float = 0.0  # weight of doubtful words in the support of long captions; with calibration=evidence
     mixture: MixtureKind = "vmf"  # the paper's; the others are its ablations, in float64, variances start at 1/kappa
 
     def __post_init__(self) -> None:
@@ -55,8 +56,9 @@ class MSDConfig:
         _require_choice("gate", self.gate, get_args(Gate))
         _require_choice("calibration", self.calibration, get_args(Calibration))
         _require_choice("mixture", self.mixture, get_args(MixtureKind))
-        if self.information and self.calibration != "evidence":
-            raise ConfigError(f"information={self.information:g} needs evidence of words; set calibration=evidence")
+        for name in ("information", "tail"):
+            if getattr(self, name) and self.calibration != "evidence":
+                raise ConfigError(f"{name}={getattr(self, name):g} needs evidence of words; set calibration=evidence")
         if self.mixture != "vmf" and self.calibration != "none":
             raise ConfigError(f"mixture={self.mixture} has no calibrated form; set calibration=none")
 

@@ -24,6 +24,7 @@ def signature(encoder: Encoder, config: MSDConfig, bank: str | None = None) -> s
         f"xi:{_exact(config.temperature)}",
         *([] if config.mixture == "vmf" else [f"mix:{config.mixture}"]),
         *([] if config.information == 0 else [f"i:{_exact(config.information)}"]),
+        *([] if config.calibration != "evidence" else [f"tail:{_tail(config)}"]),
         *([] if bank is None else [f"cal:{config.calibration},{bank}"]),
         f"v:{__version__}",
     ]
@@ -38,6 +39,11 @@ def _gate(config: MSDConfig) -> str:
     if config.gate == "length":
         return f"length,{_exact(config.gate_center)},{_exact(config.gate_width)}"
     return f"fixed,{_exact(config.beta)}" if config.gate == "fixed" else config.gate
+
+
+def _tail(config: MSDConfig) -> str:
+    """The weight of doubtful words, and where captions begin to be long, which evidence always goes by."""
+    return ",".join(map(_exact, (config.tail, config.gate_center, config.gate_width)))
 
 
 def _exact(number: float) -> str:

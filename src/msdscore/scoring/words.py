@@ -57,24 +57,32 @@ def token_weights(
     width: int,
     device: torch.device,
 ) -> TokenWeights:
-    """Weights and first mentions of the tokens of every caption, padded to `width`.
+    """Weights, first mentions, pieces and spreads of the tokens of every caption, padded to `width`.
 
     Words that name nothing to see, and words that the caption denies, weigh nothing; pieces of a word share its weight.
     """
-    weights, new = torch.zeros(len(captions), width), torch.zeros(len(captions), width, dtype=torch.bool)
+    shape = len(captions), width
+    weights, new = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
+    pieces, spreads = torch.ones(shape), torch.ones(shape)
     for row, (caption, layout) in enumerate(zip(captions, layouts, strict=True)):
         found = mentions(caption, layout)
-        pieces = Counter(number for number, _ in found)
+        count = Counter(number for number, _ in found)
         size = len(found)
-        weights[row, :size] = torch.tensor([_weight(word, calibration) / pieces[number] for number, word in found])
+        pieces[row, :size] = torch.tensor([float(count[number]) for number, _ in found])
+        weights[row, :size] = torch.tensor([_weight(word, calibration) for _, word in found]) / pieces[row, :size]
         new[row, :size] = torch.tensor([word.new for _, word in found], dtype=torch.bool)
-    return TokenWeights(weights.to(device), new.to(device))
+        spreads[row, :size] = torch.tensor([_spread(word, calibration) for _, word in found])
+    return TokenWeights(weights.to(device), new.to(device), pieces.to(device), spreads.to(device))
 
 
 def _weight(word: Mention, calibration: WordCalibration) -> float:
     if word.denied or not word.content:
         return 0.0
     return calibration.weights.get(word.stem, calibration.other)
+
+
+def _spread(word: Mention, calibration: WordCalibration) -> float:
+    return calibration.spreads.get(word.stem, calibration.other_spread)
 
 
 def _read(caption: str, places: Sequence[re.Match[str]]) -> list[Mention]:
