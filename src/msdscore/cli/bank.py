@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.cache import Cache, cache_settings
 from msdscore.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def bank(
     With --pairs it also learns from captioned pictures how well each word can be judged, when a caption tells something
     about a picture, and the probability of a match.
     """
+    from msdscore.encoders.cached import CachedEncoder
     from msdscore.encoders.loading.banks import bank_bytes
     from msdscore.encoders.registry import load_encoder
     from msdscore.io.images import open_image
@@ -53,7 +55,9 @@ def bank(
 
     check_target(output, (".safetensors",), inputs=[captions, folder, *pairs])
     chosen = dict(map(options.setting, encoder_option))
-    loaded = load_encoder(encoder, device=device, dtype=dtype, revision=revision, **chosen)
+    found = load_encoder(encoder, device=device, dtype=dtype, revision=revision, **chosen)
+    # Other settings of the same encoder need no picture to be encoded again.
+    loaded = found if cache is None else CachedEncoder(found, disk=cache_settings(cache))
     config = recommended_config(loaded) if preset is None else MSDConfig.preset(preset)
     changes = dict(map(options.setting, change))
     if pairs:

@@ -107,28 +107,31 @@ def similar_captions(pairs: Sequence[Captioned], *, count: int = SIMILAR) -> lis
     >>> similar_captions(pairs, count=1)[0]
     ('a red cat',)
     """
-    own = [own_stems(pair) for pair in pairs]
+    return similar_texts([pair.captions for pair in pairs], count=count)
+
+
+def similar_texts(captions: Sequence[Sequence[str]], *, count: int = SIMILAR) -> list[tuple[str, ...]]:
+    """The same from the captions alone, those of every picture in a list of their own."""
+    own = [stems_of(texts) for texts in captions]
     known = {word: number for number, word in enumerate(sorted(frozenset().union(*own)))}
-    table = np.zeros((len(pairs), len(known)), dtype=np.float32)
+    table = np.zeros((len(captions), len(known)), dtype=np.float32)
     for row, words in enumerate(own):
         table[row, [known[word] for word in words]] = 1.0
-    table *= np.log(len(pairs) / np.maximum(table.sum(axis=0), 1.0)).clip(0)
+    table *= np.log(len(captions) / np.maximum(table.sum(axis=0), 1.0)).clip(0)
     table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-6)
     found = []
-    for row in range(len(pairs)):
+    for row in range(len(captions)):
         alike = table @ table[row]
         alike[row] = -1.0
-        near = np.argsort(-alike, kind="stable")[: min(count, len(pairs) - 1)]
-        others = (
-            [text for text in pairs[place].captions if text not in pairs[row].captions] for place in near.tolist()
-        )
+        near = np.argsort(-alike, kind="stable")[: min(count, len(captions) - 1)]
+        others = ([text for text in captions[place] if text not in captions[row]] for place in near.tolist())
         found.append(tuple(texts[row % len(texts)] for texts in others if texts))
     return found
 
 
-def own_stems(pair: Captioned) -> frozenset[str]:
+def stems_of(captions: Sequence[str]) -> frozenset[str]:
     """Stems of the words of all captions of a picture that name something to see."""
-    return frozenset(stem(word) for caption in pair.captions for word in content_words(caption))
+    return frozenset(stem(word) for caption in captions for word in content_words(caption))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +232,7 @@ def label(
     found: Floats,
 ) -> Labelled:
     """Mentions that are present or hard absent, with their evidence; a word that may be either is left out."""
-    known = [own_stems(pair) for pair in pairs]
+    known = [stems_of(pair.captions) for pair in pairs]
     stems, values, present = [], [], []
     for row, (picture, caption, layout) in enumerate(zip(picture_of, captions, layouts, strict=True)):
         last = -1

@@ -25,5 +25,6 @@ for _run in (
     explanations.words,
     explanations.behaviour,
     timing.timing,
+    explanations.match,
 ):
     study.command()(as_command(_run))

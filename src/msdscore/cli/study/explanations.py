@@ -104,6 +104,20 @@ def behaviour(
     return Outcome("behaviour", result.to_dict(), behaviour_study.section(result), behaviour_study.charts(result))
 
 
+def match(asked: StudyOptions) -> "Outcome":
+    """Reliability diagram of `match` on captioned pictures (rows of {image, captions}) that the bank does not know."""
+    from msdscore.benchmarks.readers.rows import captioned_pictures
+    from msdscore.studies import matching
+    from msdscore.studies.outcome import Outcome
+
+    entries = captioned_pictures(asked.root)
+    entries = entries if asked.limit is None else entries[:: max(1, len(entries) // asked.limit)][: asked.limit]
+    pipeline = asked.pipeline()
+    with asked.steps("match", pipeline) as steps, shown("match") as show:
+        result = matching.reliability(pipeline, entries, steps=steps, progress=show)
+    return Outcome("match", result.to_dict(), matching.section(result), matching.charts(result))
+
+
 def _pairs(root: Path) -> "list[Pair]":
     """As `bench` reads them: the folder of the benchmark itself, or the one above it; released files or rows."""
     from msdscore.benchmarks.registry import load

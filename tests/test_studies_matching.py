@@ -1,0 +1,66 @@
+"""The reliability diagram of match: bins that add up, and a map that is right or wrong on purpose."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from msdscore.cli.app import app
+from msdscore.errors import ConfigError, InputError
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.studies import matching
+from test_scoring import tiny_clip
+from test_scoring_evidence import EVIDENCE, coloured
+
+
+def drawn(count=6000, bend=1.0):
+    """Captions that belong as often as they are said to; `bend` makes the prediction too sure."""
+    generator = np.random.default_rng(0)
+    said = generator.uniform(0.02, 0.98, count)
+    own = generator.uniform(size=count) < said
+    odds = bend * np.log(said / (1 - said))
+    return [(row // 3, 0 if mine else 1 + row % 2, 1 / (1 + np.exp(-z))) for row, (mine, z) in enumerate(zip(own, odds))]
+
+
+def test_a_true_map_lies_on_the_diagonal_and_an_overconfident_one_does_not():
+    true, bent = (matching._summary(drawn(bend=bend), "s") for bend in (1.0, 3.0))
+    assert sum(one.n for one in true.bins) == 6000
+    for one in true.bins:
+        assert one.low <= one.predicted <= one.high
+        assert abs(one.predicted - one.observed.value) < 0.06
+    assert true.error.value < 0.03 < 0.08 < bent.error.value
+    assert true.areas["similar"] == pytest.approx(bent.areas["similar"])  # a monotone map changes no order
+    assert "| 0.0 to 0.1 |" in matching.section(true)
+    assert len(matching.charts(true)[0].lines) == 2
+
+
+def test_one_command_draws_the_diagram_and_settings_without_a_match_are_refused(tmp_path):
+    rows = []
+    for number, pair in enumerate(coloured(56)):
+        pair.picture.save(tmp_path / f"{number}.png")
+        rows.append(json.dumps({"image": str(tmp_path / f"{number}.png"), "captions": pair.captions}))
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    bank, made = tmp_path / "bank.safetensors", tmp_path / "match.json"
+    asked = ["--encoder", "toy", "--set", "gate=support"]
+    built = ["bank", str(tmp_path), "-o", str(bank), "--pairs", str(tmp_path / "rows.jsonl"), "--limit", "10", *asked]
+    assert CliRunner().invoke(app, built).exit_code == 0
+    study = ["study", "match", "--rows", str(tmp_path / "rows.jsonl"), "-o", str(made), *asked, "--limit", "12"]
+    answer = CliRunner().invoke(app, [*study, "--set", "calibration=evidence", "--bank", str(bank)])
+    assert answer.exit_code == 0, answer.output
+    found = json.loads(made.read_text(encoding="utf-8"))
+    assert found["pictures"] == 12
+    assert made.with_suffix(".png").exists()
+    refused = CliRunner().invoke(app, [*study[:-2], "--overwrite"])
+    assert refused.exit_code != 0
+    assert "expected settings with a match" in str(refused.exception)
+    with pytest.raises(InputError, match="at least 2 captioned pictures"):
+        matching.reliability(Pipeline(tiny_clip(), EVIDENCE, bank=_bank()), [])
+    with pytest.raises(ConfigError, match="no caption has a match"):
+        matching._summary([], "s")
+
+
+def _bank():
+    from msdscore.scoring.calibrate import calibrated_bank
+
+    return calibrated_bank(tiny_clip(), EVIDENCE, coloured(), pictures=20)
