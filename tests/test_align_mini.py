@@ -121,9 +121,9 @@ def test_every_term_of_the_recipe_is_learned(run):
 def test_the_export_brings_its_bank_and_gives_the_vectors_of_the_run(run, tmp_path):
     made = load_encoder(str(export(run, tmp_path / "mini", background=PICTURES)), device="cpu")
     shipped = load_encoder("mini", device="cpu")
-    plain = {"calibration": "background", "gate": "support", "information": 0.0}
+    plain = {"calibration": "background", "gate": "support", "information": 0.0, "tail": 0.0}
     assert made.recommended == {**shipped.recommended, **plain}
-    assert made.bank.images.means.shape == (8, 8, 256)
+    assert made.bank.images.means.shape == (8, 8, 384)
     bare = load_encoder(str(export(run, tmp_path / "bare")), device="cpu")
     assert (bare.bank, bare.recommended) == (None, None)
     heads, towers = read_run(run).heads, open_towers(read_run(run).recipe, torch.device("cpu"))

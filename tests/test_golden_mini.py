@@ -44,7 +44,9 @@ def test_captions_and_scores(scorer):
     for row, kept in enumerate(GOLDEN["captions"]):
         assert int(embedded.mask[row].sum()) == len(kept["kept"])
         assert embedded.pooled[row, :8].tolist() == pytest.approx(kept["pooled_head"], abs=1e-3)
-    plain = Scorer(scorer.encoder, scorer.config.changed(calibration="background", gate="support", information=0.0))
+    plain = Scorer(
+        scorer.encoder, scorer.config.changed(calibration="background", gate="support", information=0.0, tail=0.0)
+    )
     for kept in GOLDEN["scores"]:
         measured = plain.measure([generated(kept["image"])], [kept["caption"]], [0])
         terms = (measured.divergence.support_terms[0] * len(kept["terms"]))[: len(kept["terms"])].tolist()

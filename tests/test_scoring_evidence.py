@@ -16,6 +16,7 @@ from msdscore.cli.app import app
 from msdscore.core.evidence import (
     TokenWeights,
     WordCalibration,
+    belonging,
     doubt_terms,
     evidence,
     information_terms,
@@ -157,15 +158,16 @@ def doubts(values, weights=None, new=None):
     given_tokens = tokens([weights or [1.0] * len(values)], None if new is None else [new])
     mask = torch.ones(1, len(values), dtype=torch.bool)
     found = torch.tensor([values], dtype=torch.float64)
-    return doubt_terms(found, given_tokens, mask, CALIBRATION)[0].tolist()
+    belongs = belonging(found, given_tokens, mask, CALIBRATION).unsqueeze(1)
+    return (belongs * doubt_terms(found, given_tokens, CALIBRATION))[0].tolist()
 
 
 def test_doubts_count_false_words_that_can_be_judged_once_and_no_sure_ones():
-    # Log-odds are 0.5 (e - 2): a word of evidence 4 is sure, one of 2 is even, one of -2 is two nats below.
-    values = [12.0, 4.0, 2.0, -2.0]
+    # Log-odds are 0.5 (e - 2): a word of evidence 3 is sure, one of 2 is even, one of -2 is two nats below.
+    values = [12.0, 3.0, 2.0, -2.0]
     gate = 1 / (1 + np.exp(-(np.mean(values) - 1.0) / 0.5))
-    assert doubts(values) == pytest.approx([0.0, 0.0, gate, 3 * gate])
-    assert doubts([12.0, -2.0], [1.0, 0.1])[1] == pytest.approx(0.01 * 3, rel=1e-3)
+    assert doubts(values) == pytest.approx([0.0, 0.0, 0.5 * gate, 2.5 * gate])
+    assert doubts([12.0, -2.0], [1.0, 0.1])[1] == pytest.approx(0.01 * 2.5, rel=1e-3)
     assert doubts([12.0, -2.0], new=[True, False])[1] == 0.0
 
 

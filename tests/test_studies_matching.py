@@ -20,7 +20,9 @@ def drawn(count=6000, bend=1.0):
     said = generator.uniform(0.02, 0.98, count)
     own = generator.uniform(size=count) < said
     odds = bend * np.log(said / (1 - said))
-    return [(row // 3, 0 if mine else 1 + row % 2, 1 / (1 + np.exp(-z))) for row, (mine, z) in enumerate(zip(own, odds))]
+    return [
+        (row // 3, 0 if mine else 1 + row % 2, 1 / (1 + np.exp(-z))) for row, (mine, z) in enumerate(zip(own, odds, strict=True))
+    ]
 
 
 def test_a_true_map_lies_on_the_diagonal_and_an_overconfident_one_does_not():

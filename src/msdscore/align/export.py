@@ -78,7 +78,7 @@ def _recommended() -> dict[str, Any]:
     config = json.loads(Path(locate(MINI_FOLDER), "config.json").read_text(encoding="utf-8"))
     found: dict[str, Any] = config["recommended"]
     # A bank of pictures alone cannot weigh words; `msdscore bank --pairs` makes one that can.
-    plain = {"calibration": "background", "gate": "support", "information": 0.0}
+    plain = {"calibration": "background", "gate": "support", "information": 0.0, "tail": 0.0}
     return found | plain
 
 

@@ -21,7 +21,10 @@ def bank(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The bank, a .safetensors file.")],
     captions: Annotated[
-        Path | None, typer.Option(help="Background captions for coverage: a text with one per line, or a file of rows.")
+        Path | None,
+        typer.Option(
+            help="Background captions: a text with one per line, or a file of rows. With --pairs: of other pictures."
+        ),
     ] = None,
     pairs: Annotated[
         list[str],
@@ -37,6 +40,7 @@ def bank(
     dtype: options.Dtype = "auto",
     revision: options.Revision = None,
     batch_size: options.BatchSize = None,
+    cache: Cache = None,
 ) -> None:
     """Build a bank of background pictures for an encoder and its settings.
 
@@ -62,7 +66,9 @@ def bank(
     changes = dict(map(options.setting, change))
     if pairs:
         config = config.changed(calibration="evidence").changed(**changes)
-        built = calibrated_bank(loaded, config, _captioned(folder, pairs), pictures=limit, batch_size=batch_size or 32)
+        others = _read_captions(captions) if captions else []
+        known = _captioned(folder, pairs)
+        built = calibrated_bank(loaded, config, known, pictures=limit, others=others, batch_size=batch_size or 32)
     else:
         config = config.changed(**changes)
         pictures = [open_image(path) for path in spread_over(folder, limit)]

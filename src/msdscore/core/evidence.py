@@ -5,7 +5,9 @@ Under calibration a token's support term is, up to its share, its evidence
 pictures in general do. Three readings of it are made here, and all stay sums over tokens:
 
 .. math::
-    \text{support} = -\sum_j \omega_j e_j + \tau\,\ell \sum_{j\ \text{new}} m\,r_j^2 \max(1 - a(e_j - z),\, 0),\qquad
+    \text{support} = -\sum_j \omega_j e_j + \tau\,\ell\,m \sum_{j\ \text{new}} r_j^2 \max(\tfrac12 - a(e_j - z),\, 0)
+
+.. math::
     \text{information} = \frac{\sum_{j\ \text{new}} r_j^{1/4} e_j}{\sqrt{\sum_{j\ \text{new}} r_j^{1/2} s_j^2}}
 
 :math:`r_j` says how well the encoder can judge the word (0: not at all), and :math:`s_j` how far its evidence spreads
@@ -30,7 +32,7 @@ from msdscore.core.divergence import total
 Terms = Float[Tensor, "pairs tokens"]
 
 MILD = 0.25  # power of reliability in captions of a sentence; docs/decisions.md
-SURE = 1.0  # log-odds from which a word is in no doubt
+SURE = 0.5  # log-odds from which a word is in no doubt; docs/decisions.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,8 @@ class WordCalibration:
     """How the evidence of words is to be read under one encoder, measured on captioned pictures.
 
     `weights` are those of known words, by stem; `other` is the weight of all other words. `slope` and `zero` turn
-    evidence into log-odds; `center` and `width` are those of the gate on doubts. `spreads` say how far the evidence of
-    known words goes over background pictures, `other_spread` that of all others.
+    evidence into log-odds; `center` and `width` say when a caption belongs to a picture. `spreads` say how far the
+    evidence of known words goes over background pictures, `other_spread` that of all others.
     """
 
     weights: Mapping[str, float]
@@ -95,9 +97,7 @@ def shares(weights: Terms, mask: Bool[Tensor, "pairs tokens"]) -> Terms:
     return chosen / total(chosen).clamp_min(torch.finfo(weights.dtype).tiny).unsqueeze(1)
 
 
-def support_shares(
-    tokens: TokenWeights, long: Float[Tensor, " pairs"], mask: Bool[Tensor, "pairs tokens"]
-) -> Terms:
+def support_shares(tokens: TokenWeights, long: Float[Tensor, " pairs"], mask: Bool[Tensor, "pairs tokens"]) -> Terms:
     """The share of every token in support; `long` goes from 0 for a sentence to 1 for a paragraph."""
     power = (long + (1 - long) * MILD).to(tokens.weights.dtype).unsqueeze(1)
     return shares(tokens.powered(power), mask)
@@ -109,17 +109,21 @@ def log_odds(found: Terms, calibration: WordCalibration) -> Terms:
 
 
 def strength(found: Terms, tokens: TokenWeights, mask: Bool[Tensor, "pairs tokens"]) -> Float[Tensor, " pairs"]:
-    """The mean evidence of a caption's words, each as far as it can be judged: what the gate on doubts goes by."""
+    """The mean evidence of a caption's words, each as far as it can be judged: what `belonging` goes by."""
     return total(found * shares(tokens.weights, mask))
 
 
-def doubt_terms(
+def belonging(
     found: Terms, tokens: TokenWeights, mask: Bool[Tensor, "pairs tokens"], calibration: WordCalibration
-) -> Terms:
-    """How doubtful each word is, counted once, as far as the encoder can tell and the caption belongs to the picture."""
-    gate = torch.sigmoid((strength(found, tokens, mask) - calibration.center) / calibration.width)
+) -> Float[Tensor, " pairs"]:
+    """How far a caption belongs to its picture rather than to any other one, from 0 to 1."""
+    return torch.sigmoid((strength(found, tokens, mask) - calibration.center) / calibration.width)
+
+
+def doubt_terms(found: Terms, tokens: TokenWeights, calibration: WordCalibration) -> Terms:
+    """How doubtful each word is, counted once, as far as the encoder can tell."""
     short = (SURE - log_odds(found, calibration)).clamp_min(0)
-    return gate.unsqueeze(1) * torch.where(tokens.new, tokens.powered(2.0) * short, torch.zeros_like(short))
+    return torch.where(tokens.new, tokens.powered(2.0) * short, torch.zeros_like(short))
 
 
 def information_terms(found: Terms, tokens: TokenWeights) -> Terms:

@@ -68,11 +68,13 @@ def calibrated_bank(
     pairs: Sequence[Captioned],
     *,
     pictures: int = 1000,
+    others: Sequence[str] = (),
     batch_size: int = 32,
 ) -> NamedBank:
     """A bank for `calibration=evidence`: background pictures and captions, words, and the map to a match.
 
-    The first `pictures` of the captioned pictures are the background.
+    The first `pictures` of the captioned pictures are the background. `others` are captions of further pictures: the
+    more there are, the more similar are the captions that lend words which are likely and not there.
     """
     if len(pairs) < LEAST:
         raise ConfigError(f"calibration needs at least {LEAST} captioned pictures, got {len(pairs)}")
@@ -80,7 +82,7 @@ def calibrated_bank(
     background = build_bank(encoder, plain, [pair.picture for pair in pairs[:pictures]], batch_size=batch_size)
     captions = background_captions(encoder, pairs, batch_size=batch_size)
     bank = replace(background.bank, captions=captions)
-    similar = similar_captions(pairs)
+    similar = similar_captions(pairs, others=others)
     pipeline = Pipeline(encoder, plain, bank=background, batch_size=batch_size)
     images, texts, places = _embed(pipeline, pairs, similar)
     bank = replace(bank, words=_words(pipeline, pairs, images, texts, places))
@@ -99,19 +101,26 @@ def background_captions(encoder: Encoder, pairs: Sequence[Captioned], *, batch_s
     return Mixture(tokens.means[kept].cpu(), tokens.log_weights[kept].cpu(), KAPPA)
 
 
-def similar_captions(pairs: Sequence[Captioned], *, count: int = SIMILAR) -> list[tuple[str, ...]]:
+def similar_captions(
+    pairs: Sequence[Captioned], *, others: Sequence[str] = (), count: int = SIMILAR
+) -> list[tuple[str, ...]]:
     """For each picture one caption of each of the `count` pictures whose captions share most rare words with its own.
+
+    `others` are captions of further pictures, one each.
 
     >>> from PIL import Image
     >>> pairs = [Captioned(Image.new("RGB", (1, 1)), (text,)) for text in ("a red dog", "a red cat", "two boats")]
     >>> similar_captions(pairs, count=1)[0]
     ('a red cat',)
     """
-    return similar_texts([pair.captions for pair in pairs], count=count)
+    whole = [*(pair.captions for pair in pairs), *((text,) for text in others)]
+    return similar_texts(whole, first=len(pairs), count=count)
 
 
-def similar_texts(captions: Sequence[Sequence[str]], *, count: int = SIMILAR) -> list[tuple[str, ...]]:
-    """The same from the captions alone, those of every picture in a list of their own."""
+def similar_texts(
+    captions: Sequence[Sequence[str]], *, first: int | None = None, count: int = SIMILAR
+) -> list[tuple[str, ...]]:
+    """The same from the captions alone, those of every picture in a list of their own; for the `first` so many."""
     own = [stems_of(texts) for texts in captions]
     known = {word: number for number, word in enumerate(sorted(frozenset().union(*own)))}
     table = np.zeros((len(captions), len(known)), dtype=np.float32)
@@ -120,7 +129,7 @@ def similar_texts(captions: Sequence[Sequence[str]], *, count: int = SIMILAR) ->
     table *= np.log(len(captions) / np.maximum(table.sum(axis=0), 1.0)).clip(0)
     table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-6)
     found = []
-    for row in range(len(captions)):
+    for row in range(len(captions) if first is None else first):
         alike = table @ table[row]
         alike[row] = -1.0
         near = np.argsort(-alike, kind="stable")[: min(count, len(captions) - 1)]

@@ -12,6 +12,7 @@ from msdscore.core.calibration import Bank
 from msdscore.core.divergence import total
 from msdscore.core.evidence import (
     TokenWeights,
+    belonging,
     doubt_terms,
     evidence,
     information_terms,
@@ -80,13 +81,14 @@ def _with_evidence(
     gate = fusion.length_gate(measured.lengths, center=config.gate_center, width=config.gate_width)
     long = (1 - gate).to(found.dtype)
     held = support_shares(rows, long, mask)
-    support = -held * found
-    if config.tail:
-        support = support + config.tail * long.unsqueeze(1) * doubt_terms(found, rows, mask, bank.words)
+    belongs = belonging(found, rows, mask, bank.words)
+    doubts = (config.tail * long * belongs).unsqueeze(1) * doubt_terms(found, rows, bank.words)
     return replace(
         measured,
         divergence=replace(
-            measured.divergence, coverage_terms=_omissions(measured, sides, words, bank), support_terms=support
+            measured.divergence,
+            coverage_terms=_omissions(measured, sides, words, belongs, bank),
+            support_terms=doubts - held * found,
         ),
         information_terms=information_terms(found, rows),
         weights=rows.weights,
@@ -96,14 +98,19 @@ def _with_evidence(
 
 
 def _omissions(
-    measured: Measurement, sides: tuple[PointSet, PointSet], words: TokenWeights, bank: Bank
+    measured: Measurement,
+    sides: tuple[PointSet, PointSet],
+    words: TokenWeights,
+    belongs: Float[Tensor, " pairs"],
+    bank: Bank,
 ) -> Float[Tensor, "pairs patches"]:
-    """Coverage terms against the bank's captions, a word said twice counting once; as they are where it has none."""
+    """Coverage terms against the bank's captions, as far as a caption belongs; as they are where the bank has none."""
     if bank.captions is None:
         return measured.divergence.coverage_terms
     images, texts = sides
+    # A word said twice speaks of its patches once.
     told = replace(texts, mask=texts.mask & (words.new | ~words.new.any(dim=1, keepdim=True)))
-    return omission_terms(
+    terms = omission_terms(
         images,
         told,
         measured.divergence.image_mixtures,
@@ -111,6 +118,7 @@ def _omissions(
         text_of=measured.text_of,
         background=bank.captions,
     )
+    return belongs.to(terms.dtype).unsqueeze(1) * terms
 
 
 def settings_of(config: MSDConfig) -> str:
@@ -119,9 +127,10 @@ def settings_of(config: MSDConfig) -> str:
     >>> settings_of(MSDConfig())
     'k:3,2|kappa:20.0|a:0.1|gate:length,20.0,3.0,0.5|cal:none|i:0.0|t:0.0'
     """
-    gate = f"{config.gate},{config.gate_center},{config.gate_width},{config.beta}"
-    sizes = f"k:{config.components[0]},{config.components[1]}|kappa:{config.kappa}"
-    return f"{sizes}|a:{config.alpha}|gate:{gate}|cal:{config.calibration}|i:{config.information}|t:{config.tail}"
+    gate = f"{config.gate},{float(config.gate_center)},{float(config.gate_width)},{float(config.beta)}"
+    sizes = f"k:{config.components[0]},{config.components[1]}|kappa:{float(config.kappa)}"
+    local = f"i:{float(config.information)}|t:{float(config.tail)}"
+    return f"{sizes}|a:{float(config.alpha)}|gate:{gate}|cal:{config.calibration}|{local}"
 
 
 def _side(batch: Embeddings, keys: Sequence[int]) -> PointSet:

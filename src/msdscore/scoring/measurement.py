@@ -22,9 +22,9 @@ class Measurement:
 
     `image_of` and `text_of` are the rows of each pair's picture and caption in the batches that were compared;
     `patches` holds one layout per picture, `tokens` and `lengths` one entry per pair. Where the evidence of words was
-    weighed, `information_terms`, `weights`, `shares` (in support, without doubts) and `log_odds` (of a true word against
-    a likely false one) hold one number per token of every pair; `match` is the bank's map from the score to a probability, where it was fitted with the
-    same settings.
+    weighed, `information_terms`, `weights`, `shares` (in support, without doubts) and `log_odds` (of a true word
+    against a likely false one) hold one number per token of every pair; `match` is the bank's map from the score to a
+    probability, where it was fitted with the same settings.
     """
 
     similarity: Float[Tensor, " pairs"]

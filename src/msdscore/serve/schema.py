@@ -47,7 +47,9 @@ class ScoredCaption(BaseModel):
     similarity: float | None = Field(None, description="Global similarity g: higher is better.")
     coverage: float | None = Field(None, description="What the caption omits: lower is better.")
     support: float | None = Field(None, description="What the caption invents: lower is better.")
-    information: float | None = Field(None, description="How much the caption tells about this picture, in nats.")
+    information: float | None = Field(
+        None, description="How much the caption tells about this picture, in spreads over other pictures."
+    )
     match: float | None = Field(None, description="Probability that the caption belongs to this picture.")
     error: str | None = None
 

@@ -78,7 +78,9 @@ def reliability(
 ) -> Reliability:
     """The reliability of `match` on captioned pictures."""
     if pipeline.bank is None or pipeline.bank.bank.match is None:
-        raise ConfigError("expected settings with a match; build a bank with: msdscore bank PICTURES --pairs ROWS.jsonl")
+        raise ConfigError(
+            "expected settings with a match; build a bank with: msdscore bank PICTURES --pairs ROWS.jsonl"
+        )
     if len(entries) < 2:
         raise InputError(f"expected at least 2 captioned pictures, got {len(entries)}")
     similar = similar_texts([entry.captions for entry in entries])
@@ -104,9 +106,7 @@ def _measure(
     ]
 
 
-def _captions(
-    entries: Sequence[Captioned], similar: Sequence[Sequence[str]], place: int
-) -> Iterator[tuple[int, str]]:
+def _captions(entries: Sequence[Captioned], similar: Sequence[Sequence[str]], place: int) -> Iterator[tuple[int, str]]:
     """Kind and text of every caption that a picture is shown."""
     away = entries[(place + len(entries) // 2) % len(entries)]
     for kind, texts in enumerate((entries[place].captions, similar[place], away.captions)):
