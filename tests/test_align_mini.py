@@ -49,7 +49,8 @@ SMALL = [
 ]
 SMALL += ["sample.views=1", "image.size=96", "train.tower_batch=16"]
 # Features by the frozen towers, as any other recipe has them; test_align_resident.py has the recipe's own way.
-SMALL += ["train.resident=false", "train.tune=0", "loss.evidence=0", "loss.objects=0", "loss.omission=0"]
+SMALL += ["train.resident=false", "train.tune=0"]
+SMALL += [f"loss.{name}=0" for name in ("evidence", "objects", "omission", "over_machine")]
 
 
 @pytest.fixture(scope="module")

@@ -166,7 +166,7 @@ def test_real_photographs_prefer_their_captions():
 
 
 def test_a_folder_of_other_heads_loads_and_is_signed_differently(tmp_path):
-    shutil.copytree(locate(MINI_FOLDER), tmp_path / "heads")
+    shutil.copytree(locate(MINI_FOLDER), tmp_path / "heads", ignore=shutil.ignore_patterns("SHA256SUMS"))
     config = json.loads((tmp_path / "heads" / "config.json").read_text())
     config["text"]["words"] = "all"
     (tmp_path / "heads" / "config.json").write_text(json.dumps(config))
@@ -184,7 +184,7 @@ def test_the_stop_words_are_those_of_training():
 
 
 def test_tuned_convolutions_take_the_place_of_the_frozen_ones(tmp_path):
-    shutil.copytree(locate(MINI_FOLDER), tmp_path / "tuned")
+    shutil.copytree(locate(MINI_FOLDER), tmp_path / "tuned", ignore=shutil.ignore_patterns("SHA256SUMS"))
     head = load_lite2(lite2_state()).head
     save_file({"head.weight": (head.weight * 1.5).half()}, tmp_path / "tuned" / "tower.safetensors")
     config = json.loads((tmp_path / "tuned" / "config.json").read_text())

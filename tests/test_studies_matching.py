@@ -21,7 +21,8 @@ def drawn(count=6000, bend=1.0):
     own = generator.uniform(size=count) < said
     odds = bend * np.log(said / (1 - said))
     return [
-        (row // 3, 0 if mine else 1 + row % 2, 1 / (1 + np.exp(-z))) for row, (mine, z) in enumerate(zip(own, odds, strict=True))
+        (row // 3, 0 if mine else 1 + row % 2, 1 / (1 + np.exp(-z)))
+        for row, (mine, z) in enumerate(zip(own, odds, strict=True))
     ]
 
 
