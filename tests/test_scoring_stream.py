@@ -1,5 +1,6 @@
 """Many requests: batches that shrink with the memory, captions that are encoded once, a GPU that is kept busy."""
 
+import os
 from threading import get_ident
 
 import pytest
@@ -9,8 +10,10 @@ from PIL import Image
 from msdscore.encoders.batches import encode_in_batches
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.text_memory import TextMemory
+from msdscore.scoring.decoding import DecodingProcesses
 from msdscore.scoring.pipeline import BATCH_SIZES, Pipeline
 from msdscore.scoring.stream import Request, score_requests
+from tiny_clip import make_tiny_clip
 
 COLOURS = ("red", "green", "blue", "white", "black", "yellow", "purple")
 
@@ -107,3 +110,35 @@ def test_a_memory_of_texts_has_the_encoders_own_vectors_and_forgets_the_oldest()
         memory.recall([f"ball {number}"], encode)
     memory.recall(["ball 4", "two"], encode)
     assert asked[-1] == ["two"]
+
+
+def test_processes_decode_as_threads_do(tmp_path):
+    encoder = load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu")
+    files = [tmp_path / f"{name}.png" for name in COLOURS]
+    for file in files:
+        Image.new("RGB", (40, 32), file.stem).save(file)
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    sources = [*files, tmp_path / "broken.jpg", files[0].read_bytes()]
+    captions = [f"the {number}" for number in range(len(sources))]
+    asked = [
+        Request(sources, captions, range(len(sources))),
+        Request([Image.open(files[1])], ["in memory"], [0]),
+    ]
+    threads, processes = (
+        [row for found in score_requests(Pipeline(encoder, decoders=count), asked) for row in found] for count in (0, 1)
+    )
+    assert list(map(repr, processes)) == list(map(repr, threads))
+    assert "not a picture" in str(processes[len(files)])
+
+
+def die(picture):
+    os._exit(1)
+
+
+def test_threads_go_on_where_a_decoding_process_dies(tmp_path):
+    file = tmp_path / "red.png"
+    Image.new("RGB", (32, 32), "red").save(file)
+    pipeline = Pipeline(load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu"))
+    expected = pipeline.decode([file])[0].prepared
+    with DecodingProcesses(1, die, pipeline.limits, otherwise=lambda sources: [expected]) as processes:
+        assert processes.decode([file]) == [expected]

@@ -57,6 +57,9 @@ def score(
     dtype: options.Dtype = "auto",
     revision: options.Revision = None,
     batch_size: options.BatchSize = None,
+    decoders: Annotated[
+        int, typer.Option(min=0, help="Processes that decode pictures, to keep a GPU busy; 0: threads.")
+    ] = 0,
     max_pixels: options.MaxPixels = None,
     cache: Cache = None,
     cache_size: CacheSize = DEFAULT_SIZE,
@@ -84,7 +87,7 @@ def score(
     from msdscore.io.inputs.rows import open_rows
 
     spec = options.make_spec(
-        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size,
+        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size, decoders=decoders,
         max_pixels=max_pixels, device=device, dtype=dtype, revision=revision,
         cache=cache_settings(cache, cache_size, cache_half),
     )  # fmt: skip

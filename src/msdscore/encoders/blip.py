@@ -1,7 +1,8 @@
 """BLIP for image-text matching through transformers: patches and tokens in the space of its contrastive heads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,6 +63,11 @@ class BlipEncoder(Backbone):
     def prepare(self, image: Image) -> Prepared:
         """The picture as the network takes it."""
         return prepare_picture(image, self._parts.preprocessing)
+
+    @property
+    def sendable_prepare(self) -> Callable[[Image], Prepared]:
+        """`prepare` without the model, for other processes."""
+        return partial(prepare_picture, steps=self._parts.preprocessing)
 
     def _see(self, images: Sequence[Prepared]) -> States:
         model = self._parts.model

@@ -81,6 +81,7 @@ def description(spec: ScorerSpec) -> dict[str, Any] | None:
     if Path(spec.encoder).exists():
         return None
     plain = spec.to_dict() | {"bank": None if spec.bank is None else file_key(Path(spec.bank))}
-    plain.pop("batch_size")  # changes no number
+    for name in ("batch_size", "decoders"):  # they change no number
+        plain.pop(name)
     plain["cache"] = "float16" if spec.cache and spec.cache.half else None  # nor does a cache, unless it rounds
     return dict(json.loads(json.dumps(plain, default=str)))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import dataclass, replace
+from multiprocessing import current_process
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from msdscore.io.tar import TarImage
 from msdscore.scoring.bank import NamedBank, moved, own_bank
 from msdscore.scoring.comparison import measure_pairs
 from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.decoding import DecodingProcesses, sendable_prepare
 from msdscore.scoring.measurement import Measurement, Numbers, numbers
 from msdscore.scoring.signature import signature
 from msdscore.scoring.worst import worst_words
@@ -104,6 +106,7 @@ class Pipeline:
         bank: NamedBank | None = None,
         limits: ImageLimits | None = None,
         batch_size: int | None = None,
+        decoders: int = 0,
     ) -> None:
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise ConfigError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
@@ -114,6 +117,7 @@ class Pipeline:
         self.bank = _bank(bank, encoder, self.config)
         self.limits = limits or ImageLimits()
         self.batch_size = batch_size or BATCH_SIZES.get(encoder.device.type, BATCH_SIZES["cpu"])
+        self.decoders = decoders
         self._texts: TextMemory | None = None
         self._placed: Bank | None = None
 
@@ -163,6 +167,19 @@ class Pipeline:
                 return error
 
         return list(map(read, sources) if pool is None else pool.map(read, list(sources)))
+
+    def decoding_processes(self, threads: Executor) -> DecodingProcesses | None:
+        """Processes that decode for a long run, where they are asked for and the encoder and its settings allow it."""
+        prepare = sendable_prepare(self.encoder)
+        alone = current_process().daemon  # such a process, one of many workers, may have no children
+        if not self.decoders or prepare is None or self.config.init == "sample" or alone:
+            return None
+
+        def otherwise(sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
+            found = self.decode(sources, pool=threads)
+            return [one.prepared if isinstance(one, Decoded) else one for one in found]
+
+        return DecodingProcesses(self.decoders, prepare, self.limits, otherwise=otherwise)
 
     def embed_images(self, decoded: Sequence[Decoded | RowError]) -> Embedded:
         """Vectors of decoded pictures, batch by batch."""

@@ -42,6 +42,7 @@ class ScorerSpec:
     limits: ImageLimits = field(default_factory=ImageLimits)
     batch_size: int | None = None  # pictures per batch of the encoder; None: what fills its device
     cache: CacheSettings | None = None
+    decoders: int = 0  # processes that decode pictures; 0: threads of the process that scores
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, str):
@@ -64,6 +65,7 @@ class ScorerSpec:
             bank=bank if bank or self.bank is None else load_bank(Path(self.bank)),
             limits=self.limits,
             batch_size=self.batch_size,
+            decoders=self.decoders,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
+from msdscore.encoders.base import Prepared
 from msdscore.errors import RowError
 from msdscore.io.images import ImageSource
 from msdscore.scoring.measurement import Numbers
@@ -45,15 +47,21 @@ def score_requests(
         ThreadPoolExecutor(min(max(torch.get_num_threads(), DECODERS[0]), DECODERS[1])) as pool,
         ThreadPoolExecutor(ahead) as reader,
         ThreadPoolExecutor(GPU_REQUESTS) as scorers,
+        pipeline.decoding_processes(pool) or nullcontext() as processes,
     ):
         waiting: deque[Callable[[], list[Numbers | RowError]]] = deque()
 
         def score(request: Request, decoded: Future[list[Decoded | RowError]]) -> list[Numbers | RowError]:
             return remembering.score(decoded.result(), request.captions, request.owner, worst=worst)
 
+        def decode(sources: Sequence[ImageSource]) -> list[Decoded | RowError]:
+            if processes is None:
+                return pipeline.decode(sources, pool=pool)
+            return [Decoded(one) if isinstance(one, Prepared) else one for one in processes.decode(sources)]
+
         try:
             for request in requests:
-                decoded = reader.submit(pipeline.decode, request.images, pool=pool)
+                decoded = reader.submit(decode, request.images)
                 work = partial(score, request, decoded)
                 waiting.append(scorers.submit(work).result if on_gpu else work)
                 if len(waiting) > ahead:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,11 @@ class OpenClipEncoder(Backbone):
     def prepare(self, image: Image) -> Prepared:
         """The picture as the network takes it."""
         return prepare_picture(image, self._parts.preprocessing)
+
+    @property
+    def sendable_prepare(self) -> Callable[[Image], Prepared]:
+        """`prepare` without the model, for other processes."""
+        return partial(prepare_picture, steps=self._parts.preprocessing)
 
     def _see(self, images: Sequence[Prepared]) -> States:
         visual = self._parts.model.visual
