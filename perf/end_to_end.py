@@ -4,7 +4,7 @@ python perf/end_to_end.py                    on a GPU: CLIP ViT-L/14 in bfloat16
 python perf/end_to_end.py --device cpu       a small CLIP on the CPU
 
 Pictures are JPEG files of 640 x 480 pixels made on the spot, captions have 8 to 14 words. Every figure is in pairs per
-second unless it says otherwise. With `decoders`, other processes decode; `own_ms` is the processor time, over all of its
+second unless it says otherwise. With `decoders`, other processes decode; `own_ms` is the processor time, over all
 threads, of the process that feeds the GPU.
 """
 
