@@ -20,7 +20,9 @@ from PIL.Image import Image
 from msdscore.encoders.base import Encoder, Prepared, View
 from msdscore.errors import RowError
 from msdscore.io.images import ImageLimits, ImageSource, open_image
+from msdscore.io.tar import TarImage
 
+File: TypeAlias = str | Path | bytes | TarImage  # what another process can read
 Prepare: TypeAlias = Callable[[Image], Prepared]
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 Sent: TypeAlias = tuple[Pixels, View] | RowError  # what comes back of one picture: (height, width, 3), and its place
@@ -65,9 +67,10 @@ class DecodingProcesses:
 
     def decode(self, sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
         """Prepared pictures or reasons, in order; may be called by several threads."""
-        if not all(isinstance(source, str | Path | bytes) for source in sources):
+        files = [source for source in sources if isinstance(source, str | Path | bytes | TarImage)]
+        if len(files) < len(sources):
             return self._otherwise(sources)
-        parts = [list(sources[start : start + TOGETHER]) for start in range(0, len(sources), TOGETHER)]
+        parts = [files[start : start + TOGETHER] for start in range(0, len(files), TOGETHER)]
         try:
             asked = [self._pool.submit(_read_all, part) for part in parts]
             return [_received(one) for answer in asked for one in answer.result()]
@@ -83,11 +86,11 @@ def _begin(prepare: Prepare, limits: ImageLimits) -> None:
     _prepare, _limits = prepare, limits
 
 
-def _read_all(sources: Sequence[str | Path | bytes]) -> list[Sent]:
+def _read_all(sources: Sequence[File]) -> list[Sent]:
     return [_read(source) for source in sources]
 
 
-def _read(source: str | Path | bytes) -> Sent:
+def _read(source: File) -> Sent:
     assert _prepare is not None, "a process of a pool was made ready first"
     try:
         prepared = _prepare(open_image(source, limits=_limits))
