@@ -56,7 +56,7 @@ def overview_grid(ranking: Ranking) -> Grid:
         "the pairs of captions that people tell apart"
         for one in ranking.agreements
     ]
-    return Grid("Captioners", tuple(columns), tuple(rows), (*notes, contest.signature))
+    return Grid("Means and ranks", tuple(columns), tuple(rows), (*notes, contest.signature))
 
 
 def duel_grid(metric: MetricRanking) -> Grid:
