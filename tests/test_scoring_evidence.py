@@ -114,8 +114,8 @@ def test_information_is_evidence_in_units_of_its_spread_over_background_pictures
     assert told([6.0, 2.0], [1.0, 0.0625], spreads=[3.0, 2.0]) == pytest.approx(
         (6.0 + 0.5 * 2.0) / np.sqrt(3.0**2 + (0.5 * 2.0) ** 2)
     )
-    # A word in two pieces counts as one whose evidence is their mean.
-    assert told([5.0, 7.0, 2.0], [0.5, 0.5, 1.0], pieces=[2.0, 2.0, 1.0]) == pytest.approx(told([6.0, 2.0]))
+    # Pieces that share the weight of a word count as words of that weight do.
+    assert told([5.0, 7.0, 2.0], [0.5, 0.5, 1.0], pieces=[2.0, 2.0, 1.0]) == pytest.approx(told([5.0, 7.0, 2.0]))
 
 
 def test_information_rises_by_true_words_falls_by_false_ones_and_a_repeated_caption_gains_nothing():

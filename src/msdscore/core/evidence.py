@@ -58,7 +58,8 @@ class WordCalibration:
 class TokenWeights:
     """For every token of every text: how well it can be judged, and whether its word is new in the caption.
 
-    Pieces of one word share its weight; `pieces` is their number. `spreads` are those of the word.
+    Pieces of one word share its weight; `pieces` is their number. `spreads` are those of the word. In every reading of
+    evidence a piece counts as a word does: words in several pieces are rare ones, and tell more.
     """
 
     weights: Float[Tensor, "texts tokens"]
@@ -71,9 +72,9 @@ class TokenWeights:
         return TokenWeights(self.weights[rows], self.new[rows], self.pieces[rows], self.spreads[rows])
 
     def powered(self, power: float | Float[Tensor, "texts one"]) -> Terms:
-        """Weights of words to a power, shared by their pieces; a word of no weight keeps none."""
+        """Weights of words to a power, whole for each of their pieces; a word of no weight keeps none."""
         whole = (self.weights * self.pieces).clamp_min(torch.finfo(self.weights.dtype).tiny)
-        return torch.where(self.weights > 0, whole**power / self.pieces, torch.zeros_like(whole))
+        return torch.where(self.weights > 0, whole**power, torch.zeros_like(whole))
 
 
 def evidence(support_terms: Terms, mask: Bool[Tensor, "pairs tokens"]) -> Terms:
@@ -110,7 +111,7 @@ def log_odds(found: Terms, calibration: WordCalibration) -> Terms:
 
 def strength(found: Terms, tokens: TokenWeights, mask: Bool[Tensor, "pairs tokens"]) -> Float[Tensor, " pairs"]:
     """The mean evidence of a caption's words, each as far as it can be judged: what `belonging` goes by."""
-    return total(found * shares(tokens.weights, mask))
+    return total(found * shares(tokens.powered(1.0), mask))
 
 
 def belonging(
@@ -129,6 +130,5 @@ def doubt_terms(found: Terms, tokens: TokenWeights, calibration: WordCalibration
 def information_terms(found: Terms, tokens: TokenWeights) -> Terms:
     """Each token's share of the information of its caption, in spreads over background pictures."""
     weights = torch.where(tokens.new, tokens.powered(MILD), torch.zeros_like(found))
-    # Pieces of a word go together, so that its spread counts once.
-    variance = total((weights * tokens.spreads).square() * tokens.pieces)
+    variance = total((weights * tokens.spreads).square())
     return weights * found / variance.clamp_min(torch.finfo(found.dtype).tiny).sqrt().unsqueeze(1)

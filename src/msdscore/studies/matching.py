@@ -73,10 +73,11 @@ def reliability(
     pipeline: Pipeline,
     entries: Sequence[Captioned],
     *,
+    limit: int | None = None,
     steps: Steps = every_time,
     progress: Progress = lambda done, total: None,
 ) -> Reliability:
-    """The reliability of `match` on captioned pictures."""
+    """The reliability of `match` on captioned pictures, at most `limit` of them; all lend captions to the others."""
     if pipeline.bank is None or pipeline.bank.bank.match is None:
         raise ConfigError(
             "expected settings with a match; build a bank with: msdscore bank PICTURES --pairs ROWS.jsonl"
@@ -85,10 +86,12 @@ def reliability(
         raise InputError(f"expected at least 2 captioned pictures, got {len(entries)}")
     similar = similar_texts([entry.captions for entry in entries])
     rows: list[tuple[int, int, float]] = []
-    for number, start in enumerate(range(0, len(entries), _PICTURES)):
-        some = range(start, min(start + _PICTURES, len(entries)))
+    most = len(entries) if limit is None else limit
+    chosen = range(0, len(entries), max(1, len(entries) // most))[:most]
+    for number, start in enumerate(range(0, len(chosen), _PICTURES)):
+        some = chosen[start : start + _PICTURES]
         rows += [tuple(row) for row in steps(number, partial(_measure, pipeline, entries, similar, some))]
-        progress(some.stop, len(entries))
+        progress(min(start + _PICTURES, len(chosen)), len(chosen))
     return _summary(rows, pipeline.signature)
 
 
@@ -98,7 +101,7 @@ def _measure(
     """Picture, kind of caption and match of every caption that could be scored."""
     shown = [(place, kind, text) for place in some for kind, text in _captions(entries, similar, place)]
     decoded = pipeline.decode([picture(entries[place].image) for place in some])
-    scored = pipeline.score(decoded, [text for _, _, text in shown], [place - some.start for place, _, _ in shown])
+    scored = pipeline.score(decoded, [text for _, _, text in shown], [some.index(place) for place, _, _ in shown])
     return [
         (place, kind, found.match)
         for (place, kind, _), found in zip(shown, scored, strict=True)

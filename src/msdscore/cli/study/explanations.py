@@ -110,11 +110,9 @@ def match(asked: StudyOptions) -> "Outcome":
     from msdscore.studies import matching
     from msdscore.studies.outcome import Outcome
 
-    entries = captioned_pictures(asked.root)
-    entries = entries if asked.limit is None else entries[:: max(1, len(entries) // asked.limit)][: asked.limit]
-    pipeline = asked.pipeline()
+    entries, pipeline = captioned_pictures(asked.root), asked.pipeline()
     with asked.steps("match", pipeline) as steps, shown("match") as show:
-        result = matching.reliability(pipeline, entries, steps=steps, progress=show)
+        result = matching.reliability(pipeline, entries, limit=asked.limit, steps=steps, progress=show)
     return Outcome("match", result.to_dict(), matching.section(result), matching.charts(result))
 
 
