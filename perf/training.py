@@ -158,7 +158,7 @@ def main():
     parser.add_argument("--set", action="append", default=[], help="a change of the recipe, as train.batch=64")
     options = parser.parse_args()
     device, changes = torch.device(options.device), ["sample.held_out=0", *options.set]
-    for tune in (0, 4):
+    for tune in (0, 2):
         recipe = load_recipe("mini", changes=[*changes, f"train.tune={tune}"])
         batches = make_batches(recipe, device)
         for fixed_order in (True, False):
