@@ -164,6 +164,8 @@ def test_every_distribution_is_tried_at_one_alpha_and_at_equal_weight(root, tmp_
 
 def test_direction_and_margin(root):
     common = ("--root", root, "-e", "toy", "-b", "sugarcrepe", "--samples", 20, "--json")
+    part_of = json.loads(invoke("margin", *common, "--bins", 1, "--option", "subsets=add_att"))["benchmarks"][0]
+    assert (part_of["counted"], part_of["options"]) == (8, {"subsets": "add_att"})
     found = json.loads(invoke("direction", *common, "--buckets", 2))
     assert [one["name"] for one in found["benchmarks"][0]["variants"]][1:] == [
         "coverage only",

@@ -235,10 +235,9 @@ def run_sweeps(
 
     found = []
     for name in benchmarks:
-        root = asked.root / name if (asked.root / name).is_dir() else asked.root
         plan = BenchmarkPlan(
-            name=name, root=root, metrics=tuple(metrics), limit=asked.limit, seed=asked.seed, samples=samples,
-            control=control, options=options,
+            name=name, root=asked.folder_of(name), metrics=tuple(metrics), limit=asked.limit, seed=asked.seed,
+            samples=samples, control=control, options={**asked.reader_options, **options},
         )  # fmt: skip
         with shown(name) as show:
             found.append(

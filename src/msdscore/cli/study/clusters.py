@@ -8,7 +8,6 @@ from msdscore.cli.study.ablations import PAPER
 from msdscore.cli.study.common import StudyOptions, shown
 
 if TYPE_CHECKING:
-    from msdscore.benchmarks.base import Item
     from msdscore.studies.outcome import Outcome
 
 Name = Annotated[str, typer.Option("--benchmark", "-b", help="Whose captions; see `msdscore benchmarks`.")]
@@ -27,7 +26,7 @@ def stability(
     from msdscore.studies.explanations.masking import drawn_pairs
     from msdscore.studies.outcome import Outcome
 
-    items = _items(asked, benchmark)
+    items = asked.items(benchmark)
     pairs = drawn_pairs([item for item in items if isinstance(item, Pair)], asked.limit, asked.seed)
     if not pairs:
         raise InputError(f"stability needs a benchmark of pairs; {benchmark} has none")
@@ -52,14 +51,8 @@ def entropy(
     from msdscore.studies.clustering.assignments import distinct_captions
     from msdscore.studies.outcome import Outcome
 
-    pipeline, captions = asked.pipeline(PAPER), distinct_captions(_items(asked, benchmark), asked.limit)
+    pipeline, captions = asked.pipeline(PAPER), distinct_captions(asked.items(benchmark), asked.limit)
     with asked.steps("entropy", pipeline, benchmark=benchmark) as steps, shown("captions") as show:
         result = study.entropy_study(pipeline, captions, bins=bins, steps=steps, progress=show)
     numbers = {"benchmark": benchmark, **result.to_dict()}
     return Outcome("entropy", numbers, study.section(result), study.charts(result))
-
-
-def _items(asked: StudyOptions, name: str) -> "tuple[Item, ...]":
-    from msdscore.benchmarks.registry import load
-
-    return load(name, asked.root / name if (asked.root / name).is_dir() else asked.root).items

@@ -37,6 +37,9 @@ class StudyOptions:
     overwrite: options.Overwrite = False
     limit: Annotated[int | None, typer.Option(min=1, help="How many items at most.")] = None
     seed: Annotated[int, typer.Option(help="Of every draw.")] = 0
+    option: Annotated[
+        list[str], typer.Option("--option", help="Of the benchmark's reader, e.g. images=val2017. Repeatable.")
+    ] = ()  # type: ignore[assignment]
     encoder: options.Encoder = "mini"
     preset: options.Preset = None
     change: options.Change = ()  # type: ignore[assignment]
@@ -49,6 +52,22 @@ class StudyOptions:
     cache_size: CacheSize = DEFAULT_SIZE
     cache_half: CacheHalf = False
     json: options.Json = False
+
+    @property
+    def reader_options(self) -> dict[str, Any]:
+        """The options of the benchmark's reader by name."""
+        return dict(map(options.setting, self.option))
+
+    def items(self, benchmark: str) -> "tuple[Any, ...]":
+        """The items of a benchmark under the folder asked for, or under its own in it; released files or rows."""
+        from msdscore.benchmarks.registry import load
+
+        return load(benchmark, self.folder_of(benchmark), **self.reader_options).items
+
+    def folder_of(self, benchmark: str) -> Path:
+        """Where a benchmark lies: in a folder of its name, or in the one asked for."""
+        own = self.root / benchmark
+        return own if own.is_dir() else self.root
 
     def spec(self, preset: str | None = None, encoder: str | None = None) -> "ScorerSpec":
         """The scorer asked for; `preset` is used where none was."""
@@ -87,6 +106,7 @@ class StudyOptions:
             "root": str(self.root.resolve()),
             "limit": self.limit,
             "seed": self.seed,
+            "options": sorted(self.option),
         }
         with kept_steps(self.output, study, known | work, overwrite=self.overwrite) as found:
             yield found

@@ -8,7 +8,6 @@ import typer
 from msdscore.cli.study.common import StudyOptions, shown
 
 if TYPE_CHECKING:
-    from msdscore.benchmarks.base import Pair
     from msdscore.studies.outcome import Outcome
 
 BENCHMARK = "sugarcrepe"
@@ -27,7 +26,7 @@ def faithfulness(
     from msdscore.studies.explanations import faithfulness as masking_study
     from msdscore.studies.outcome import Outcome
 
-    pipeline, pairs = asked.pipeline(), _pairs(asked.root)
+    pipeline, pairs = asked.pipeline(), list(asked.items(BENCHMARK))
     tables = []
     for projection in PROJECTIONS if every_projection else (PROJECTION,):
         settings = masking_study.MaskingSettings(share=share, projection=projection, limit=asked.limit, seed=asked.seed)
@@ -52,7 +51,7 @@ def localisation(asked: StudyOptions) -> "Outcome":
     pipeline = asked.pipeline()
     with asked.steps("localisation", pipeline) as steps, shown("localising") as show:
         result = word_study.localisation(
-            pipeline, _pairs(asked.root), limit=asked.limit, seed=asked.seed, steps=steps, progress=show
+            pipeline, list(asked.items(BENCHMARK)), limit=asked.limit, seed=asked.seed, steps=steps, progress=show
         )
     return Outcome("localisation", result.to_dict(), word_study.section(result), word_study.charts(result))
 
@@ -114,10 +113,3 @@ def match(asked: StudyOptions) -> "Outcome":
     with asked.steps("match", pipeline) as steps, shown("match") as show:
         result = matching.reliability(pipeline, entries, limit=asked.limit, steps=steps, progress=show)
     return Outcome("match", result.to_dict(), matching.section(result), matching.charts(result))
-
-
-def _pairs(root: Path) -> "list[Pair]":
-    """As `bench` reads them: the folder of the benchmark itself, or the one above it; released files or rows."""
-    from msdscore.benchmarks.registry import load
-
-    return list(load(BENCHMARK, root / BENCHMARK if (root / BENCHMARK).is_dir() else root).items)

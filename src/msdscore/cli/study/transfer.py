@@ -51,14 +51,14 @@ def ood(
     from msdscore.studies.ablations import transfer as study
     from msdscore.studies.evidence import is_present
 
-    there = [name for name in benchmark if is_present(name, _root(asked, name))]
+    there = [name for name in benchmark if is_present(name, asked.folder_of(name))]
     if not there:
         raise InputError(f"expected one of {', '.join(benchmark)} under {asked.root}, found none")
     variants = _encoders(asked, [asked.encoder, *also])
     with runs_folder(asked) as folder:
         found: list[EncoderGains] = []
         for name in there:
-            hard = "negatives" in reader_options(name, _root(asked, name))
+            hard = "negatives" in reader_options(name, asked.folder_of(name))
             for negatives in ("easy", "hard") if hard else ("easy",):
                 options = {"negatives": negatives} if hard else {}
                 found += _gains(
@@ -137,7 +137,3 @@ def _outcome(name: str, found: "list[EncoderGains]") -> "Outcome":
     from msdscore.studies.outcome import Outcome
 
     return Outcome(name, {"results": study.to_dict(found)}, study.section(found), study.charts(found))
-
-
-def _root(asked: StudyOptions, name: str) -> Path:
-    return asked.root / name if (asked.root / name).is_dir() else asked.root
