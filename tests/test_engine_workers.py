@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from msdscore.cli.app import app
+from msdscore.engine import jobs as jobs_of_shards
 from msdscore.engine.jobs import ShardJob, ShardWorker, plan_jobs, score_jobs
 from msdscore.engine.shard import ShardOptions
 from msdscore.engine.workers import default_workers, score_on_workers
@@ -41,6 +43,18 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path):
     assert all(result.error is None and result.rows == 5 for result in found)
     assert contents(tmp_path / "alone") == contents(tmp_path / "several")
     assert not multiprocessing.active_children()
+
+
+def test_the_number_of_threads_is_the_same_for_every_worker_and_comes_back(tmp_path, monkeypatch):
+    """Sums over another number of threads differ in their last bits."""
+    seen, before = [], torch.get_num_threads()
+    monkeypatch.setattr(jobs_of_shards, "score_shard", lambda *_, **__: seen.append(torch.get_num_threads()))
+    for threads in (1, 4):
+        torch.set_num_threads(threads)
+        list(score_jobs(TOY, [ShardJob("a", "b")], ShardOptions()))
+        assert torch.get_num_threads() == threads
+    torch.set_num_threads(before)
+    assert seen == [jobs_of_shards.THREADS] * 2
 
 
 def test_a_shard_that_cannot_be_read_stops_no_other(tmp_path):

@@ -1,8 +1,10 @@
 """Shards to score, and the one who scores them one after the other in any process."""
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import torch
 
 from msdscore.engine.shard import ShardOptions, ShardResult, score_shard
 from msdscore.errors import MSDScoreError
@@ -11,7 +13,8 @@ from msdscore.io.inputs.shards import expand_all, score_names
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
-ShardProgress = Callable[[int, int], None]  # shards done, shards in all
+# Of every worker on the CPU, whatever the machine has: sums over another number of threads differ in their last bits.
+THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class ShardWorker:
         Raises:
             MSDScoreError: the scorer itself cannot be built, which is so for every shard.
         """
+        torch.set_num_threads(THREADS)
         try:
             return score_shard(self.spec, job.source, job.output, self.options, build=self._pipeline)
         except MSDScoreError as error:
@@ -62,8 +66,13 @@ class ShardWorker:
 
 def score_jobs(spec: ScorerSpec, jobs: Sequence[ShardJob], options: ShardOptions) -> Iterator[ShardResult]:
     """Score shards one after the other in this process."""
-    worker = ShardWorker(spec, options)
-    return map(worker, jobs)
+    worker, before = ShardWorker(spec, options), torch.get_num_threads()
+    for job in jobs:
+        try:
+            found = worker(job)
+        finally:
+            torch.set_num_threads(before)
+        yield found
 
 
 def lost(job: ShardJob, exit_code: int | None) -> str:

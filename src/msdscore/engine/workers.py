@@ -12,13 +12,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
-from msdscore.engine.jobs import ShardJob, ShardWorker, lost, score_jobs
+from msdscore.engine.jobs import THREADS, ShardJob, ShardWorker, lost, score_jobs
 from msdscore.engine.shard import ShardOptions, ShardResult
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.scoring.spec import ScorerSpec
 
 TRIES = 3  # of one shard, whose worker dies
-CORES = 2  # per worker on the CPU
 
 
 def score_on_workers(
@@ -48,7 +47,7 @@ def default_workers(spec: ScorerSpec) -> int:
 
     if spec.device == "auto" and torch.cuda.is_available():
         return torch.cuda.device_count()
-    return 1 if spec.device.startswith("cuda") else max(1, cores() // CORES)
+    return 1 if spec.device.startswith("cuda") else max(1, cores() // THREADS)
 
 
 def cores() -> int:
@@ -126,7 +125,7 @@ class _Pool:
     def _start(self, number: int) -> _Member:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
-        work = _Assignment(self._spec, self._options, number, self._count)
+        work = _Assignment(self._spec, self._options, number)
         process = context.Process(target=_serve, args=(work, theirs), daemon=True, name=f"msdscore-{number}")
         process.start()
         theirs.close()
@@ -140,7 +139,6 @@ class _Assignment:
     spec: ScorerSpec
     options: ShardOptions
     number: int
-    count: int
 
 
 def _serve(work: _Assignment, pipe: Connection) -> None:
@@ -158,10 +156,9 @@ def _serve(work: _Assignment, pipe: Connection) -> None:
 
 
 def _placed(work: _Assignment) -> ScorerSpec:
-    """The scorer on this worker's device, with its share of the cores."""
+    """The scorer on this worker's device."""
     import torch
 
-    torch.set_num_threads(max(1, cores() // work.count))
     if work.spec.device == "auto" and torch.cuda.is_available():
         return replace(work.spec, device=f"cuda:{work.number % torch.cuda.device_count()}")
     return work.spec
