@@ -1,6 +1,6 @@
 """Does padding a caption raise its reward? Filler, repetition and generic true-sounding sentences on real captions.
 
-    python perf/reward_padding.py ../shared/data/dev_thumb.jsonl [--limit 200] [--encoder mini]
+    python perf/reward_padding.py DATA/dev_thumb.jsonl [--limit 200] [--encoder mini]
 
 Rows have `image` (a name in the `.images*.parquet` beside the file) and `caption` or `captions`; of several captions
 the second is added as the control: true detail, which should raise the reward. Prints, for the reward and for the

@@ -371,7 +371,7 @@ def test_export_scores_as_the_run_and_names_its_backbones(models, rows, tmp_path
     judged = evaluate(run, rows, device="cpu")
     assert judged.cosine.mean == 100.0
     folder = export(run, tmp_path / "encoder")
-    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "README.md", "SHA256SUMS"}
     encoder = load_encoder(str(folder), device="cpu")
     assert encoder.signature.startswith("encoder@")
     scorer = Scorer(encoder)
@@ -402,6 +402,7 @@ def test_exports_that_cannot_work_say_why(rows, tmp_path):
     with pytest.raises(RunError, match="holds other files"):
         export(tmp_path / "run", tmp_path / "taken")
     folder = export(tmp_path / "run", tmp_path / "encoder", dtype="float32")
+    (folder / "SHA256SUMS").unlink()  # it would refuse what is written here
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "format": 9}))
     with pytest.raises(WeightsError, match="has format 9 of msdscore-aligned, expected 2; export it again"):

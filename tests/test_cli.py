@@ -68,7 +68,7 @@ def test_every_public_name_is_importable_and_listed():
 
 def test_every_command_has_help():
     for command in app.registered_commands:
-        name = command.name or command.callback.__name__
+        name = command.name or command.callback.__name__.replace("_", "-")
         result = CliRunner().invoke(app, [name, "--help"])
         assert result.exit_code == 0, name
         assert command.callback.__doc__.splitlines()[0][:40] in " ".join(result.stdout.split()), name

@@ -113,12 +113,12 @@ def load_aligned(
     if revision is not None and source.startswith("package:"):
         raise ConfigError(f"{name} comes with this version of msdscore and has no revisions")
     checkpoint = find_checkpoint(locate(source), revision=revision)
-    verify_sums(checkpoint.folder)
     config = checkpoint.read_json("config.json")
     if config.get("format") != FORMAT:
         raise WeightsError(
             f"{source!r} has format {config.get('format')!r} of {MODEL_TYPE}, expected {FORMAT}; export it again"
         )
+    verify_sums(checkpoint.folder)
     placement = place(device, str(config.get("dtype", "auto")) if dtype == "auto" else dtype)
     parts = _parts(checkpoint, config, placement, chosen)
     languages = ("en",) if config["text"].get("kind") == "mini" else ()

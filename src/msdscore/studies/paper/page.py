@@ -253,7 +253,7 @@ def part(study: str, found: Found) -> str:
 def fill(page: str, parts: Mapping[str, str]) -> str:
     """The page with new parts between their marks; every part must have its place.
 
-    >>> fill("a <!-- study kappa: begin --> old <!-- study kappa: end --> z", {"kappa": "new"}).split()[5:-6]
+    >>> fill("a <!-- study kappa: begin --> old <!-- study kappa: end --> z", {"kappa": "new"}).split()[6:-6]
     ['new']
     """
     for study, text in parts.items():
