@@ -35,6 +35,8 @@ GAP = 0.08
 CAPTION_POINTS, LABEL_POINTS, SMALL_POINTS = 9.0, 7.0, 6.0
 LINE = 0.2  # inches, a line of the caption
 FOOT = 0.16  # inches, a note under all captions
+KEY_LINE = 0.13  # height of a line under the bar
+_IN_ONE_LINE = 3  # parts of a bar that one line can name
 MOST_ACROSS = 2  # captions beside each other: the width of a page of a two-column paper
 PICTURE_PIXELS = 480  # longest side of a panel's picture: 400 dpi at a third of a column
 GREY = "#555"
@@ -75,6 +77,7 @@ def figure(items: Sequence[Attribution]) -> "Figure":
         words=word_scale(items),
         maps={role: map_scale(items, role) for role in MAP_ROLES},
         sum=_span(items),
+        more_lines=int(len(sum_parts(items[0])) >= _IN_ONE_LINE),
     )
     foot = FOOT if lacks_letters(item.score.caption for item in items) else 0.0
     # Each row of cells is as high as its longest caption needs.
@@ -100,11 +103,12 @@ class _Cell:
     words: ColourScale
     maps: dict[Role, ColourScale]
     sum: tuple[float, float]
+    more_lines: int = 0  # under the bar
 
     @property
     def height(self) -> float:
         """Of the whole cell."""
-        return MARGIN + self.caption + 0.39 + self.picture + 0.20 + 0.46
+        return MARGIN + self.caption + 0.39 + self.picture + 0.20 + 0.46 + KEY_LINE * self.more_lines
 
 
 def _draw_cell(
@@ -233,7 +237,9 @@ def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tupl
     score, width = item.score, COLUMN - 2 * MARGIN
     name = "MSD" if score.candidates == 1 else "Soft-MSD"
     page.text(left, top, f"{name} {signed(score.soft_msd, 3)}", LABEL_POINTS + 1, weight="bold")
-    page.text(left + width, top + 0.015, equation(item), SMALL_POINTS, ha="right", color=GREY)
+    # With four parts the whole formula is wider than a cell; its numbers are not.
+    formula = equation(item) if len(sum_parts(item)) < _IN_ONE_LINE else equation(item).split(" = ")[1]
+    page.text(left + width, top + 0.015, formula, SMALL_POINTS, ha="right", color=GREY)
     axes = page.axes(left, top + 0.16, width, 0.14)
     axes.set_xlim(*span)
     axes.set_ylim(0, 1)
@@ -248,12 +254,16 @@ def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tupl
 
 
 def _draw_sum_key(page: Page, left: float, top: float, item: Attribution) -> None:
-    parts = sum_parts(item)
-    page.text(left, top, f"similarity {signed(item.score.similarity, 3)}", SMALL_POINTS, color="#666", weight="bold")
-    for number, (name, size, role) in enumerate(parts, start=1):
-        end = left + (COLUMN - 2 * MARGIN) * number / len(parts)
-        style = {"ha": "right", "color": css(role, 1.0), "weight": "bold"}
-        page.text(end, top, f"{name} {signed(size, 3)}", SMALL_POINTS, **style)
+    """What the parts of the bar are, two in a line where there are many."""
+    parts = [("similarity", item.score.similarity, "#666")]
+    parts += [(name, size, css(role, 1.0)) for name, size, role in sum_parts(item)]
+    across = len(parts) if len(parts) <= _IN_ONE_LINE else 2
+    for number, (name, size, colour) in enumerate(parts):
+        line, column = divmod(number, across)
+        at = left + (COLUMN - 2 * MARGIN) * column / max(1, across - 1)
+        side = "left" if column == 0 else "right" if column == across - 1 else "center"
+        style = {"ha": side, "color": colour, "weight": "bold"}
+        page.text(at, top + KEY_LINE * line, f"{name} {signed(size, 3)}", SMALL_POINTS, **style)
 
 
 def equation(item: Attribution) -> str:
