@@ -130,3 +130,57 @@ def test_a_list_names_files_of_its_own_folder_alone(tmp_path):
     (tmp_path / SUMS).write_text((tmp_path / SUMS).read_text().replace("one", "../../etc/passwd"))
     with pytest.raises(WeightsError, match="passwd: is missing"):
         verify_sums(tmp_path)
+
+
+def score_shard_of(folder, members, links=()):
+    """Score a tar that somebody sent, with the command, into a folder beside it."""
+    import io
+    import tarfile
+
+    from typer.testing import CliRunner
+
+    from msdscore.cli.app import app
+
+    shard = folder / "in" / "00000.tar"
+    shard.parent.mkdir()
+    with tarfile.open(shard, "w") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        for name, target in links:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target
+            archive.addfile(info)
+    CliRunner().invoke(app, ["score", str(shard), "-o", str(folder / "out"), "-e", "toy"])
+    return folder / "out"
+
+
+def test_a_tar_neither_writes_nor_reads_outside(tmp_path):
+    (tmp_path / "secret.txt").write_text("a secret caption")
+    members = {"../../evil.jpg": b"x", "../../evil.txt": b"a caption", "/etc/evil.txt": b"x"}
+    out = score_shard_of(tmp_path, members, links=[("a.txt", str(tmp_path / "secret.txt"))])
+    made = {path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*")}
+    assert made <= {"in", "out", "secret.txt"}
+    assert not Path("/etc/evil.txt").exists()
+    assert not (tmp_path.parent / "evil.txt").exists()
+    assert b"a secret caption" not in b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("place", ["secret.txt", "../secret.txt", "http://127.0.0.1:9/a.png", "file:///etc/hostname"])
+def test_a_row_that_names_another_file_shows_nothing_of_it(tmp_path, place):
+    import json
+
+    from typer.testing import CliRunner
+
+    from msdscore.cli.app import app
+
+    (tmp_path / "rows").mkdir()
+    for folder in (tmp_path, tmp_path / "rows"):
+        (folder / "secret.txt").write_text("the secret text")
+    (tmp_path / "rows" / "rows.jsonl").write_text(json.dumps({"image": place, "caption": "a dog"}))
+    words = ["score", str(tmp_path / "rows" / "rows.jsonl"), "-o", str(tmp_path / "out.jsonl"), "-e", "toy"]
+    assert CliRunner().invoke(app, words).exit_code == 3
+    written = (tmp_path / "out.jsonl").read_text()
+    assert json.loads(written)["error"]
+    assert "the secret text" not in written
