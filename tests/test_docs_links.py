@@ -1,5 +1,6 @@
 """Links of the documentation lead somewhere: files, pages and headings; and the site lists every page."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -69,3 +70,10 @@ def test_the_page_of_commands_has_all_of_them(monkeypatch):
             assert f"### msdscore {name} {nested}\n" in page
     assert "`-o, --output" in page
     assert "[bold]" not in page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_on_a_page_is_python(page):
+    for body in re.findall(r"^```(?:py|python)\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M):
+        if ">>>" not in body:
+            ast.parse(body)
