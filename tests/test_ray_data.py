@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 import time
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +18,9 @@ from tar_shards import write_tar
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'msdscore[ray]')")
 psutil = pytest.importorskip("psutil")
+cloudpickle = pytest.importorskip("ray.cloudpickle")
+
+from ray.util.annotations import RayDeprecationWarning  # noqa: E402
 
 from msdscore.engine.ray_data import RayOptions, ShardActor, score_on_ray  # noqa: E402
 
@@ -88,6 +93,28 @@ def test_same_bytes_as_alone_though_an_actor_is_killed(cluster, tmp_path):
     files = [{path.name: path.read_bytes() for path in Path(tmp_path, name).iterdir()} for name in ("alone", "several")]
     assert files[0] == files[1]
     assert len(files[0]) == len(SIZES)
+
+
+class Deadly(ScorerSpec):
+    """A scorer that ends every process that builds it."""
+
+    def build(self, bank=None):
+        os._exit(1)
+
+
+def test_a_shard_that_ends_every_actor_is_given_up_and_the_others_go_on(cluster, tmp_path):
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import the tests
+    for number in range(2):
+        write_tar(tmp_path / f"{number}.tar", 5)
+    jobs = plan_jobs([f"{tmp_path}/{{0..1}}.tar"], f"{tmp_path}/out")
+    list(score_jobs(TOY, jobs[:1], ShardOptions()))  # a finished shard asks for no scorer
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RayDeprecationWarning)
+        found = list(score_on_ray(Deadly(encoder="toy", device="cpu"), jobs, ShardOptions(), RayOptions(tries=0)))
+    errors = {result.output: result.error for result in found}
+    assert errors[jobs[0].output] is None
+    assert "1.tar: was lost every time that it was tried" in errors[jobs[1].output]
+    assert len(found) == 2
 
 
 def test_an_actor_tells_what_is_wrong_with_a_scorer_or_a_shard(tmp_path):

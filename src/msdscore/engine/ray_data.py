@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -70,8 +70,7 @@ def score_on_ray(
         if started:
             ray.shutdown()
     for job in waiting.values():
-        lost = f"{shortened(job.source)}: its actor was lost {how.tries + 1} times; out of memory? Ray's logs have more"
-        yield ShardResult(job.source, job.output, error=lost)
+        yield _lost(job, "was given up by Ray")
 
 
 def _connect(ray: Any, address: str | None) -> None:
@@ -90,6 +89,7 @@ def _rows(
 ) -> Iterator[Mapping[str, Any]]:
     spec, jobs, options = work
     most = min(how.most or len(jobs), len(jobs))
+    counter = _try_counter(ray, how.tries + 1)
     with _quiet_context(ray.data):
         # One block per shard: a block is what Ray schedules, and what it runs again when an actor is lost.
         blocks = ray.data.from_items([asdict(job) for job in jobs], override_num_blocks=min(len(jobs), _BLOCKS))
@@ -97,19 +97,32 @@ def _rows(
             ShardActor,
             batch_size=1,
             batch_format="pyarrow",
-            fn_constructor_args=(spec, options),
+            fn_constructor_args=(spec, options, lambda job: ray.get(counter.allows.remote(job.output))),
             compute=ray.data.ActorPoolStrategy(
                 min_size=min(how.least, most), max_size=most, max_tasks_in_flight_per_actor=2
             ),
             num_cpus=how.cpus,
             num_gpus=_gpus(ray, spec, how),
-            # Actors are started again without end; a shard that ends every one of them is given up.
-            ray_remote_args_fn=lambda: {"max_task_retries": how.tries},
         )
         for row in scored.iter_rows():
             if row["unusable"]:
                 raise ConfigError(f"the scorer cannot be built on the cluster: {row['error']}")
             yield row
+
+
+def _try_counter(ray: Any, most: int) -> Any:
+    """An actor that outlives those that score, and allows every shard so many tries; Ray alone would try for ever."""
+
+    class TryCounter:  # defined here, it travels by value, and its process imports nothing
+        def __init__(self) -> None:
+            self._begun: dict[str, int] = {}
+
+        def allows(self, output: str) -> bool:
+            self._begun[output] = self._begun.get(output, 0) + 1
+            return self._begun[output] <= most
+
+    # Started again where its machine is lost; it counts anew then.
+    return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(TryCounter).remote()
 
 
 @contextmanager
@@ -134,10 +147,15 @@ def _gpus(ray: Any, spec: ScorerSpec, how: RayOptions) -> float | None:
 
 
 class ShardActor:
-    """A worker inside a Ray actor: builds its scorer once, and takes one shard per call."""
+    """A worker inside a Ray actor: builds its scorer once, and takes one shard per call.
 
-    def __init__(self, spec: ScorerSpec, options: ShardOptions) -> None:
-        self._worker = ShardWorker(_placed(spec), options)
+    `may_try` is asked before every shard: one that ends every actor that begins it is given up.
+    """
+
+    def __init__(
+        self, spec: ScorerSpec, options: ShardOptions, may_try: Callable[[ShardJob], bool] = lambda job: True
+    ) -> None:
+        self._worker, self._may_try = ShardWorker(_placed(spec), options), may_try
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """The results of a batch of jobs."""
@@ -146,7 +164,7 @@ class ShardActor:
     def _row(self, job: ShardJob) -> dict[str, Any]:
         unusable = False
         try:
-            found = self._worker(job)
+            found = self._worker(job) if self._may_try(job) else _lost(job, "was lost every time that it was tried")
         except MSDScoreError as error:  # for every shard alike
             found, unusable = ShardResult(job.source, job.output, error=str(error)), True
         except Exception as error:  # noqa: BLE001, Ray would drop the block and go on without a word
@@ -154,6 +172,11 @@ class ShardActor:
             found = ShardResult(job.source, job.output, error=reason)
         cache = None if found.cache is None else list(asdict(found.cache).values())
         return asdict(found) | {"reasons": list(found.reasons), "unusable": unusable, "cache": cache}
+
+
+def _lost(job: ShardJob, how: str) -> ShardResult:
+    reason = f"{shortened(job.source)}: {how}, with the actor that had it; out of memory? Ray's logs have more"
+    return ShardResult(job.source, job.output, error=reason)
 
 
 def _result(row: Mapping[str, Any]) -> ShardResult:
