@@ -11,8 +11,8 @@ from msdscore import Scorer
 from msdscore.errors import ConfigError
 from msdscore.explain.overlay import map_scale, word_scale
 from msdscore.explain.snippet import words_html
-from msdscore.serve.gathering import ClosingError, Gatherer, QueueFullError
 from msdscore.serve.settings import ServeSettings
+from msdscore.serve.work.gathering import ClosingError, Gatherer, QueueFullError
 from serving import TOKEN, asked, picture
 from serving import client as calling
 

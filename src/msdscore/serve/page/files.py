@@ -59,14 +59,14 @@ def _file(name: str, missing: type[Exception]) -> "Response":
 
 @cache
 def _names() -> frozenset[str]:
-    root = files("msdscore.serve").joinpath("assets")
+    root = files("msdscore.serve.page").joinpath("assets")
     own = {entry.name for entry in root.iterdir() if entry.is_file()}
     return frozenset(own | {f"samples/{entry.name}" for entry in root.joinpath("samples").iterdir()})
 
 
 @cache
 def _asset(name: str) -> bytes:
-    return files("msdscore.serve").joinpath("assets").joinpath(*name.split("/")).read_bytes()
+    return files("msdscore.serve.page").joinpath("assets").joinpath(*name.split("/")).read_bytes()
 
 
 @cache

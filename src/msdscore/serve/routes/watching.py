@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from msdscore.serve.schema import Problem, Status, VersionAnswer
-from msdscore.serve.service import Service
+from msdscore.serve.requests.schema import Problem, Status, VersionAnswer
+from msdscore.serve.work.service import Service
 from msdscore.version import __version__
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from msdscore.serve.guard import RefusedError
-from msdscore.serve.schema import Item, Items, RewardRequest, decode_picture
+from msdscore.serve.requests.guard import RefusedError
+from msdscore.serve.requests.schema import Item, Items, RewardRequest, decode_picture
 from msdscore.serve.settings import ServeSettings
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msdscore.errors import RowError
 from msdscore.scoring.pipeline import Decoded, Pipeline
 from msdscore.scoring.results import Scores
-from msdscore.serve.gathering import Gatherer, QueueFullError
-from msdscore.serve.judge import Explained, Judge, Question
-from msdscore.serve.reading import Asked
+from msdscore.serve.requests.reading import Asked
 from msdscore.serve.settings import ServeSettings
-from msdscore.serve.telemetry import Telemetry
+from msdscore.serve.work.gathering import Gatherer, QueueFullError
+from msdscore.serve.work.judge import Explained, Judge, Question
+from msdscore.serve.work.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from msdscore.serve.figures import FIGURES
-from msdscore.serve.schema import Item, Items, Problem, RewardRequest
-from msdscore.serve.scored_rows import MOST
+from msdscore.serve.requests.schema import Item, Items, Problem, RewardRequest
+from msdscore.serve.routes.answers import FIGURES
+from msdscore.serve.routes.scored_rows import MOST
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

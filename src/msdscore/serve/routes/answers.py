@@ -1,13 +1,24 @@
-"""What the routes answer: scores, rankings, explanations and rewards as plain values."""
+"""What the routes answer: scores, rankings, explanations and rewards as plain values, figures as files."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from msdscore.errors import MissingExtraError
 from msdscore.explain.document import document
+from msdscore.explain.save import encoded
 from msdscore.scoring.results import Scores
-from msdscore.serve.judge import Explained
-from msdscore.serve.look import looks
-from msdscore.serve.reading import Asked
+from msdscore.serve.page.look import looks
+from msdscore.serve.requests.guard import RefusedError
+from msdscore.serve.requests.reading import Asked
+from msdscore.serve.work.judge import Explained
+
+FIGURES = {
+    "png": "image/png",
+    "svg": "image/svg+xml",
+    "pdf": "application/pdf",
+    "html": "text/html; charset=utf-8",
+    "json": "application/json",
+}  # what `msdscore explain` writes too
 
 
 def scored(found: Scores | str, captions: Sequence[str]) -> list[dict[str, Any]]:
@@ -52,6 +63,23 @@ def rewarded(
         for number, row in zip(own, scored(found, one.captions), strict=True):
             rewards[number], reasons[number] = row["msd"], row["error"]
     return {"rewards": rewards, "reasons": reasons}
+
+
+def drawing(found: Explained | str, kind: str) -> Callable[[], bytes]:
+    """What draws the explanations that were found; refuses where there are none."""
+    if isinstance(found, str):
+        raise RefusedError(422, found)
+    explanations = found.found
+    if explanations is None:
+        raise RefusedError(422, next(iter(found.reasons.values())))
+
+    def draw() -> bytes:
+        try:
+            return encoded(explanations.items, kind)
+        except MissingExtraError as error:
+            raise RefusedError(501, str(error)) from error
+
+    return draw
 
 
 def _plain(value: Any) -> Any:
