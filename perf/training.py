@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from msdscore.align.aligner import (
-    Labelled,
+    LabelCounts,
     learning_rate,
     make_optimiser,
     moving_average,
@@ -110,7 +110,9 @@ def make_batches(recipe, device):
 
 def run(recipe, batches, device, steps, *, fixed_order):
     """Train some steps; gives seconds per step without the first three, and the weights."""
-    aligner = seeded_aligner(recipe, SideDims(1752, 1752), SideDims(1536, 768, 384), labelled=Labelled(WORDS, CLASSES))
+    aligner = seeded_aligner(
+        recipe, SideDims(1752, 1752), SideDims(1536, 768, 384), labelled=LabelCounts(WORDS, CLASSES)
+    )
     image = batches.towers[0]
     aligner.trunk = TunedTrunk(image.network, recipe.train.tune, grid=image.grid) if recipe.train.tune else None
     aligner.to(device).train()

@@ -13,10 +13,10 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from align_data import draw, source, things
-from msdscore.align.aligner import Labelled, seeded_aligner
+from msdscore.align.aligner import LabelCounts, seeded_aligner
 from msdscore.align.data.formats import open_pairs
 from msdscore.align.data.lexicon import build_lexicon, read_classes
-from msdscore.align.data.pairs import Pair, Pairs
+from msdscore.align.data.pairs import Pairs, TrainingPair
 from msdscore.align.data.phrases import PhraseMaker, similar_pictures
 from msdscore.align.evaluate import evaluate
 from msdscore.align.export import export
@@ -64,7 +64,9 @@ def pool(*owned):
 
 def pictures(*rows):
     """Pairs of (captions, objects)."""
-    items = tuple(Pair(f"{n}.png", tuple(captions), objects=objects) for n, (captions, objects) in enumerate(rows))
+    items = tuple(
+        TrainingPair(f"{n}.png", tuple(captions), objects=objects) for n, (captions, objects) in enumerate(rows)
+    )
     return Pairs(items, np.arange(len(items)), "x")
 
 
@@ -175,7 +177,7 @@ def test_a_picture_that_comes_twice_is_never_twice_in_a_group():
 
 
 def test_pictures_are_held_out_by_name_alone():
-    named = [Pair("x", ("a",), name=f"{number}.jpg") for number in range(600)]
+    named = [TrainingPair("x", ("a",), name=f"{number}.jpg") for number in range(600)]
     out = [pair for pair in named if is_held_out(pair, 12)]
     assert 25 < len(out) < 80
     assert not any(is_held_out(pair, 0) for pair in named)
@@ -270,7 +272,7 @@ def test_captions_by_people_are_told_from_a_machines_by_the_picture_alone():
 def test_unreadable_pictures_are_named_and_grey(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no picture")
     Image.new("RGB", (9, 5), "red").save(tmp_path / "good.png")
-    items = tuple(Pair(tmp_path / name, ("a",)) for name in ("bad.png", "good.png"))
+    items = tuple(TrainingPair(tmp_path / name, ("a",)) for name in ("bad.png", "good.png"))
     found = decode(Pairs(items, np.arange(2), "x"), side=4, workers=2)
     assert list(found.bad) == [0]
     assert "bad.png" in found.bad[0]
@@ -484,6 +486,6 @@ def test_words_have_zeros_only_where_evidence_is_trained():
 
     recipe = load_recipe("mini", changes=SMALL)
     dims = SideDims(8, 8), SideDims(8, 8, 8)
-    assert seeded_aligner(recipe, *dims, labelled=Labelled(7, 3)).odds().word_zeros.shape == (7,)
+    assert seeded_aligner(recipe, *dims, labelled=LabelCounts(7, 3)).odds().word_zeros.shape == (7,)
     with pytest.raises(AssertionError):
         seeded_aligner(load_recipe("mini", changes=[*SMALL, "loss.evidence=0", "loss.objects=0"]), *dims).odds()

@@ -12,7 +12,7 @@ from scipy.io import savemat
 
 from msdscore.benchmarks.base import Note, Pair, picture, picture_key
 from msdscore.benchmarks.readers import valse
-from msdscore.benchmarks.readers.captioned import Captioned, draw_pairs
+from msdscore.benchmarks.readers.captioned import CaptionedPicture, draw_pairs
 from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.benchmarks.run.runner import run_benchmark
@@ -317,7 +317,7 @@ def test_rocov2_reads_its_columns_and_both_folder_layouts(tmp_path: Path) -> Non
 
 
 def test_retrieval_pairs_need_other_captions() -> None:
-    same = [Captioned(str(k), Path(f"{k}.jpg"), ("alike",)) for k in range(3)]
+    same = [CaptionedPicture(str(k), Path(f"{k}.jpg"), ("alike",)) for k in range(3)]
     with pytest.raises(InputError, match="no caption of another picture was found for 0"):
         draw_pairs(same, seed=0)
 

@@ -21,21 +21,27 @@ _ZERO = 1.4  # start of the zero of log-odds, in their own unit
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelCounts:
     """How many words and classes of objects have labels, and so a zero of their own."""
 
     words: int = 0
     classes: int = 0
 
 
-_NOTHING = Labelled()
+_NOTHING = LabelCounts()
 
 
 class Aligner(nn.Module):
     """Trainable parts of a run; the frozen towers and the frozen language model are not among them."""
 
     def __init__(
-        self, recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0, labelled: Labelled = _NOTHING
+        self,
+        recipe: Recipe,
+        image: SideDims,
+        text: SideDims,
+        *,
+        language_width: int = 0,
+        labelled: LabelCounts = _NOTHING,
     ) -> None:
         super().__init__()
         self._loss: LossSpec = recipe.loss
@@ -82,7 +88,7 @@ class Aligner(nn.Module):
 
 
 def seeded_aligner(
-    recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0, labelled: Labelled = _NOTHING
+    recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0, labelled: LabelCounts = _NOTHING
 ) -> Aligner:
     """Fresh trainable parts whose start depends on the recipe's seed alone."""
     with torch.random.fork_rng(devices=[]):

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from PIL.Image import Image
 from torch import Tensor
 
-from msdscore.align.data.pairs import Pair, Pairs, picture_content
+from msdscore.align.data.pairs import Pairs, TrainingPair, picture_content
 from msdscore.align.features.live import join_points
 from msdscore.align.losses.terms import caption_table, token_table
 from msdscore.encoders.aligned.heads import AlignedHeads, Projected
@@ -91,7 +91,7 @@ class _Counted:
     owner: list[int] = field(default_factory=list)
 
 
-def _read(pairs: Sequence[Pair], counted: _Counted) -> tuple[list[Image], list[str]]:
+def _read(pairs: Sequence[TrainingPair], counted: _Counted) -> tuple[list[Image], list[str]]:
     pictures, captions = list[Image](), list[str]()
     for pair in pairs:
         try:

@@ -71,7 +71,7 @@ def figure(items: Sequence[Attribution]) -> "Figure":
         set_lines(item.score.caption, item.units, COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items
     ]
     across = min(MOST_ACROSS, len(items))
-    cell = _Cell(
+    cell = _CellLayout(
         caption=0.0,
         picture=_panel(len(MAP_ROLES)) * float(np.clip(items[0].picture.height / items[0].picture.width, 0.4, 1.6)),
         words=word_scale(items),
@@ -95,7 +95,7 @@ def figure(items: Sequence[Attribution]) -> "Figure":
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class _CellLayout:
     """What the cells of all captions have in common: heights in inches, and the scales of their colours."""
 
     caption: float
@@ -115,7 +115,7 @@ def _draw_cell(
     page: Page,
     place: tuple[float, float],
     item: Attribution,
-    cell: _Cell,
+    cell: _CellLayout,
     lines: Sequence[Line],
     pictures: dict[Role, Any],
 ) -> None:

@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from msdscore.errors import require
 from msdscore.integrations.training import ValidationCaptions, log_captions
 
@@ -27,13 +25,7 @@ class MSDCallback(Callback):
         """Score and log; nothing in the check before the training."""
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
-        training = pl_module.training
-        pl_module.eval()
-        try:
-            with torch.no_grad():
-                checked = self._captions.check(pl_module)
-        finally:
-            pl_module.train(training)
+        checked = self._captions.check_trained(pl_module)
         pl_module.log_dict(checked.scalars(self._prefix), rank_zero_only=True)
         for logger in trainer.loggers:
             place: Any = getattr(logger, "experiment", None)  # every logger has one, their base class does not

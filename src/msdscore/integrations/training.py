@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from msdscore.errors import ConfigError, require
 from msdscore.explain.explanation import Explanation, explain
@@ -74,6 +75,16 @@ class ValidationCaptions:
         self._generate = generate
         self._scorer = described(scorer)
         self._shown = shown
+
+    def check_trained(self, model: Any) -> CheckedCaptions:
+        """`check` of a torch module between two steps of training: in evaluation mode, and without gradients."""
+        training = model.training
+        model.eval()
+        try:
+            with torch.no_grad():
+                return self.check(model)
+        finally:
+            model.train(training)
 
     def check(self, model: Any) -> CheckedCaptions:
         """Let the model caption the sample, and score what it says."""

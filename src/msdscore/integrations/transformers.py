@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from msdscore.errors import require
 from msdscore.integrations.training import ValidationCaptions, log_captions, log_scalars
 
@@ -31,14 +29,7 @@ class MSDCallback(TrainerCallback):
         """Score and log."""
         if not state.is_world_process_zero:
             return
-        model = given["model"]
-        training = model.training
-        model.eval()
-        try:
-            with torch.no_grad():
-                checked = self._captions.check(model)
-        finally:
-            model.train(training)
+        checked = self._captions.check_trained(given["model"])
         for name, mean in checked.means().items():
             given.get("metrics", {})["eval_msd" if name == "msd" else f"eval_msd_{name}"] = mean.value
         for place in self._loggers:

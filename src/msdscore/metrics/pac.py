@@ -25,7 +25,7 @@ _STD = {"openai": (0.26862954, 0.26130258, 0.27577711), "open_clip": (0.5, 0.5, 
 
 def load_pac(path: str, device: str = "auto", family: str = "openai") -> Loaded:
     """2·max(cos, 0) of the picture and the prefixed caption."""
-    towers = Towers(path, device, choice("family", family, FAMILIES))
+    towers = PacTowers(path, device, choice("family", family, FAMILIES))
 
     def score(batch: Cases) -> CaseScores:
         return CaseScores(_alone(batch, towers, _captions(batch, towers)))
@@ -35,7 +35,7 @@ def load_pac(path: str, device: str = "auto", family: str = "openai") -> Loaded:
 
 def load_refpac(path: str, device: str = "auto", family: str = "openai") -> Loaded:
     """Harmonic mean of PAC-S and max(cos, 0) with the nearest reference; NaN where there is none."""
-    towers = Towers(path, device, choice("family", family, FAMILIES))
+    towers = PacTowers(path, device, choice("family", family, FAMILIES))
 
     def score(batch: Cases) -> CaseScores:
         captions = _captions(batch, towers)
@@ -47,7 +47,7 @@ def load_refpac(path: str, device: str = "auto", family: str = "openai") -> Load
     return Loaded(score, towers.choices)
 
 
-class Towers:
+class PacTowers:
     """The two towers of a PAC-S checkpoint; unit vectors out."""
 
     def __init__(self, path: str, device: str, family: str) -> None:
@@ -118,12 +118,12 @@ def _build(state: dict[str, Tensor], *, quick_gelu: bool, path: str) -> Any:
     return model.eval()
 
 
-def _captions(batch: Cases, towers: Towers) -> Floats:
+def _captions(batch: Cases, towers: PacTowers) -> Floats:
     captions: Floats = towers.texts(batch.texts)[batch.captions]
     return captions
 
 
-def _alone(batch: Cases, towers: Towers, captions: Floats) -> Floats:
+def _alone(batch: Cases, towers: PacTowers, captions: Floats) -> Floats:
     readable = [number for number, picture in enumerate(batch.pictures) if picture is not None]
     rows = towers.pictures([picture for picture in batch.pictures if picture is not None])
     images = np.full((len(batch.pictures), captions.shape[2]), np.nan)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from msdscore.benchmarks.base import picture
-from msdscore.benchmarks.readers.captioned import Captioned
+from msdscore.benchmarks.readers.captioned import CaptionedPicture
 from msdscore.benchmarks.run.vectors import make_vectors
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.metrics.base import Cases, Metric
@@ -129,7 +129,7 @@ def variants(image: Image.Image) -> dict[str, Image.Image]:
 def behaviour(
     pipeline: Pipeline,
     metrics: Sequence[Metric],
-    entries: Sequence[Captioned],
+    entries: Sequence[CaptionedPicture],
     *,
     seed: int = 0,
     steps: Steps = every_time,
@@ -158,7 +158,7 @@ def behaviour(
 def _measure(
     pipeline: Pipeline,
     metrics: Sequence[Metric],
-    entries: Sequence[Captioned],
+    entries: Sequence[CaptionedPicture],
     some: Sequence[int],
     chance: Random,
 ) -> list[list[tuple[Any, ...]]]:
@@ -190,7 +190,7 @@ def _measure(
     return found
 
 
-def _decoded(pipeline: Pipeline, entry: Captioned) -> Decoded | RowError:
+def _decoded(pipeline: Pipeline, entry: CaptionedPicture) -> Decoded | RowError:
     try:
         return pipeline.decode([picture(entry.image)], keep=True)[0]
     except RowError as error:  # a row of a table without a picture

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.benchmarks.base import picture
-from msdscore.benchmarks.readers.captioned import Captioned
+from msdscore.benchmarks.readers.captioned import CaptionedPicture
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.scoring.calibrate import similar_texts
 from msdscore.scoring.pipeline import Pipeline
@@ -71,7 +71,7 @@ class _Judged:
 
 def reliability(
     pipeline: Pipeline,
-    entries: Sequence[Captioned],
+    entries: Sequence[CaptionedPicture],
     *,
     limit: int | None = None,
     steps: Steps = every_time,
@@ -96,7 +96,7 @@ def reliability(
 
 
 def _measure(
-    pipeline: Pipeline, entries: Sequence[Captioned], similar: Sequence[Sequence[str]], some: range
+    pipeline: Pipeline, entries: Sequence[CaptionedPicture], similar: Sequence[Sequence[str]], some: range
 ) -> list[tuple[int, int, float]]:
     """Picture, kind of caption and match of every caption that could be scored."""
     shown = [(place, kind, text) for place in some for kind, text in _captions(entries, similar, place)]
@@ -109,7 +109,9 @@ def _measure(
     ]
 
 
-def _captions(entries: Sequence[Captioned], similar: Sequence[Sequence[str]], place: int) -> Iterator[tuple[int, str]]:
+def _captions(
+    entries: Sequence[CaptionedPicture], similar: Sequence[Sequence[str]], place: int
+) -> Iterator[tuple[int, str]]:
     """Kind and text of every caption that a picture is shown."""
     away = entries[(place + len(entries) // 2) % len(entries)]
     for kind, texts in enumerate((entries[place].captions, similar[place], away.captions)):

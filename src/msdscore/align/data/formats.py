@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.align.data.pairs import Found, Pair, Pairs, Picture, Skip, checked, collect
+from msdscore.align.data.pairs import Found, Pairs, Picture, Skip, TrainingPair, checked, collect
 from msdscore.errors import InputError, unknown_name
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.io.inputs.formats import open_records
@@ -115,7 +115,7 @@ def read_llava(path: Path, store: PictureStore) -> Iterator[Found]:
                 yield Skip(record.error or f"{path.name}: an entry without image or conversations")
                 continue
             answers = [turn.get("value") for turn in turns if isinstance(turn, dict) and turn.get("from") == "gpt"]
-            yield checked(Pair(store.find(values["image"]), tuple(map(str, answers[:1]))))
+            yield checked(TrainingPair(store.find(values["image"]), tuple(map(str, answers[:1]))))
 
 
 def read_coco(path: Path, store: PictureStore) -> Iterator[Found]:
@@ -129,7 +129,7 @@ def read_coco(path: Path, store: PictureStore) -> Iterator[Found]:
         if not isinstance(name, str):
             yield Skip(f"{path.name}: image {image.get('id')} has no file_name")
         else:
-            yield checked(Pair(store.find(name), tuple(captions[image.get("id")])))
+            yield checked(TrainingPair(store.find(name), tuple(captions[image.get("id")])))
 
 
 def read_rows(path: Path, store: PictureStore) -> Iterator[Found]:
@@ -164,7 +164,7 @@ def read_shards(paths: Sequence[Path]) -> Iterator[Found]:
             if sample.picture is None:
                 yield Skip(f"{path.name}: {sample.key} has no picture")
             else:
-                yield checked(Pair(sample.picture, tuple(captions)))
+                yield checked(TrainingPair(sample.picture, tuple(captions)))
 
 
 def is_llava(path: Path) -> bool:
@@ -198,7 +198,9 @@ def _row(values: Mapping[str, Any], store: PictureStore, source: str, *, stored:
         for names in (CAPTIONS, NEGATIVES, MACHINE)
     )
     picture = stored or store.find(str(name))
-    return checked(Pair(picture, captions, negatives, machine, _objects(values), str(name or ""), _times(values)))
+    return checked(
+        TrainingPair(picture, captions, negatives, machine, _objects(values), str(name or ""), _times(values))
+    )
 
 
 def _times(values: Mapping[str, Any]) -> int:

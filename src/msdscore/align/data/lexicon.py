@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from msdscore.align.data.negatives import CLASSES, KINDS
-from msdscore.align.data.pairs import Pair
+from msdscore.align.data.pairs import TrainingPair
 from msdscore.encoders.text.words import STOP_WORDS, stem
 from msdscore.errors import InputError
 
@@ -42,12 +42,12 @@ def words_of(text: str) -> list[str]:
 
 
 @lru_cache(1 << 16)
-def own_stems(pair: Pair) -> frozenset[str]:
+def own_stems(pair: TrainingPair) -> frozenset[str]:
     """Stems of the content words of all captions of a picture."""
     return frozenset(stem(word) for text in pair.captions for word in words_of(text) if word not in STOP_WORDS)
 
 
-def build_lexicon(pairs: Sequence[Pair], *, classes: Sequence[Sequence[str]] = ()) -> Lexicon:
+def build_lexicon(pairs: Sequence[TrainingPair], *, classes: Sequence[Sequence[str]] = ()) -> Lexicon:
     """The words of all captions; each of `classes` is a name and its synonyms.
 
     Without `classes` every annotated object is a class of its own name.
@@ -84,11 +84,11 @@ def read_classes(path: Path) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(name for name in line if name) for line in lines if any(line))
 
 
-def _annotated(pairs: Sequence[Pair]) -> list[str]:
+def _annotated(pairs: Sequence[TrainingPair]) -> list[str]:
     return sorted({name for pair in pairs for name in pair.objects or ()})
 
 
-def _nouns(pairs: Sequence[Pair], classes: Iterable[str]) -> frozenset[str]:
+def _nouns(pairs: Sequence[TrainingPair], classes: Iterable[str]) -> frozenset[str]:
     """Words that often stand between an article and a stop word, words of the object classes, names of classes."""
     total, between = Counter[str](), Counter[str]()
     for pair in pairs:

@@ -71,7 +71,7 @@ def class_weights(captions: Iterable[str]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _CutCaption:
     """A caption cut at its words, and which of them belong to a class, by kind."""
 
     parts: tuple[str, ...]  # what lies between words, word, what lies between words, …
@@ -104,21 +104,21 @@ def make_negatives(
     return tuple(found)
 
 
-def _places(caption: str) -> _Places:
+def _places(caption: str) -> _CutCaption:
     parts = tuple(re.split(r"([A-Za-z]+)", caption))
     kinds: dict[str, tuple[int, ...]] = {}
     for place in range(1, len(parts), 2):
         if (name := CLASS_OF.get(parts[place].lower())) is not None:
             kinds[KINDS[name]] = (*kinds.get(KINDS[name], ()), place)
-    return _Places(parts, kinds)
+    return _CutCaption(parts, kinds)
 
 
-def _options(places: _Places) -> list[str]:
+def _options(places: _CutCaption) -> list[str]:
     """The kinds of words that can be replaced, and `swap` where two can change places."""
     return [*sorted(places.kinds), *(["swap"] if _swappable(places) else [])]
 
 
-def _swappable(places: _Places) -> list[str]:
+def _swappable(places: _CutCaption) -> list[str]:
     return [
         kind
         for kind in ("attribute", "object")
@@ -126,7 +126,7 @@ def _swappable(places: _Places) -> list[str]:
     ]
 
 
-def _changed(places: _Places, option: str, banned: Collection[str], chance: Random, weights: Weights) -> str | None:
+def _changed(places: _CutCaption, option: str, banned: Collection[str], chance: Random, weights: Weights) -> str | None:
     if option == "swap":
         where = places.kinds[chance.choice(_swappable(places))]
         first = chance.choice(where)

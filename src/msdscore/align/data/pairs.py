@@ -17,7 +17,7 @@ Picture: TypeAlias = Path | StoredImage | TarImage  # where a training picture l
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TrainingPair:
     """One picture with all its captions, and more where the data supplies it."""
 
     picture: Picture
@@ -36,14 +36,14 @@ class Skip:
     reason: str
 
 
-Found = Pair | Skip
+Found = TrainingPair | Skip
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
     """All pairs of an input; `blocks[i]` numbers the shard or row group of pair i."""
 
-    items: tuple[Pair, ...]
+    items: tuple[TrainingPair, ...]
     blocks: npt.NDArray[np.int64]
     fingerprint: str
     skipped: int = 0
@@ -68,7 +68,7 @@ def collect(found: Iterable[Found], *, source: str) -> Pairs:
     Raises:
         InputError: there is no pair at all.
     """
-    merged: dict[Picture, Pair] = {}
+    merged: dict[Picture, TrainingPair] = {}
     reasons: list[str] = []
     skipped = 0
     for item in found:
@@ -84,7 +84,7 @@ def collect(found: Iterable[Found], *, source: str) -> Pairs:
     return Pairs(items, _blocks(items), _fingerprint(items), skipped, tuple(reasons))
 
 
-def checked(pair: Pair) -> Found:
+def checked(pair: TrainingPair) -> Found:
     """The pair with the texts that hold something, or the reason why there is none."""
     texts = _texts(pair.captions)
     if not texts:
@@ -105,11 +105,11 @@ def picture_content(picture: Picture) -> Path | bytes:
     return picture if isinstance(picture, Path) else picture.read()
 
 
-def _join(first: Pair | None, second: Pair) -> Pair:
+def _join(first: TrainingPair | None, second: TrainingPair) -> TrainingPair:
     if first is None:
         return second
     known = [objects for objects in (first.objects, second.objects) if objects is not None]
-    return Pair(
+    return TrainingPair(
         first.picture,
         _all(first.captions, second.captions),
         _all(first.negatives, second.negatives),
@@ -125,7 +125,7 @@ def _all(*parts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for part in parts for text in part))
 
 
-def _blocks(items: Sequence[Pair]) -> npt.NDArray[np.int64]:
+def _blocks(items: Sequence[TrainingPair]) -> npt.NDArray[np.int64]:
     numbers: dict[object, int] = {}
     return np.array([numbers.setdefault(_block(item.picture), len(numbers)) for item in items], dtype=np.int64)
 
@@ -136,7 +136,7 @@ def _block(picture: Picture) -> object:
     return picture.path if isinstance(picture, TarImage) else picture
 
 
-def _fingerprint(items: Sequence[Pair]) -> str:
+def _fingerprint(items: Sequence[TrainingPair]) -> str:
     """A hash of names and captions in order; folders may move."""
     digest = blake2b(digest_size=16)
     for item in items:

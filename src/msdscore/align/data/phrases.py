@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from msdscore.align.data.lexicon import Lexicon, own_stems, words_of
 from msdscore.align.data.negatives import CLASSES, KINDS
-from msdscore.align.data.pairs import Pair
+from msdscore.align.data.pairs import TrainingPair
 from msdscore.encoders.text.words import stem
 from msdscore.errors import require
 
@@ -47,7 +47,9 @@ CLASS_FRAMES = ("a {}", "there is a {}", "a photo of a {}", "{}", "the scene con
 _TRIES = 40  # draws of a false noun before it is given up
 
 
-def similar_pictures(pairs: Sequence[Pair], lexicon: Lexicon, *, count: int = NEIGHBOURS) -> npt.NDArray[np.int64]:
+def similar_pictures(
+    pairs: Sequence[TrainingPair], lexicon: Lexicon, *, count: int = NEIGHBOURS
+) -> npt.NDArray[np.int64]:
     """For each picture those whose captions are most alike, by the cosine of rare words; [pictures, count]."""
     sparse: Any = require("scipy.sparse", extra="train")
     total = len(pairs)
@@ -71,7 +73,7 @@ def similar_pictures(pairs: Sequence[Pair], lexicon: Lexicon, *, count: int = NE
 class PhraseMaker:
     """Makes texts about a picture; `similar[i]` are the pictures whose words are likely, and false, for picture i."""
 
-    pairs: Sequence[Pair]
+    pairs: Sequence[TrainingPair]
     lexicon: Lexicon
     similar: npt.NDArray[np.int64]
 
@@ -117,7 +119,7 @@ class PhraseMaker:
         captions = self.pairs[item].captions
         return chance.sample(captions, min(len(captions), count))
 
-    def _other(self, item: int, chance: Random) -> Pair:
+    def _other(self, item: int, chance: Random) -> TrainingPair:
         return self.pairs[int(chance.choice(self.similar[item]))]
 
     def _qualified(self, caption: str, banned: Collection[str], chance: Random) -> str | None:

@@ -9,7 +9,7 @@ from random import Random
 from PIL import Image
 
 from msdscore.align.data.negatives import all_words, class_weights, make_negatives
-from msdscore.align.data.pairs import Pair, Pairs, picture_content
+from msdscore.align.data.pairs import Pairs, TrainingPair, picture_content
 from msdscore.align.data.views import make_view, pick_view
 from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import epoch_order, stream
@@ -104,14 +104,14 @@ class SampleReader:
         )
         return Sample(item, view, picture, captions, choices, negatives, self._words(pair))
 
-    def _find_words(self, pair: Pair) -> frozenset[str]:
+    def _find_words(self, pair: TrainingPair) -> frozenset[str]:
         if not self.recipe.loss.word:
             return frozenset()
         # A tower that reads content words alone has its own list: then every word counts that it lets through.
         chosen = every_word if self.recipe.text.words == "content" else content_words
         return frozenset(stem(word) for caption in pair.captions for word in chosen(caption))
 
-    def _negatives(self, pair: Pair, caption: str, chance: Random) -> tuple[str, ...]:
+    def _negatives(self, pair: TrainingPair, caption: str, chance: Random) -> tuple[str, ...]:
         spec = self.recipe.sample
         if not self.recipe.loss.wants_negatives:
             return ()

@@ -53,7 +53,7 @@ class ClassTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class WordLabels:
     """What is known of every word in every picture of a batch; similar pictures lie side by side in groups."""
 
     labels: Int[Tensor, "batch words"]  # 1 present, 0 absent, −1 not sure
@@ -80,7 +80,7 @@ class TrainingBatch:
     token_words: Int[Tensor, "captions points"]  # a number for the word of every token
     picture_words: Int[Tensor, "batch words"]  # numbers of the words of all captions of a picture; -1: padding
     graded: Graded | None = None
-    evidence: Evidence | None = None
+    evidence: WordLabels | None = None
     machine: MachineTexts | None = None
     pixels: Float[Tensor, "batch 3 side side"] | None = None  # values from 0 to 255
 

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.align.aligner import Aligner
-from msdscore.align.features.batch import Evidence, TrainingBatch
+from msdscore.align.features.batch import TrainingBatch, WordLabels
 from msdscore.align.losses.evidence import Odds, densities, evidence_loss, group_columns, objects_loss, omission_loss
 from msdscore.align.losses.preference import over_machine_loss
 from msdscore.align.losses.reconstruction import FrozenLanguageModel
@@ -208,7 +208,7 @@ class _WordTable:
     weight: float
     elsewhere: float  # weight of a word in the other pictures of its group
 
-    def loss(self, odds: Odds, known: Evidence) -> Float[Tensor, ""]:
+    def loss(self, odds: Odds, known: WordLabels) -> Float[Tensor, ""]:
         real = self.words >= 0
         table, words, owner = self.table[real], self.words[real], self.owner[real]
         columns = group_columns(owner, known.group)

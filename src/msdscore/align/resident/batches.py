@@ -13,11 +13,11 @@ from torch import Tensor
 from msdscore.align.data.pairs import Pairs
 from msdscore.align.features.batch import (
     ClassTexts,
-    Evidence,
     Graded,
     MachineTexts,
     MadeTexts,
     TrainingBatch,
+    WordLabels,
     sentence_vectors,
 )
 from msdscore.align.recipe import Recipe
@@ -98,7 +98,7 @@ class ResidentBatches:
             for rows, owner in ((drawn.short, drawn.short_owner), (drawn.long, drawn.long_owner))
         )
         classes = ClassTexts(self._read(drawn.classes)[0], self.objects[items], self.annotated[items])
-        evidence = Evidence(self.labels[items], self.counts, made, negative_words, classes, spec.group)
+        evidence = WordLabels(self.labels[items], self.counts, made, negative_words, classes, spec.group)
         return TrainingBatch(
             images=None if self.recipe.train.tune else image.see(pixels),
             pixels=pixels if self.recipe.train.tune else None,

@@ -24,14 +24,14 @@ _CHUNK = 256  # pictures decoded before they are told
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class SquarePictures:
     """Pictures squashed to one square, and why some could not be read (they are grey)."""
 
     pixels: npt.NDArray[np.uint8]  # [pictures, side, side, 3]
     bad: dict[int, str]
 
 
-def decode(pairs: Pairs, *, side: int, workers: int, tell: Tell | None = None) -> Decoded:
+def decode(pairs: Pairs, *, side: int, workers: int, tell: Tell | None = None) -> SquarePictures:
     """All pictures of some pairs, read by several threads."""
     bad = dict[int, str]()
     pixels = np.full((len(pairs), side, side, 3), 127, dtype=np.uint8)
@@ -52,7 +52,7 @@ def decode(pairs: Pairs, *, side: int, workers: int, tell: Tell | None = None) -
             list(pool.map(read, range(start, stop)))
             if tell is not None:
                 tell(stop, len(pairs))
-    return Decoded(pixels, bad)
+    return SquarePictures(pixels, bad)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from msdscore.align.data.lexicon import Lexicon, build_lexicon, read_classes, words_of
 from msdscore.align.data.negatives import all_words, class_weights, make_negatives
-from msdscore.align.data.pairs import Pair, Pairs, picture_name
+from msdscore.align.data.pairs import Pairs, TrainingPair, picture_name
 from msdscore.align.data.phrases import CLASS_FRAMES, PhraseMaker, similar_pictures
 from msdscore.align.data.views import says_side
 from msdscore.align.recipe import Recipe, SampleSpec
@@ -41,7 +41,7 @@ def train_pairs(pairs: Pairs, spec: SampleSpec) -> Pairs:
     return pairs.take([item for item, pair in enumerate(pairs.items) if not is_held_out(pair, spec.held_out)])
 
 
-def is_held_out(pair: Pair, share: int) -> bool:
+def is_held_out(pair: TrainingPair, share: int) -> bool:
     """Whether a picture is kept out of training, for what is fitted after it; `share` 0 keeps none out."""
     name = pair.name or picture_name(pair.picture)
     return bool(share) and int(sha256(name.encode()).hexdigest()[:8], 16) % share == 0
@@ -91,7 +91,7 @@ def _framed_classes(lexicon: Lexicon, tower: DeviceTexts) -> FlatTexts:
     return replace(flat, words=np.array(own, dtype=np.int32))
 
 
-def _made_texts(pairs: Sequence[Pair], lexicon: Lexicon, spec: SampleSpec) -> dict[str, list[tuple[str, ...]]]:
+def _made_texts(pairs: Sequence[TrainingPair], lexicon: Lexicon, spec: SampleSpec) -> dict[str, list[tuple[str, ...]]]:
     """Texts by rule: the same ones for every seed, which draws among them."""
     maker = PhraseMaker(pairs, lexicon, similar_pictures(pairs, lexicon))
     weights = class_weights(text for pair in pairs for text in pair.captions)

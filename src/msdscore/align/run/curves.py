@@ -16,7 +16,7 @@ LOGGERS = ("tensorboard", "wandb")
 CURVES = "curves.jsonl"
 
 
-class Curves:
+class CurvesFile:
     """One JSON line for everything that was measured; a resumed run forgets what came after its checkpoint."""
 
     def __init__(self, run: Path, *, step: int) -> None:

@@ -7,7 +7,7 @@ from typing import cast
 
 import torch
 
-from msdscore.align.aligner import Aligner, Labelled, make_optimiser, moving_average, seeded_aligner
+from msdscore.align.aligner import Aligner, LabelCounts, make_optimiser, moving_average, seeded_aligner
 from msdscore.align.data.pairs import Pairs
 from msdscore.align.losses.objective import Setting
 from msdscore.align.losses.reconstruction import load_language_model
@@ -87,7 +87,7 @@ def start_session(
     )
     batches = open_batches(recipe, pairs, towers, reading, world=world, device=device)
     width = 0 if language is None else language.width
-    labelled = Labelled(batches.words, batches.classes)
+    labelled = LabelCounts(batches.words, batches.classes)
     aligner = seeded_aligner(recipe, known.image, known.text, language_width=width, labelled=labelled)
     if recipe.train.tune:
         image = device_towers(*towers)[0]

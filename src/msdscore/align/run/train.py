@@ -20,7 +20,7 @@ from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import draw, ordered_sums, seeded
 from msdscore.align.retrieval import embed_pairs, retrieval_by_cosine, retrieval_by_local
 from msdscore.align.run.checkpoint import save_best, save_checkpoint
-from msdscore.align.run.curves import Curves, Logger, open_loggers
+from msdscore.align.run.curves import CurvesFile, Logger, open_loggers
 from msdscore.align.run.folder import LOCK, prepare_folder, write_card, write_report
 from msdscore.align.run.session import Event, Session, TrainOptions, start_session
 from msdscore.encoders.aligned.heads import count_parameters
@@ -87,7 +87,7 @@ class _Run:
         self._started = time.monotonic()
         self._world: World = session.setting.world
         first = self._world.is_first
-        self._curves = Curves(out, step=self._progress.step) if first else None
+        self._curves = CurvesFile(out, step=self._progress.step) if first else None
         self._loggers: list[Logger] = open_loggers(options.loggers, out, session.recipe) if first else []
 
     def go(self) -> RunReport:

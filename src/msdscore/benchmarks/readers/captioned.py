@@ -20,7 +20,7 @@ Negatives = Literal["easy", "hard"]
 
 
 @dataclass(frozen=True, slots=True)
-class Captioned:
+class CaptionedPicture:
     """A picture with all its captions."""
 
     id: str
@@ -63,20 +63,20 @@ def read_split(root: Path, split: str, columns: CaptionColumns, draw: Draw, *, g
     return draw_pairs([entry for file in files for entry in _entries(file, columns)], draw.seed, draw.negatives)
 
 
-def draw_pairs(entries: Sequence[Captioned], seed: int, negatives: Negatives = "easy") -> ItemSet[Pair]:
+def draw_pairs(entries: Sequence[CaptionedPicture], seed: int, negatives: Negatives = "easy") -> ItemSet[Pair]:
     """One pair per picture: its first caption, and a caption of another picture that none of its own equals.
 
     Hard negatives come from pictures of the same scene class, which is what the file name has before its last
     underscore (`airport_12.jpg`); a picture that is alone in its class is left out and counted.
 
-    >>> sea, sky = (Captioned(n, Path(n), (f"the {n}",)) for n in ("sea", "sky"))
+    >>> sea, sky = (CaptionedPicture(n, Path(n), (f"the {n}",)) for n in ("sea", "sky"))
     >>> [(pair.positive, pair.negative) for pair in draw_pairs([sea, sky], seed=0).items]
     [('the sea', 'the sky'), ('the sky', 'the sea')]
     """
     if negatives not in get_args(Negatives):
         raise unknown_name("kind of negatives", negatives, get_args(Negatives))
     usable = [entry for entry in entries if entry.captions]
-    others: dict[str, list[Captioned]] = defaultdict(list)
+    others: dict[str, list[CaptionedPicture]] = defaultdict(list)
     for entry in usable:
         others[_scene(entry) if negatives == "hard" else ""].append(entry)
     rng = np.random.default_rng(seed)
@@ -99,22 +99,22 @@ def draw_pairs(entries: Sequence[Captioned], seed: int, negatives: Negatives = "
     return ItemSet(tuple(pairs), tuple(Note(what, count) for what, count in left.items() if count))
 
 
-def _scene(entry: Captioned) -> str:
+def _scene(entry: CaptionedPicture) -> str:
     return Path(entry.image.name).stem.rpartition("_")[0]
 
 
-def _entries(file: Path, columns: CaptionColumns) -> list[Captioned]:
+def _entries(file: Path, columns: CaptionColumns) -> list[CaptionedPicture]:
     table = read_columns(file, (columns.name, columns.captions))
     entries = []
     for row, (name, found) in enumerate(zip(table[columns.name], table[columns.captions], strict=True)):
         texts = [found] if isinstance(found, str) else found or []
         captions = tuple(tidy(text) for text in texts if text and tidy(text))
         path = Path(str(name))
-        entries.append(Captioned(path.stem, StoredImage(path.name, file, row), captions))
+        entries.append(CaptionedPicture(path.stem, StoredImage(path.name, file, row), captions))
     return entries
 
 
-def _stranger(pool: Sequence[Captioned], own: Captioned, rng: np.random.Generator) -> str | None:
+def _stranger(pool: Sequence[CaptionedPicture], own: CaptionedPicture, rng: np.random.Generator) -> str | None:
     known = {caption.lower() for caption in own.captions}
     for _ in range(_TRIES):
         other = pool[int(rng.integers(len(pool)))]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.benchmarks.base import Aspect, Battle, Image, ItemSet, Pair, Rated, Winner
-from msdscore.benchmarks.readers.captioned import Captioned, Negatives, draw_pairs
+from msdscore.benchmarks.readers.captioned import CaptionedPicture, Negatives, draw_pairs
 from msdscore.benchmarks.readers.files import chosen, field, find_all, read_jsonl, tidy, unique
 from msdscore.errors import InputError
 from msdscore.io.parquet_images import StoredImage, stored_images
@@ -112,10 +112,11 @@ def read_captions(path: Path, *, seed: int = 0, negatives: Negatives = "easy") -
     return draw_pairs(captioned_pictures(path), seed, negatives)
 
 
-def captioned_pictures(path: Path) -> list[Captioned]:
+def captioned_pictures(path: Path) -> list[CaptionedPicture]:
     """Pictures with all their captions, of rows with `captions`."""
     return [
-        Captioned(line.id, line.image, tuple(tidy(text) for text in line.get("captions"))) for line in read_lines(path)
+        CaptionedPicture(line.id, line.image, tuple(tidy(text) for text in line.get("captions")))
+        for line in read_lines(path)
     ]
 
 

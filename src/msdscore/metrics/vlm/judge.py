@@ -100,10 +100,10 @@ def judge(batch: Cases, *, bench: Bench) -> CaseScores:
     return CaseScores(values, facts)
 
 
-_Question = tuple[int, str]  # number of the picture, words
+_Prompt = tuple[int, str]  # number of the picture, words
 
 
-def _question(batch: Cases, case: int, swapped: bool) -> _Question:
+def _question(batch: Cases, case: int, swapped: bool) -> _Prompt:
     first, second = batch.candidates(case)[:: -1 if swapped else 1]
     return int(batch.owner[case]), QUESTION.format(first=first, second=second)
 
@@ -119,7 +119,7 @@ class _Heard:
     cost: float
 
 
-def _hear(batch: Cases, question: _Question, bench: Bench) -> _Heard:
+def _hear(batch: Cases, question: _Prompt, bench: Bench) -> _Heard:
     picture = batch.pictures[question[0]]
     assert picture is not None, "cases without a picture are not asked"
     answers = list(_answers(picture, question[1], bench))

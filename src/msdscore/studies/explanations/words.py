@@ -31,7 +31,7 @@ _PICTURES = 16  # worked on together
 
 
 @dataclass(frozen=True, slots=True)
-class Mention:
+class MarkedMention:
     """A place of a caption that names something, and whether that is invented."""
 
     span: Span
@@ -63,7 +63,7 @@ class WordStudy:
         return asdict(self)
 
 
-def mentions_of(one: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ...]:
+def mentions_of(one: MarkedCaption, synonyms: Synonyms) -> tuple[MarkedMention, ...]:
     """The content words of HAT's captions with people's marks, or the object names of CHAIR's.
 
     >>> cat = MarkedCaption("1", Path("x.jpg"), "A dog, two cats.", present=("dog",), absent=("cat",))
@@ -73,14 +73,14 @@ def mentions_of(one: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ...]:
     if one.words:
         return _marked_words(one)
     named = [
-        Mention(span, invented)
+        MarkedMention(span, invented)
         for names, invented in ((one.present, False), (one.absent, True))
         for name in names
         for span in _places(one.caption, (name, *synonyms.get(name, ())))
     ]
     # "hot dog" names no dog: of places that overlap the longest stands.
     longest = sorted(named, key=lambda found: found.span[0] - found.span[1])
-    kept: list[Mention] = []
+    kept: list[MarkedMention] = []
     for found in longest:
         if all(found.span[1] <= other.span[0] or other.span[1] <= found.span[0] for other in kept):
             kept.append(found)
@@ -115,7 +115,7 @@ def word_study(
     return WordStudy(rows, len(kept), len(captions) - len(kept), pipeline.signature)
 
 
-def _marked_words(one: MarkedCaption) -> tuple[Mention, ...]:
+def _marked_words(one: MarkedCaption) -> tuple[MarkedMention, ...]:
     """Words split at spaces, found in the caption one after another; those without a content word are left out."""
     content = [(piece.start, piece.end) for piece in segment(one.caption) if piece.content]
     found, place = [], 0
@@ -125,7 +125,7 @@ def _marked_words(one: MarkedCaption) -> tuple[Mention, ...]:
             continue
         place = start + len(word)
         if any(start <= low and high <= place for low, high in content):
-            found.append(Mention((start, place), invented))
+            found.append(MarkedMention((start, place), invented))
     return tuple(found)
 
 
@@ -136,7 +136,7 @@ def _places(caption: str, names: Sequence[str]) -> list[Span]:
 
 
 def _measure(
-    pipeline: Pipeline, items: Sequence[Rated], portion: Portion, mentions: Sequence[Sequence[Mention]]
+    pipeline: Pipeline, items: Sequence[Rated], portion: Portion, mentions: Sequence[Sequence[MarkedMention]]
 ) -> list[tuple[int, bool, list[float]]]:
     """The gap of every mention of a portion's captions, with the item and whether the picture is the wrong one."""
     decoded = pipeline.decode([_source(image) for image in portion.pictures])
@@ -164,7 +164,7 @@ def _source(image: Any) -> Any:
         return b""  # not a picture: the pipeline says so
 
 
-def _gaps(caption: str, mentions: Sequence[Mention], measured: Measurement, pair: int) -> list[float]:
+def _gaps(caption: str, mentions: Sequence[MarkedMention], measured: Measurement, pair: int) -> list[float]:
     """The mean gap of the content words inside each mention; 0 where the encoder reads none of them."""
     layout = measured.tokens[pair]
     terms = measured.divergence.support_terms[pair, : len(layout.spans)].double().cpu().numpy()
