@@ -21,7 +21,8 @@ from msdscore.align.run.session import TrainOptions, start_session
 from msdscore.align.run.towers import open_towers, tune_towers
 from msdscore.align.run.train import train
 from msdscore.cli.app import app
-from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
+from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, SideDims
+from msdscore.encoders.aligned.networks import HeadSpec
 from msdscore.encoders.aligned.towers.base import Features, ImageTowerSpec, Points, TextTowerSpec
 from msdscore.encoders.aligned.towers.load import tower_dims
 from msdscore.encoders.base import encode_pictures, prepare_all

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from align_data import draw
-from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims, make_head
+from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, SideDims
+from msdscore.encoders.aligned.networks import HeadSpec, make_head
 from msdscore.encoders.aligned.towers.base import ImageTowerSpec, Points, TextTowerSpec, TowerPlace
 from msdscore.encoders.aligned.towers.load import load_towers, tower_dims
 from msdscore.encoders.base import prepare_all

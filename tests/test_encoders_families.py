@@ -1,5 +1,6 @@
 """What every family promises, on a tiny checkpoint of each in the real format."""
 
+import pickle
 import sys
 
 import numpy as np
@@ -153,6 +154,14 @@ def test_a_picture_does_not_depend_on_its_neighbours(encoder, pictures, seen, in
     count = alone.points.shape[1]
     torch.testing.assert_close(seen.points[index, :count], alone.points[0], rtol=0, atol=2e-5)
     torch.testing.assert_close(seen.pooled[index], alone.pooled[0], rtol=0, atol=2e-5)
+
+
+def test_other_processes_make_pictures_ready_alike(encoder, pictures):
+    sent = pickle.loads(pickle.dumps(encoder.sendable_prepare))
+    for picture in pictures:
+        here, there = encoder.prepare(picture), sent(picture)
+        assert there.view == here.view
+        assert torch.equal(there.pixels, here.pixels)
 
 
 def test_points_tell_tokens_and_patches_apart(seen, read):

@@ -1,7 +1,7 @@
 """What all encoders around a pretrained model share: where it runs, in which precision, its name, its last step."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -149,11 +149,11 @@ class Backbone(ABC):
     """An encoder around a pretrained model; a family says how its model sees and reads.
 
     Vectors come out in float32 whatever the model computes in, as plain tensors without history: heads can be
-    trained on them.
+    trained on them. `prepare` makes a picture ready; given here, without the model, other processes can have it too.
     """
 
-    def __init__(self, identity: Identity) -> None:
-        self._identity = identity
+    def __init__(self, identity: Identity, *, prepare: Callable[[Image], Prepared] | None = None) -> None:
+        self._identity, self._own_prepare = identity, prepare
 
     @property
     def name(self) -> str:
@@ -187,7 +187,12 @@ class Backbone(ABC):
 
     def prepare(self, image: Image) -> Prepared:
         """The picture as the network needs it; a family that resizes does it here, where pictures are decoded."""
-        return whole_picture(image)
+        return (self._own_prepare or whole_picture)(image)
+
+    @property
+    def sendable_prepare(self) -> Callable[[Image], Prepared] | None:
+        """`prepare` without the model, for other processes; None where a family gave none."""
+        return self._own_prepare
 
     @torch.no_grad()
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:

@@ -1,12 +1,11 @@
 """BLIP for image-text matching through transformers: patches and tokens in the space of its contrastive heads."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from PIL.Image import Image
 
 from msdscore.core.sphere import unit
 from msdscore.encoders.backbone import (
@@ -25,9 +24,8 @@ from msdscore.encoders.loading.transformers import load_tokenizer, square_prepro
 from msdscore.encoders.text.tokens import (
     Reading,
     literal_backend,
-    pack,
+    pack_texts,
     special_ids,
-    tokenise,
     unpack_pooled,
     unpack_tokens,
 )
@@ -54,20 +52,11 @@ class BlipEncoder(Backbone):
     """
 
     def __init__(self, parts: BlipParts, identity: Identity) -> None:
-        super().__init__(identity)
+        super().__init__(identity, prepare=partial(prepare_picture, steps=parts.preprocessing))
         self._parts = parts
         vision = parts.model.config.vision_config
         self._patch = int(vision.patch_size)
         self._side = int(vision.image_size) // self._patch
-
-    def prepare(self, image: Image) -> Prepared:
-        """The picture as the network takes it."""
-        return prepare_picture(image, self._parts.preprocessing)
-
-    @property
-    def sendable_prepare(self) -> Callable[[Image], Prepared]:
-        """`prepare` without the model, for other processes."""
-        return partial(prepare_picture, steps=self._parts.preprocessing)
 
     def _see(self, images: Sequence[Prepared]) -> States:
         model = self._parts.model
@@ -81,7 +70,7 @@ class BlipEncoder(Backbone):
 
     def _read(self, texts: Sequence[str]) -> States:
         model = self._parts.model
-        batch = pack([tokenise(self._parts.backend, text) for text in texts], self._parts.reading)
+        batch = pack_texts(texts, self._parts.backend, self._parts.reading)
         states = model.text_encoder(
             input_ids=batch.ids.to(self.device), attention_mask=batch.attention.to(self.device).long()
         )

@@ -1,12 +1,11 @@
 """The CLIP family through transformers: patches and tokens projected into the space of the pooled vectors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from PIL.Image import Image
 
 from msdscore.core.sphere import unit
 from msdscore.encoders.backbone import (
@@ -23,7 +22,7 @@ from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_tokenizer, square_preprocessing
 from msdscore.encoders.text.longclip import stretch_text_model
-from msdscore.encoders.text.tokens import Reading, literal_backend, pack, tokenise, unpack_pooled, unpack_tokens
+from msdscore.encoders.text.tokens import Reading, literal_backend, pack_texts, unpack_pooled, unpack_tokens
 from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_picture, stack_pixels
 
 _NEEDS = (("preprocessor_config.json", "processor_config.json"), ("tokenizer.json", "vocab.json"))
@@ -56,20 +55,11 @@ class ClipEncoder(Backbone):
     """
 
     def __init__(self, parts: ClipParts, identity: Identity) -> None:
-        super().__init__(identity)
+        super().__init__(identity, prepare=partial(prepare_picture, steps=parts.preprocessing))
         self._parts = parts
         vision = parts.model.config.vision_config
         self._patch = int(vision.patch_size)
         self._grid = (int(vision.image_size) // self._patch,) * 2
-
-    def prepare(self, image: Image) -> Prepared:
-        """The picture as the network takes it."""
-        return prepare_picture(image, self._parts.preprocessing)
-
-    @property
-    def sendable_prepare(self) -> Callable[[Image], Prepared]:
-        """`prepare` without the model, for other processes."""
-        return partial(prepare_picture, steps=self._parts.preprocessing)
 
     def _see(self, images: Sequence[Prepared]) -> States:
         model = self._parts.model
@@ -84,7 +74,7 @@ class ClipEncoder(Backbone):
 
     def _read(self, texts: Sequence[str]) -> States:
         model = self._parts.model
-        batch = pack([tokenise(self._parts.backend, text) for text in texts], self._parts.reading)
+        batch = pack_texts(texts, self._parts.backend, self._parts.reading)
         states = model.text_model(
             input_ids=batch.ids.to(self.device), attention_mask=batch.attention.to(self.device).long()
         )

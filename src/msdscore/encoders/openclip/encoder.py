@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from PIL.Image import Image
 from torch import Tensor
 
 from msdscore.core.sphere import unit
@@ -20,7 +19,7 @@ from msdscore.encoders.loading.transformers import quiet
 from msdscore.encoders.openclip.files import Plan, plan_model, read_preprocess
 from msdscore.encoders.openclip.text import load_reader
 from msdscore.encoders.text.longclip import merge_positions, stretch_positions
-from msdscore.encoders.text.tokens import Reading, pack, tokenise, unpack_pooled, unpack_tokens
+from msdscore.encoders.text.tokens import Reading, pack_texts, unpack_pooled, unpack_tokens
 from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_picture, stack_pixels
 from msdscore.errors import ConfigError, WeightsError, require
 
@@ -68,17 +67,8 @@ class OpenClipEncoder(Backbone):
     """
 
     def __init__(self, parts: OpenClipParts, identity: Identity) -> None:
-        super().__init__(identity)
+        super().__init__(identity, prepare=partial(prepare_picture, steps=parts.preprocessing))
         self._parts = parts
-
-    def prepare(self, image: Image) -> Prepared:
-        """The picture as the network takes it."""
-        return prepare_picture(image, self._parts.preprocessing)
-
-    @property
-    def sendable_prepare(self) -> Callable[[Image], Prepared]:
-        """`prepare` without the model, for other processes."""
-        return partial(prepare_picture, steps=self._parts.preprocessing)
 
     def _see(self, images: Sequence[Prepared]) -> States:
         visual = self._parts.model.visual
@@ -90,7 +80,7 @@ class OpenClipEncoder(Backbone):
 
     def _read(self, texts: Sequence[str]) -> States:
         model = self._parts.model
-        batch = pack([tokenise(self._parts.backend, text) for text in texts], self._parts.reading)
+        batch = pack_texts(texts, self._parts.backend, self._parts.reading)
         text = getattr(model, "text", model)
         pooled, states = _watch(text.transformer, lambda: model.encode_text(batch.ids.to(self.device)))
         tokens = _project_text(text, unpack_tokens(getattr(states, "last_hidden_state", states), batch))

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from PIL.Image import Image
 from torch import Tensor
 
 from msdscore.core.sphere import unit
@@ -71,12 +70,8 @@ class SiglipEncoder(Backbone):
     """Patches, tokens and pooled vectors of one SigLIP or SigLIP 2 model."""
 
     def __init__(self, parts: SiglipParts, identity: Identity) -> None:
-        super().__init__(identity)
+        super().__init__(identity, prepare=parts.vision.prepare)
         self._parts = parts
-
-    def prepare(self, image: Image) -> Prepared:
-        """The picture as the network takes it."""
-        return self._parts.vision.prepare(image)
 
     def _see(self, images: Sequence[Prepared]) -> States:
         tower = self._parts.model.vision_model

@@ -141,8 +141,13 @@ def close_spans(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
     return tuple(reversed(closed))
 
 
+def pack_texts(texts: Sequence[str], backend: Any, reading: Reading) -> TextBatch:
+    """All windows of some captions as one padded batch."""
+    return pack([tokenise(backend, text) for text in texts], reading)
+
+
 def pack(captions: Sequence[Tokens], reading: Reading) -> TextBatch:
-    """All windows of all captions as one padded batch."""
+    """The same of captions that are cut into tokens already."""
     plans = [_plan(caption, reading) for caption in captions]
     rows = [
         [*reading.prefix, *caption.ids[window.start : window.stop], *reading.suffix]

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from PIL.Image import Image
 from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.encoders.backbone import (
@@ -27,7 +26,7 @@ from msdscore.encoders.backbone import (
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.transformers import load_tokenizer, preprocessor, square_preprocessing
-from msdscore.encoders.text.tokens import Reading, literal_backend, pack, special_ids, tokenise, unpack_tokens
+from msdscore.encoders.text.tokens import Reading, literal_backend, pack_texts, special_ids, unpack_tokens
 from msdscore.encoders.vision.preprocessing import mask_of, read_preprocessing
 from msdscore.encoders.vlm.llava_original import PREPROCESSOR, converted, is_original
 from msdscore.encoders.vlm.vision import DynamicVision, SquareVision, TileVision, Vision
@@ -69,12 +68,8 @@ class VlmEncoder(Backbone):
     """Visual tokens and language-model states of one vision-language model."""
 
     def __init__(self, parts: VlmParts, identity: Identity) -> None:
-        super().__init__(identity)
+        super().__init__(identity, prepare=parts.vision.prepare)
         self._parts = parts
-
-    def prepare(self, image: Image) -> Prepared:
-        """The picture as the network takes it."""
-        return self._parts.vision.prepare(image)
 
     def _see(self, images: Sequence[Prepared]) -> States:
         placement = self._identity.placement
@@ -82,7 +77,7 @@ class VlmEncoder(Backbone):
         return States(pad_sequence(tokens, batch_first=True), mask_of(layout), None, layout)
 
     def _read(self, texts: Sequence[str]) -> States:
-        batch = pack([tokenise(self._parts.backend, text) for text in texts], self._parts.reading)
+        batch = pack_texts(texts, self._parts.backend, self._parts.reading)
         ids, attention = batch.ids.to(self.device), batch.attention.to(self.device).long()
         if not ids.shape[1]:  # nothing but texts without tokens, and no start token either
             ids = attention = torch.zeros(len(ids), 1, dtype=torch.long, device=self.device)

@@ -80,6 +80,12 @@ class ImageTowerSpec:
             if self.levels != (-1,) or self.global_levels or self.global_grid or self.mean or self.std:
                 raise ConfigError("an image tower of kind 'mini' always gives its three maps; set grid and size alone")
 
+    @property
+    def global_path(self) -> tuple[tuple[Level, ...], int]:
+        """Levels and grid of the global path; where it has no levels of its own, those of the local one."""
+        levels = self.global_levels or self.levels
+        return levels, self.global_grid or (0 if self.global_levels else self.grid)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTowerSpec:

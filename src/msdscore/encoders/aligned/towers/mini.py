@@ -27,7 +27,7 @@ from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.packages import find_weights, locate
 from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.mini import lite2, minilm
-from msdscore.encoders.text.tokens import pack, tokenise, unpack_tokens
+from msdscore.encoders.text.tokens import pack_texts, tokenise, unpack_tokens
 from msdscore.encoders.text.words import content_word_of_each
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_picture, stack_pixels
 from msdscore.errors import WeightsError
@@ -175,7 +175,7 @@ class MiniLMTexts:
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
         """The asked states of every token; the global path and the means of the last state have a row per window."""
-        batch = pack([tokenise(self._tokenizer, text) for text in texts], self._reading)
+        batch = pack_texts(texts, self._tokenizer, self._reading)
         attention = batch.attention.to(self.device)
         with _autocast(self._place):
             states = [state.float() for state in self._network(batch.ids.to(self.device), attention)]

@@ -68,8 +68,7 @@ class TimmImages:
         layout = tuple(patch_layout(image.view, (rows, columns), cell) for image in images)
         whole = None
         if self._whole:
-            levels = self._spec.global_levels or self._spec.levels
-            grid = self._spec.global_grid or (0 if self._spec.global_levels else self._spec.grid)
+            levels, grid = self._spec.global_path
             whole = all_points(join_levels([maps[level] for level in levels], grid))
         return Features(all_points(local), whole, None, layout)
 

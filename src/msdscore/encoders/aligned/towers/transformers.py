@@ -24,16 +24,15 @@ from msdscore.encoders.aligned.towers.base import (
 )
 from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Prepared
-from msdscore.encoders.loading.checkpoints import find_checkpoint
+from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.transformers import load_model, load_preprocessing, load_tokenizer
 from msdscore.encoders.text.tokens import (
     Reading,
     TextBatch,
     literal_backend,
-    pack,
+    pack_texts,
     special_ids,
-    tokenise,
     unpack_pooled,
     unpack_tokens,
 )
@@ -54,12 +53,10 @@ class TransformersImages:
     """Hidden states of a vision transformer, without its special tokens."""
 
     def __init__(self, spec: ImageTowerSpec, where: TowerPlace, *, source: str) -> None:
-        checkpoint = find_checkpoint(source, revision=spec.revision or None)
+        checkpoint, model = _open(spec, source)
         self.files: tuple[Path, ...] = checkpoint.weight_files()
-        verify_files(self.files, spec.sha256, source=spec.source)
         self._spec, self._whole = spec, where.whole
         self._place = place(where.device, where.dtype)
-        model = load_model("AutoModel", checkpoint)
         self._model = frozen(getattr(model, "vision_model", model), self._place)
         self._steps: Preprocessing = load_preprocessing(checkpoint)
 
@@ -86,8 +83,7 @@ class TransformersImages:
         mask = torch.stack([on_picture(item) for item in layout]).to(self.device)
         whole = None
         if self._whole:
-            levels = self._spec.global_levels or self._spec.levels
-            grid = self._spec.global_grid or (0 if self._spec.global_levels else self._spec.grid)
+            levels, grid = self._spec.global_path
             whole = all_points(join_levels([take_level(maps, level) for level in levels], grid))
         return Features(Points(all_points(local).vectors, mask), whole, None, layout)
 
@@ -96,12 +92,10 @@ class TransformersTexts:
     """Hidden states of any text encoder over the caption's own tokens; long captions are read in windows."""
 
     def __init__(self, spec: TextTowerSpec, where: TowerPlace, *, source: str) -> None:
-        checkpoint = find_checkpoint(source, revision=spec.revision or None)
+        checkpoint, model = _open(spec, source)
         self.files: tuple[Path, ...] = checkpoint.weight_files()
-        verify_files(self.files, spec.sha256, source=spec.source)
         self._spec, self._whole = spec, where.whole
         self._place = place(where.device, where.dtype)
-        model = load_model("AutoModel", checkpoint)
         model = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else model
         self._model = frozen(getattr(model, "text_model", model), self._place)
         tokenizer = load_tokenizer(checkpoint)
@@ -116,7 +110,7 @@ class TransformersTexts:
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
         """The asked levels of every token."""
-        batch = pack([tokenise(self._backend, text) for text in texts], self._reading)
+        batch = pack_texts(texts, self._backend, self._reading)
         states = self._model(
             input_ids=batch.ids.to(self.device),
             attention_mask=batch.attention.to(self.device).long(),
@@ -131,6 +125,13 @@ class TransformersTexts:
         whole = points(self._spec.global_levels or self._spec.levels) if self._whole else None
         every = Features(points(self._spec.levels), whole, _sentence(states[-1], batch), batch.layout)
         return keep_content(every, texts) if self._spec.words == "content" else every
+
+
+def _open(spec: ImageTowerSpec | TextTowerSpec, source: str) -> tuple[Checkpoint, Any]:
+    """The files of a backbone, which are those that the spec was made with, and the model in them."""
+    checkpoint = find_checkpoint(source, revision=spec.revision or None)
+    verify_files(checkpoint.weight_files(), spec.sha256, source=spec.source)
+    return checkpoint, load_model("AutoModel", checkpoint)
 
 
 def _sentence(states: Float[Tensor, "windows positions dim"], batch: TextBatch) -> Float[Tensor, "batch dim"]:
