@@ -20,7 +20,7 @@ from msdscore.engine.local import RunOptions, score_rows
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import open_rows
-from msdscore.scoring.results import COLUMNS
+from msdscore.scoring.score import COLUMNS
 from msdscore.scoring.spec import ScorerSpec
 
 COLOURS = ["red", "green", "blue", "white", "black"]

@@ -16,7 +16,7 @@ from msdscore.io import stores
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.shards import expand, expand_all, score_names
 from msdscore.io.outputs.shards import facts_of, read_facts
-from msdscore.scoring.results import COLUMNS
+from msdscore.scoring.score import COLUMNS
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import COLOURS, add, jpeg, uid, write_tar
 

@@ -22,7 +22,8 @@ from msdscore import (
 )
 from msdscore.encoders.base import TokenLayout
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import COLUMNS, concatenate
+from msdscore.scoring.results import concatenate
+from msdscore.scoring.score import COLUMNS
 from msdscore.scoring.stream import Request, score_requests
 
 COLOURS = ("red", "green", "blue", "white", "yellow")

@@ -13,7 +13,7 @@ import reference
 from msdscore import MSDConfig, Scorer, load_encoder
 from msdscore.encoders.base import encode_pictures
 from msdscore.errors import CaptionError, ConfigError, ImageError, UnknownNameError
-from msdscore.scoring.results import COLUMNS
+from msdscore.scoring.score import COLUMNS
 from tiny_clip import make_tiny_clip
 
 CAPTIONS = ["a red square", "a blue square on the left", "green", "a red and blue picture of nothing at all"]

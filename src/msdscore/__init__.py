@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from msdscore.scoring.bank import NamedBank, build_bank, load_bank, save_bank
     from msdscore.scoring.config import MSDConfig
     from msdscore.scoring.measurement import Measurement
-    from msdscore.scoring.results import Score, Scores
+    from msdscore.scoring.results import Scores
+    from msdscore.scoring.score import Score
     from msdscore.scoring.spec import ScorerSpec
 
 _EXPORTS = {
@@ -46,7 +47,7 @@ _EXPORTS = {
     "NamedBank": "msdscore.scoring.bank",
     "RowError": "msdscore.errors",
     "RunError": "msdscore.errors",
-    "Score": "msdscore.scoring.results",
+    "Score": "msdscore.scoring.score",
     "Scorer": "msdscore.scorer",
     "ScorerSpec": "msdscore.scoring.spec",
     "Scores": "msdscore.scoring.results",

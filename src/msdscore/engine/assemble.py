@@ -17,7 +17,7 @@ from msdscore.io.outputs.run import Run
 from msdscore.io.outputs.tables import MergedRows, conform, unified
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import NUMBERS, Numbers, soften
-from msdscore.scoring.results import COLUMNS
+from msdscore.scoring.score import COLUMNS
 
 TABLE_ROWS = 8192  # of one table of the output
 MIXED = "its group holds several pictures, so its Soft-MSD compares captions of different pictures"

@@ -17,7 +17,7 @@ from msdscore.io.outputs.shards import FAILED, SCORED
 from msdscore.io.outputs.tables import table_from_columns
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import NUMBERS, Numbers, soften
-from msdscore.scoring.results import COLUMNS
+from msdscore.scoring.score import COLUMNS
 
 _REASONS = 3  # of failed rows, that a shard's facts name
 _TEXTS = ("warnings", "error")

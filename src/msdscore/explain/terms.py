@@ -15,9 +15,9 @@ from msdscore.encoders.text.pieces import Piece, PieceKind, group, owners, segme
 from msdscore.errors import ConfigError, RowError
 from msdscore.explain import maps
 from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.embedded import Decoded, Embedded
 from msdscore.scoring.measurement import Measurement, gate
-from msdscore.scoring.pipeline import Decoded, Embedded
-from msdscore.scoring.results import Score
+from msdscore.scoring.score import Score
 from msdscore.scoring.words import NOT_JUDGED
 
 Floats = npt.NDArray[np.float64]

@@ -16,7 +16,7 @@ from msdscore.io.inputs.columns import IMAGE_NAMES, ColumnNames, first_of
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.manifest import RUN_NOTES
 from msdscore.scoring.measurement import UNTOLD
-from msdscore.scoring.results import COLUMNS
+from msdscore.scoring.score import COLUMNS
 
 Floats = npt.NDArray[np.float64]
 NUMBERS = tuple(name for name in COLUMNS if name not in ("warnings", "error"))

@@ -28,8 +28,9 @@ from msdscore.errors import ConfigError
 from msdscore.scoring.bank import NamedBank, build_bank, moved, named
 from msdscore.scoring.comparison import settings_of
 from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.embedded import Embedded
 from msdscore.scoring.measurement import Measurement, numbers
-from msdscore.scoring.pipeline import Embedded, Pipeline
+from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.words import mentions, token_weights
 from msdscore.stats.logistic import fit_logistic
 

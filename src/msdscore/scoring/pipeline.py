@@ -3,13 +3,12 @@
 Everything that scores goes through here: the scorer, runs over files, benchmarks, studies and explanations.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import current_process
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 from PIL import __version__ as pillow_version
@@ -17,10 +16,10 @@ from PIL.Image import Image
 
 from msdscore.core.calibration import Bank
 from msdscore.encoders.base import Embeddings, Encoder, Prepared, computes_in_half
-from msdscore.encoders.batches import encode_by_length, encode_in_batches, join, take
+from msdscore.encoders.batches import encode_by_length, encode_in_batches
 from msdscore.encoders.cached import CachedEncoder, CacheUse
 from msdscore.encoders.text_memory import TextMemory
-from msdscore.errors import CaptionError, ConfigError, RowError
+from msdscore.errors import ConfigError, RowError
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
 from msdscore.io.tar import TarImage
@@ -28,63 +27,14 @@ from msdscore.scoring.bank import NamedBank, moved, own_bank
 from msdscore.scoring.comparison import measure_pairs
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.decoding import DecodingProcesses, sendable_prepare
+from msdscore.scoring.embedded import Decoded, Embedded, checked_caption, sort_out, without_empty
 from msdscore.scoring.measurement import Measurement, Numbers, numbers
 from msdscore.scoring.signature import signature
 from msdscore.scoring.worst import worst_words
 
-Item = TypeVar("Item")
-
 # Pictures per batch by kind of device: what fills it, halved where its memory runs out.
 BATCH_SIZES = {"cpu": 32, "cuda": 256}
 MOST_TEXTS = 128  # texts per batch: short ones go with short ones, so that little is padded
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """A picture ready for the encoder.
-
-    `key` is made from the pixels where starts are drawn by them, else 0. `picture` is the decoded picture where it
-    was asked to be kept.
-    """
-
-    prepared: Prepared
-    key: int = 0
-    picture: Image | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Embedded:
-    """Items as vectors: item i is row `rows[i]` of `batch`, or has a reason in `reasons`; equal captions share a row.
-
-    `keys` are those of the rows, and `captions` what texts say. `batch` is None where no item could be embedded.
-    """
-
-    batch: Embeddings | None
-    rows: tuple[int | None, ...]
-    reasons: Mapping[int, RowError]
-    keys: tuple[int, ...]
-    captions: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def vectors(self) -> Embeddings:
-        """The batch, where at least one item could be embedded."""
-        assert self.batch is not None, "no item was embedded; look at the reasons first"
-        return self.batch
-
-    def row(self, item: int) -> int:
-        """The row of an item that was embedded."""
-        row = self.rows[item]
-        assert row is not None, f"item {item} was not embedded: {self.reasons[item]}"
-        return row
-
-    def require(self) -> "Embedded":
-        """Itself, where every item was embedded; else the first reason is raised."""
-        if self.reasons:
-            raise self.reasons[min(self.reasons)]
-        return self
 
 
 class Pipeline:
@@ -190,7 +140,7 @@ class Pipeline:
                 prepared, self.encoder.encode_images, size=self.batch_size, smaller=self._use_batches_of
             )
 
-        batch, rows, reasons = _sort_out(decoded, encode)
+        batch, rows, reasons = sort_out(decoded, encode)
         keys = tuple(
             item.key for item, row in zip(decoded, rows, strict=True) if row is not None and isinstance(item, Decoded)
         )
@@ -199,14 +149,14 @@ class Pipeline:
     def embed_texts(self, captions: Sequence[str]) -> Embedded:
         """Vectors of captions, each distinct one embedded once; one that holds nothing to read has a reason."""
         # An error is compared by identity: every caption that is no text stays an item of its own.
-        checked = [_checked(caption) for caption in captions]
+        checked = [checked_caption(caption) for caption in captions]
         place = {text: number for number, text in enumerate(dict.fromkeys(checked))}
         distinct, places = list(place), [place[text] for text in checked]
         memory = self._texts
         encode = self.encode_texts if memory is None else lambda texts: memory.recall(texts, self.encode_texts)
-        batch, rows, reasons = _sort_out(distinct, encode)
+        batch, rows, reasons = sort_out(distinct, encode)
         if batch is not None:
-            batch, rows, reasons = _without_empty(distinct, batch, rows, reasons)
+            batch, rows, reasons = without_empty(distinct, batch, rows, reasons)
         captions = tuple(str(text) for text, row in zip(distinct, rows, strict=True) if row is not None)
         return Embedded(
             batch,
@@ -314,54 +264,3 @@ def _bank(given: NamedBank | None, encoder: Encoder, config: MSDConfig) -> Named
         )
     named.require(encoder, config)
     return named
-
-
-def _sort_out(
-    items: Sequence[Item | RowError], encode: Callable[[Sequence[Item]], Embeddings]
-) -> tuple[Embeddings | None, tuple[int | None, ...], dict[int, RowError]]:
-    """Embed what can be embedded: the batch, the row of every item, and the reasons of those that have none.
-
-    If the encoder refuses the batch, each item is tried alone to find out which one it was.
-    """
-    reasons = {number: item for number, item in enumerate(items) if isinstance(item, RowError)}
-    whole = {number: item for number, item in enumerate(items) if not isinstance(item, RowError)}
-    batches: list[Embeddings] = []
-    try:
-        batches += [encode(list(whole.values()))] if whole else []
-    except RowError:
-        for number, item in whole.items():
-            try:
-                batches.append(encode([item]))
-            except RowError as error:
-                reasons[number] = error
-    kept = {number: row for row, number in enumerate(number for number in whole if number not in reasons)}
-    return join(batches) if batches else None, tuple(kept.get(number) for number in range(len(items))), reasons
-
-
-def _without_empty(
-    texts: Sequence[str | RowError],
-    batch: Embeddings,
-    rows: Sequence[int | None],
-    reasons: Mapping[int, RowError],
-) -> tuple[Embeddings | None, tuple[int | None, ...], dict[int, RowError]]:
-    """The same without captions in which the encoder found no token; they get a reason."""
-    filled = batch.mask.any(dim=1).tolist()
-    empty = {number for number, row in enumerate(rows) if row is not None and not filled[row]}
-    if not empty:
-        return batch, tuple(rows), dict(reasons)
-    kept = [number for number, row in enumerate(rows) if row is not None and number not in empty]
-    place = {number: row for row, number in enumerate(kept)}
-    why = {number: CaptionError(unreadable(str(texts[number]))) for number in empty}
-    chosen = take(batch, [row for number in kept if (row := rows[number]) is not None]) if kept else None
-    return chosen, tuple(place.get(number) for number in range(len(rows))), {**reasons, **why}
-
-
-def _checked(caption: Any) -> str | CaptionError:
-    return (
-        caption if isinstance(caption, str) else CaptionError(f"a caption must be text, got {type(caption).__name__}")
-    )
-
-
-def unreadable(caption: str) -> str:
-    """Why a caption without tokens cannot be scored."""
-    return f"the caption {caption[:40]!r} holds no words that the encoder can read"

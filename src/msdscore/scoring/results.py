@@ -1,8 +1,7 @@
-"""Scores that print well, compare, and leave as arrays, rows, Arrow or pandas."""
+"""Scores of many captions that print well, compare, and leave as arrays, rows, Arrow or pandas."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from msdscore.errors import ConfigError, RowError, require
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import NUMBERS, UNTOLD, Numbers, soften
+from msdscore.scoring.score import COLUMNS, Score, html_head, html_row, known
 
 if TYPE_CHECKING:
     import pandas
@@ -20,82 +20,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# What scoring adds to a row, in this order.
-COLUMNS = (
-    "similarity",
-    "coverage",
-    "support",
-    "beta",
-    "divergence",
-    "information",
-    "uncertainty",
-    "length",
-    "windows",
-    "msd",
-    "soft_msd",
-    "match",
-    "warnings",
-    "error",
-)
 _COUNTS = ("length", "windows")
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """The score of one caption.
-
-    Higher is better: `msd`, `soft_msd`, `similarity`. Lower is better, because they are divergences in nats:
-    `coverage` (what the picture shows and the caption omits), `support` (what the caption says and the picture does
-    not show) and `divergence`, the two weighed by `beta`. Higher is better again: `information`, how much the caption
-    tells about this picture, in nats, and `match`, the probability that it belongs to this picture rather than to
-    another one of its kind; both are None where the bank does not know the encoder's words. Neither: `beta` is the
-    weight of coverage, `uncertainty` that of the candidate set (1: the similarities do not tell the captions apart),
-    `length` counts the tokens, `windows` the pieces in which a long caption was read.
-
-    `soft_msd` is gated by the uncertainty of the candidate set of `candidates` captions; for a caption scored alone
-    it equals `msd`. `warnings` say what a reader of the score should know, such as words that the encoder cannot
-    read. Where `error` gives a reason there was nothing to score, and the numbers are NaN.
-    """
-
-    caption: str
-    msd: float
-    soft_msd: float
-    similarity: float
-    coverage: float
-    support: float
-    beta: float
-    divergence: float
-    uncertainty: float
-    length: int
-    windows: int
-    candidates: int
-    signature: str
-    information: float | None = None
-    match: float | None = None
-    warnings: tuple[str, ...] = ()
-    error: str | None = None
-
-    def __str__(self) -> str:
-        if self.error is not None:
-            return f"not scored: {self.error}"
-        return "\n".join([self._line(), *(f"warning: {warning}" for warning in self.warnings)])
-
-    def _line(self) -> str:
-        alone = "alone" if self.candidates == 1 else f"among {self.candidates}"
-        return (
-            f"MSD {self.msd:+.4f}  Soft-MSD {self.soft_msd:+.4f} ({alone})  similarity {self.similarity:+.4f}  "
-            f"coverage {self.coverage:.4f}  support {self.support:.4f}"
-            + ("" if self.information is None else f"  information {self.information:.4f}")
-            + ("" if self.match is None else f"  match {self.match:.2f}")
-        )
-
-    def _repr_html_(self) -> str:
-        return f"<table>{_html_head()}{_html_row(self)}</table><small><code>{escape(self.signature)}</code></small>"
-
-    def row(self) -> dict[str, Any]:
-        """The added columns of a scored row; None where there is no number."""
-        values = asdict(self) | {"warnings": "; ".join(self.warnings) or None}
-        return {name: _known(values[name]) for name in COLUMNS}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,7 +98,7 @@ class Scores:
 
     @property
     def information(self) -> Floats:
-        """How much each caption tells about its picture, in nats; higher is better, NaN where it is not known."""
+        """How much each caption tells about its picture, in spreads over background pictures; NaN: unknown."""
         return self.columns["information"]
 
     @property
@@ -274,8 +199,8 @@ class Scores:
         return f"Scores({len(self)} captions, {self.failed} failed{best}, {self.signature})"
 
     def _repr_html_(self) -> str:
-        cells = "".join(_html_row(score) for score in self._ranked())
-        return f"<table>{_html_head()}{cells}</table><small><code>{escape(self.signature)}</code></small>"
+        cells = "".join(html_row(score) for score in self._ranked())
+        return f"<table>{html_head()}{cells}</table><small><code>{escape(self.signature)}</code></small>"
 
     def _ranked(self) -> Sequence[Score]:
         return [self[index] for index in self.ranking]
@@ -305,19 +230,4 @@ def _column(name: str, rows: Sequence[Numbers], places: Sequence[int], total: in
 
 def _item(name: str, value: Any) -> Any:
     """One number as a `Score` holds it; what the bank cannot tell is None."""
-    return _known(value) if name in UNTOLD else value
-
-
-def _known(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def _html_head() -> str:
-    names = ("soft_msd", "msd", "similarity", "coverage", "support", "caption")
-    return f"<tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>"
-
-
-def _html_row(score: Score) -> str:
-    values = (score.soft_msd, score.msd, score.similarity, score.coverage, score.support)
-    cells = "".join(f"<td style='text-align:right'>{value:.4f}</td>" for value in values)
-    return f"<tr>{cells}<td style='text-align:left'>{escape(score.caption)}</td></tr>"
+    return known(value) if name in UNTOLD else value

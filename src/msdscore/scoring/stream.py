@@ -12,8 +12,9 @@ import torch
 from msdscore.encoders.base import Prepared
 from msdscore.errors import RowError
 from msdscore.io.images import ImageSource
+from msdscore.scoring.embedded import Decoded
 from msdscore.scoring.measurement import Numbers
-from msdscore.scoring.pipeline import Decoded, Pipeline
+from msdscore.scoring.pipeline import Pipeline
 
 DECODERS = (8, 32)  # threads that read pictures: the cores of this process, at least and at most so many
 # Requests that are scored side by side on a GPU, and requests that wait for their turn with their pictures decoded.

@@ -21,7 +21,8 @@ from msdscore.benchmarks.readers.captioned import CaptionedPicture
 from msdscore.benchmarks.run.vectors import make_vectors
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.metrics.base import Cases, Metric
-from msdscore.scoring.pipeline import Decoded, Pipeline
+from msdscore.scoring.embedded import Decoded
+from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, Resampling, bootstrap_share
 from msdscore.studies import edits
 from msdscore.studies.kept import Steps, every_time

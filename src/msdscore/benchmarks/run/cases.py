@@ -15,7 +15,8 @@ from msdscore.errors import RowError
 from msdscore.io.images import open_image
 from msdscore.io.parquet_images import StoredImage
 from msdscore.metrics.base import Cases, Metric
-from msdscore.scoring.pipeline import Decoded, Pipeline
+from msdscore.scoring.embedded import Decoded
+from msdscore.scoring.pipeline import Pipeline
 
 _DECODERS = 4
 Seen = TypeVar("Seen")

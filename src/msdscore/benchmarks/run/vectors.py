@@ -9,8 +9,9 @@ from msdscore.core.divergence import total
 from msdscore.encoders.base import Embeddings
 from msdscore.errors import RowError
 from msdscore.metrics.base import Cases, Floats, Ints, Vectors
+from msdscore.scoring.embedded import Decoded, Embedded
 from msdscore.scoring.measurement import numbers
-from msdscore.scoring.pipeline import Decoded, Embedded, Pipeline
+from msdscore.scoring.pipeline import Pipeline
 
 _COLUMNS = ("similarity", "coverage", "support", "beta", "divergence", "information", "msd")
 

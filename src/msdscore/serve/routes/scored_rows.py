@@ -13,7 +13,7 @@ from msdscore.errors import InputError
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES, first_of
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.records import Record
-from msdscore.scoring.results import COLUMNS
+from msdscore.scoring.score import COLUMNS
 from msdscore.serve.requests.guard import RefusedError
 
 FORMATS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")

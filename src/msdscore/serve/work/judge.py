@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import ImageError, RowError
 from msdscore.explain.explanation import Explanations, explain
-from msdscore.scoring.pipeline import Decoded, Pipeline
+from msdscore.scoring.embedded import Decoded
+from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
 
 

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msdscore.errors import RowError
-from msdscore.scoring.pipeline import Decoded, Pipeline
+from msdscore.scoring.embedded import Decoded
+from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
 from msdscore.serve.requests.reading import Asked
 from msdscore.serve.settings import ServeSettings

@@ -15,7 +15,7 @@ from msdscore.core.variants.families import FAMILIES
 from msdscore.errors import InputError
 from msdscore.scoring.comparison import fit_settings
 from msdscore.scoring.config import MSDConfig
-from msdscore.scoring.pipeline import Embedded
+from msdscore.scoring.embedded import Embedded
 
 Shares = Float[Tensor, "batch components points"]
 

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from msdscore.benchmarks.base import Pair, clusters, picture
 from msdscore.benchmarks.results.grids import Grid, markdown
 from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.embedded import Embedded
 from msdscore.scoring.measurement import numbers
-from msdscore.scoring.pipeline import Embedded, Pipeline
+from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.clusterings import adjusted_rand
 from msdscore.stats.resample import Interval, bootstrap_mean
 from msdscore.studies.ablations.settings import MIXTURES

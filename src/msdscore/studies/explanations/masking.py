@@ -14,8 +14,9 @@ from msdscore.encoders.batches import take
 from msdscore.errors import InputError
 from msdscore.explain.maps import Regions, project
 from msdscore.explain.terms import picture_of, terms_of
+from msdscore.scoring.embedded import Embedded
 from msdscore.scoring.measurement import numbers
-from msdscore.scoring.pipeline import Embedded, Pipeline
+from msdscore.scoring.pipeline import Pipeline
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]

@@ -1,0 +1,113 @@
+"""Pictures and captions on their way to vectors: decoded, then a row of a batch for each, or the reason why not."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from PIL.Image import Image
+
+from msdscore.encoders.base import Embeddings, Prepared
+from msdscore.encoders.batches import join, take
+from msdscore.errors import CaptionError, RowError
+
+Item = TypeVar("Item")
+# The batch, the row of every item, and the reasons of the items that have none.
+SortedOut = tuple[Embeddings | None, tuple[int | None, ...], dict[int, RowError]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A picture ready for the encoder.
+
+    `key` is made from the pixels where starts are drawn by them, else 0. `picture` is the decoded picture where it
+    was asked to be kept.
+    """
+
+    prepared: Prepared
+    key: int = 0
+    picture: Image | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Items as vectors: item i is row `rows[i]` of `batch`, or has a reason in `reasons`; equal captions share a row.
+
+    `keys` are those of the rows, and `captions` what texts say. `batch` is None where no item could be embedded.
+    """
+
+    batch: Embeddings | None
+    rows: tuple[int | None, ...]
+    reasons: Mapping[int, RowError]
+    keys: tuple[int, ...]
+    captions: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def vectors(self) -> Embeddings:
+        """The batch, where at least one item could be embedded."""
+        assert self.batch is not None, "no item was embedded; look at the reasons first"
+        return self.batch
+
+    def row(self, item: int) -> int:
+        """The row of an item that was embedded."""
+        row = self.rows[item]
+        assert row is not None, f"item {item} was not embedded: {self.reasons[item]}"
+        return row
+
+    def require(self) -> "Embedded":
+        """Itself, where every item was embedded; else the first reason is raised."""
+        if self.reasons:
+            raise self.reasons[min(self.reasons)]
+        return self
+
+
+def sort_out(items: Sequence[Item | RowError], encode: Callable[[Sequence[Item]], Embeddings]) -> SortedOut:
+    """Embed what can be embedded: the batch, the row of every item, and the reasons of those that have none.
+
+    If the encoder refuses the batch, each item is tried alone to find out which one it was.
+    """
+    reasons = {number: item for number, item in enumerate(items) if isinstance(item, RowError)}
+    whole = {number: item for number, item in enumerate(items) if not isinstance(item, RowError)}
+    batches: list[Embeddings] = []
+    try:
+        batches += [encode(list(whole.values()))] if whole else []
+    except RowError:
+        for number, item in whole.items():
+            try:
+                batches.append(encode([item]))
+            except RowError as error:
+                reasons[number] = error
+    kept = {number: row for row, number in enumerate(number for number in whole if number not in reasons)}
+    return join(batches) if batches else None, tuple(kept.get(number) for number in range(len(items))), reasons
+
+
+def without_empty(
+    texts: Sequence[str | RowError],
+    batch: Embeddings,
+    rows: Sequence[int | None],
+    reasons: Mapping[int, RowError],
+) -> SortedOut:
+    """The same without captions in which the encoder found no token; they get a reason."""
+    filled = batch.mask.any(dim=1).tolist()
+    empty = {number for number, row in enumerate(rows) if row is not None and not filled[row]}
+    if not empty:
+        return batch, tuple(rows), dict(reasons)
+    kept = [number for number, row in enumerate(rows) if row is not None and number not in empty]
+    place = {number: row for row, number in enumerate(kept)}
+    why = {number: CaptionError(_unreadable(str(texts[number]))) for number in empty}
+    chosen = take(batch, [row for number in kept if (row := rows[number]) is not None]) if kept else None
+    return chosen, tuple(place.get(number) for number in range(len(rows))), {**reasons, **why}
+
+
+def checked_caption(caption: Any) -> str | CaptionError:
+    """The caption, or the reason why it is none."""
+    return (
+        caption if isinstance(caption, str) else CaptionError(f"a caption must be text, got {type(caption).__name__}")
+    )
+
+
+def _unreadable(caption: str) -> str:
+    """Why a caption without tokens cannot be scored."""
+    return f"the caption {caption[:40]!r} holds no words that the encoder can read"
