@@ -67,3 +67,33 @@ def test_samples_of_a_shard(tmp_path):
     (tmp_path / "no.tar").write_text("text" * 400)
     with pytest.raises(InputError, match=r"no\.tar: not an uncompressed tar shard"):
         list(read_samples(tmp_path / "no.tar", ("txt",)))
+
+
+@pytest.mark.parametrize("damage", ["noise", "zeros", "second"])
+def test_samples_behind_damage_are_told_as_lost(tmp_path, damage):
+    """A header that cannot be read ends a tar as quietly as its end does; so do the empty blocks between two tars."""
+    path = tmp_path / "s.tar"
+    with tarfile.open(path, "w") as shard:
+        for number in range(4):
+            member = tarfile.TarInfo(f"{number}.txt")
+            member.size = 5
+            shard.addfile(member, BytesIO(b"a dog"))
+    whole = path.read_bytes()
+    assert [sample.error for sample in read_samples(path, ("txt",))] == [None] * 4
+    broken = {"noise": b"\x07" * 512, "zeros": bytes(1024)}.get(damage, b"")
+    path.write_bytes(whole + whole if damage == "second" else whole[:2048] + broken + whole[2048 + len(broken) :])
+    *found, last = read_samples(path, ("txt",))
+    assert [sample.key for sample in found] == [str(number) for number in range(4 if damage == "second" else 2)]
+    assert last.key == ""
+    assert f"s.tar: damaged at byte {4096 if damage == 'second' else 2048}" in str(last.error)
+
+
+def test_text_in_a_tar_that_is_no_utf8_is_a_reason_and_a_mark_of_it_is_no_word(tmp_path):
+    with tarfile.open(tmp_path / "s.tar", "w") as shard:
+        for name, content in (("1.txt", "caf\u00e9".encode("latin-1")), ("2.txt", b"\xef\xbb\xbfa dog")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            shard.addfile(member, BytesIO(content))
+    first, second = read_samples(tmp_path / "s.tar", ("txt",))
+    assert first.error == "1.txt: not valid UTF-8"
+    assert (second.error, second.texts) == (None, [("txt", "a dog")])

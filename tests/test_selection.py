@@ -105,6 +105,10 @@ def test_a_quota_must_be_one(text):
         Quota.parse(text)
 
 
+def test_more_rows_than_there_can_be_are_all_rows():
+    assert Quota.parse("9" * 30).of(5) == 5
+
+
 def test_a_share_of_decimals_is_exact():
     assert [Quota.parse("0.3").of(rows) for rows in (10, 5, 1, 12_800_000_000)] == [3, 2, 0, 3_840_000_000]
     assert Quota.parse("0.35").of(10) == 4  # 3.5 is rounded up
@@ -183,8 +187,9 @@ def test_outputs_of_score_are_read_as_they_are(shards, tmp_path):
 
 def test_equal_uids_are_written_once(shards, tmp_path):
     folder, _ = shards
-    first = folder / "00000.parquet"
-    answer = msdscore("select", first, first, "-o", tmp_path / "keep.npy", "--keep", "1.0")
+    first, again = folder / "00000.parquet", tmp_path / "copy.parquet"
+    again.write_bytes(first.read_bytes())
+    answer = msdscore("select", first, again, "-o", tmp_path / "keep.npy", "--keep", "1.0")
     assert "uids came twice and were written once" in answer.stdout
     assert len(np.load(tmp_path / "keep.npy")) * 2 == int(answer.stdout.split()[0])
 
@@ -199,6 +204,7 @@ def test_equal_uids_are_written_once(shards, tmp_path):
         (["-o", "keep.npy", "--min", "match=high"], "a bound looks like match=0.7, got 'match=high'"),
         (["-o", "keep.npy", "--min", "match=0.1", "--per", "language"], "--per language needs --keep"),
         (["-o", "keep.npy", "--keep", "0.3", "--by", "caption"], "column caption holds no numbers"),
+        (["-o", "keep.npy", "--min", "match=nan"], "a bound must be a number, got nan for match"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(shards, tmp_path, monkeypatch, arguments, message):
@@ -210,6 +216,27 @@ def test_mistakes_are_one_line(shards, tmp_path, monkeypatch, arguments, message
 
     assert re.search(message, answer.stderr), answer.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["scores"]
+
+
+def test_a_file_that_is_named_twice_counts_once(shards, tmp_path):
+    folder, _ = shards
+    answer = msdscore(
+        "select", folder, folder / "00000.parquet", "-o", tmp_path / "keys.txt", "--keep", "1.0", "--json"
+    )
+    assert json.loads(answer.stdout)["rows"] == 3 * ROWS
+
+
+@pytest.mark.parametrize("rule", [["--min", "match=0.5"], ["--keep", "0.5", "--by", "match"]])
+def test_a_number_that_no_row_has_is_refused_unless_nothing_was_scored(shards, tmp_path, rule):
+    _, table = shards
+    table = table.set_column(table.schema.get_field_index("match"), "match", pa.nulls(len(table), pa.float64()))
+    pq.write_table(table, tmp_path / "plain.parquet")
+    answer = msdscore("select", tmp_path / "plain.parquet", "-o", tmp_path / "keys.txt", *rule)
+    assert (answer.returncode, "no row has a number in column match" in answer.stderr) == (2, True)
+    pq.write_table(
+        table.set_column(table.schema.get_field_index("msd"), "msd", table["match"]), tmp_path / "no.parquet"
+    )
+    assert msdscore("select", tmp_path / "no.parquet", "-o", tmp_path / "keys.txt", *rule).returncode == 0
 
 
 def test_other_signatures_other_files_and_bad_uids_are_refused(shards, tmp_path):
@@ -280,6 +307,38 @@ def test_new_tars_hold_the_kept_samples_whole_and_finished_ones_stay(tars):
     assert (other.returncode, "holds another selection" in other.stderr) == (2, True)
     assert msdscore(*command[:-1], "0.5", "--overwrite").returncode == 0
     assert len(members(root / "kept/00000.tar")) > len(members(root / "tars/00000.tar")) * 0.3
+
+
+@pytest.mark.parametrize("folder", ["tars", "scores"])
+def test_new_tars_never_replace_what_was_scored(tars, folder):
+    root, _ = tars
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    answer = msdscore("select", root / "scores", "-o", root / folder, "--keep", "0.3", "--overwrite")
+    assert (answer.returncode, "an input of this command" in answer.stderr) == (2, True)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_tars_of_the_last_selection_do_not_stay_among_those_of_the_next(tars):
+    root, _ = tars
+    assert msdscore("select", root / "scores", "-o", root / "kept", "--keep", "0.3").returncode == 0
+    (root / "kept/mine.tar").write_bytes(b"mine")
+    one = ("select", root / "scores/00001.parquet", "-o", root / "kept", "--keep", "0.3", "--overwrite")
+    assert msdscore(*one).returncode == 0
+    assert sorted(path.name for path in (root / "kept").iterdir()) == ["00001.tar", "mine.tar", "selection.json"]
+
+
+def test_a_tar_that_is_cut_off_gives_its_whole_samples(tmp_path):
+    write_tar(tmp_path / "tars/00000.tar", [f"{number:09d}" for number in range(6)])
+    whole = (tmp_path / "tars/00000.tar").read_bytes()
+    (tmp_path / "tars/00000.tar").write_bytes(whole[: 3 * 3 * 1024 + 700])  # within the picture of the fourth
+    scored = msdscore("score", tmp_path / "tars/00000.tar", "-o", tmp_path / "scores", "-e", "toy", "--workers", 1)
+    assert (scored.returncode, "cut off" in scored.stderr) == (3, True)
+    answer = msdscore("select", tmp_path / "scores", "-o", tmp_path / "kept", "--keep", "1.0")
+    assert answer.returncode == 0, answer.stderr
+    assert len(members(tmp_path / "kept/00000.tar")) == 9
+    (tmp_path / "tars/00000.tar").unlink()
+    gone = msdscore("select", tmp_path / "scores", "-o", tmp_path / "other", "--keep", "1.0")
+    assert "the tar that was scored is not there; select where it was scored" in gone.stderr
 
 
 def test_the_page_shows_the_cut_and_the_agreement_with_cosine(tars, tiny):

@@ -9,7 +9,9 @@ from msdscore.errors import ImageError, InputError
 
 PICTURE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "avif")
 _LARGEST_TEXT = 1 << 20  # bytes of a text file in a shard
-_END = 2 * tarfile.BLOCKSIZE  # empty bytes at the end of a whole tar
+_END = 2 * tarfile.BLOCKSIZE  # empty bytes at the end of a whole tar, at least
+_BLOCK = 1 << 16
+_CUT = "the tar is cut off; samples behind the cut are lost, fetch it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +45,21 @@ class TarImage:
 
 @dataclass(slots=True)
 class TarSample:
-    """The files of one key: the picture, and the texts with the endings of their names, in order."""
+    """The files of one key: the picture, and the texts with the endings of their names, in order.
+
+    `error` says that one of them cannot be read; a sample without a key says that so much of the tar is lost.
+    """
 
     key: str
     picture: TarImage | None = None
     texts: list[tuple[str, str]] = field(default_factory=list)
+    error: str | None = None
 
 
 def read_samples(path: Path, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
     """The samples of a shard in order; pictures are not read, texts with one of the endings are.
 
-    A shard that is cut off gives the samples before the cut; see `is_cut`.
+    A shard that is cut off or damaged gives the samples before that place, and one without a key that says so.
     """
     some = False
     try:
@@ -61,19 +67,37 @@ def read_samples(path: Path, text_endings: tuple[str, ...]) -> Iterator[TarSampl
             for sample in _samples(path, shard, text_endings):
                 some = True
                 yield sample
+            # At a header that it cannot read, tarfile ends as it does at the end of the tar.
+            lost = _lost_behind(path, shard.offset)
     except tarfile.TarError as error:
-        if not (some and is_cut(path)):
+        if not some:
             raise InputError(f"{path}: not an uncompressed tar shard ({error})") from error
+        lost = _CUT
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    if lost is not None:
+        yield TarSample("", error=f"{path.name}: {lost}")
 
 
-def is_cut(path: Path) -> bool:
-    """Whether a tar lacks the two empty blocks of its end, as one does that was not fetched in full."""
-    size = path.stat().st_size
+def sample_key(name: str) -> str:
+    """The key of a file in a tar: its name up to the first dot, with its folder.
+
+    >>> sample_key("000000012.jpg"), sample_key("a/b.c.json")
+    ('000000012', 'a/b')
+    """
+    path = PurePosixPath(name)
+    return str(path.parent / path.name.partition(".")[0])
+
+
+def _lost_behind(path: Path, end: int) -> str | None:
+    """Why samples may be missing behind the place where reading ended; None at a proper end, empty blocks alone."""
+    left = path.stat().st_size - end
     with path.open("rb") as file:
-        file.seek(max(size - _END, 0))
-        return file.read() != bytes(_END)
+        file.seek(end)
+        while left >= tarfile.BLOCKSIZE and (block := file.read(_BLOCK)):
+            if block.count(0) < len(block):
+                return f"damaged at byte {end}, or several tars in one; samples behind it are lost, fetch it again"
+    return None if left >= _END else _CUT
 
 
 def _samples(path: Path, shard: tarfile.TarFile, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
@@ -82,8 +106,7 @@ def _samples(path: Path, shard: tarfile.TarFile, text_endings: tuple[str, ...]) 
         name = PurePosixPath(member.name)
         if not member.isfile() or name.name.startswith("."):
             continue
-        stem, _, ending = name.name.partition(".")
-        key, ending = str(name.parent / stem), ending.lower()
+        key, ending = sample_key(member.name), name.name.partition(".")[2].lower()
         if key != sample.key:
             if sample.key:
                 yield sample
@@ -91,6 +114,15 @@ def _samples(path: Path, shard: tarfile.TarFile, text_endings: tuple[str, ...]) 
         if ending in PICTURE_ENDINGS:
             sample.picture = TarImage(path, member.offset_data, member.size, member.name)
         elif ending in text_endings and member.size <= _LARGEST_TEXT and (file := shard.extractfile(member)):
-            sample.texts.append((ending, file.read().decode("utf-8", "replace")))
+            _add_text(sample, ending, file.read())
     if sample.key:
         yield sample
+
+
+def _add_text(sample: TarSample, ending: str, content: bytes) -> None:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("utf-8", "replace")
+        sample.error = sample.error or f"{sample.key}.{ending}: not valid UTF-8"
+    sample.texts.append((ending, text))

@@ -1,5 +1,6 @@
 """Which rows are kept: those within given bounds, and of these the best by one number, in all or in every group."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from msdscore.selection.scores import ScoreFile, ScoreRows, read_scores, require
 from msdscore.selection.top import Cut, Mask, Quota, Ranks, find_cut, ranks_of, value_of
 
 LOWER_IS_BETTER = frozenset(("coverage", "support", "divergence", "uncertainty"))
+_SCORE = "msd"  # the number that every scored row has
 Progress = Callable[[int, int], None]
 
 
@@ -31,6 +33,9 @@ class Rule:
     def __post_init__(self) -> None:
         if self.keep is None and not self.minima and not self.maxima:
             raise ConfigError("nothing says what to keep; give --keep 0.3, --min match=0.7 or --max support=2")
+        for name, value in (*self.minima, *self.maxima):
+            if math.isnan(value):
+                raise ConfigError(f"a bound must be a number, got nan for {name}")
         if self.per is not None and self.keep is None:
             raise ConfigError(f"--per {self.per} needs --keep: a bound is the same for every group")
 
@@ -112,10 +117,25 @@ def choose(
         groups = GroupMarks(folder, rows)
         per = rule.per
         groups.choose(((one.start, one.texts(per), rule.ranks(one), rule.valid(one)) for one in read()), rule.keep)
-        return Choice(rule, rows, groups.total, groups.kept, None, groups)
-    # Without a quota all valid rows are kept, which one reading counts.
-    cut = find_cut(lambda: (rule.ranks(one)[rule.valid(one)] for one in read()), rule.keep or Quota.parse("1.0"))
-    return Choice(rule, rows, cut.total, cut.kept, cut if rule.keep else None)
+        found = Choice(rule, rows, groups.total, groups.kept, None, groups)
+    else:
+        # Without a quota all valid rows are kept, which one reading counts.
+        cut = find_cut(lambda: (rule.ranks(one)[rule.valid(one)] for one in read()), rule.keep or Quota.parse("1.0"))
+        found = Choice(rule, rows, cut.total, cut.kept, cut if rule.keep else None)
+    if not found.valid:
+        _refuse_untold(files, rule.numbers)
+    return found
+
+
+def _refuse_untold(files: Sequence[ScoreFile], names: Sequence[str]) -> None:
+    """Refuse a number that no row has although rows were scored: a bound on it would silently drop them all."""
+    scored = [_SCORE] if all(_SCORE in file.schema.names for file in files) else []
+    told: set[str] = set()
+    for rows in read_scores(files, [*names, *scored]):
+        told |= {name for name in (*names, *scored) if not np.isnan(rows.numbers(name)).all()}
+    untold = next((name for name in names if name not in told), None)
+    if told and untold is not None:
+        raise ConfigError(f"no row has a number in column {untold}; match and information need a bank (msdscore bank)")
 
 
 def by_cosine(rule: Rule, kept: int) -> Rule:

@@ -78,7 +78,8 @@ def open_scores(names: Sequence[str]) -> list[ScoreFile]:
     Raises:
         ConfigError: they were made with different signatures, so that their numbers cannot be compared.
     """
-    files = [file for name in names for file in _found(name)]
+    found = [file for name in names for file in _found(name)]
+    files = list({_whole_name(file.name): file for file in found}.values())  # a file that is named twice counts once
     signatures = list(dict.fromkeys(file.signature for file in files if file.signature))
     if len(signatures) > 1:
         raise ConfigError(
@@ -172,6 +173,10 @@ def _record_batches(file: ScoreFile, columns: Sequence[str] | None) -> Iterator[
 
 def _is_parquet(name: str) -> bool:
     return name.lower().partition("?")[0].endswith(".parquet")
+
+
+def _whole_name(name: str) -> str:
+    return name if stores.is_address(name) else str(Path(name).resolve())
 
 
 def _text(value: Any) -> str | None:

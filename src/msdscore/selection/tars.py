@@ -2,15 +2,16 @@
 
 import json
 import tarfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from hashlib import blake2b
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from msdscore.errors import InputError, RunError, shortened
 from msdscore.io import stores
 from msdscore.io.atomic import replacing, write_bytes
 from msdscore.io.outputs.manifest import REMEDY
+from msdscore.io.tar import sample_key
 from msdscore.selection.scores import ScoreFile, ScoreRows
 from msdscore.selection.top import Mask
 
@@ -26,6 +27,7 @@ class TarFolder:
     def __init__(self, folder: Path, files: list[ScoreFile], mark: dict[str, Any], *, overwrite: bool) -> None:
         self._folder = folder
         self._names = _names(files)
+        _refuse_inputs(folder, files)
         self._current: ScoreFile | None = None
         self._keys: set[str] = set()
         self.written = self.samples = 0
@@ -59,16 +61,18 @@ class TarFolder:
 
     def _own(self, mark: dict[str, Any], *, overwrite: bool) -> None:
         notes = self._folder / NOTES
-        content = (json.dumps(mark, ensure_ascii=False, indent=1) + "\n").encode()
+        content = (
+            json.dumps({**mark, "tars": sorted(self._names.values())}, ensure_ascii=False, indent=1) + "\n"
+        ).encode()
         self._folder.mkdir(parents=True, exist_ok=True)
         if notes.exists() and notes.read_bytes() == content:
             return
         there = sorted(self._folder.glob(f"*{_ENDING}"))
         if (there or notes.exists()) and not overwrite:
             raise RunError(f"{shortened(str(self._folder))}: holds another selection, or other tars; {REMEDY}")
-        notes.unlink(missing_ok=True)
-        for name in self._names.values():
+        for name in {*_noted(notes), *self._names.values()}:
             (self._folder / name).unlink(missing_ok=True)
+        notes.unlink(missing_ok=True)
         write_bytes(notes, content, folder=self._folder)
 
 
@@ -78,7 +82,7 @@ def copy_samples(source: str, target: Path, keys: Collection[str]) -> int:
     try:
         with stores.fetched(source) as path, tarfile.open(path, "r:") as given, replacing(target) as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as made:
-                for member in given:
+                for member in _whole_members(given):
                     key = sample_key(member.name)
                     if member.isfile() and key in keys:
                         made.addfile(member, given.extractfile(member))
@@ -86,19 +90,25 @@ def copy_samples(source: str, target: Path, keys: Collection[str]) -> int:
             lacking = next((key for key in keys if key not in found), None)
             if lacking is not None:
                 raise InputError(f"{source}: has no sample {lacking!r}, which its scores name; score it again")
-    except (tarfile.TarError, FileNotFoundError) as error:
+    except FileNotFoundError as error:
+        hint = "select where it was scored, or score it by its whole path"
+        raise InputError(f"{shortened(source)}: the tar that was scored is not there; {hint}") from error
+    except tarfile.TarError as error:
         raise InputError(f"{shortened(source)}: the tar that was scored cannot be read ({error})") from error
     return len(found)
 
 
-def sample_key(name: str) -> str:
-    """The key of a file in a tar: its name up to the first dot, with its folder.
-
-    >>> sample_key("000000012.jpg"), sample_key("a/b.c.json")
-    ('000000012', 'a/b')
-    """
-    path = PurePosixPath(name)
-    return str(path.parent / path.name.partition(".")[0])
+def _whole_members(given: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The files of a tar up to where it is cut off, if it is: as far as it was scored."""
+    members = iter(given)
+    last = next(members, None)
+    while last is not None:
+        try:
+            following = next(members, None)  # fails where the last one is cut off
+        except tarfile.ReadError:
+            return
+        yield last
+        last = following
 
 
 def selection_mark(files: list[ScoreFile], rule: dict[str, Any]) -> dict[str, Any]:
@@ -123,3 +133,20 @@ def _names(files: list[ScoreFile]) -> dict[str, str]:
             raise InputError(f"two tars are called {name}; select from them apart")
         found[file.name] = name
     return found
+
+
+def _refuse_inputs(folder: Path, files: list[ScoreFile]) -> None:
+    """Refuse a folder that holds what is read: new tars have the names of those that were scored."""
+    for file in files:
+        for name in (file.name, "" if file.facts is None else file.facts.source):
+            if name and not stores.is_address(name) and Path(name).resolve().parent == folder.resolve():
+                what = f"{shortened(str(folder))}: holds {stores.base_name(name)}, an input of this command"
+                raise RunError(f"{what}; choose another folder for the new tars")
+
+
+def _noted(notes: Path) -> list[str]:
+    """The tars of an earlier selection in the same folder."""
+    try:
+        return [Path(name).name for name in json.loads(notes.read_bytes()).get("tars", [])]
+    except (OSError, ValueError, AttributeError, TypeError):
+        return []

@@ -53,7 +53,7 @@ class Quota:
     def of_each(self, rows: Ints) -> Ints:
         """How many are kept of each of some numbers of rows."""
         if self.share is None:
-            return np.minimum(rows, self.count or 0)
+            return np.minimum(rows, min(self.count or 0, np.iinfo(np.int64).max))
         # In whole numbers: 0.3 has no exact form as a float.
         top, bottom = self.share.numerator, self.share.denominator
         return np.asarray((2 * rows * top + bottom) // (2 * bottom), dtype=np.int64)

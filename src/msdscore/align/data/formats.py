@@ -161,7 +161,9 @@ def read_shards(paths: Sequence[Path]) -> Iterator[Found]:
     for path in paths:
         for sample in read_samples(path, (*_TEXT_ENDINGS, "json")):
             captions = [caption for ending, text in sample.texts for caption in _shard_captions(text, ending)]
-            if sample.picture is None:
+            if sample.error is not None:
+                yield Skip(sample.error)
+            elif sample.picture is None:
                 yield Skip(f"{path.name}: {sample.key} has no picture")
             else:
                 yield checked(TrainingPair(sample.picture, tuple(captions)))

@@ -14,7 +14,7 @@ from msdscore.errors import InputError, shortened
 from msdscore.io.inputs.columns import CAPTION_NAMES, first_of
 from msdscore.io.inputs.records import Record, valid_text
 from msdscore.io.stores import mark
-from msdscore.io.tar import TarSample, is_cut, read_samples
+from msdscore.io.tar import TarSample, read_samples
 
 TEXT_ENDINGS = ("txt", "caption", "text")
 CAPTION_LISTS = ("captions", "texts", "sentences")
@@ -55,8 +55,6 @@ class TarSamples:
                 if number >= start:
                     yield record
                 number += 1
-        if is_cut(self.path):
-            yield Record(error=f"{self.path.name}: the tar is cut off; samples behind the cut are lost, fetch it again")
 
     def ids(self, stop: int, name: str) -> Iterator[Any]:
         """The ids before number `stop`."""
@@ -86,6 +84,9 @@ def metadata_beside(path: Path) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _records(sample: TarSample, beside: Mapping[str, Mapping[str, Any]]) -> Iterator[Record]:
+    if not sample.key:
+        yield Record(error=sample.error)
+        return
     values, error = _values(sample)
     known = beside.get(sample.key) or beside.get(Path(sample.key).name) or beside.get(str(values.get("uid")), {})
     values = {**known, **values, "key": sample.key}
@@ -111,11 +112,11 @@ def _values(sample: TarSample) -> tuple[dict[str, Any], str | None]:
     """What the sample's JSON file says; the reason where it cannot be read."""
     text = next((text for ending, text in sample.texts if ending == "json"), None)
     if text is None:
-        return {}, None
+        return {}, sample.error
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         return {}, f"{sample.key}.json: not valid JSON ({shortened(str(error))})"
     if not isinstance(found, dict):
         return {}, f"{sample.key}.json: expected an object, got {type(found).__name__}"
-    return valid_text(found), None
+    return valid_text(found), sample.error
