@@ -131,7 +131,7 @@ def test_processes_decode_as_threads_do(tmp_path):
     assert "not a picture" in str(processes[len(files)])
 
 
-def die(picture):
+def die(source):
     os._exit(1)
 
 
@@ -140,5 +140,5 @@ def test_threads_go_on_where_a_decoding_process_dies(tmp_path):
     Image.new("RGB", (32, 32), "red").save(file)
     pipeline = Pipeline(load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu"))
     expected = pipeline.decode([file])[0].prepared
-    with DecodingProcesses(1, die, pipeline.limits, otherwise=lambda sources: [expected]) as processes:
+    with DecodingProcesses(1, die, otherwise=lambda sources: [expected]) as processes:
         assert processes.decode([file]) == [expected]

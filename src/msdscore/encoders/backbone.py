@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -17,7 +18,7 @@ from msdscore.encoders.loading.checkpoints import Checkpoint
 from msdscore.encoders.loading.transformers import load_model
 from msdscore.encoders.table import languages_of
 from msdscore.encoders.text.warnings import text_warnings
-from msdscore.encoders.vision.preprocessing import whole_picture
+from msdscore.encoders.vision.preprocessing import DEVICE_FILTERS, Preprocessing, prepare_picture, whole_picture
 from msdscore.errors import ConfigError, require, unknown_name
 
 Options = TypeVar("Options")
@@ -106,10 +107,33 @@ class SharedOptions:
     pool: str = "model"  # or "mean": of the local vectors, as the paper's text has it
     long_text: str = "window"  # or "cut"
     compile: str = ""  # a backend of torch.compile, such as "inductor"
+    jpeg: str = "full"  # or "reduced": large files are decoded at a half, a quarter or an eighth of their size
+    resize: str = "pillow"  # or "device": by torch, where the network runs
 
     def __post_init__(self) -> None:
+        require_choice("jpeg", self.jpeg, ("full", "reduced"))
+        require_choice("resize", self.resize, ("pillow", "device"))
         require_choice("pool", self.pool, ("model", "mean"))
         require_choice("long_text", self.long_text, ("window", "cut"))
+
+    @property
+    def pixel_choices(self) -> tuple[str, ...]:
+        """The signature's parts for pixels that are not made in the usual way."""
+        jpeg = ("jpeg:reduced",) if self.jpeg == "reduced" else ()
+        return (*jpeg, "resize:device") if self.resize == "device" else jpeg
+
+    def applied(self, steps: Preprocessing) -> Preprocessing:
+        """The steps of a checkpoint, done as chosen."""
+        if self.resize == "device" and steps.resample not in DEVICE_FILTERS:
+            raise ConfigError(
+                "resize=device knows bicubic and bilinear filters, this checkpoint has another; leave it out"
+            )
+        return replace(steps, reduced=self.jpeg == "reduced", on_device=self.resize == "device")
+
+    def refuse_pixel_choices(self) -> None:
+        """For families that draw a picture several times or at sizes of its own."""
+        if self.pixel_choices:
+            raise ConfigError(f"this encoder has its own way with pictures; leave out {', '.join(self.pixel_choices)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +155,7 @@ class Identity:
         """Everything that can change a vector, as `key:value` parts joined by commas."""
         options = self.options
         compiled = (f"compile:{options.compile}",) if options.compile else ()
-        shared = (f"pool:{options.pool}", f"long:{options.long_text}", *compiled)
+        shared = (f"pool:{options.pool}", f"long:{options.long_text}", *compiled, *options.pixel_choices)
         return ",".join((self.signed, *self.choices, *shared, f"dtype:{self.placement.dtype_name}"))
 
 
@@ -185,14 +209,20 @@ class Backbone(ABC):
         """The settings of the score that serve it best; none, unless a family knows them."""
         return None
 
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """The steps by which pictures are made ready, where these are all that is done; other processes can do them."""
+        return None
+
     def prepare(self, image: Image) -> Prepared:
         """The picture as the network needs it; a family that resizes does it here, where pictures are decoded."""
-        return (self._own_prepare or whole_picture)(image)
+        return (self.sendable_prepare or whole_picture)(image)
 
     @property
     def sendable_prepare(self) -> Callable[[Image], Prepared] | None:
-        """`prepare` without the model, for other processes; None where a family gave none."""
-        return self._own_prepare
+        """`prepare` without the model, for other processes; None where a family has no way that can be sent."""
+        steps = self.preprocessing
+        return self._own_prepare if steps is None else partial(prepare_picture, steps=steps)
 
     @torch.no_grad()
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:

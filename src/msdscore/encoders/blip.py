@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from msdscore.encoders.text.tokens import (
     unpack_pooled,
     unpack_tokens,
 )
-from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_picture, stack_pixels
+from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, stack_pixels
 
 _NEEDS = (("preprocessor_config.json", "processor_config.json"), ("tokenizer.json", "vocab.txt"))
 
@@ -52,11 +51,16 @@ class BlipEncoder(Backbone):
     """
 
     def __init__(self, parts: BlipParts, identity: Identity) -> None:
-        super().__init__(identity, prepare=partial(prepare_picture, steps=parts.preprocessing))
+        super().__init__(identity)
         self._parts = parts
         vision = parts.model.config.vision_config
         self._patch = int(vision.patch_size)
         self._side = int(vision.image_size) // self._patch
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The steps by which pictures are made ready."""
+        return self._parts.preprocessing
 
     def _see(self, images: Sequence[Prepared]) -> States:
         model = self._parts.model
@@ -104,7 +108,7 @@ def load_blip(
     parts = BlipParts(
         model=model,
         backend=backend,
-        preprocessing=square_preprocessing(checkpoint, int(model.config.vision_config.image_size)),
+        preprocessing=chosen.applied(square_preprocessing(checkpoint, int(model.config.vision_config.image_size))),
         reading=Reading(
             context, prefix, suffix, int(tokenizer.pad_token_id), chosen.long_text, unknown=tokenizer.unk_token_id
         ),

@@ -21,6 +21,7 @@ from msdscore.core.calibration import Bank
 from msdscore.encoders.base import Embeddings, Encoder, Prepared, View
 from msdscore.encoders.batches import join, split
 from msdscore.encoders.vector_files import VectorFiles
+from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
 from msdscore.errors import ConfigError
 
 Item = TypeVar("Item")
@@ -149,6 +150,11 @@ class CachedEncoder:
     def recommended(self) -> Mapping[str, Any] | None:
         """Its settings."""
         return self._encoder.recommended
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """Those of the wrapped encoder, where it has some."""
+        return preprocessing_of(self._encoder)
 
     def prepare(self, image: Image) -> Prepared:
         """The picture as the wrapped encoder takes it."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_tokenizer, square_preprocessing
 from msdscore.encoders.text.longclip import stretch_text_model
 from msdscore.encoders.text.tokens import Reading, literal_backend, pack_texts, unpack_pooled, unpack_tokens
-from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_picture, stack_pixels
+from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, stack_pixels
 
 _NEEDS = (("preprocessor_config.json", "processor_config.json"), ("tokenizer.json", "vocab.json"))
 
@@ -55,11 +54,16 @@ class ClipEncoder(Backbone):
     """
 
     def __init__(self, parts: ClipParts, identity: Identity) -> None:
-        super().__init__(identity, prepare=partial(prepare_picture, steps=parts.preprocessing))
+        super().__init__(identity)
         self._parts = parts
         vision = parts.model.config.vision_config
         self._patch = int(vision.patch_size)
         self._grid = (int(vision.image_size) // self._patch,) * 2
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The steps by which pictures are made ready."""
+        return self._parts.preprocessing
 
     def _see(self, images: Sequence[Prepared]) -> States:
         model = self._parts.model
@@ -110,7 +114,7 @@ def load_clip(
     parts = ClipParts(
         model=model,
         backend=literal_backend(tokenizer),
-        preprocessing=square_preprocessing(checkpoint, int(model.config.vision_config.image_size)),
+        preprocessing=chosen.applied(square_preprocessing(checkpoint, int(model.config.vision_config.image_size))),
         reading=_reading(model, tokenizer, chosen.long_text),
         patch_norm=chosen.patch_norm,
     )

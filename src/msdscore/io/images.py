@@ -5,7 +5,7 @@ import re
 import stat
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -18,6 +18,8 @@ from PIL import Image, UnidentifiedImageError
 from msdscore.errors import ConfigError, ImageError, shortened
 from msdscore.io.pixels import Pixels, Tensor, from_array, from_tensor, to_rgb
 from msdscore.io.tar import TarImage
+
+Size: TypeAlias = tuple[int, int]  # width, height
 
 # A path, the bytes of a file or an open one, one in a tar, a Pillow picture, an array or a tensor; see `open_image`.
 ImageSource: TypeAlias = str | Path | bytes | bytearray | IO[bytes] | TarImage | Image.Image | Pixels | Tensor
@@ -71,9 +73,30 @@ def open_image(source: ImageSource, *, limits: ImageLimits = _DEFAULT, name: str
     >>> open_image(np.zeros((2, 3, 3), dtype=np.uint8)).size
     (3, 2)
     """
+    return _opened(source, limits, name)[0]
+
+
+def open_reduced(
+    source: ImageSource,
+    resized: Callable[[Size], Size],
+    *,
+    limits: ImageLimits = _DEFAULT,
+    name: str | None = None,
+) -> tuple[Image.Image, Size]:
+    """The picture as `open_image` gives it, and its size; that of a large JPEG file is decoded at reduced size.
+
+    `resized` says from the upright picture's width and height how large it is needed. The decoder makes a half, a
+    quarter or an eighth as large ones in less time than whole ones; never a smaller one than is needed.
+    """
+    return _opened(source, limits, name, resized)
+
+
+def _opened(
+    source: ImageSource, limits: ImageLimits, name: str | None, resized: Callable[[Size], Size] | None = None
+) -> tuple[Image.Image, Size]:
     name = name or source_name(source)
     try:
-        return _decode(source, limits)
+        return _decode(source, limits, resized)
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error
     except Image.DecompressionBombError as error:
@@ -105,15 +128,38 @@ def refuse_address(text: str) -> None:
     raise ImageError(f"is an address, not a file; {remedy}")
 
 
-def _decode(source: ImageSource, limits: ImageLimits) -> Image.Image:
+def _decode(
+    source: ImageSource, limits: ImageLimits, resized: Callable[[Size], Size] | None
+) -> tuple[Image.Image, Size]:
+    if isinstance(source, np.ndarray | Tensor | Image.Image):
+        picture = _from_memory(source, limits)
+        return picture, picture.size
+    with _open(_content(source, limits), limits) as image:
+        _checked(image, limits)
+        size = None if resized is None else _reduce(image, resized)
+        picture = _finish(image, own=True)
+        return picture, size or picture.size
+
+
+def _from_memory(source: Pixels | Tensor | Image.Image, limits: ImageLimits) -> Image.Image:
     if isinstance(source, np.ndarray):
         return _checked(from_array(source), limits)
-    if isinstance(source, Tensor):
-        return _checked(from_tensor(source), limits)
     if isinstance(source, Image.Image):
         return _finish(_checked(source, limits))
-    with _open(_content(source, limits), limits) as image:
-        return _finish(_checked(image, limits), own=True)
+    return _checked(from_tensor(source), limits)
+
+
+def _reduce(image: Image.Image, resized: Callable[[Size], Size]) -> Size | None:
+    """Have a JPEG decoded no larger than needed; the upright size that it has in full, None for other files."""
+    if image.format != "JPEG":
+        return None
+    width, height = image.size
+    if _orientation(image) < 5:
+        image.draft(None, resized((width, height)))
+        return width, height
+    across, down = resized((height, width))  # it lies on its side
+    image.draft(None, (down, across))
+    return height, width
 
 
 def _content(source: str | Path | bytes | bytearray | IO[bytes] | TarImage, limits: ImageLimits) -> bytes:

@@ -18,23 +18,34 @@ import torch
 from PIL.Image import Image
 
 from msdscore.encoders.base import Encoder, Prepared, View
+from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_picture, view
 from msdscore.errors import RowError
-from msdscore.io.images import ImageLimits, ImageSource, open_image
+from msdscore.io.images import ImageLimits, ImageSource, open_image, open_reduced
 from msdscore.io.tar import TarImage
 
 File: TypeAlias = str | Path | bytes | TarImage  # what another process can read
 Prepare: TypeAlias = Callable[[Image], Prepared]
+Read: TypeAlias = Callable[[File], Prepared]
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 Sent: TypeAlias = tuple[Pixels, View] | RowError  # what comes back of one picture: (height, width, 3), and its place
 TOGETHER = 8  # pictures per message
 
-_prepare: Prepare | None = None
-_limits = ImageLimits()
+_reader: Read | None = None
 
 
 def sendable_prepare(encoder: Encoder) -> Prepare | None:
     """How an encoder makes pictures ready, as something that another process can have; None where it offers none."""
     return getattr(encoder, "sendable_prepare", None)
+
+
+def open_prepared(
+    source: ImageSource, prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits, name: str | None = None
+) -> Prepared:
+    """A picture decoded and made ready; a file at reduced size, where the `steps` of the encoder allow that."""
+    if steps is None or not steps.reduced or not isinstance(source, File):
+        return prepare(open_image(source, limits=limits, name=name))
+    picture, size = open_reduced(source, lambda size: view(steps, size).resized, limits=limits, name=name)
+    return prepare_picture(picture, steps, size=size)
 
 
 class DecodingProcesses:
@@ -46,15 +57,14 @@ class DecodingProcesses:
     def __init__(
         self,
         count: int,
-        prepare: Prepare,
-        limits: ImageLimits,
+        read: Read,
         *,
         otherwise: Callable[[Sequence[ImageSource]], list[Prepared | RowError]],
     ) -> None:
         context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
         if hasattr(context, "set_forkserver_preload"):
             context.set_forkserver_preload([__name__])  # torch is loaded once for all of them
-        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(prepare, limits))
+        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(read,))
         self._otherwise = otherwise
 
     def __enter__(self) -> "DecodingProcesses":
@@ -78,12 +88,12 @@ class DecodingProcesses:
             return self._otherwise(sources)
 
 
-def _begin(prepare: Prepare, limits: ImageLimits) -> None:
+def _begin(read: Read) -> None:
     """Make this process ready; Ctrl-C reaches every process, and the one that asked ends the others."""
-    global _prepare, _limits
+    global _reader
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    _prepare, _limits = prepare, limits
+    _reader = read
 
 
 def _read_all(sources: Sequence[File]) -> list[Sent]:
@@ -91,9 +101,9 @@ def _read_all(sources: Sequence[File]) -> list[Sent]:
 
 
 def _read(source: File) -> Sent:
-    assert _prepare is not None, "a process of a pool was made ready first"
+    assert _reader is not None, "a process of a pool was made ready first"
     try:
-        prepared = _prepare(open_image(source, limits=_limits))
+        prepared = _reader(source)
     except RowError as error:
         return error
     return prepared.pixels.permute(1, 2, 0).contiguous().numpy(), prepared.view

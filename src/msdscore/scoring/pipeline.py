@@ -3,22 +3,23 @@
 Everything that scores goes through here: the scorer, runs over files, benchmarks, studies and explanations.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from multiprocessing import current_process
 from pathlib import Path
 
 import torch
 from PIL import __version__ as pillow_version
-from PIL.Image import Image
 
 from msdscore.core.calibration import Bank
 from msdscore.encoders.base import Embeddings, Encoder, Prepared, computes_in_half
 from msdscore.encoders.batches import encode_by_length, encode_in_batches
 from msdscore.encoders.cached import CachedEncoder, CacheUse
 from msdscore.encoders.text_memory import TextMemory
+from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import ConfigError, RowError
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
@@ -26,7 +27,7 @@ from msdscore.io.tar import TarImage
 from msdscore.scoring.bank import NamedBank, moved, own_bank
 from msdscore.scoring.comparison import measure_pairs
 from msdscore.scoring.config import MSDConfig
-from msdscore.scoring.decoding import DecodingProcesses, sendable_prepare
+from msdscore.scoring.decoding import DecodingProcesses, File, Prepare, open_prepared, sendable_prepare
 from msdscore.scoring.embedded import Decoded, Embedded, checked_caption, sort_out, without_empty
 from msdscore.scoring.measurement import Measurement, Numbers, numbers
 from msdscore.scoring.signature import signature
@@ -112,7 +113,7 @@ class Pipeline:
             try:
                 if lasting and isinstance(source, str | Path | bytes | TarImage):
                     return Decoded(self._prepare_file(lasting, source))
-                return self._prepare(open_image(source, limits=self.limits), keep=keep)
+                return self._prepare(source, keep=keep)
             except RowError as error:
                 return error
 
@@ -129,7 +130,7 @@ class Pipeline:
             found = self.decode(sources, pool=threads)
             return [one.prepared if isinstance(one, Decoded) else one for one in found]
 
-        return DecodingProcesses(self.decoders, prepare, self.limits, otherwise=otherwise)
+        return DecodingProcesses(self.decoders, self._reader(prepare), otherwise=otherwise)
 
     def embed_images(self, decoded: Sequence[Decoded | RowError]) -> Embedded:
         """Vectors of decoded pictures, batch by batch."""
@@ -222,7 +223,7 @@ class Pipeline:
         content = read_source(source, limits=self.limits)
 
         def make() -> Prepared:
-            return encoder.prepare(open_image(content, limits=self.limits, name=source_name(source)))
+            return self._prepared(content, name=source_name(source))
 
         return encoder.prepare_file(content, self._how_decoded, make)
 
@@ -239,10 +240,21 @@ class Pipeline:
         """From now on smaller batches: the device has no memory for larger ones."""
         self.batch_size = size
 
-    def _prepare(self, picture: Image, *, keep: bool) -> Decoded:
+    def _prepare(self, source: ImageSource, *, keep: bool) -> Decoded:
         # A full hash of the pixels costs as much as decoding: only drawn starts need it.
-        key = pixel_key(picture) if self.config.init == "sample" else 0
-        return Decoded(self.encoder.prepare(picture), key, picture if keep else None)
+        hashed = self.config.init == "sample"
+        if not (keep or hashed):
+            return Decoded(self._prepared(source))
+        picture = open_image(source, limits=self.limits)
+        # A reduced picture is decoded once more, so that it has the same numbers whatever is asked for.
+        prepared = self._prepared(source if isinstance(source, File) else picture)
+        return Decoded(prepared, pixel_key(picture) if hashed else 0, picture if keep else None)
+
+    def _prepared(self, source: ImageSource, *, name: str | None = None) -> Prepared:
+        return self._reader(self.encoder.prepare)(source, name=name)
+
+    def _reader(self, prepare: Prepare) -> Callable[..., Prepared]:
+        return partial(open_prepared, prepare=prepare, steps=preprocessing_of(self.encoder), limits=self.limits)
 
 
 def recommended_config(encoder: Encoder) -> MSDConfig:

@@ -29,6 +29,7 @@ from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpo
 from msdscore.encoders.loading.hashing import verify_sums
 from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.loading.tensors import read_tensors
+from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError
 
 MODEL_TYPE = "msdscore-aligned"
@@ -48,6 +49,8 @@ class AlignedOptions(SharedOptions):
         SharedOptions.__post_init__(self)
         if self.compile:
             raise ConfigError(f"an aligned encoder cannot be compiled; leave out compile={self.compile!r}")
+        if self.resize == "device":
+            raise ConfigError("an aligned encoder resizes pictures with Pillow; leave out resize='device'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,12 @@ class AlignedEncoder(Backbone):
     def recommended(self) -> Mapping[str, Any] | None:
         """The settings of the score that serve it best, where its folder names them."""
         return self._parts.recommended
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """The steps of the image tower, where it has some."""
+        steps = preprocessing_of(self._parts.image)
+        return None if steps is None else self._identity.options.applied(steps)
 
     def prepare(self, image: Image) -> Prepared:
         """The picture as the image tower takes it."""
@@ -121,6 +130,8 @@ def load_aligned(
     verify_sums(checkpoint.folder)
     placement = place(device, str(config.get("dtype", "auto")) if dtype == "auto" else dtype)
     parts = _parts(checkpoint, config, placement, chosen)
+    if preprocessing_of(parts.image) is None:
+        chosen.refuse_pixel_choices()
     languages = ("en",) if config["text"].get("kind") == "mini" else ()
     return AlignedEncoder(parts, Identity(name, checkpoint.signed(name), placement, chosen, languages=languages))
 

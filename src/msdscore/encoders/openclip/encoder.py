@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from msdscore.encoders.openclip.files import Plan, plan_model, read_preprocess
 from msdscore.encoders.openclip.text import load_reader
 from msdscore.encoders.text.longclip import merge_positions, stretch_positions
 from msdscore.encoders.text.tokens import Reading, pack_texts, unpack_pooled, unpack_tokens
-from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_picture, stack_pixels
+from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, stack_pixels
 from msdscore.errors import ConfigError, WeightsError, require
 
 
@@ -67,8 +66,13 @@ class OpenClipEncoder(Backbone):
     """
 
     def __init__(self, parts: OpenClipParts, identity: Identity) -> None:
-        super().__init__(identity, prepare=partial(prepare_picture, steps=parts.preprocessing))
+        super().__init__(identity)
         self._parts = parts
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The steps by which pictures are made ready."""
+        return self._parts.preprocessing
 
     def _see(self, images: Sequence[Prepared]) -> States:
         visual = self._parts.model.visual
@@ -160,7 +164,7 @@ def load_openclip(
     text = {**plan.model["text_cfg"], **({"context_length": chosen.context} if chosen.context else {})}
     backend, reading = load_reader(text, plan.checkpoint, chosen.long_text)
     height, width = _pair(model.visual.image_size)
-    steps = read_preprocess(plan.preprocess, (width, height))
+    steps = chosen.applied(read_preprocess(plan.preprocess, (width, height)))
     parts = OpenClipParts(model, backend, steps, reading, chosen.patch_norm)
     norm = (f"norm:{'yes' if chosen.patch_norm else 'no'}",)
     return OpenClipEncoder(parts, Identity(name, plan.label, placement, chosen, norm))

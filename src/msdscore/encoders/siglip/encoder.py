@@ -51,6 +51,7 @@ class SiglipOptions(LargeOptions):
 
     def __post_init__(self) -> None:
         LargeOptions.__post_init__(self)
+        self.refuse_pixel_choices()
         require_choice("local", self.local, ("states", "heads"))
 
 

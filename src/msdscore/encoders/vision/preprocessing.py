@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, UInt8
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import interpolate, pad
 from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.encoders.base import PatchLayout, Prepared, View
@@ -22,6 +23,8 @@ from msdscore.errors import WeightsError
 Edges: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]  # (cells, 2): start and end along one axis
 # Above this many pixels only the cropped part is resized: a 1 x 20000 picture would grow to gigabytes.
 _RESIZE_LIMIT = 2**24
+DEVICE_PIXELS = 2**20  # of a picture that is resized on the device; 256 of them fill 0.8 GB
+DEVICE_FILTERS: dict[int, str] = {Image.Resampling.BICUBIC: "bicubic", Image.Resampling.BILINEAR: "bilinear"}
 _TINY = 32  # pixels of a side under which hardly anything can be seen
 
 
@@ -31,7 +34,9 @@ class Preprocessing:
 
     `resize` is a shortest edge, or a (width, height) that squashes the picture, or None; `crop` is a (width,
     height), black where it reaches beyond the picture. Half a pixel beside the centre goes up and left, or with
-    `even_centre` to the even side, as torchvision rounds.
+    `even_centre` to the even side, as torchvision rounds. With `reduced` a JPEG file is decoded at a half, a quarter
+    or an eighth of its size where that is still larger than what it is resized to; with `on_device` torch resizes
+    pictures where the network runs, and not Pillow where they are decoded.
     """
 
     resize: int | tuple[int, int] | None
@@ -41,6 +46,8 @@ class Preprocessing:
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     even_centre: bool = False
+    reduced: bool = False
+    on_device: bool = False
 
 
 def read_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
@@ -119,7 +126,7 @@ def draw(picture: Image.Image, where: View, resample: int) -> UInt8[Tensor, "3 h
     left, top = where.offset
     right, bottom = left + where.canvas[0], top + where.canvas[1]
     if where.resized[0] * where.resized[1] > _RESIZE_LIMIT and min(left, top) >= 0:
-        across, down = where.size[0] / where.resized[0], where.size[1] / where.resized[1]
+        across, down = rgb.size[0] / where.resized[0], rgb.size[1] / where.resized[1]
         part = (left * across, top * down, right * across, bottom * down)
         drawn = rgb.resize(where.canvas, resample, box=part)
     else:
@@ -136,27 +143,70 @@ def normalise(
     return (pixels.float() * steps.scale - mean) / std
 
 
-def prepare_picture(picture: Image.Image, steps: Preprocessing) -> Prepared:
-    """A decoded picture as the steps leave it, before its numbers are scaled."""
-    where = view(steps, picture.size)
+def prepare_picture(picture: Image.Image, steps: Preprocessing, *, size: tuple[int, int] | None = None) -> Prepared:
+    """A decoded picture as the steps leave it, before its numbers are scaled.
+
+    `size` is that of the original, where the picture was decoded at a reduced one.
+    """
+    where = view(steps, size or picture.size)
+    if steps.on_device and _waits(picture.size, where):
+        return Prepared(_bytes(picture), where)
     return Prepared(draw(picture, where, steps.resample), where)
+
+
+def preprocessing_of(encoder: object) -> Preprocessing | None:
+    """The steps by which an encoder or a tower makes pictures ready; None where it does anything else."""
+    return getattr(encoder, "preprocessing", None)
 
 
 def whole_picture(picture: Image.Image) -> Prepared:
     """A picture as it is, for networks that take any size."""
+    return Prepared(_bytes(picture), View(picture.size, picture.size, (0, 0), picture.size))
+
+
+def _bytes(picture: Image.Image) -> UInt8[Tensor, "3 height width"]:
     rgb = picture if picture.mode == "RGB" else picture.convert("RGB")
-    where = View(picture.size, picture.size, (0, 0), picture.size)
-    return Prepared(torch.from_numpy(np.array(rgb)).permute(2, 0, 1), where)
+    return torch.from_numpy(np.array(rgb)).permute(2, 0, 1)
+
+
+def _waits(size: tuple[int, int], where: View) -> bool:
+    """Whether a picture is resized on the device: not a large one, whose pixels would fill the memory of a batch.
+
+    One of the canvas's own size is drawn at once too: by their size `stack_pixels` knows which ones are.
+    """
+    return (
+        size[0] * size[1] <= DEVICE_PIXELS
+        and where.resized[0] * where.resized[1] <= DEVICE_PIXELS
+        and (size != where.canvas)
+    )
 
 
 def stack_pixels(
     pictures: Sequence[Prepared], steps: Preprocessing, device: torch.device
 ) -> Float[Tensor, "batch 3 height width"]:
     """Prepared pictures of one size as one batch of normalised pixels."""
+    if steps.on_device:
+        return normalise(torch.stack([_on_canvas(picture, steps, device) for picture in pictures]), steps)
     # Pillow's bytes lie row by row with the colours innermost: they are copied as they lie, and turned on the device.
     rows = torch.stack([picture.pixels.permute(1, 2, 0) for picture in pictures])
     there = rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows.to(device)
     return normalise(there.permute(0, 3, 1, 2).contiguous(), steps)
+
+
+def _on_canvas(picture: Prepared, steps: Preprocessing, device: torch.device) -> UInt8[Tensor, "3 height width"]:
+    """One picture on the canvas, resized on the device where it was not before."""
+    rows = picture.pixels.permute(1, 2, 0)
+    there = rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows.to(device)
+    pixels, where = there.permute(2, 0, 1), picture.view
+    if pixels.shape[1:] == where.canvas[::-1]:
+        return pixels
+    drawn, (across, down) = pixels.unsqueeze(0).float(), where.resized
+    for size in ((drawn.shape[2], across), (down, across)):
+        # One direction after the other, rounded between them, as Pillow does (from version 13 on in either order).
+        drawn = interpolate(drawn, size, mode=DEVICE_FILTERS[steps.resample], antialias=True).round().clamp(0, 255)
+    (left, top), (width, height) = where.offset, where.canvas
+    beyond = (-left, left + width - across, -top, top + height - down)
+    return pad(drawn[0], beyond).to(torch.uint8)
 
 
 @lru_cache(maxsize=4096)

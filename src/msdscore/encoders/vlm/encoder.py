@@ -49,6 +49,7 @@ class VlmOptions(LargeOptions):
 
     def __post_init__(self) -> None:
         LargeOptions.__post_init__(self)
+        self.refuse_pixel_choices()
         require_choice("views", self.views, ("tiles", "overview"))
         if self.pool != "mean":
             raise ConfigError(f"a vision-language model has no pooled vectors: pool must be 'mean', got {self.pool!r}")

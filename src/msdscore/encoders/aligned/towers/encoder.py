@@ -8,6 +8,7 @@ from PIL import Image
 
 from msdscore.encoders.aligned.towers.base import Features, Points, keep_content
 from msdscore.encoders.base import Encoder, Prepared
+from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
 
 
 class EncoderImages:
@@ -20,6 +21,11 @@ class EncoderImages:
     def device(self) -> torch.device:
         """Where its features are made."""
         return self._encoder.device
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """The steps of the encoder, where it has some."""
+        return preprocessing_of(self._encoder)
 
     def prepare(self, image: Image.Image) -> Prepared:
         """The picture as the encoder takes it."""

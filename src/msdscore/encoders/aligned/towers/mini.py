@@ -45,7 +45,9 @@ class Lite2Images:
         self._place = place(where.device, where.dtype, half=torch.bfloat16)
         self._whole, self._grid, self._side = where.whole, spec.grid or GRID, spec.size or SIZE
         # The network was trained on (x − 127) / 128; the picture is squashed, so that no border is lost.
-        self._steps = Preprocessing(resize=(self._side, self._side), crop=None, scale=1 / 128, mean=(127 / 128,) * 3)
+        self.preprocessing = Preprocessing(
+            resize=(self._side, self._side), crop=None, scale=1 / 128, mean=(127 / 128,) * 3
+        )
         network = lite2.load_lite2(read_tensors(self.files))
         if spec.weights:
             _tune(network, Path(locate(spec.weights, base=base)))
@@ -60,12 +62,12 @@ class Lite2Images:
 
     def prepare(self, image: Image) -> Prepared:
         """The picture as the network takes it."""
-        return prepare_picture(image, self._steps)
+        return prepare_picture(image, self.preprocessing)
 
     @torch.no_grad()
     def features(self, images: Sequence[Prepared]) -> Features:
         """Cells of the joined maps, row by row, and the maps' means."""
-        pixels = stack_pixels(images, self._steps, self.device)
+        pixels = stack_pixels(images, self.preprocessing, self.device)
         few = pixels.split(_CPU_BATCH if self.device.type == "cpu" else len(pixels))
         cells, means = (torch.cat(parts) for parts in zip(*map(self._maps, few), strict=True))
         cell = self._side / self._grid

@@ -45,7 +45,7 @@ class TimmImages:
         verify_files(self.files, spec.sha256, source=spec.weights or spec.source)
         load_by_name_or_order(model, read_tensors(self.files), source=spec.weights or spec.source)
         self._indices = _indices(model, (*spec.levels, *(spec.global_levels if where.whole else ())))
-        self._steps = _preprocessing(model.pretrained_cfg, spec, self._side)
+        self.preprocessing = _preprocessing(model.pretrained_cfg, spec, self._side)
         self._model = frozen(model, self._place)
 
     @property
@@ -55,12 +55,12 @@ class TimmImages:
 
     def prepare(self, image: Image.Image) -> Prepared:
         """The picture as the network takes it."""
-        return prepare_picture(image, self._steps)
+        return prepare_picture(image, self.preprocessing)
 
     @torch.no_grad()
     def features(self, images: Sequence[Prepared]) -> Features:
         """The asked levels of every cell."""
-        pixels = stack_pixels(images, self._steps, self.device)
+        pixels = stack_pixels(images, self.preprocessing, self.device)
         maps = self._maps(pixels.to(self._place.dtype))
         local = join_levels([maps[level] for level in self._spec.levels], self._spec.grid)
         rows, columns = int(local.shape[2]), int(local.shape[3])

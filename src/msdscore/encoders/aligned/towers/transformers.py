@@ -58,7 +58,7 @@ class TransformersImages:
         self._spec, self._whole = spec, where.whole
         self._place = place(where.device, where.dtype)
         self._model = frozen(getattr(model, "vision_model", model), self._place)
-        self._steps: Preprocessing = load_preprocessing(checkpoint)
+        self.preprocessing: Preprocessing = load_preprocessing(checkpoint)
 
     @property
     def device(self) -> torch.device:
@@ -67,12 +67,12 @@ class TransformersImages:
 
     def prepare(self, image: Image.Image) -> Prepared:
         """The picture as the network takes it."""
-        return prepare_picture(image, self._steps)
+        return prepare_picture(image, self.preprocessing)
 
     @torch.no_grad()
     def features(self, images: Sequence[Prepared]) -> Features:
         """The asked levels of every patch."""
-        pixels = stack_pixels(images, self._steps, self.device)
+        pixels = stack_pixels(images, self.preprocessing, self.device)
         states = self._model(pixel_values=pixels.to(self._place.dtype), output_hidden_states=True).hidden_states
         maps = [_as_map(state, self._model.config, pixels.shape[-2:]) for state in states]
         local = join_levels([take_level(maps, level) for level in self._spec.levels], self._spec.grid)

@@ -1,0 +1,152 @@
+"""What cheaper pixels cost: JPEG files decoded at reduced size, and resizing by torch on the device.
+
+python perf/pixels.py ROWS.jsonl PICTURES.parquet [--count 150]          rows: image and captions; needs msdscore[mini]
+
+Both change pixels a little. The table says how far they are from the usual ones (mean difference of a value, of 255),
+how far MSD moves (standard deviation of the change over that of MSD between all pairs), how many orders of two
+captions of one picture turn round, and the processor time of decoding and preparing a picture against the usual one.
+Pictures of the file are made large where they are not: enlarged, with grain, or as collages, whose details are real.
+"""
+
+import argparse
+import io
+import json
+import time
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from msdscore.encoders.vision.preprocessing import prepare_picture, stack_pixels, view
+from msdscore.io.images import ImageLimits, open_image, open_reduced
+from msdscore.io.parquet_images import stored_images
+from msdscore.scoring.embedded import Decoded
+from msdscore.scoring.spec import ScorerSpec
+
+SIDE = 6  # times as large, and pictures along a side of a collage
+
+
+def as_jpeg(picture):
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def enlarged(pictures, place, times=SIDE):
+    """One picture made larger, with grain, as a sensor would have it."""
+    picture = pictures[place]
+    large = picture.resize((times * picture.width, times * picture.height), Image.Resampling.BICUBIC)
+    grain = np.random.RandomState(place).normal(0, 4, (large.height, large.width, 1))
+    return as_jpeg(Image.fromarray((np.asarray(large) + grain).clip(0, 255).astype(np.uint8)))
+
+
+def collage(pictures, place):
+    """One picture among its neighbours, row by row."""
+    width, height = pictures[place].size
+    sheet = Image.new("RGB", (SIDE * width, SIDE * height))
+    for cell in range(SIDE * SIDE):
+        other = pictures[(place + cell) % len(pictures)].resize((width, height))
+        sheet.paste(other, (cell % SIDE * width, cell // SIDE * height))
+    return as_jpeg(sheet)
+
+
+def ways(steps):
+    """How a file becomes pixels, by name."""
+
+    def reduced(margin):
+        def make(content):
+            picture, size = open_reduced(
+                content, lambda size: tuple(margin * side for side in view(steps, size).resized)
+            )
+            return prepare_picture(picture, steps, size=size)
+
+        return make
+
+    device = replace(steps, on_device=True)
+    return {
+        "usual": lambda content: prepare_picture(open_image(content), steps),
+        "jpeg=reduced": reduced(1),
+        "reduced, but twice as large as needed": reduced(2),
+        "resize=device": lambda content: prepare_picture(open_image(content), device),
+    }
+
+
+def cost(make, contents):
+    best = []
+    for _ in range(3):
+        start = time.process_time()
+        for content in contents:
+            make(content)
+        best.append(time.process_time() - start)
+    return min(best)
+
+
+def turned(before, after, owner):
+    """Share of the orders of two captions of one picture that are the other way round."""
+    pairs = [(a, b) for a, b in combinations(range(len(owner)), 2) if owner[a] == owner[b] and before[a] != before[b]]
+    return np.mean([(before[a] - before[b]) * (after[a] - after[b]) < 0 for a, b in pairs])
+
+
+def table(pipeline, contents, captions, owner, chosen):
+    tower = pipeline.encoder._parts.image
+    steps, found, pixels, times = tower.preprocessing, {}, {}, {}
+    for name, make in ways(steps).items():
+        if name in chosen:
+            ready = [make(content) for content in contents]
+            # mini itself does not offer it: its tower is told so here, to see what it would do to scores.
+            tower.preprocessing = replace(steps, on_device=name == "resize=device")
+            levels = replace(tower.preprocessing, scale=1.0, mean=(0.0,) * 3)
+            pixels[name] = stack_pixels(ready, levels, torch.device("cpu"))
+            numbers = pipeline.score([Decoded(one) for one in ready], captions, owner)
+            found[name] = np.array([one.msd for one in numbers])
+            tower.preprocessing = steps
+            times[name] = cost(make, contents[:40])
+    usual = found["usual"]
+    for name in list(found)[1:]:
+        moved = (found[name] - usual).std() / usual.std()
+        far = (pixels[name] - pixels["usual"]).abs()
+        print(
+            f"| {name} | {far.mean():.2f} | {moved:.3f} | {100 * turned(usual, found[name], owner):.1f} % "
+            f"| {times[name] / times['usual']:.2f} |",
+            flush=True,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("pictures", type=Path)
+    parser.add_argument("--count", type=int, default=150)
+    asked = parser.parse_args()
+    stored, rows = stored_images([asked.pictures], "file_name"), {}
+    for line in asked.rows.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        rows.setdefault(row["image"], []).extend(row.get("captions") or [row["caption"]])
+    names = [name for name in rows if name in stored]
+    names = names[:: max(1, len(names) // asked.count)][: asked.count]
+    pictures = [open_image(stored[name].read()) for name in names]
+    captions, owner = [], []
+    for place, name in enumerate(names):
+        # Its own captions, and one of the next picture.
+        for text in [*dict.fromkeys(rows[name][:3]), rows[names[(place + 1) % len(names)]][0]]:
+            captions.append(text)
+            owner.append(place)
+    pipeline = ScorerSpec(encoder="mini", device="cpu", limits=ImageLimits()).build()
+    reduced = ("usual", "jpeg=reduced", "reduced, but twice as large as needed")
+    small = {"as they are": lambda some, place: as_jpeg(some[place]), "twice as large": lambda *one: enlarged(*one, 2)}
+    for make, kinds in (({"enlarged": enlarged, "collages": collage}, reduced), (small, ("usual", "resize=device"))):
+        for kind, large in make.items():
+            contents = [large(pictures, place) for place in range(len(pictures))]
+            sizes = [Image.open(io.BytesIO(content)).size for content in contents]
+            print(
+                f"\n{len(pictures)} pictures, {kind} (such as {sizes[0][0]} x {sizes[0][1]}), {len(captions)} pairs\n"
+                "| pixels | mean difference | MSD moves | orders turned | time to decode |\n|---|---|---|---|---|"
+            )
+            table(pipeline, contents, captions, owner, kinds)
+
+
+if __name__ == "__main__":
+    main()
