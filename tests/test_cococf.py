@@ -10,12 +10,16 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import tiny_lm
 from msdscore.benchmarks.registry import load
 from msdscore.cli.app import app
+from msdscore.cococf import language
+from msdscore.cococf.balance import Balance
 from msdscore.cococf.build import BuildSettings, build
-from msdscore.cococf.changes import MAKERS, SPLITS, subject
+from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, subject
 from msdscore.cococf.files import WrittenPair, read_written, written
 from msdscore.cococf.knowledge import Knowledge, learn, picture_facts
+from msdscore.cococf.language import read_likelihoods
 from msdscore.cococf.quality import find_faults, judge_quality, outside_spans
 from msdscore.cococf.sites import object_sites, read_caption
 from msdscore.cococf.sources import AnnotatedPicture, SourcedCaption, read_objects, read_sources
@@ -310,3 +314,120 @@ def test_real_captions_make_sound_pairs() -> None:
     pairs = [written(pair) for pair in build(found, BuildSettings(pairs=70)).pairs]
     assert len(pairs) > 70
     assert set(find_faults(pairs).values()) == {0}
+
+
+def test_a_quality_that_another_caption_knows_makes_more_swaps() -> None:
+    found = changes("a red car by a bus", "swap_att", "easy", others=("there is a blue bus",))
+    assert [(one.positive, one.negative) for one in found] == [("a red car by a blue bus", "a blue car by a red bus")]
+    assert changes("a red car by a bus", "swap_att", "easy", others=("a red bus",)) == []
+    told = changes("a black dog and a white cat", "swap_obj", "hard")
+    assert [one.negative for one in told] == ["a black cat and a white dog"]
+    assert changes("a black dog and a cat", "swap_obj", "hard") == []
+    assert changes("a black dog and a white cat", "swap_obj", "hard", others=("a black cat",)) == []
+
+
+class Biased:
+    """A reader that has a bias of its own for some words and shares the taste of all readers for the true caption."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def hints(self, options):
+        return [
+            1.5 + Random(one.negative).gauss(0, 2) + Random(f"{self.seed}{one.negative}").gauss(0, 3) for one in options
+        ]
+
+
+def test_a_control_brings_a_judge_that_took_no_part_to_one_half() -> None:
+    def judged(control: Biased | None) -> float:
+        balance, chance, found = Balance(), Random(0), []
+        for number in range(500):
+            options = [
+                Counterfactual("replace", "object", f"a {number}- x", f"a {number}{letter} x", (), (), (), ())
+                for letter in "abcdefgh"
+            ]
+            made = balance.choose(options, (Biased(1), Biased(2)), chance, control=control)
+            found += [made] if made else []
+        assert len(found) > 300
+        return sum(hint > 0 for hint in Biased(4).hints(found)) / len(found)
+
+    assert judged(None) > 0.55
+    assert abs(judged(Biased(3)) - 0.5) < 0.05
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory) -> Path:
+    pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("llama")
+    tiny_lm.make_tiny_llama(folder)
+    return folder
+
+
+def test_likelihoods_are_the_sums_that_the_model_itself_gives(language_model) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    texts = ["a dog runs", "a cat", "two long elephants sit on a bench"]
+    found = read_likelihoods([*texts, texts[0]], str(language_model))
+    model = AutoModelForCausalLM.from_pretrained(language_model).eval()
+    tokenizer = AutoTokenizer.from_pretrained(language_model)
+    for text in texts:
+        ids = torch.tensor([[*tokenizer(text)["input_ids"], tokenizer.eos_token_id]])
+        with torch.no_grad():
+            logs = model(ids).logits.log_softmax(-1)[0, :-1]
+        assert found[text] == pytest.approx(float(logs.gather(1, ids[0, 1:, None]).sum()), abs=2e-3)
+
+
+def test_a_reading_goes_on_where_it_was_stopped(language_model, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(language, "_TURN", 4)
+    texts, keep, shown = [f"a dog {number}" for number in range(10)], tmp_path / "reader.parquet", []
+
+    def stop(done: int, total: int) -> None:
+        shown.append((done, total))
+        if done == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        read_likelihoods(texts, str(language_model), keep=keep, progress=stop)
+    whole = read_likelihoods(texts, str(language_model))
+    read = []
+    monkeypatch.setattr(language, "_load", lambda source: lambda turn: read.extend(turn) or [0.0] * len(turn))
+    again = read_likelihoods(texts, str(language_model), keep=keep)
+    assert shown == [(4, 10), (8, 10)]
+    assert len(read) == 2
+    assert {text: again[text] for text in texts if text not in read} == {
+        text: whole[text] for text in texts if text not in read
+    }
+
+
+def test_refinement_leaves_the_reader_without_a_hint_and_says_what_it_was_before(
+    tmp_path, monkeypatch, language_model
+) -> None:
+    rows = [
+        {"image": one.name, "captions": [text.text for text in one.captions], "objects": sorted(one.objects or ())}
+        for one in made_up(150)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    written_by_people = {text for row in rows for text in row["captions"]}
+
+    def likes(texts: list[str]) -> list[float]:
+        return [Random(text).gauss(0, 1) + (text in written_by_people) for text in texts]
+
+    monkeypatch.setattr(language, "_load", lambda source: likes)
+    command = ["cococf", "build", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "out"), "--pairs", "140", "--json"]
+    done = CliRunner().invoke(app, [*command, "--reader", "some/model"])
+    assert done.exit_code == 0, done.output
+    quality = json.loads(done.stdout)
+    assert quality["reader"] == "some/model"
+    assert quality["pool"]["pairs"] > quality["rows"][0]["pairs"] > 60
+    before, after = quality["pool"]["reader"]["value"], quality["rows"][0]["reader"]["value"]
+    assert before > 0.6
+    assert abs(after - 0.5) <= 0.07  # subsets of 20 pairs: a sum may be off by three
+    assert "Before refinement" in (tmp_path / "out" / "quality.md").read_text()
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "coco_cf_easy.json", "coco_cf_hard.json", "quality.json", "quality.md",
+    }  # fmt: skip
+    monkeypatch.undo()
+    checked = CliRunner().invoke(app, ["cococf", "check", str(tmp_path / "out"), "--reader", str(language_model)])
+    assert checked.exit_code == 0, checked.output
+    assert "causal language model" in checked.stdout

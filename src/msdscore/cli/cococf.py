@@ -12,6 +12,13 @@ if TYPE_CHECKING:
 
 cococf = typer.Typer(no_args_is_help=True, help="Build and check COCO-CF, a benchmark of captions with one change.")
 
+Reader = Annotated[
+    str,
+    typer.Option(
+        help="Causal language model that must not tell the captions apart: folder, hub name, or package:NAME/FILE.gguf."
+    ),
+]
+
 
 @cococf.command()
 def build(
@@ -37,6 +44,7 @@ def build(
     add: Annotated[
         str, typer.Option(help="matched: a false addition against a true one; plain: against none, so always longer.")
     ] = "matched",
+    reader: Reader = "",
     seed: Annotated[int, typer.Option(help="Of the pictures and the changes.")] = 0,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
@@ -52,7 +60,7 @@ def build(
     from msdscore.cococf.publish import publish
 
     wanted = tuple(subset) if subset else tuple(MAKERS)
-    settings = BuildSettings(pairs=pairs, pictures=limit, seed=seed, subsets=wanted, add=add)
+    settings = BuildSettings(pairs=pairs, pictures=limit, seed=seed, subsets=wanted, add=add, reader=reader)
     with bar("counterfactuals") as show:
         made = publish(captions, objects, classes, output, settings, overwrite=overwrite, progress=show)
     _show(made.quality, as_json=json)
@@ -61,13 +69,20 @@ def build(
 @cococf.command()
 def check(
     files: Annotated[list[Path], typer.Argument(help="Files of the schema, or the folder of both splits.")],
+    reader: Reader = "",
     json: options.Json = False,
 ) -> None:
     """Report on any COCO-CF file: what readers without the picture find, and faults of the text."""
+    from msdscore.cli.progress import bar
     from msdscore.cococf.files import read_written
+    from msdscore.cococf.language import read_likelihoods
     from msdscore.cococf.quality import judge_quality
 
-    _show(judge_quality(read_written(files)), as_json=json)
+    pairs = read_written(files)
+    with bar("captions") as show:
+        texts = [text for one in pairs for text in (one.positive, one.negative)]
+        known = read_likelihoods(texts, reader, progress=show) if reader else None
+    _show(judge_quality(pairs, known=known), as_json=json)
 
 
 def _show(quality: "Quality", *, as_json: bool) -> None:

@@ -4,24 +4,49 @@ For each split and sort of change it keeps three sums near zero: how often each 
 how often the wrong caption is the longer one, and how often a language model likes it less (by little, more or much:
 another model would see a few strong preferences behind many weak ones). A change that would push a
 sum out of its bounds is not made, as SugarCrepe leaves out pairs that a text model tells apart.
+
+Models that choose know a hint only with their own errors: pairs that they find even still lean towards the true caption
+for a model with other errors. So a further model, the control, reads each pair only after it was chosen, and where it
+finds the true caption too often, the zero point moves from which the others' preferences are counted. A judge that took
+no part then stands where the control stands.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import NamedTuple, Protocol
 
 from msdscore.cococf.changes import Counterfactual
 from msdscore.cococf.ngrams import CaptionModel, Gram
 
 _SLACK, _SHARE = 3, 0.02  # a sum may be off by so many pairs, or by this share of all
 _STEPS = (0.7, 1.5, 3.0)  # nats between the preferences that are counted apart
-SumSteps = dict[tuple[object, ...], int]
+_STEER = 0.3  # nats that the zero point moves for each pair by which the control finds the true captions too often
 _WORD_SHARE = 0.1  # and that of a word by this share of the pairs that have it
 
 
+class SumName(NamedTuple):
+    """A sum over the pairs of one sort of change: of lengths, or of one reader's preferences."""
+
+    subset: str
+    reader: int | None = None  # None: of lengths
+    strength: int | None = None  # None: of any strength
+
+
+SumSteps = dict[SumName, int]
+
+
+class Reader(Protocol):
+    """Somebody who reads the captions of a pair without the picture."""
+
+    def hints(self, options: Sequence[Counterfactual]) -> list[float]:
+        """For each option, how many nats more it gives the true caption."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Reader:
+class GramReader:
     """A language model of captions, and for one picture the counts that it must not know."""
 
     model: CaptionModel
@@ -33,24 +58,45 @@ class Reader:
         return [known[one.positive] - self.model.log_probability(one.negative, self.own) for one in options]
 
 
+@dataclass(frozen=True, slots=True)
+class LikelihoodReader:
+    """A reader whose log-likelihood of every caption is known."""
+
+    known: Mapping[str, float]
+
+    def hints(self, options: Sequence[Counterfactual]) -> list[float]:
+        """For each option, how many nats more it gives the true caption."""
+        return [self.known[one.positive] - self.known[one.negative] for one in options]
+
+
 @dataclass(slots=True)
 class Balance:
-    """Running sums over the pairs chosen so far; `choose` adds to them."""
+    """Running sums over the pairs chosen so far; `choose` adds to them.
 
+    A `strict` one also bounds each reader's preferences of all strengths together; small sets then run out of pairs.
+    """
+
+    strict: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     _words: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     _seen: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    _sums: Counter[tuple[object, ...]] = field(default_factory=Counter)
+    _sums: Counter[SumName] = field(default_factory=Counter)
+    _control: Counter[str] = field(default_factory=Counter)
 
     def choose(
-        self, options: Sequence[Counterfactual], readers: Sequence[Reader], chance: Random
+        self,
+        options: Sequence[Counterfactual],
+        readers: Sequence[Reader],
+        chance: Random,
+        *,
+        control: Reader | None = None,
     ) -> Counterfactual | None:
         """The option that leaves the sums smallest; None where all would push one out of its bounds.
 
         Every reader's preferences are kept in balance, so that what one of them has wrong by chance does not matter.
         """
         hints = zip(*(reader.hints(options) for reader in readers), strict=True)
-        steps = [_steps(one, hint) for one, hint in zip(options, hints, strict=True)]
+        steps = [self._steps(one, hint) for one, hint in zip(options, hints, strict=True)]
         weighed = [
             (self._cost(one, step), chance.random(), one, step)
             for one, step in zip(options, steps, strict=True)
@@ -65,6 +111,8 @@ class Balance:
         self._words[subset].subtract(best.removed)
         self._seen[subset].update((*best.inserted, *best.removed))
         self._sums.update(step)
+        if control is not None:
+            self._control[subset] += sign(control.hints([best])[0])
         return best
 
     def _is_within(self, one: Counterfactual, steps: SumSteps) -> bool:
@@ -85,13 +133,16 @@ class Balance:
         grown = sum(2 * words[word] + 1 for word in one.inserted) - sum(2 * words[word] - 1 for word in one.removed)
         return grown + sum(step * (2 * self._sums[name] + step) for name, step in steps.items())
 
-
-def _steps(one: Counterfactual, hints: Sequence[float]) -> SumSteps:
-    """What a pair adds to which sum: of lengths, and of each reader's preferences by their strength."""
-    found: SumSteps = {(one.subset, "longer"): longer(one)}
-    for reader, hint in enumerate(hints):
-        found[one.subset, reader, sum(abs(hint) > step for step in _STEPS)] = sign(hint)
-    return found
+    def _steps(self, one: Counterfactual, hints: Sequence[float]) -> SumSteps:
+        """What a pair adds to which sum: of lengths, and of each reader's preferences by their strength."""
+        found: SumSteps = {SumName(one.subset): longer(one)}
+        zero = -_STEER * self._control[one.subset]
+        for reader, hint in enumerate(hints):
+            strength = sum(abs(hint - zero) > step for step in _STEPS)
+            found[SumName(one.subset, reader, strength)] = sign(hint - zero)
+            if self.strict:
+                found[SumName(one.subset, reader)] = sign(hint - zero)
+        return found
 
 
 def longer(one: Counterfactual) -> int:

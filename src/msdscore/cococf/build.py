@@ -7,7 +7,7 @@ from itertools import islice
 from math import ceil
 from random import Random
 
-from msdscore.cococf.balance import Balance, Reader
+from msdscore.cococf.balance import Balance, GramReader
 from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, Split, plainly, subject
 from msdscore.cococf.knowledge import Knowledge, PictureFacts, learn, picture_facts
 from msdscore.cococf.ngrams import CaptionModel, Gram, caption_model, count_grams
@@ -16,6 +16,8 @@ from msdscore.cococf.sources import AnnotatedPicture
 from msdscore.errors import ConfigError, InputError, unknown_name
 
 PAIRS = 5000  # per split, as the paper has per captioner
+# Quarters of the pictures, each with a language model of its captions: two choose pairs, one steers, one judges.
+CHOOSING, CONTROL, JUDGE = (0, 1), 2, 3
 _OPTIONS = 24  # possible changes that are weighed against each other
 _SHORTEST, _LONGEST = 4, 120  # words of a caption to change
 
@@ -32,6 +34,12 @@ class BuildSettings:
     seed: int = 0
     subsets: tuple[str, ...] = tuple(MAKERS)
     add: str = "matched"
+    reader: str = ""  # a causal language model that must not tell the pairs apart; none: only models of the captions
+
+    @property
+    def most(self) -> int:
+        """Pairs of one sort of change in one split, at most."""
+        return ceil(self.pairs / len(self.subsets))
 
     def __post_init__(self) -> None:
         for name, value in (("pairs", self.pairs), ("pictures", self.pictures)):
@@ -80,7 +88,7 @@ def build(
     if not any(one.objects is not None for one in usable):
         raise InputError("expected annotated objects for some pictures, got none; give --objects")
     knowledge = learn(usable)
-    models = [model_of(usable, third) for third in (0, 1)]
+    models = [model_of(usable, part) for part in (*CHOOSING, CONTROL)]
     chosen = Random(settings.seed).sample(usable, min(settings.pictures or len(usable), len(usable)))
     balances = {split: Balance() for split in SPLITS}
     pairs = list[CounterfactualPair]()
@@ -101,7 +109,7 @@ def _pairs_of(
     balances: dict[Split, Balance],
     settings: BuildSettings,
 ) -> list[CounterfactualPair]:
-    readers = tuple(Reader(model, own_counts(picture, third)) for third, model in enumerate(models))
+    readers = tuple(GramReader(model, own_counts(picture, part)) for part, model in enumerate(models))
     facts, found = picture_facts(picture, knowledge), list[CounterfactualPair]()
     for source in dict.fromkeys(one.source for one in picture.captions):
         for split in SPLITS:
@@ -114,24 +122,23 @@ def _pairs_of(
 
 def _wanted(balance: Balance, settings: BuildSettings) -> list[str]:
     """Sorts of change that are not complete, the rarest first."""
-    most = ceil(settings.pairs / len(settings.subsets))
-    names = [name for name in settings.subsets if balance.counts[name] < most]
+    names = [name for name in settings.subsets if balance.counts[name] < settings.most]
     return sorted(names, key=lambda name: (balance.counts[name], name))
 
 
-def model_of(pictures: Sequence[AnnotatedPicture], third: int) -> CaptionModel:
-    """A language model of the captions of a third of the pictures: 0 and 1 choose pairs, 2 judges them."""
-    return caption_model(caption.text for one in pictures if third_of(one) == third for caption in one.captions)
+def model_of(pictures: Sequence[AnnotatedPicture], part: int) -> CaptionModel:
+    """A language model of the captions of a quarter of the pictures."""
+    return caption_model(caption.text for one in pictures if part_of(one) == part for caption in one.captions)
 
 
-def own_counts(picture: AnnotatedPicture, third: int) -> Mapping[Gram, int]:
-    """What the model of a third knows from this picture itself."""
-    return count_grams(one.text for one in picture.captions) if third_of(picture) == third else {}
+def own_counts(picture: AnnotatedPicture, part: int) -> Mapping[Gram, int]:
+    """What the model of a quarter knows from this picture itself."""
+    return count_grams(one.text for one in picture.captions) if part_of(picture) == part else {}
 
 
-def third_of(picture: AnnotatedPicture) -> int:
-    """0, 1 or 2, by the picture's name."""
-    return blake2b(picture.name.encode(), digest_size=2).digest()[0] % 3
+def part_of(picture: AnnotatedPicture) -> int:
+    """The quarter that a picture belongs to, by its name."""
+    return blake2b(picture.name.encode(), digest_size=2).digest()[0] % 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +146,7 @@ class _Unit:
     picture: AnnotatedPicture
     source: str
     facts: PictureFacts
-    readers: tuple[Reader, ...]
+    readers: tuple[GramReader, ...]
 
 
 def _pair(
@@ -160,7 +167,8 @@ def _pair(
             about = subject(text, facts, knowledge, others)
             found = islice(MAKERS[subset](about, split), _OPTIONS)
             options += [plainly(one, text) if settings.add == "plain" and one.action == "add" else one for one in found]
-        made = balance.choose(options, unit.readers, chance)
+        *choosing, control = unit.readers
+        made = balance.choose(options, choosing, chance, control=control)
         if made is not None:
             return CounterfactualPair(unit.picture, unit.source, split, made)
     return None

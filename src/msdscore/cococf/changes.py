@@ -129,43 +129,42 @@ def add_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
 
 def add_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
     """A false quality of a thing, where another caption of the picture knows the true one."""
-    known = {site.head: site for text in about.others for site in attribute_sites(read_caption(text)) if site.concept}
-    for start, head in bare_heads(about.words):
-        if head in known and known[head].concept is not None:
-            here = known[head]
-            true, ((_, end),) = _put(about.caption, [(start, start, f"{here.text} ")])
-            there = replace(here, start=end - len(here.text), end=end)
-            for other in _other_words(here, about, split, vocabulary().qualities.values()):
-                yield _exchange(true, [(there, other)], "add", "attribute")
+    for true, there in _completed(about):
+        for other in _other_words(there, about, split, vocabulary().qualities.values()):
+            yield _exchange(true, [(there, other)], "add", "attribute")
 
 
 def swap_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
-    """Two things that change places, where what is said between them tells them apart."""
-    for first, second in combinations(object_sites(about.words), 2):
-        assert first.concept is not None
-        assert second.concept is not None
-        if first.text == second.text or first.many != second.many or not directed(about.words, first, second):
-            continue
-        alike = first.concept.family == second.concept.family
-        close = alike or second.concept.name in about.knowledge.companions.get(first.concept.name, ())
-        if close == (split == "hard"):
-            yield _exchange(about.caption, [(first, second.text), (second, first.text)], "swap", "object")
+    """Two things that change places, where what is said between them or of each of them tells them apart."""
+    for words in (about.words, *(read_caption(true) for true, _ in _completed(about))):
+        for first, second in combinations(object_sites(words), 2):
+            assert first.concept is not None
+            assert second.concept is not None
+            if first.text == second.text or first.many != second.many:
+                continue
+            # A completed caption is used only for the quality that it was completed with.
+            between = words is about.words and directed(words, first, second)
+            if not between and not _told_apart(words, first, second, about.facts):
+                continue
+            alike = first.concept.family == second.concept.family
+            close = alike or second.concept.name in about.knowledge.companions.get(first.concept.name, ())
+            if close == (split == "hard"):
+                yield _exchange(words.caption, [(first, second.text), (second, first.text)], "swap", "object")
 
 
 def swap_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
-    """Two qualities of one slot that change the things they belong to."""
-    for first, second in combinations(attribute_sites(about.words), 2):
-        one, two = first.concept, second.concept
-        if one is None or two is None or one.slot != two.slot or one.name == two.name or first.head == second.head:
-            continue
-        false = {f"{second.text} {first.head}", f"{first.text} {second.head}"}
-        near = two.name in one.near or one.name in two.near
-        if near or false & about.facts.said or (one.slot == "number" and first.many != second.many):
-            continue
-        usual = about.knowledge.usual
-        crossed = second.text in usual.get(first.head, ()) and first.text in usual.get(second.head, ())
-        if (crossed or one.family == two.family or one.slot == "number") == (split == "hard"):
-            yield _exchange(about.caption, [(first, second.text), (second, first.text)], "swap", "attribute")
+    """Two qualities of one slot that change the things they belong to; another caption may know one of them."""
+    for words in (about.words, *(read_caption(true) for true, _ in _completed(about))):
+        for first, second in combinations(attribute_sites(words), 2):
+            if not _change_sides(first, second, about.facts):
+                continue
+            assert first.concept is not None
+            assert second.concept is not None
+            usual = about.knowledge.usual
+            crossed = second.text in usual.get(first.head, ()) and first.text in usual.get(second.head, ())
+            alike = first.concept.family == second.concept.family or first.concept.slot == "number"
+            if (crossed or alike) == (split == "hard"):
+                yield _exchange(words.caption, [(first, second.text), (second, first.text)], "swap", "attribute")
 
 
 MAKERS: dict[str, Maker] = {
@@ -182,6 +181,33 @@ MAKERS: dict[str, Maker] = {
 def plainly(made: Counterfactual, caption: str) -> Counterfactual:
     """An addition against the caption as it stands, as SugarCrepe has it: the wrong caption is then always longer."""
     return Counterfactual(made.action, made.kind, caption, made.negative, (), made.negative_spans, (), made.inserted)
+
+
+def _completed(about: Subject) -> Iterator[tuple[str, Site]]:
+    """The caption with one true quality more, as another caption of the picture has it, and where that stands."""
+    known = {site.head: site for text in about.others for site in attribute_sites(read_caption(text)) if site.concept}
+    for start, head in bare_heads(about.words):
+        if head in known:
+            here = known[head]
+            true, ((_, end),) = _put(about.caption, [(start, start, f"{here.text} ")])
+            yield true, replace(here, start=end - len(here.text), end=end)
+
+
+def _change_sides(first: Site, second: Site, facts: PictureFacts) -> bool:
+    """Whether two qualities are false of each other's things."""
+    one, two = first.concept, second.concept
+    if one is None or two is None or one.slot != two.slot or one.name == two.name or first.head == second.head:
+        return False
+    if two.name in one.near or one.name in two.near or (one.slot == "number" and first.many != second.many):
+        return False
+    return not {f"{second.text} {first.head}", f"{first.text} {second.head}"} & facts.said
+
+
+def _told_apart(words: CaptionWords, first: Site, second: Site, facts: PictureFacts) -> bool:
+    """Whether each of two things has a quality that the other one does not have: a black dog and a white cat."""
+    qualities = {site.end + 1: site for site in attribute_sites(words)}
+    one, two = qualities.get(first.start), qualities.get(second.start)
+    return one is not None and two is not None and _change_sides(one, two, facts)
 
 
 def _wrong(concept: Concept, here: Concept, facts: PictureFacts, split: Split) -> bool:

@@ -1,18 +1,20 @@
 """Build COCO-CF from files and write it with its report."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from json import dumps
 from pathlib import Path
 
-from msdscore.cococf.build import BuildSettings, Built, build, model_of, third_of
+from msdscore.cococf.build import JUDGE, BuildSettings, Built, build, model_of, part_of
 from msdscore.cococf.files import contents, split_name, written
-from msdscore.cococf.quality import Quality, judge_quality, reader_of, section
-from msdscore.cococf.sources import read_sources
+from msdscore.cococf.language import forget_likelihoods, read_likelihoods
+from msdscore.cococf.quality import Pool, Quality, TextReader, judge_quality, reader_of, section
+from msdscore.cococf.refine import pool_settings, pool_texts, refine
+from msdscore.cococf.sources import AnnotatedPicture, read_sources
 from msdscore.errors import InputError
 from msdscore.io.outputs.targets import put_all, refuse_existing
 
-_JUDGE = 2  # the third of the pictures whose captions no choice was made with
+_READ = "reader.parquet"  # beside whose name the causal language model's reading is kept until the set is written
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +39,41 @@ def publish(
     if not overwrite:
         refuse_existing([output / split_name("easy"), output / split_name("hard")])
     pictures = read_sources(captions, objects=objects, classes=classes)
-    built = build(pictures, settings, progress=progress)
+    built = build(pictures, pool_settings(settings), progress=progress)
     if not built.pairs:
         raise InputError(f"none of {built.pictures} pictures has a caption that can be changed; give more of them")
-    reader = reader_of(
-        model_of(pictures, _JUDGE),
-        {one.name: [text.text for text in one.captions] for one in pictures if third_of(one) == _JUDGE},
-    )
-    quality = judge_quality([written(pair) for pair in built.pairs], reader)
+    judge = _judge(pictures)
+    if settings.reader:
+        built, quality = _refined(built, pictures, settings, judge, output, progress)
+    else:
+        quality = judge_quality([written(pair) for pair in built.pairs], judge)
     files = contents(built, {"captions": [str(one) for one in captions], "objects": objects and str(objects)})
     files["quality.json"] = (dumps(quality.to_dict(), ensure_ascii=False, indent=1) + "\n").encode()
     files["quality.md"] = section(quality).encode()
     put_all({output / name: content for name, content in files.items()}, overwrite=overwrite)
+    forget_likelihoods(output / _READ)
     return Published(built, quality)
+
+
+def _judge(pictures: Sequence[AnnotatedPicture]) -> TextReader:
+    own = {one.name: [text.text for text in one.captions] for one in pictures if part_of(one) == JUDGE}
+    return reader_of(model_of(pictures, JUDGE), own)
+
+
+def _refined(
+    pool: Built,
+    pictures: Sequence[AnnotatedPicture],
+    settings: BuildSettings,
+    judge: TextReader,
+    output: Path,
+    progress: Callable[[int, int], None],
+) -> tuple[Built, Quality]:
+    """The pairs that a causal language model does not tell apart, and the report on them and on the pool."""
+    known = read_likelihoods(pool_texts(pool), settings.reader, keep=output / _READ, progress=progress)
+    kept = refine(pool, known, pictures, settings)
+    if not kept.pairs:
+        raise InputError(f"no pair of {len(pool.pairs)} keeps {settings.reader} in balance; give more pictures")
+    before, after = (judge_quality([written(one) for one in made.pairs], judge, known=known) for made in (pool, kept))
+    whole = before.rows[0]
+    assert whole.reader is not None
+    return kept, replace(after, reader=settings.reader, pool=Pool(whole.pairs, whole.model, whole.reader))

@@ -1,7 +1,8 @@
 """The quality of a set of counterfactuals: what a reader of the text alone could guess, and whether it is in order.
 
 Three readers without a picture: the shorter caption; a bag of words that has learnt, from other pictures' pairs, which
-words stand in wrong captions; a language model of captions of other pictures. All should stay near one half.
+words stand in wrong captions; a language model of captions of other pictures. A fourth can be given: a causal language
+model. All should stay near one half.
 """
 
 import re
@@ -26,6 +27,7 @@ _FOLDS = 5
 _RIDGE = 1.0  # of the bag of words
 _STEPS = 8
 NAMES = ("shorter", "words", "model")
+READER = "reader"  # the causal language model, where one was asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,16 @@ class QualityRow:
     shorter: Interval
     words: Interval
     model: Interval
+    reader: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The pairs before a causal language model's refinement: how many, and what both language models found in them."""
+
+    pairs: int
+    model: Interval
+    reader: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +69,28 @@ class Quality:
     sources: Mapping[str, int]
     faults: Mapping[str, int]
     longer: float  # share of pairs whose wrong caption has more characters
+    reader: str = ""  # name of the causal language model
+    pool: Pool | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
 
 
-def judge_quality(pairs: Sequence[WrittenPair], reader: TextReader | None = None) -> Quality:
-    """Judge a set; without a reader, each fifth of the pictures is read by a model of the others' true captions."""
+def judge_quality(
+    pairs: Sequence[WrittenPair], reader: TextReader | None = None, *, known: Mapping[str, float] | None = None
+) -> Quality:
+    """Judge a set; without a reader, each fifth of the pictures is read by a model of the others' true captions.
+
+    `known` are the log-likelihoods of all captions under a causal language model, which is then judged too.
+    """
     guesses = {
         "shorter": np.array([0.5 + 0.5 * np.sign(len(one.negative) - len(one.positive)) for one in pairs]),
         "words": _words_guess(pairs),
         "model": _model_guess(pairs, reader),
     }
+    if known is not None:
+        guesses[READER] = np.array([0.5 + 0.5 * np.sign(known[one.positive] - known[one.negative]) for one in pairs])
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, one in enumerate(pairs):
         for key in {("all", "all"), (one.split, "all"), (one.split, one.subset)}:
@@ -103,13 +124,20 @@ def outside_spans(text: str, spans: Sequence[tuple[int, int]]) -> str:
 
 def section(quality: Quality) -> str:
     """The report in Markdown."""
-    lines = ["| split | change | pairs | pictures | shorter wins | bag of words | language model |"]
-    lines += ["|---|---|---:|---:|---:|---:|---:|"]
+    names = (*NAMES, READER) if quality.rows[0].reader else NAMES
+    heads = " | ".join(("shorter wins", "bag of words", "language model", "causal language model")[: len(names)])
+    lines = [f"| split | change | pairs | pictures | {heads} |", f"|---|---|---:|---:|{'---:|' * len(names)}"]
     for row in quality.rows:
-        shares = " | ".join(_percent(getattr(row, name)) for name in NAMES)
+        shares = " | ".join(_percent(getattr(row, name)) for name in names)
         lines.append(f"| {row.split} | {row.subset} | {row.pairs} | {row.pictures} | {shares} |")
     faults = ", ".join(f"{name}: {count}" for name, count in quality.faults.items())
     sources = ", ".join(f"{name or 'unnamed'} {count}" for name, count in sorted(quality.sources.items()))
+    if quality.pool:
+        model, reader = _percent(quality.pool.model), _percent(quality.pool.reader)
+        lines += [
+            "",
+            f"Before refinement: {quality.pool.pairs} pairs, language model {model}, {quality.reader} {reader}.",
+        ]
     lines += ["", f"Share of pairs (%) whose true caption a reader without the picture finds; chance is 50. {_HOW}"]
     return "\n".join([*lines, "", f"Captions by: {sources}.", "", f"Faults: {faults}.", ""])
 
@@ -128,8 +156,8 @@ def _quality_row(
     key: tuple[str, str], pairs: Sequence[WrittenPair], guesses: Mapping[str, Floats], numbers: Sequence[int]
 ) -> QualityRow:
     pictures = [one.image for one in pairs]
-    shares = [bootstrap_mean(guesses[name][numbers], clusters=pictures) for name in NAMES]
-    return QualityRow(*key, len(pairs), len(set(pictures)), *shares)
+    shares = {name: bootstrap_mean(found[numbers], clusters=pictures) for name, found in guesses.items()}
+    return QualityRow(*key, len(pairs), len(set(pictures)), **shares)
 
 
 def _fold(picture: str) -> int:

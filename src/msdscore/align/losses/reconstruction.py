@@ -54,6 +54,20 @@ class FrozenLanguageModel:
                 sums = sums + checkpoint(self._turn, prefix[part], mask[part], targets, use_reentrant=False)
         return sums, sum(map(len, ids))
 
+    @torch.inference_mode()
+    def log_likelihoods(self, captions: Sequence[str]) -> list[float]:
+        """Log-likelihood of each caption and its end, in nats, without any prefix."""
+        before = [*(self._before or (self._end,))]  # a model without a token to begin with begins after an end
+        found: list[float] = []
+        for start in range(0, len(captions), self._batch):
+            ids = [[*before, *self._ids(one), self._end] for one in captions[start : start + self._batch]]
+            targets = _padded(ids, self.model.device)
+            logits = self.model(input_ids=targets.clamp_min(0), use_cache=False).logits[:, len(before) - 1 : -1]
+            wanted = targets[:, len(before) :]
+            lost = cross_entropy(logits.float().transpose(1, 2), wanted, ignore_index=_IGNORED, reduction="none")
+            found += (-lost.double().sum(dim=1)).tolist()
+        return found
+
     def _ids(self, caption: str) -> list[int]:
         found: list[int] = self._tokenizer(caption, add_special_tokens=False)["input_ids"]
         return found
