@@ -157,7 +157,9 @@ def _quality_row(
 ) -> QualityRow:
     pictures = [one.image for one in pairs]
     shares = {name: bootstrap_mean(found[numbers], clusters=pictures) for name, found in guesses.items()}
-    return QualityRow(*key, len(pairs), len(set(pictures)), **shares)
+    split, subset = key
+    shorter, words, model = (shares[name] for name in NAMES)
+    return QualityRow(split, subset, len(pairs), len(set(pictures)), shorter, words, model, shares.get(READER))
 
 
 def _fold(picture: str) -> int:
