@@ -24,12 +24,15 @@ from msdscore.explain.overlay import (
     MAP_ROLES,
     WORD_LIMIT,
     ColourScale,
+    map_legend,
     map_of,
     map_scale,
     overlay,
     word_colour,
     word_scale,
 )
+from msdscore.explain.page import page
+from msdscore.explain.snippet import snippet
 from msdscore.explain.terms import units_of
 from msdscore.explain.typeset import lacks_letters, set_lines
 
@@ -180,6 +183,19 @@ def test_all_maps_that_are_scored_have_one_scale(explained):
     unscored = [replace(item, score=replace(item.score, beta=0.0)) for item in explained]
     assert map_scale(unscored, "penalty").limit == largest("support", "penalty")
     assert map_scale(unscored, "omission").limit == largest("omission")
+
+
+def test_regions_that_a_caption_tells_of_are_in_the_legend_of_what_it_leaves_out(explained):
+    told = [replace(item, terms=replace(item.terms, coverage=item.terms.coverage - np.max(item.terms.coverage))) for item in explained]
+    plain, signed = (map_legend(some, "omission") for some in (explained, told))
+    assert (plain.low, plain.below) == ("0", None)
+    assert (signed.low[:6], signed.high[0], signed.below) == ("told −", "+", "support")
+    for legend, low in ((plain, (255, 255, 255)), (signed, (0, 90, 160))):
+        shades = legend.shades(9)
+        assert tuple(shades[0]) == low
+        assert tuple(shades[-1]) == tuple(ramp("omission", 1.0))
+    assert ("told −" in page(told), "told −" in page(explained)) == (True, False)
+    assert ("blue: told" in snippet(told), "blue: told" in snippet(explained)) == (True, False)
 
 
 def test_many_captions_go_into_rows_of_two(tmp_path):

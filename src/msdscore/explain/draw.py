@@ -13,7 +13,8 @@ from msdscore.explain.colours import Role, css, ink, ramp
 from msdscore.explain.overlay import (
     MAP_ROLES,
     ColourScale,
-    map_scale,
+    MapLegend,
+    map_legend,
     overlay,
     overlays,
     sum_parts,
@@ -75,7 +76,7 @@ def figure(items: Sequence[Attribution]) -> "Figure":
         caption=0.0,
         picture=_panel(len(MAP_ROLES)) * float(np.clip(items[0].picture.height / items[0].picture.width, 0.4, 1.6)),
         words=word_scale(items),
-        maps={role: map_scale(items, role) for role in MAP_ROLES},
+        maps={role: map_legend(items, role) for role in MAP_ROLES},
         sum=_span(items),
         more_lines=int(len(sum_parts(items[0])) >= _IN_ONE_LINE),
     )
@@ -96,12 +97,12 @@ def figure(items: Sequence[Attribution]) -> "Figure":
 
 @dataclass(frozen=True, slots=True)
 class _CellLayout:
-    """What the cells of all captions have in common: heights in inches, and the scales of their colours."""
+    """What the cells of all captions have in common: heights in inches, and what their colours mean."""
 
     caption: float
     picture: float
     words: ColourScale
-    maps: dict[Role, ColourScale]
+    maps: dict[Role, MapLegend]
     sum: tuple[float, float]
     more_lines: int = 0  # under the bar
 
@@ -128,7 +129,7 @@ def _draw_cell(
         at = left + number * (panel + GAP)
         page.text(at, top + 0.22, title_of(item, role), color=css(role, 1.0), weight="bold")
         draw_picture(page.axes(at, top + 0.37, panel, cell.picture), pictures[role])
-        _draw_legend(page, at, top + 0.40 + cell.picture, panel, role, cell.maps[role])
+        _draw_legend(page, at, top + 0.40 + cell.picture, panel, cell.maps[role])
     _draw_sum(page, left, top + 0.40 + cell.picture + 0.20, item, cell.sum)
 
 
@@ -212,11 +213,12 @@ def draw_picture(axes: Any, picture: Any) -> None:
     axes.imshow(np.asarray(picture), aspect="auto", interpolation="antialiased")
 
 
-def _draw_legend(page: Page, left: float, top: float, width: float, role: Role, scale: ColourScale) -> None:
-    axes = page.axes(left, top, width, 0.05)
-    axes.imshow(ramp(role, np.linspace(0, 1, 64))[None], aspect="auto")
-    page.text(left, top + 0.065, "0", SMALL_POINTS, color=GREY)
-    page.text(left + width, top + 0.065, f"{scale.limit:.2g} nats", SMALL_POINTS, color=GREY, ha="right")
+def _draw_legend(page: Page, left: float, top: float, width: float, legend: MapLegend) -> None:
+    page.axes(left, top, width, 0.05).imshow(legend.shades(64)[None], aspect="auto")
+    page.text(left, top + 0.065, legend.low, SMALL_POINTS, color=GREY)
+    # The unit stands under the other maps; with two signs there is no room for it.
+    high = legend.high.removesuffix(" nats") if legend.below else legend.high
+    page.text(left + width, top + 0.065, high, SMALL_POINTS, color=GREY, ha="right")
 
 
 def _span(items: Sequence[Attribution]) -> tuple[float, float]:

@@ -39,7 +39,11 @@ class ColourScale:
 
 def title_of(item: Attribution, role: Role) -> str:
     """What a map shows; terms without weight are worth a look, but do not move this score."""
-    return "left out (unscored)" if role == "omission" and item.score.beta == 0 else TITLES[role]
+    if role != "omission":
+        return TITLES[role]
+    if item.score.beta == 0:
+        return "left out (unscored)"
+    return "told / left out" if _tells(item) else TITLES[role]
 
 
 def map_of(item: Attribution, role: Role) -> Floats:
@@ -56,6 +60,35 @@ def map_scale(items: Iterable[Attribution], role: Role) -> ColourScale:
     scored = any(item.score.beta > 0 for item in items)
     together = MAP_ROLES if scored else ("omission",) if role == "omission" else ("support", "penalty")
     return ColourScale(max(float(np.abs(map_of(item, one)).max()) for item in items for one in together))
+
+
+@dataclass(frozen=True, slots=True)
+class MapLegend:
+    """The bar under a map: what its ends say, and the colour of values below zero where the map has such."""
+
+    role: Role
+    low: str
+    high: str
+    below: Role | None = None
+
+    def shades(self, steps: int) -> npt.NDArray[np.uint8]:
+        """Colours from the low end to the high one."""
+        above = ramp(self.role, np.linspace(0, 1, steps))
+        return above if self.below is None else np.concatenate([ramp(self.below, np.linspace(1, 0, steps)), above])
+
+
+def map_legend(items: Iterable[Attribution], role: Role) -> MapLegend:
+    """The legend of one map of several captions; omissions below zero are regions that a caption tells of."""
+    items = tuple(items)
+    limit = f"{map_scale(items, role).limit:.2g}"
+    if role == "omission" and any(map(_tells, items)):
+        return MapLegend(role, f"told −{limit}", f"+{limit} nats", below="support")
+    return MapLegend(role, "0", f"{limit} nats")
+
+
+def _tells(item: Attribution) -> bool:
+    """Whether regions are below zero on the map of omissions: the caption tells of them."""
+    return bool(item.omission_map.min() < 0)
 
 
 def word_scale(items: Iterable[Attribution]) -> ColourScale:
@@ -92,7 +125,8 @@ def thumbnail(picture: Image.Image, longest: int) -> Image.Image:
 def overlay(picture: Image.Image, values: Floats, layout: PatchLayout, role: Role, scale: ColourScale) -> Image.Image:
     """The picture in light grey, tinted by the values; what the encoder did not see is darkened.
 
-    Values above zero have the colour of the role; those below it, which only omissions have, that of support.
+    Values above zero have the colour of the role; those below it, which only omissions have, that of support:
+    the caption tells of these regions (`map_legend`).
     """
     heat = pixels(values.ravel(), layout, picture.size)
     signed = scale.strength(np.nan_to_num(heat, nan=0.0))

@@ -3,10 +3,18 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
-from msdscore.explain.colours import Role, css
-from msdscore.explain.overlay import MAP_ROLES, ColourScale, map_of, map_scale, overlay, thumbnail, title_of, word_scale
+from msdscore.explain.overlay import (
+    MAP_ROLES,
+    ColourScale,
+    MapLegend,
+    map_legend,
+    map_of,
+    map_scale,
+    overlay,
+    thumbnail,
+    title_of,
+    word_scale,
+)
 from msdscore.explain.snippet import data_uri, summary
 from msdscore.explain.templates import asset, render
 from msdscore.explain.terms import Attribution, Unit
@@ -44,9 +52,8 @@ def _pictures(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]
     small = thumbnail(item.picture, PICTURE_PIXELS)
     found: dict[str, Any] = {}
     for role in MAP_ROLES:
-        scale = map_scale(items, role)
-        tinted = overlay(small, map_of(item, role), item.patches, role, scale)
-        found[role] = _entry(tinted, title_of(item, role), role, ("0", f"{scale.limit:.3g} nats"))
+        tinted = overlay(small, map_of(item, role), item.patches, role, map_scale(items, role))
+        found[role] = _entry(tinted, title_of(item, role), map_legend(items, role))
     for number, unit in enumerate(item.units):
         if unit.tokens and len(found) < MOST_WORDS:
             found[f"word-{number}"] = _leaning(item, unit, small)
@@ -57,13 +64,20 @@ def _leaning(item: Attribution, unit: Unit, small: Any) -> dict[str, str]:
     spread = item.leaning(unit)
     highest = float(spread.max())
     tinted = overlay(small, spread, item.patches, "leaning", ColourScale(highest))
-    return _entry(tinted, f"where “{unit.text}” looks", "leaning", ("0 %", f"{100 * highest:.2g} % of “{unit.text}”"))
+    legend = MapLegend("leaning", "0 %", f"{100 * highest:.2g} % of “{unit.text}”")
+    return _entry(tinted, f"where “{unit.text}” looks", legend)
 
 
-def _entry(picture: Any, title: str, role: Role, ends: tuple[str, str]) -> dict[str, str]:
-    shades = ",".join(css(role, float(strength)) for strength in np.linspace(0, 1, 9))
+def _entry(picture: Any, title: str, legend: MapLegend) -> dict[str, str]:
+    shades = ",".join(f"#{bytes(shade).hex()}" for shade in legend.shades(9).tolist())
     ramp = f"linear-gradient(90deg,{shades})"
-    return {"src": data_uri(picture), "title": title, "low": f"{title}: {ends[0]}", "high": ends[1], "ramp": ramp}
+    return {
+        "src": data_uri(picture),
+        "title": title,
+        "low": f"{title}: {legend.low}",
+        "high": legend.high,
+        "ramp": ramp,
+    }
 
 
 def _joined(units: Iterable[Unit]) -> list[Unit]:

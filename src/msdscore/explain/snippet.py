@@ -10,7 +10,16 @@ from markupsafe import Markup
 from PIL.Image import Image
 
 from msdscore.explain.colours import css, ink
-from msdscore.explain.overlay import MAP_ROLES, ColourScale, overlays, sum_parts, title_of, word_colour, word_scale
+from msdscore.explain.overlay import (
+    MAP_ROLES,
+    ColourScale,
+    map_legend,
+    overlays,
+    sum_parts,
+    title_of,
+    word_colour,
+    word_scale,
+)
 from msdscore.explain.templates import render
 from msdscore.explain.terms import Attribution
 
@@ -36,7 +45,12 @@ def snippet(items: Sequence[Attribution]) -> str:
         summary(item, scale)
         | {
             "panels": [
-                {"role": role, "title": title_of(item, role), "src": data_uri(pictures[role][number])}
+                {
+                    "role": role,
+                    "title": title_of(item, role),
+                    "src": data_uri(pictures[role][number]),
+                    "below": map_legend(items, role).below,
+                }
                 for role in MAP_ROLES
             ]
         }

@@ -5,10 +5,13 @@ from typing import Any
 import numpy as np
 
 from msdscore.encoders.base import PatchLayout
+from msdscore.explain.colours import Role
 from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.overlay import (
     MAP_ROLES,
     ColourScale,
+    MapLegend,
+    map_legend,
     map_of,
     map_scale,
     sum_parts,
@@ -23,11 +26,11 @@ TELLS = 1.5  # a word tells of a patch where its attention is that many times an
 def looks(explanations: Explanations) -> list[dict[str, Any]]:
     """One entry per caption; all of them on one scale, so that they can be compared."""
     words = word_scale(explanations)
-    maps = {role: map_scale(explanations, role) for role in MAP_ROLES}
+    maps = {role: (map_scale(explanations, role), map_legend(explanations, role)) for role in MAP_ROLES}
     return [_look(item, words, maps) for item in explanations]
 
 
-def _look(item: Explanation, words: ColourScale, maps: dict[Any, ColourScale]) -> dict[str, Any]:
+def _look(item: Explanation, words: ColourScale, maps: dict[Role, tuple[ColourScale, MapLegend]]) -> dict[str, Any]:
     spreads = [item.leaning(unit).ravel() if unit.tokens else None for unit in item.units]
     least = 1 / len(item.patches.boxes)
     told_by = [
@@ -43,9 +46,12 @@ def _look(item: Explanation, words: ColourScale, maps: dict[Any, ColourScale]) -
             role: {
                 "title": title_of(item, role),
                 "limit": scale.limit,
+                "low": legend.low,
+                "high": legend.high,
+                "below": legend.below,
                 "strength": scale.strength(map_of(item, role)).ravel().round(4).tolist(),
             }
-            for role, scale in maps.items()
+            for role, (scale, legend) in maps.items()
         },
         "cells": _cells(item.patches),
         "sum": [{"name": name, "size": size, "role": role} for name, size, role in sum_parts(item)],

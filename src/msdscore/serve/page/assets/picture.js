@@ -16,11 +16,11 @@ function mapOf(card) {
     if (!spread) return null;
     const high = Math.max(...spread);
     const text = card.why.words[state.word.number].text;
-    return { role: "leaning", cells: look.cells, strength: spread.map((share) => share / high), title: `where “${text}” looks`, high: `${(100 * high).toPrecision(2)} % of it` };
+    return { role: "leaning", cells: look.cells, strength: spread.map((share) => share / high), title: `where “${text}” looks`, low: "0", high: `${(100 * high).toPrecision(2)} % of it` };
   }
   if (state.map === "picture") return null;
   const map = look.maps[state.map];
-  return { role: state.map, cells: look.cells, strength: map.strength, title: map.title, high: `${map.limit.toPrecision(2)} nats` };
+  return { role: state.map, cells: look.cells, strength: map.strength, title: map.title, low: map.low, high: map.high, below: map.below };
 }
 
 export function paint() {
@@ -91,8 +91,8 @@ function legend(card) {
   const map = mapOf(card);
   if (!map) return $("legend").replaceChildren(state.file ? "Point at a word to see where it looks, at the picture to see which words tell of it." : "");
   const bar = make("i", { "aria-hidden": "true" });
-  bar.style.background = draw.gradient(map.role);
-  $("legend").replaceChildren(make("b", {}, map.title), " 0", bar, map.high);
+  bar.style.background = draw.gradient(map.role, map.below);
+  $("legend").replaceChildren(make("b", {}, map.title), ` ${map.low}`, bar, map.high);
 }
 
 function tabs() {
