@@ -21,6 +21,7 @@ from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError, RunError, UnknownNameError
 from msdscore.scorer import Scorer
+from msdscore.scoring.spec import ScorerSpec
 
 METRICS = ("cosine", "msd", "soft-msd", "support", "length", "constant")
 
@@ -118,6 +119,38 @@ def test_no_encoder_is_loaded_for_metrics_that_need_none(tmp_path):
     result = run_benchmark(plan(tmp_path, metrics=("length", "random")), tmp_path / "out.json", never)
     assert result.encoder == ""
     assert result.metric("length").control[0].value == result.metric("length").figures[0].value
+
+
+def test_a_finished_run_is_read_without_its_encoder(tmp_path, scorer):
+    make_sugarcrepe(tmp_path)
+    first = run(plan(tmp_path), tmp_path, scorer, stamp="one")
+    loaded = []
+
+    def again(stamp, **more):
+        output = tmp_path / "out" / "sugarcrepe.json"
+        return run_benchmark(
+            plan(tmp_path, **more), output, lambda: loaded.append(stamp) or scorer.pipeline, stamp=stamp
+        )
+
+    same = again("one")
+    assert loaded == []
+    assert (same.metrics, same.encoder, same.made.device) == (first.metrics, first.encoder, first.made.device)
+    # Another scorer, one that is not known, and a further metric have to be looked at.
+    again("two")
+    again(None)
+    again("one", metrics=(*METRICS, "coverage"))
+    assert loaded == ["two", None, "one"]
+
+
+def test_the_stamp_of_a_scorer_is_of_its_settings_and_files(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "clip"}')
+    spec = ScorerSpec(encoder=str(tmp_path), device="cpu")
+    first = spec.stamp()
+    assert first == replace(spec, batch_size=3).stamp()
+    assert first not in {replace(spec, changes={"alpha": 0.2}).stamp(), replace(spec, dtype="float16").stamp()}
+    (tmp_path / "model.safetensors").write_bytes(b"other")
+    assert spec.stamp() != first
+    assert ScorerSpec(encoder="toy").stamp() is None
 
 
 def test_a_stopped_run_goes_on_where_it_stopped(tmp_path):

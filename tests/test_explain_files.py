@@ -186,7 +186,10 @@ def test_all_maps_that_are_scored_have_one_scale(explained):
 
 
 def test_regions_that_a_caption_tells_of_are_in_the_legend_of_what_it_leaves_out(explained):
-    told = [replace(item, terms=replace(item.terms, coverage=item.terms.coverage - np.max(item.terms.coverage))) for item in explained]
+    told = [
+        replace(item, terms=replace(item.terms, coverage=item.terms.coverage - np.max(item.terms.coverage)))
+        for item in explained
+    ]
     plain, signed = (map_legend(some, "omission") for some in (explained, told))
     assert (plain.low, plain.below) == ("0", None)
     assert (signed.low[:6], signed.high[0], signed.below) == ("told −", "+", "support")

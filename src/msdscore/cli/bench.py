@@ -65,14 +65,11 @@ def bench(
 
     from msdscore.benchmarks.run.plan import BenchmarkPlan
 
-    @functools.cache
-    def pipeline() -> Any:
-        return options.make_spec(
-            encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size,
-            max_pixels=None, device=device, dtype=dtype, revision=revision,
-            cache=cache_settings(cache, cache_size, cache_half),
-        ).build()  # fmt: skip
-
+    spec = options.make_spec(
+        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size, max_pixels=None,
+        device=device, dtype=dtype, revision=revision, cache=cache_settings(cache, cache_size, cache_half),
+    )  # fmt: skip
+    pipeline = functools.cache(spec.build)
     plans = [
         BenchmarkPlan(
             name=name, root=root / name if (root / name).is_dir() else root, metrics=tuple(metric), protocol=protocol,
@@ -81,19 +78,20 @@ def bench(
         )
         for name in names
     ]  # fmt: skip
-    results = [_run(plan, output, pipeline, overwrite) for plan in plans]
+    results = [_run(plan, output, pipeline, stamp=spec.stamp(), overwrite=overwrite) for plan in plans]
     show_results(results, as_json=json)
     if pipeline.cache_info().currsize:
         tell_cache(cache, pipeline().cache_use)
     raise typer.Exit(SOME_FAILED if any(result.failed for result in results) else 0)
 
 
-def _run(plan: Any, output: Path, pipeline: Any, overwrite: bool) -> "Result":
+def _run(plan: Any, output: Path, pipeline: Any, *, stamp: str | None, overwrite: bool) -> "Result":
     from msdscore.benchmarks.run.runner import run_benchmark
     from msdscore.cli.progress import bar
 
     with stoppable(), bar(plan.name) as show:
-        return run_benchmark(plan, output / f"{plan.name}.json", pipeline, overwrite=overwrite, progress=show)
+        result = output / f"{plan.name}.json"
+        return run_benchmark(plan, result, pipeline, stamp=stamp, overwrite=overwrite, progress=show)
 
 
 def show_results(results: "list[Result]", *, as_json: bool) -> None:

@@ -10,14 +10,15 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msdscore.encoders.loading.checkpoints import looks_like_hub_name, model_type
+from msdscore.encoders.loading.checkpoints import cached_folder, looks_like_hub_name, model_type
+from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.table import FAMILIES, ROWS, SCHEMES, EncoderRow
-from msdscore.errors import ConfigError, MSDScoreError, WeightsError, unknown_name
+from msdscore.errors import ConfigError, MissingExtraError, MSDScoreError, WeightsError, unknown_name
 
 if TYPE_CHECKING:
     from msdscore.encoders.base import Encoder
 
-__all__ = ["EncoderRow", "PluginWarning", "find_row", "list_encoders", "load_encoder", "register"]
+__all__ = ["EncoderRow", "PluginWarning", "encoder_folder", "find_row", "list_encoders", "load_encoder", "register"]
 
 GROUP = "msdscore.encoders"
 
@@ -103,6 +104,18 @@ def load_encoder(
     chosen = {**row.options, **options}
     encoder: Encoder = loader(row.source, name=name, revision=revision, device=device, dtype=dtype, **chosen)
     return encoder
+
+
+def encoder_folder(name: str, *, revision: str | None = None) -> Path | None:
+    """The folder of an encoder's files, without loading it; None where it has none, or only its loader knows."""
+    source = find_row(name, revision=revision).source
+    try:
+        folder = Path(locate(source)).expanduser()
+        if source and folder.is_dir():
+            return folder
+        return cached_folder(source, revision=revision) if looks_like_hub_name(source) else None
+    except (WeightsError, MissingExtraError):
+        return None  # loading says what is missing, and how to get it
 
 
 def _same_by_another_name(name: str, rows: Iterable[EncoderRow]) -> list[str]:

@@ -1,17 +1,21 @@
 """A scorer described in plain values, from which any process builds the same one."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from msdscore.encoders.backbone import place
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
-from msdscore.encoders.registry import load_encoder
+from msdscore.encoders.registry import encoder_folder, load_encoder
 from msdscore.errors import ConfigError
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.bank import NamedBank, load_bank
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.pipeline import Pipeline, recommended_config
+from msdscore.version import __version__
 
 DEFAULT_ENCODER = "mini"
 NamedValues = tuple[tuple[str, Any], ...]
@@ -67,6 +71,20 @@ class ScorerSpec:
             batch_size=self.batch_size,
             decoders=self.decoders,
         )
+
+    def stamp(self) -> str | None:
+        """A mark of all that the description names, files by size and time; None where its files are not known.
+
+        Specs of one mark build the same scorer, so that finished work can be known again without loading it.
+        """
+        folder = encoder_folder(self.encoder, revision=self.revision)
+        if folder is None:
+            return None
+        files = [*sorted(folder.rglob("*")), *([] if self.bank is None else [Path(self.bank)])]
+        held = [(path.name, found.st_size, found.st_mtime_ns) for path in files for found in [path.stat()]]
+        given = self.to_dict() | {"batch_size": None, "decoders": 0}
+        content = json.dumps([given, str(place(self.device, self.dtype)), held, __version__], default=str)
+        return blake2b(content.encode(), digest_size=16).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON and for a run's metadata."""

@@ -24,15 +24,29 @@ _PACKAGES = ("numpy", "scipy", "torch", "transformers", "pillow")
 _SHOWN = 5  # reasons of failed items that a result names
 
 
-def signature(metric: Metric, pipeline: Pipeline | None) -> str:
+@dataclass(frozen=True, slots=True)
+class ScorerRecord:
+    """What a result says of its scorer: its signature, that of its encoder, and where it ran."""
+
+    signature: str
+    encoder: str
+    device: str
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> "ScorerRecord":
+        """The record of a scorer that is loaded."""
+        return cls(pipeline.signature, pipeline.encoder.signature, str(pipeline.encoder.device))
+
+
+def signature(metric: Metric, scorer: ScorerRecord | None) -> str:
     """Everything that can change a score of this metric, in one line."""
     choices = f"|{metric.choices}" if metric.choices else ""
-    if pipeline is None or not metric.needs("encoder"):
+    if scorer is None or not metric.needs("encoder"):
         return f"{metric.row.name}{choices}|v:{__version__}"
     if metric.needs("mixtures"):
-        settings = pipeline.signature.split("|", 1)[1]
+        settings = scorer.signature.split("|", 1)[1]
         return f"{metric.row.name}{choices}|{settings}"
-    return f"{metric.row.name}{choices}|enc:{pipeline.encoder.signature}|v:{__version__}"
+    return f"{metric.row.name}{choices}|enc:{scorer.encoder}|v:{__version__}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +55,7 @@ class Counting:
 
     row: Benchmark
     protocol: str
-    pipeline: Pipeline | None
+    scorer: ScorerRecord | None
     seed: int
     samples: int
     limit: int | None
@@ -69,7 +83,7 @@ def summarise(how: Counting, metrics: Sequence[Metric], table: pa.Table, items: 
         title=how.row.title,
         kind=how.row.kind,
         protocol=how.protocol,
-        encoder=how.pipeline.encoder.signature if how.pipeline else "",
+        encoder=how.scorer.encoder if how.scorer else "",
         items=len(items),
         counted=len(chosen),
         pictures=len({picture_key(item.image) for item in chosen}),
@@ -162,4 +176,4 @@ def _signature(how: Counting, metric: Metric, counted: int) -> str:
     tail = [f"bench:{how.row.name}", f"protocol:{how.protocol}", f"n:{counted}", f"seed:{how.seed}"]
     tail += [f"{name}:{value}" for name, value in sorted(how.options.items())]
     tail += [] if how.limit is None else [f"limit:{how.limit}"]
-    return "|".join([signature(metric, how.pipeline), *tail])
+    return "|".join([signature(metric, how.scorer), *tail])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -60,7 +61,13 @@ class Work:
     row: Benchmark
     reading: ItemSet[Any]
     metrics: tuple[Metric, ...]
-    pipeline: Pipeline | None
+    pipeline: Callable[[], Pipeline]  # loads it on the first call
+    stamp: str | None  # of what the pipeline is built from
+
+    @property
+    def encodes(self) -> bool:
+        """Whether a metric needs an encoder."""
+        return Wants.of(self.metrics).encoder
 
     @property
     def control(self) -> bool:
@@ -92,15 +99,15 @@ class Work:
         return self.reading.notes
 
 
-def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline]) -> Work:
-    """Read the benchmark and load the metrics; `pipeline` is called only where a metric needs an encoder."""
+def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline], *, stamp: str | None = None) -> Work:
+    """Read the benchmark and load the metrics; `pipeline` is called only where there is something to encode."""
     row = benchmark(plan.name)
     if plan.protocol not in row.protocols:
         raise unknown_name(f"protocol of {row.name}", plan.protocol, row.protocols)
     reading = _limited(load(plan.name, plan.root, **plan.options), plan.limit)
     metrics = load_metrics(plan.metrics)
     _check_needs(row, reading.items, metrics)
-    return Work(plan, row, reading, metrics, pipeline() if Wants.of(metrics).encoder else None)
+    return Work(plan, row, reading, metrics, cache(pipeline), stamp)
 
 
 def _limited(reading: ItemSet[Any], limit: int | None) -> ItemSet[Any]:

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -18,11 +18,11 @@ from msdscore.benchmarks.registry import reader_options
 from msdscore.benchmarks.results.result import Made, Result, is_result, write_result
 from msdscore.benchmarks.results.scores import joined_columns, score_columns, scores_table
 from msdscore.benchmarks.results.seeds import average
-from msdscore.benchmarks.results.summary import Counting, signature, summarise
+from msdscore.benchmarks.results.summary import Counting, ScorerRecord, signature, summarise
 from msdscore.benchmarks.run.cases import Wants, fill, text_cases
 from msdscore.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
 from msdscore.benchmarks.run.portions import Portion
-from msdscore.benchmarks.run.score_file import Kept, MetricTask, is_ours, keep, sources_of, write
+from msdscore.benchmarks.run.score_file import Kept, MetricTask, is_ours, keep, recorded_scorer, sources_of, write
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.outputs.manifest import REMEDY
 from msdscore.io.outputs.run import discard, open_run
@@ -37,6 +37,7 @@ def run_benchmark(
     output: Path,
     pipeline: Callable[[], Pipeline],
     *,
+    stamp: str | None = None,
     overwrite: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Result:
@@ -44,12 +45,13 @@ def run_benchmark(
 
     A run goes on where an earlier one stopped. What is scored already stays: another metric is scored alone, pictures
     that came or changed since are scored again, another protocol counts again and has its own result file. `pipeline`
-    is called only where a metric needs an encoder. A benchmark that draws is drawn `plan.seeds` times and averaged.
+    is called where a metric needs an encoder; if `stamp` says what it is built from (`ScorerSpec.stamp`), only where
+    something is left to encode. A benchmark that draws is drawn `plan.seeds` times and averaged.
     """
     if output.suffix != ".json":
         raise ConfigError(f"{output}: a result is a .json file, its scores lie beside it as .parquet")
     output.parent.mkdir(parents=True, exist_ok=True)
-    work = prepare_work(plan, pipeline)
+    work = prepare_work(plan, pipeline, stamp=stamp)
     default = work.row.protocols[0]
     target = output if plan.protocol == default else output.with_stem(f"{output.stem}-{plan.protocol}")
     _check_free(target, is_result, plan.root, overwrite=overwrite)
@@ -57,7 +59,7 @@ def run_benchmark(
     if seeds == 1:
         result = _one(work, output.with_suffix(".parquet"), overwrite=overwrite, progress=progress)
     else:
-        drawn = [_drawn(work, number, pipeline) for number in range(seeds)]
+        drawn = [_drawn(work, number) for number in range(seeds)]
         files = [output.with_name(f"{output.stem}.seed-{one.plan.options['seed']}.parquet") for one in drawn]
         result = average([
             _one(one, file, overwrite=overwrite, progress=progress) for one, file in zip(drawn, files, strict=True)
@@ -81,13 +83,13 @@ def _draws(work: Work) -> int:
     return work.reading.draws if any(metric.needs("references") for metric in work.metrics) else 1
 
 
-def _drawn(work: Work, number: int, pipeline: Callable[[], Pipeline]) -> Work:
+def _drawn(work: Work, number: int) -> Work:
     """The same work with the reader's seed moved on."""
     plan = work.plan
     if "seed" not in reader_options(plan.name, plan.root):
         raise ConfigError(f"{plan.name} draws nothing, so that seeds do not change it; leave --seeds out")
     seed = int(plan.options.get("seed", 0)) + number
-    return prepare_work(replace(plan, options={**plan.options, "seed": seed}), pipeline)
+    return prepare_work(replace(plan, options={**plan.options, "seed": seed}), work.pipeline, stamp=work.stamp)
 
 
 def _one(work: Work, scores: Path, *, overwrite: bool, progress: Progress) -> Result:
@@ -95,29 +97,40 @@ def _one(work: Work, scores: Path, *, overwrite: bool, progress: Progress) -> Re
     _check_free(scores, is_ours, work.plan.root, overwrite=overwrite)
     if overwrite:
         scores.unlink(missing_ok=True)
-    items, signatures = work.reading.items, {metric.label: signature(metric, work.pipeline) for metric in work.metrics}
+    items = work.reading.items
     sources = sources_of(items, seed=work.plan.seed, control=work.control)
-    kept = keep(scores, work.base, signatures, sources)
+    scorer = recorded_scorer(scores, work.stamp) if work.encodes else None
+    kept = keep(scores, work.base, _signatures(work, scorer), sources) if scorer else None
+    if kept is None or kept.tasks:
+        scorer = ScorerRecord.of(work.pipeline()) if work.encodes else None
+        kept = keep(scores, work.base, _signatures(work, scorer), sources)
+    signatures = _signatures(work, scorer)
     if kept.tasks:
         columns = _score(work, kept, _parts_of(scores, work.base, signatures, kept), progress)
         marks = {"error": [None] * len(items), "stranger": sources.strangers, "stamp": sources.stamps}
-        write(scores, scores_table(items, {**marks, **columns}), work.base, {**kept.signatures, **signatures})
+        known = None if scorer is None else {"stamp": work.stamp, "record": asdict(scorer)}
+        table = scores_table(items, {**marks, **columns})
+        write(scores, table, work.base, {**kept.signatures, **signatures}, known)
         _clear_parts(scores)
     progress(len(items), len(items))
     made = Made(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         command=work.plan.command,
-        device=str(work.pipeline.encoder.device) if work.pipeline else "",
+        device=scorer.device if scorer else "",
         seconds=round(time.monotonic() - begun, 1),
         data={"items": work.base["items"], "pictures": _picture_mark(items)},
     )
-    return summarise(_counting(work, scores.name, made), work.metrics, pq.read_table(scores), items)
+    return summarise(_counting(work, scorer, scores.name, made), work.metrics, pq.read_table(scores), items)
 
 
-def _counting(work: Work, scores: str, made: Made) -> Counting:
+def _signatures(work: Work, scorer: ScorerRecord | None) -> dict[str, str]:
+    return {metric.label: signature(metric, scorer) for metric in work.metrics}
+
+
+def _counting(work: Work, scorer: ScorerRecord | None, scores: str, made: Made) -> Counting:
     plan = work.plan
     return Counting(
-        row=work.row, protocol=plan.protocol, pipeline=work.pipeline, seed=plan.seed, samples=plan.samples,
+        row=work.row, protocol=plan.protocol, scorer=scorer, seed=plan.seed, samples=plan.samples,
         limit=plan.limit, options=dict(plan.options), notes=work.notes(), scores=scores, made=made,
     )  # fmt: skip
 
@@ -128,7 +141,7 @@ def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress:
     left = [(portion, task) for task in kept.tasks for portion in work.portions(work.plan.portion_pictures, task.items)]
     total = sum(len(portion.items) for portion, _ in left)
     # Every distinct caption is embedded once, whichever portions it appears in.
-    pipeline = work.pipeline.remembering() if work.pipeline else None
+    pipeline = work.pipeline().remembering() if work.encodes else None
     references, done = _references(items), 0
     with open_run(*parts) as run:
         earlier = set(run.done())

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from msdscore.benchmarks.base import Item, picture_key, picture_names, stamp, stranger_of
 from msdscore.benchmarks.results.scores import belongs_to
+from msdscore.benchmarks.results.summary import ScorerRecord
 from msdscore.errors import RunError
 from msdscore.io.atomic import replacing
 from msdscore.io.outputs.manifest import REMEDY, compare
@@ -89,9 +90,24 @@ def keep(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sou
     return Kept(_columns(table, labels, fresh), tuple(task for task in tasks if task.items and task.labels), labels)
 
 
-def write(path: Path, table: pa.Table, base: Mapping[str, Any], signatures: Mapping[str, str]) -> None:
+def recorded_scorer(path: Path, stamp: str | None) -> ScorerRecord | None:
+    """The scorer of an earlier run, where it was built from the same things; None where that is not known."""
+    if stamp is None or not is_ours(path):
+        return None
+    known = json.loads(pq.read_schema(path).metadata[_KEY]).get("scorer") or {}
+    return ScorerRecord(**known["record"]) if known.get("stamp") == stamp else None
+
+
+def write(
+    path: Path,
+    table: pa.Table,
+    base: Mapping[str, Any],
+    signatures: Mapping[str, str],
+    scorer: Mapping[str, Any] | None = None,
+) -> None:
     """Put the table in place in one step, with what it was made from."""
-    content = json.dumps({"base": base, "metrics": dict(signatures)}, ensure_ascii=False).encode()
+    made = {"base": base, "metrics": dict(signatures), "scorer": scorer}
+    content = json.dumps(made, ensure_ascii=False).encode()
     metadata = {b"msdscore": " ".join(signatures.values()).encode(), _KEY: content}
     try:
         with replacing(path) as file:

@@ -203,6 +203,12 @@ def _content_mark(checkpoint: Checkpoint) -> str:
     return content_mark(path for path in found if path.name != BANK)
 
 
+def cached_folder(source: str, *, revision: str | None = None) -> Path | None:
+    """Where a hub name lies in the cache; None where it does not. The network is not asked."""
+    found = _cached(source, revision, TRANSFORMERS)
+    return None if found is None else found.folder
+
+
 def _cached(source: str, revision: str | None, form: Format) -> Checkpoint | None:
     hub = require("huggingface_hub", extra="hf")
     path = hub.try_to_load_from_cache(source, form.config, revision=revision)
