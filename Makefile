@@ -6,7 +6,7 @@ EXTRAS := all,test,check
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DATA ?= data
 
-.PHONY: help setup demo test test-transformers4 check format bench evidence docs notebooks release clean
+.PHONY: help setup demo test test-transformers4 check format bench evidence paper docs notebooks release clean
 
 help:
 	@echo "make demo      score real photographs and draw the page"
