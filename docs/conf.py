@@ -27,6 +27,7 @@ myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # notebooks are stored executed; the tests execute them again
 autodoc_typehints = "description"
+highlight_language = "bash"  # what is not marked as Python is typed into a shell
 copybutton_prompt_text = "$ "
 exclude_patterns = ["build"]
 suppress_warnings = ["myst.header"]

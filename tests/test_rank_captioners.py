@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from msdscore.cli.app import app
 from msdscore.errors import InputError
 from msdscore.report.ranking import rank, read_contest
-from msdscore.report.ranking_page import page, wins
+from msdscore.report.ranking_page import page, verdict, wins
 from msdscore.scorer import Scorer
 from msdscore.stats.resample import Resampling
 
@@ -151,6 +151,17 @@ def test_wins_are_where_a_captioner_is_furthest_ahead(files) -> None:
     gaps = contest.means("msd")
     assert best[0].gap == pytest.approx((gaps[:, 0] - gaps[:, 1:].max(axis=1)).max())
     assert wins(contest, "bad", 5) == []
+
+
+def test_the_page_begins_with_who_is_first_and_whom_nothing_tells_from_it(files) -> None:
+    found = rank(read_contest(files), how=FEW)
+    first = found.metrics[0].placed[0].captioner
+    other = {"good": "same", "same": "good"}[first]
+    assert verdict(found) == f"{first} is first by msd on 60 pictures, not told apart from {other}."
+    text = page(found, title="three")
+    assert verdict(found) in text
+    assert "Parts of the score" in text
+    assert text.count("<details") == 3  # msd, soft_msd, match
 
 
 def test_names_are_escaped_and_the_page_fetches_nothing(tmp_path) -> None:

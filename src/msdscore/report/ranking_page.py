@@ -1,7 +1,7 @@
 """The page of a ranking of captioners: tables, ranks, what is left out or invented, and wins to look at."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from msdscore.stats.resample import Interval
 
 _WIDTH, _ROW = 460, 26
 _SIDE = 320  # of the scatter plot
+_LABEL = 14  # height of a label in it
 _SURE = 0.05
 
 
@@ -36,7 +37,11 @@ class Win:
 
 def overview_grid(ranking: Ranking) -> Grid:
     """One row per captioner in the order of MSD: means with intervals, ranks, and people's where they are known."""
-    metrics = [*ranking.metrics, *([ranking.people] if ranking.people else [])]
+    grid = _means(ranking, [*ranking.metrics, *([ranking.people] if ranking.people else [])], "Means and ranks")
+    return replace(grid, notes=(*_notes(ranking), ranking.contest.signature))
+
+
+def _means(ranking: Ranking, metrics: Sequence[MetricRanking], title: str) -> Grid:
     columns = ["captioner"]
     for metric in metrics:
         columns += [f"{metric.metric}{' ↓' if metric.lower_is_better else ''}", "rank"]
@@ -47,16 +52,36 @@ def overview_grid(ranking: Ranking) -> Grid:
             one = next(place for place in metric.placed if place.captioner == first.captioner)
             row += [_plain(one.mean), _rank(one.rank)]
         rows.append(tuple(row))
+    return Grid(title, tuple(columns), tuple(rows))
+
+
+def _notes(ranking: Ranking) -> list[str]:
     contest = ranking.contest
     notes = [f"{len(contest.pictures)} pictures described by all; means and ranks with 95 % intervals over pictures"]
     notes += [f"{contest.left_out} pictures left out: one captioner lacks them or failed"] if contest.left_out else []
     notes += [
         f"{one.metric} against {one.column}: Spearman {one.spearman:.2f}, Kendall {one.kendall:.2f} over captioners; "
-        f"{100 * one.same_winner.value:.1f} % [{100 * one.same_winner.low:.1f}, {100 * one.same_winner.high:.1f}] of "
-        "the pairs of captions that people tell apart"
+        f"in people's order: {100 * one.same_winner.value:.1f} % [{100 * one.same_winner.low:.1f}, "
+        f"{100 * one.same_winner.high:.1f}] of the pairs of captions that people tell apart"
         for one in ranking.agreements
     ]
-    return Grid("Means and ranks", tuple(columns), tuple(rows), (*notes, contest.signature))
+    return notes
+
+
+def verdict(ranking: Ranking) -> str:
+    """Who is first by MSD, and whom the pictures do not tell from it, in one sentence."""
+    metric = ranking.metrics[0]
+    first = metric.placed[0].captioner
+    rivals = [
+        one.second if one.first == first else one.first
+        for one in metric.duels
+        if first in (one.first, one.second) and not one.adjusted < _SURE
+    ]
+    unsure = f"not told apart from {' and '.join(rivals)}" if rivals else "told apart from all others"
+    told = f"{first} is first by {metric.metric} on {len(ranking.contest.pictures)} pictures, {unsure}."
+    if ranking.people is None:
+        return told
+    return f"{told} People put {ranking.people.placed[0].captioner} first."
 
 
 def duel_grid(metric: MetricRanking) -> Grid:
@@ -92,7 +117,9 @@ def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = N
         "title": title,
         "style": asset("msdscore.report", "ranking.css"),
         "script": "",
-        "overview": overview_grid(ranking),
+        "verdict": verdict(ranking),
+        "overview": replace(_means(ranking, _drawn(ranking), "Means and ranks"), notes=tuple(_notes(ranking))),
+        "parts": _means(ranking, [one for one in ranking.metrics if one.metric not in RANKED_BY], "Parts of the score"),
         "ranks": [(one.metric, rank_plot(one)) for one in _drawn(ranking)],
         "scatter": scatter_plot(ranking),
         "duels": [duel_grid(one) for one in ranking.metrics if one.duels],
@@ -127,7 +154,8 @@ def scatter_plot(ranking: Ranking) -> Markup | None:
     if "coverage" not in found or "support" not in found:
         return None
     across, up = _axis(list(found["support"].values())), _axis(list(found["coverage"].values()))
-    parts = [f'<rect class="frame" x="40" y="6" width="{_SIDE}" height="{_SIDE}"/>']
+    parts, labels = [f'<rect class="frame" x="40" y="6" width="{_SIDE}" height="{_SIDE}"/>'], list[str]()
+    names = _spread({who: 6 + _SIDE * (1 - up(one.value)) - 7 for who, one in found["coverage"].items()})
     for who, x in found["support"].items():
         y = found["coverage"][who]
         a, b = 40 + _SIDE * across(x.value), 6 + _SIDE * (1 - up(y.value))
@@ -140,14 +168,22 @@ def scatter_plot(ranking: Ranking) -> Markup | None:
                 )
                 parts.append('<line class="range" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>'.format(*ends))
         parts.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="5"/>')
-        parts.append(f'<text class="at" x="{a + 8:.1f}" y="{b - 7:.1f}">{escape(who[:24])}</text>')
+        labels.append(f'<text class="at" x="{a + 8:.1f}" y="{names[who]:.1f}">{escape(who[:24])}</text>')
     parts.append(
         f'<text class="tick" x="{40 + _SIDE / 2}" y="{_SIDE + 26}">support divergence ↓: what is invented</text>'
     )
     label = (
         f'<text class="tick" transform="translate(24 {6 + _SIDE / 2}) rotate(-90)">coverage ↓: what is left out</text>'
     )
-    return _svg(_SIDE + 190, _SIDE + 34, [*parts, label], "coverage against support")
+    return _svg(_SIDE + 190, _SIDE + 34, [*parts, *labels, label], "coverage against support")
+
+
+def _spread(heights: dict[str, float]) -> dict[str, float]:
+    """Heights of labels, moved down where one would cover the label above it."""
+    found: dict[str, float] = {}
+    for who in sorted(heights, key=lambda who: heights[who]):
+        found[who] = max(heights[who], max(found.values(), default=-_LABEL) + _LABEL)
+    return found
 
 
 def _axis(intervals: Sequence[Interval]) -> Any:
