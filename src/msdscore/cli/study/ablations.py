@@ -1,6 +1,6 @@
 """Studies of settings and encoders on benchmarks: what each choice of the paper is worth."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,36 +62,33 @@ def mixtures(
     )
 
 
-def kappa(
-    asked: StudyOptions, values: Values = "", benchmark: Benchmarks = PAIRS, metric: Metrics = SWEPT,
-    control: Control = True, samples: Samples = 1000,
-) -> "Outcome":  # fmt: skip
-    """The concentration of the mixtures."""
-    return _ablation(asked, "kappa", values, benchmark, metric, control=control, samples=samples)
+def ablation(name: str, about: str) -> "Callable[..., Outcome]":
+    """The study of one setting: a command of its name, and what it says of itself."""
+
+    def study(
+        asked: StudyOptions, values: Values = "", benchmark: Benchmarks = PAIRS, metric: Metrics = SWEPT,
+        control: Control = True, samples: Samples = 1000,
+    ) -> "Outcome":  # fmt: skip
+        from msdscore.studies.ablations.settings import ABLATIONS, value_variants
+
+        encoder, config = _loaded(asked)
+        given = [read_setting(f"{name}={value}")[1] for value in values.split()]
+        one = ABLATIONS[name]
+        variants, own = value_variants(one, given, encoder, config)
+        how: dict[str, Any] = {"axis": one.axis, "metrics": metric, "control": control, "samples": samples}
+        with runs_folder(asked) as folder:
+            sweeps = run_sweeps(asked, folder, benchmark, variants, baseline=own, **how)
+        full = next((label for label in metric if label != "cosine"), metric[0])
+        return _outcome(name, sweeps, [full], logarithmic=one.logarithmic)
+
+    study.__name__, study.__doc__ = name, about
+    return study
 
 
-def alpha(
-    asked: StudyOptions, values: Values = "", benchmark: Benchmarks = PAIRS, metric: Metrics = SWEPT,
-    control: Control = True, samples: Samples = 1000,
-) -> "Outcome":  # fmt: skip
-    """The weight of the local divergence against the similarity."""
-    return _ablation(asked, "alpha", values, benchmark, metric, control=control, samples=samples)
-
-
-def components(
-    asked: StudyOptions, values: Values = "", benchmark: Benchmarks = PAIRS, metric: Metrics = SWEPT,
-    control: Control = True, samples: Samples = 1000,
-) -> "Outcome":  # fmt: skip
-    """The number of components of the picture's and of the caption's mixture."""
-    return _ablation(asked, "components", values, benchmark, metric, control=control, samples=samples)
-
-
-def iterations(
-    asked: StudyOptions, values: Values = "", benchmark: Benchmarks = PAIRS, metric: Metrics = SWEPT,
-    control: Control = True, samples: Samples = 1000,
-) -> "Outcome":  # fmt: skip
-    """The iterations of EM."""
-    return _ablation(asked, "iterations", values, benchmark, metric, control=control, samples=samples)
+kappa = ablation("kappa", "The concentration of the mixtures.")
+alpha = ablation("alpha", "The weight of the local divergence against the similarity.")
+components = ablation("components", "The number of components of the picture's and of the caption's mixture.")
+iterations = ablation("iterations", "The iterations of EM.")
 
 
 def direction(
@@ -158,47 +155,10 @@ def margin(
     return Outcome("margin", {"benchmarks": [n for n, _, _ in parts]}, "\n".join(text for _, text, _ in parts), charts)
 
 
-def _ablation(
-    asked: StudyOptions,
-    name: str,
-    values: str,
-    benchmarks: list[str],
-    metrics: list[str],
-    *,
-    control: bool,
-    samples: int,
-) -> "Outcome":
-    from msdscore.studies.ablations.settings import ABLATIONS, value_variants
-
-    encoder, config = _loaded(asked)
-    given = [read_setting(f"{name}={value}")[1] for value in values.split()]
-    variants, own = value_variants(ABLATIONS[name], given, encoder, config)
-    return _swept(
-        asked, name, benchmarks, variants, axis=ABLATIONS[name].axis, metrics=metrics, control=control, samples=samples,
-        baseline=own, logarithmic=ABLATIONS[name].logarithmic,
-    )  # fmt: skip
-
-
 def _loaded(asked: StudyOptions) -> "tuple[Encoder, MSDConfig]":
     """An encoder that remembers, and the settings asked for, else the paper's."""
     pipeline = asked.pipeline(PAPER)
     return pipeline.encoder, pipeline.config
-
-
-def _swept(
-    asked: StudyOptions,
-    study: str,
-    benchmarks: list[str],
-    variants: "list[Variant]",
-    *,
-    logarithmic: bool = False,
-    **how: Any,
-) -> "Outcome":
-    with runs_folder(asked) as folder:
-        sweeps = run_sweeps(asked, folder, benchmarks, variants, **how)
-    shown_labels = [label for label in how["metrics"] if label != "cosine"]
-    full = [shown_labels[0]] if shown_labels else list(how["metrics"][:1])
-    return _outcome(study, sweeps, full, logarithmic=logarithmic)
 
 
 def _outcome(study: str, sweeps: "list[Sweep]", full: list[str], *, logarithmic: bool = False) -> "Outcome":
