@@ -1,7 +1,7 @@
-r"""What a text says of itself, whatever the picture: the expected log density over a bank of background items.
+r"""Calibration: the expected log density of each point over a bank of background items.
 
-A divergence depends on the caption alone through its length and its words. Subtracting from every term its mean over
-a fixed bank of background pictures takes that part away:
+Part of a divergence depends on the caption alone, through its length and its words. Subtracting from every term its mean
+over a fixed bank of background pictures removes that part:
 
 .. math:: s_j - \overline{s_j} = \tfrac{1}{M}\Bigl(\tfrac{1}{B}\sum_b \log P_b(y_j) - \log P_{img}(y_j)\Bigr)
 
@@ -42,14 +42,14 @@ def expected_log_density(
 ) -> Float[Tensor, "batch points"]:
     """Mean over all background items of log P of each point, in the points' dtype.
 
-    A background in half precision is widened some items at a time.
+    A background in half precision is converted a few items at a time.
     """
     parts = [_log_densities(part, points).sum(dim=1) for part in _parts(background)]
     return sum(parts[1:], start=parts[0]) / len(background)
 
 
 def log_density_spread(background: Mixture, points: Float[Tensor, "batch points dim"]) -> Float[Tensor, "batch points"]:
-    """How far log P of each point goes over all background items: its standard deviation, in the points' dtype."""
+    """Standard deviation of log P of each point over all background items, in the points' dtype."""
     return torch.cat([_log_densities(part, points) for part in _parts(background)], dim=1).std(dim=1, correction=0)
 
 

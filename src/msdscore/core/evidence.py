@@ -68,11 +68,11 @@ class TokenWeights:
     spreads: Float[Tensor, "texts tokens"]
 
     def take(self, rows: Tensor) -> "TokenWeights":
-        """Those of the chosen texts."""
+        """The weights of the chosen texts."""
         return TokenWeights(self.weights[rows], self.new[rows], self.pieces[rows], self.spreads[rows])
 
     def powered(self, power: float | Float[Tensor, "texts one"]) -> Terms:
-        """Weights of words to a power, whole for each of their pieces; a word of no weight keeps none."""
+        """Weights of words raised to a power, in full for each piece of a word; a weight of zero stays zero."""
         whole = (self.weights * self.pieces).clamp_min(torch.finfo(self.weights.dtype).tiny)
         return torch.where(self.weights > 0, whole**power, torch.zeros_like(whole))
 
@@ -110,7 +110,7 @@ def log_odds(found: Terms, calibration: WordCalibration) -> Terms:
 
 
 def strength(found: Terms, tokens: TokenWeights, mask: Bool[Tensor, "pairs tokens"]) -> Float[Tensor, " pairs"]:
-    """The mean evidence of a caption's words, each as far as it can be judged: what `belonging` goes by."""
+    """The mean evidence of a caption's words, each as far as it can be judged: the input of `belonging`."""
     return total(found * shares(tokens.powered(1.0), mask))
 
 

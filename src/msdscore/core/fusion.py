@@ -48,7 +48,7 @@ def penalty(divergence: Column, information: Column, *, alpha: float, gamma: flo
 
 
 def msd(similarity: Column, local: Column) -> Column:
-    r""":math:`\text{MSD} = g - p`, with the penalty :math:`p = \alpha d` of the paper or the one above.
+    r""":math:`\text{MSD} = g - p`, with the penalty :math:`p = \alpha d` of the paper, or what `penalty` gives.
 
     >>> msd(torch.tensor([0.3]), torch.tensor([0.2]))
     tensor([0.1000])
@@ -65,7 +65,7 @@ def soft_msd(similarity: Column, local: Column, uncertainty: Column) -> Column:
 class Match:
     """A monotone map from the score to the probability that a caption belongs to its picture.
 
-    `settings` name those of the score that it was fitted with: under others it says nothing.
+    `settings` are those of the score that it was fitted with; it does not apply under others.
     """
 
     slope: float
@@ -82,7 +82,7 @@ class Match:
 
 
 def set_uncertainty(similarity: Column, group: Int[Tensor, " captions"], *, temperature: float) -> Column:
-    r"""How little the similarities of a candidate set decide, one number for all of the set.
+    r"""Uncertainty of a candidate set: how little its similarities tell the captions apart, one number per set.
 
     .. math:: u = \frac{M}{M-1}\,(1 - \max_j \operatorname{softmax}(g/\xi)_j),\quad u = 1 \text{ for } M = 1
 

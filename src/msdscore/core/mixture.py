@@ -105,7 +105,7 @@ def _revive(
     living: Float[Tensor, "batch components points"],
 ) -> Float[Tensor, "batch components points"]:
     """Rows of the reserve for dead components, the living rows for the rest."""
-    # Death is rare; looking first saves a pass on a CPU, and would cost a wait for the device elsewhere.
+    # Dead components are rare: looking first saves a pass on a CPU, but on a GPU the host would wait for the device.
     if dead.device.type == "cpu" and not dead.any():
         return living
     return torch.where(dead.unsqueeze(-1), spare, living)

@@ -1,7 +1,7 @@
-r"""What a caption leaves out: how much more of a picture captions in general speak of than this one does.
+r"""What a caption leaves out: regions that captions in general mention, and this one does not.
 
-A patch is spoken of as far as some token is near it, :math:`A_i(T) = \log \sum_j e^{\kappa\, x_i \cdot y_j}`. The sum
-is not divided by the number of tokens: a true addition lets more patches be spoken of, and nothing is lost by it.
+A patch is mentioned as far as some token is near it, :math:`A_i(T) = \log \sum_j e^{\kappa\, x_i \cdot y_j}`. The sum
+is not divided by the number of tokens: a true addition mentions more patches, and costs nothing.
 
 .. math:: \text{coverage} = \sum_i v_i \bigl(\overline{A_i(T_b)} + \rho(\log M - \overline{\log M_b}) - A_i(T)\bigr)
 
@@ -37,7 +37,7 @@ def every_token(texts: PointSet, kappa: float) -> Mixture:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What background captions say of every patch: the mean of A over them, and its spread."""
+    """How much background captions mention every patch: the mean of A over them, and its standard deviation."""
 
     mean: Float[Tensor, "images patches"]
     spread: Float[Tensor, "images patches"]
@@ -75,7 +75,7 @@ def log_lengths(tokens: Mixture) -> Float[Tensor, " texts"]:
 
 
 def spoken_of(images: PointSet, background: Mixture) -> Spoken:
-    """Mean and spread over background captions of how much each patch is spoken of, block by block."""
+    """Mean and standard deviation over background captions of how much each patch is mentioned, block by block."""
     like = images.points.new_empty(0, dtype=accumulation_dtype(images.points.dtype))
     mean, spread = (like.new_zeros(images.mask.shape) for _ in range(2))
 

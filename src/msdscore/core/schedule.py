@@ -223,7 +223,7 @@ class CandidateSets:
         return block if kept else replace(block, items=block.items[order.to(block.items.device)], whole=False)
 
     def rounds(self, block: Block) -> Iterator[Int[Tensor, "some slots"]]:
-        """The first pairs of all images of an ordered block, then the next of those that have more; −1 is none."""
+        """The first pairs of all images of an ordered block, then the next of images that have more; −1: none."""
         size = self.size[block.items.cpu()]
         for start in range(0, int(size.max()) if len(size) else 0, SLOTS):
             some = int((size > start).sum())

@@ -36,7 +36,7 @@ def real_points(
 ) -> Float[Tensor, "batch points dim"]:
     """The points in their accumulation dtype, with zeros where the mask says padding."""
     wide = points.to(accumulation_dtype(points.dtype))
-    # Looking first saves a pass over the vectors on a CPU, and would cost a wait for the device elsewhere.
+    # Looking first saves a pass over the vectors on a CPU, but on a GPU the host would wait for the device.
     if mask.device.type == "cpu" and bool(mask.all()):
         return wide
     return wide.masked_fill(~mask.unsqueeze(-1), 0.0)

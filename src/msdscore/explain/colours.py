@@ -36,7 +36,7 @@ WHITE = (255, 255, 255)
 
 
 def ramp(role: Role, strength: npt.ArrayLike) -> npt.NDArray[np.uint8]:
-    """RGB colours for strengths from 0 (white) to 1 (the role's full colour); the last axis is added.
+    """RGB colours for strengths from 0 (white) to 1 (the role's full colour), along a new last axis.
 
     >>> ramp("support", [0.0, 1.0]).tolist()
     [[255, 255, 255], [0, 90, 160]]
@@ -47,7 +47,7 @@ def ramp(role: Role, strength: npt.ArrayLike) -> npt.NDArray[np.uint8]:
 
 
 def css(role: Role, strength: float) -> str:
-    """The same as a CSS colour.
+    """One colour of the ramp, as CSS writes it.
 
     >>> css("penalty", 1.0)
     '#c44800'

@@ -38,7 +38,7 @@ LINE = 0.2  # inches, a line of the caption
 FOOT = 0.16  # inches, a note under all captions
 KEY_LINE = 0.13  # height of a line under the bar
 _IN_ONE_LINE = 3  # parts of a bar that one line can name
-MOST_ACROSS = 2  # captions beside each other: the width of a page of a two-column paper
+MOST_ACROSS = 2  # captions side by side: the width of a page of a two-column paper
 PICTURE_PIXELS = 480  # longest side of a panel's picture: 400 dpi at a third of a column
 GREY = "#555"
 PLAIN: tuple[Role, float] = ("penalty", 0.0)
@@ -67,7 +67,7 @@ class Page:
 
 
 def figure(items: Sequence[Attribution]) -> "Figure":
-    """One cell per caption, two beside each other: coloured words, three maps with legends, the score as a sum."""
+    """One cell per caption, two side by side: coloured words, three maps with legends, the score as a sum."""
     lines = [
         set_lines(item.score.caption, item.units, COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items
     ]
@@ -108,7 +108,7 @@ class _CellLayout:
 
     @property
     def height(self) -> float:
-        """Of the whole cell."""
+        """Height of the whole cell."""
         return MARGIN + self.caption + 0.39 + self.picture + 0.20 + 0.46 + KEY_LINE * self.more_lines
 
 
@@ -134,7 +134,7 @@ def _draw_cell(
 
 
 def _panel(count: int) -> float:
-    """The width of one of several panels beside each other in a column."""
+    """The width of one of several panels side by side in a column."""
     return (COLUMN - 2 * MARGIN - (count - 1) * GAP) / count
 
 
@@ -172,7 +172,7 @@ def word_figure(item: Attribution, columns: int = 4) -> "Figure":
 
 
 def blank_page(width: float, height: float) -> Page:
-    """A white page of so many inches."""
+    """A white page of this width and height in inches."""
     module: ModuleType = require("matplotlib.figure", extra="figures")
     return Page(module.Figure(figsize=(width, height), facecolor="white"), width, height)
 
@@ -209,7 +209,7 @@ def draw_word_key(page: Page, left: float, top: float, scale: ColourScale) -> No
 
 
 def draw_picture(axes: Any, picture: Any) -> None:
-    """The picture over all of the axes."""
+    """Draw the picture so that it fills the axes."""
     axes.imshow(np.asarray(picture), aspect="auto", interpolation="antialiased")
 
 

@@ -66,7 +66,7 @@ def _shares(points: Floats, mixture: Components) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a projection works from: terms of both divergences, how tokens and patches hang together, the gate."""
+    """What a projection works from: terms of both divergences, affinities of tokens and patches, the gate."""
 
     coverage: Floats  # one per visible patch, adding up to the coverage divergence
     support: Floats  # one per token, adding up to the support divergence
@@ -100,7 +100,7 @@ def influence(terms: Terms) -> Regions:
 
 
 def kernel(terms: Terms) -> Regions:
-    """The same as if every patch were a component of its own: affinities less their mean stand for removals."""
+    """`influence` as if every patch were a component of its own: affinities minus their mean stand for removals."""
     return _both_ways(terms, terms.shares @ terms.affinity - 1 / len(terms.coverage))
 
 
@@ -113,17 +113,17 @@ def _both_ways(terms: Terms, along_tokens: Floats) -> Regions:
 
 
 def carried(terms: Terms) -> Regions:
-    r"""Token terms on the patches they lean on, :math:`\sum_j s_j a_{ji}`: negative ones support, others penalise."""
+    r"""Token terms spread by affinity, :math:`\sum_j s_j a_{ji}`: negative ones support, others penalise."""
     return Regions(np.maximum(-terms.support, 0) @ terms.affinity, np.maximum(terms.support, 0) @ terms.affinity)
 
 
 def centred(terms: Terms) -> Regions:
-    """The same for token terms less their mean over the caption."""
+    """`carried` for token terms minus their mean over the caption."""
     return carried(replace(terms, support=terms.support - terms.support.mean()))
 
 
 def contrasted(terms: Terms) -> Regions:
-    """Token terms less their mean on the patches they lean on, both signs in one map."""
+    """Token terms minus their mean, spread over the patches by affinity, both signs in one map."""
     lean = (terms.support - terms.support.mean()) @ terms.affinity
     return Regions(-lean, lean)
 

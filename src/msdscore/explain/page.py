@@ -20,7 +20,7 @@ from msdscore.explain.templates import asset, render
 from msdscore.explain.terms import Attribution, Unit
 
 PICTURE_PIXELS = 560
-MOST_WORDS = 60  # with a picture of their own; a page should stay under some megabytes
+MOST_WORDS = 60  # words with a picture of their own, so that a page stays under a few megabytes
 _HOME = "msdscore.explain"
 
 

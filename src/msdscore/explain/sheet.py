@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PICTURE = 1.1  # inches, width of a picture
 TEXT = 4.2  # inches, width of a caption
 PIXELS = 240  # longest side of a picture
-DPI = 110  # of the pixels that a logger shows
+DPI = 110  # dots per inch of what a logger shows
 _NOTE, _FOOT = 0.16, 0.3  # inches: the score under a caption, the key under all
 
 

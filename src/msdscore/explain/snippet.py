@@ -28,7 +28,7 @@ THUMB_PIXELS = 240
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """A piece of a caption: a word with its number, what it says when asked, and its colours; or the text between."""
+    """A piece of a caption: a word with its number, its tooltip and its colours; or the text between words."""
 
     text: str
     number: int = -1
@@ -71,7 +71,7 @@ def spans(item: Attribution, scale: ColourScale) -> list[TextPiece]:
     for number, unit in enumerate(item.units):
         pieces.append(TextPiece(caption[end : unit.start]))
         role, strength = word_colour(unit, scale)
-        # Words without content stay plain, but can be asked for their number like all others.
+        # Function words have no colour, but a tooltip with their number as all others.
         title = "" if not unit.tokens else "not judged" if unit.gap is None else f"{unit.gap:+.2f} nats"
         colours = (css(role, strength), ink(role, strength)) if strength > 0.05 else ("", "")
         pieces.append(TextPiece(unit.text, number, title, *colours))

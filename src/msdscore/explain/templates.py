@@ -22,7 +22,7 @@ def render(name: str, values: Mapping[str, Any]) -> Markup:
 
 
 def asset(home: str, name: str) -> Markup:
-    """A style or a script of the package, which stands in a page as it is."""
+    """A style or a script of the package, put into a page unchanged."""
     return Markup(files(home).joinpath("assets", name).read_text(encoding="utf-8"))
 
 

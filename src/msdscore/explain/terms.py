@@ -113,7 +113,7 @@ class Attribution:
 
     @cached_property
     def regions(self) -> maps.Regions:
-        """One number per patch for and one against the caption; the maps show where they are above zero."""
+        """For each patch one number for the caption and one against it; the maps show where they are above zero."""
         found = maps.project(self.terms, PROJECTION)
         return maps.Regions(*(maps.over_all(side, self.visible) for side in (found.support, found.penalty)))
 

@@ -1,4 +1,4 @@
-"""Worst captions and most forgotten regions, each with its picture, coloured words where an encoder is at hand."""
+"""Worst captions and most forgotten regions, each with its picture, and coloured words where there is an encoder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

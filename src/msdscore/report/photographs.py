@@ -11,7 +11,7 @@ KINDS = ("good", "omits", "invents", "wrong")
 
 @dataclass(frozen=True, slots=True)
 class Photograph:
-    """A free photograph inside an installed package; one caption a kind, in the order of `KINDS`."""
+    """A free photograph inside an installed package; one caption per kind, in the order of `KINDS`."""
 
     name: str
     module: str

@@ -260,7 +260,7 @@ def _metric(contest: Contest, name: str, how: Resampling) -> MetricRanking:
 
 
 def _rank_of(values: Floats, at: int) -> Any:
-    """The rank of a captioner as a statistic of picture weights: 1 is the best, a tie is between."""
+    """The rank of a captioner as a statistic of picture weights: 1 is the best, and ties share their mean rank."""
 
     def statistic(weights: Floats) -> float:
         means = weights @ values

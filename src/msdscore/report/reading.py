@@ -108,7 +108,7 @@ def run_facts(path: Path) -> RunFacts:
 
 
 def _unprefixed(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """A row with our columns under their plain names; the input's own of these names step aside."""
+    """A row with our columns under their plain names; the input's columns of these names get other ones."""
     naming = Naming(prefix)
     ours = {naming.added(name): name for name in COLUMNS}
     plain = Naming()

@@ -63,7 +63,7 @@ def _plot(histogram: Histogram, found: Selected, rule: Rule) -> Markup:
     if histogram.name == rule.by and found.threshold is not None:
         at = _WIDTH * (found.threshold - histogram.low) / (histogram.high - histogram.low)
         bars.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{_HEIGHT}"/>')
-    # Numbers of our own alone.
+    # Only numbers of our own: nothing to escape.
     return Markup(f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(bars)}</svg>')
 
 

@@ -74,7 +74,7 @@ def measure_pairs(
 def _with_evidence(
     measured: Measurement, sides: tuple[PointSet, PointSet], words: TokenWeights, config: MSDConfig, bank: Bank
 ) -> Measurement:
-    """The same with the evidence of words weighed, information, and omissions where the bank has captions for them."""
+    """Evidence weighed word by word, information, and omissions where the bank has captions for them."""
     assert bank.words is not None, "the caller looked"
     mask, rows = sides[1].mask[measured.text_of], words.take(measured.text_of)
     found = evidence(measured.divergence.support_terms, mask)
@@ -104,7 +104,7 @@ def _omissions(
     belongs: Float[Tensor, " pairs"],
     bank: Bank,
 ) -> Float[Tensor, "pairs patches"]:
-    """Coverage terms against the bank's captions, as far as a caption belongs; as they are where the bank has none."""
+    """Coverage terms against the bank's captions, as far as a caption belongs; unchanged where the bank has none."""
     if bank.captions is None:
         return measured.divergence.coverage_terms
     images, texts = sides

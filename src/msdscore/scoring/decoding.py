@@ -51,7 +51,7 @@ def open_prepared(
 class DecodingProcesses:
     """Processes that read, decode and prepare files; a context manager.
 
-    `otherwise` decodes what other processes cannot: pictures in memory, and all where a process has died.
+    `otherwise` decodes what other processes cannot: pictures in memory, and everything once a process has died.
     """
 
     def __init__(

@@ -32,7 +32,8 @@ class Decoded:
 class Embedded:
     """Items as vectors: item i is row `rows[i]` of `batch`, or has a reason in `reasons`; equal captions share a row.
 
-    `keys` are those of the rows, and `captions` what texts say. `batch` is None where no item could be embedded.
+    `keys` holds one key per row, `captions` one text per row (none for pictures). `batch` is None where
+    no item could be embedded.
     """
 
     batch: Embeddings | None
@@ -64,7 +65,7 @@ class Embedded:
 
 
 def sort_out(items: Sequence[Item | RowError], encode: Callable[[Sequence[Item]], Embeddings]) -> SortedOut:
-    """Embed what can be embedded: the batch, the row of every item, and the reasons of those that have none.
+    """Embed what can be embedded; returns the batch, the row of every item, and a reason for each item without one.
 
     If the encoder refuses the batch, each item is tried alone to find out which one it was.
     """
@@ -89,7 +90,7 @@ def without_empty(
     rows: Sequence[int | None],
     reasons: Mapping[int, RowError],
 ) -> SortedOut:
-    """The same without captions in which the encoder found no token; they get a reason."""
+    """Leave out captions in which the encoder found no token; each gets a reason."""
     filled = batch.mask.any(dim=1).tolist()
     empty = {number for number, row in enumerate(rows) if row is not None and not filled[row]}
     if not empty:
@@ -102,7 +103,7 @@ def without_empty(
 
 
 def checked_caption(caption: Any) -> str | CaptionError:
-    """The caption, or the reason why it is none."""
+    """The caption, or an error where it is not text."""
     return (
         caption if isinstance(caption, str) else CaptionError(f"a caption must be text, got {type(caption).__name__}")
     )

@@ -66,7 +66,7 @@ class Numbers:
     worst: tuple[str, ...] = ()
 
 
-# Numbers that only some banks can tell.
+# Numbers that need a bank with calibrated words.
 UNTOLD = ("information", "match")
 # The names of the numbers, in order.
 NUMBERS = tuple(field.name for field in fields(Numbers) if field.name not in ("warnings", "worst"))

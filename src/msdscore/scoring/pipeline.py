@@ -90,7 +90,7 @@ class Pipeline:
 
     @property
     def cache_use(self) -> CacheUse | None:
-        """What a cache on disk has spared so far; None where there is none."""
+        """What a cache on disk has saved so far; None where there is none."""
         encoder = self.encoder
         return encoder.use if isinstance(encoder, CachedEncoder) and encoder.is_lasting else None
 
@@ -102,7 +102,7 @@ class Pipeline:
     def decode(
         self, sources: Iterable[ImageSource], *, pool: Executor | None = None, keep: bool = False
     ) -> list[Decoded | RowError]:
-        """Pictures ready for the encoder, in order; one that cannot be read is its reason.
+        """Pictures ready for the encoder, in order; the error stands in place of one that cannot be read.
 
         With a `pool` of threads they are read side by side. With `keep` the decoded pictures are kept in full size.
         """
@@ -196,7 +196,7 @@ class Pipeline:
     ) -> list[Numbers | RowError]:
         """Numbers or a reason for every caption; `owner[i]` is the number of the picture of caption i.
 
-        With `worst`, the numbers name so many of the least supported words.
+        With `worst`, the numbers name up to that many of the least supported words.
         """
         images, texts = self.embed_images(decoded), self.embed_texts(captions)
         found: list[Numbers | RowError | None] = [
@@ -214,7 +214,7 @@ class Pipeline:
         return [row for row in found if row is not None]
 
     def _lasting(self) -> CachedEncoder | None:
-        """The encoder, where it may know pictures from the bytes of their files; starts drawn by pixels need those."""
+        """The cached encoder, where pictures may be known by the bytes of their files; drawn starts need pixels."""
         encoder = self.encoder
         known = isinstance(encoder, CachedEncoder) and encoder.is_lasting and self.config.init != "sample"
         return encoder if isinstance(encoder, CachedEncoder) and known else None
@@ -233,11 +233,11 @@ class Pipeline:
         return f"Pillow {pillow_version} {self.limits}"
 
     def _as_computed(self, batch: Embeddings) -> Embeddings:
-        """Points that were computed in half precision hold no more than float16, and are compared faster as that."""
+        """Points computed in half precision, as float16: they hold no more than that, and are compared faster."""
         return replace(batch, points=batch.points.half()) if computes_in_half(self.encoder) else batch
 
     def _use_batches_of(self, size: int) -> None:
-        """From now on smaller batches: the device has no memory for larger ones."""
+        """Use smaller batches from now on: the device has no memory for larger ones."""
         self.batch_size = size
 
     def _prepare(self, source: ImageSource, *, keep: bool) -> Decoded:

@@ -42,7 +42,7 @@ def _gate(config: MSDConfig) -> str:
 
 
 def _tail(config: MSDConfig) -> str:
-    """The weight of doubtful words, and where captions begin to be long, which evidence always goes by."""
+    """The weight of doubtful words, and the lengths at which captions count as long, which evidence always uses."""
     return ",".join(map(_exact, (config.tail, config.gate_center, config.gate_width)))
 
 

@@ -92,6 +92,6 @@ class ScorerSpec:
 
 
 def _pairs(given: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> NamedValues:
-    """NamedValues as sorted pairs whose lists are tuples, so that the description can be compared and hashed."""
+    """Names and values as sorted pairs, with tuples for lists, so that the description can be compared and hashed."""
     pairs = given.items() if isinstance(given, Mapping) else given
     return tuple(sorted((name, tuple(value) if isinstance(value, list) else value) for name, value in pairs))

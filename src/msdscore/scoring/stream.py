@@ -36,8 +36,8 @@ def score_requests(
 ) -> Iterator[list[Numbers | RowError]]:
     """Numbers or a reason for every caption of each request, in order.
 
-    Every distinct picture and caption is embedded once, in whichever requests it appears; on a GPU captions alone,
-    since to know a picture again costs as much as to encode it. With `worst`, the numbers name so many of the least
+    Every distinct picture and caption is embedded once, in whichever requests it appears; on a GPU only captions, because
+    recognising a picture costs as much as encoding it. With `worst`, the numbers name up to that many of the least
     supported words.
     """
     # A GPU works on one request while the host finishes another; on a CPU both would share the same cores.
@@ -70,7 +70,7 @@ def score_requests(
             while waiting:
                 yield waiting.popleft()()
         finally:
-            # Whoever stops listening does not wait for what is still to be read.
+            # A caller that stops iterating does not wait for pictures that are still to be read.
             for some in (scorers, reader, pool):
                 some.shutdown(wait=False, cancel_futures=True)
 

@@ -11,9 +11,9 @@ from msdscore.scoring.words import NOT_JUDGED
 
 
 def worst_words(measured: Measurement, captions: Sequence[str], *, count: int) -> list[tuple[str, ...]]:
-    """At most `count` words that name something to see for every pair, the least supported first.
+    """For every pair at most `count` words that name something to see, the least supported first.
 
-    They are the first of the words that an explanation ranks. `captions` are those of the pairs.
+    They are the words that an explanation ranks first. `captions` are those of the pairs.
     """
     # Without calibration a token's gap is its term times the number of tokens, which changes no order.
     gaps = measured.divergence.support_terms if measured.log_odds is None else -measured.log_odds
