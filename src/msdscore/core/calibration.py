@@ -1,7 +1,7 @@
 r"""Calibration: the expected log density of each point over a bank of background items.
 
-Part of a divergence depends on the caption alone, through its length and its words. Subtracting from every term its mean
-over a fixed bank of background pictures removes that part:
+Part of a divergence depends on the caption alone, through its length and its words. Subtracting from every term its
+mean over a fixed bank of background pictures removes that part:
 
 .. math:: s_j - \overline{s_j} = \tfrac{1}{M}\Bigl(\tfrac{1}{B}\sum_b \log P_b(y_j) - \log P_{img}(y_j)\Bigr)
 

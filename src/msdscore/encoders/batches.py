@@ -19,9 +19,9 @@ def encode_in_batches(
     size: int,
     smaller: Callable[[int], None] = lambda size: None,
 ) -> Embeddings:
-    """Embeddings of all items, `size` at a time; half as many from where the device's memory runs out on.
+    """Embeddings of all items, `size` at a time; batches are halved each time the device's memory runs out.
 
-    `smaller` is told the size that was left then.
+    `smaller` is called with every new size.
     """
     batches: list[Embeddings] = []
     start = 0
@@ -40,7 +40,7 @@ def encode_in_batches(
 
 
 def encode_by_length(texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings], *, size: int) -> Embeddings:
-    """The same for texts, in order of their length, so that little is padded."""
+    """Embeddings of all texts, encoded in order of their length, so that little is padded."""
     order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
     joined = encode_in_batches([texts[number] for number in order], encode, size=size)
     back = [0] * len(order)

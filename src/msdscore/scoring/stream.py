@@ -36,9 +36,9 @@ def score_requests(
 ) -> Iterator[list[Numbers | RowError]]:
     """Numbers or a reason for every caption of each request, in order.
 
-    Every distinct picture and caption is embedded once, in whichever requests it appears; on a GPU only captions, because
-    recognising a picture costs as much as encoding it. With `worst`, the numbers name up to that many of the least
-    supported words.
+    Every distinct picture and caption is embedded once, in whichever requests it appears; on a GPU only captions,
+    because recognising a picture costs as much as encoding it. With `worst`, the numbers name up to that many of the
+    least supported words.
     """
     # A GPU works on one request while the host finishes another; on a CPU both would share the same cores.
     on_gpu = pipeline.encoder.device.type == "cuda"

@@ -82,7 +82,7 @@ def bootstrap(
 
 
 def bootstrap_mean(values: ArrayLike, *, clusters: Clusters = None, how: Resampling = DEFAULT) -> Interval:
-    """The same for a mean, with all resamples of a block in two matrix products.
+    """`bootstrap` of a mean, with all resamples of a block in two matrix products.
 
     >>> bootstrap_mean([1.0, 1.0, 1.0])
     Interval(value=1.0, low=1.0, high=1.0, level=0.95, method='bootstrap', n=3, seed=0)
@@ -95,7 +95,7 @@ def bootstrap_mean(values: ArrayLike, *, clusters: Clusters = None, how: Resampl
 
 
 def bootstrap_share(values: ArrayLike, *, clusters: Clusters = None, how: Resampling = DEFAULT) -> Interval:
-    """The same for a share of items; where all agree, and resamples with them, the exact binomial interval.
+    """`bootstrap` of a share of items; where all items agree, so do all resamples: then the exact binomial interval.
 
     >>> print(bootstrap_share([1.0] * 10))
     1.0000 [0.6915, 1.0000]

@@ -72,7 +72,7 @@ def owners(spans: Sequence[Span], pieces: Sequence[Piece]) -> tuple[int, ...]:
 
 
 def owners_of(starts: Sequence[int], ends: Sequence[int], spans: Sequence[Span]) -> tuple[int, ...]:
-    """The same for pieces of which only the places are known."""
+    """`owners` of pieces that are given by where they start and end."""
     return tuple(_owner(span, starts, ends) for span in spans)
 
 

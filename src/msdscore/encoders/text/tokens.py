@@ -147,7 +147,7 @@ def pack_texts(texts: Sequence[str], backend: Any, reading: Reading) -> TextBatc
 
 
 def pack(captions: Sequence[Tokens], reading: Reading) -> TextBatch:
-    """The same of captions that are cut into tokens already."""
+    """All windows of tokenised captions as one padded batch."""
     plans = [_plan(caption, reading) for caption in captions]
     rows = [
         [*reading.prefix, *caption.ids[window.start : window.stop], *reading.suffix]
