@@ -64,6 +64,12 @@ def test_takes_what_clipscore_takes(given, expected):
     assert MSDScore("toy")(*given()) == pytest.approx(expected.mean(), rel=1e-6)
 
 
+def test_batches_of_numpy_and_columns_of_tables_are_batches(expected):
+    metric = MSDScore("toy")
+    metric.update(batch().permute(0, 2, 3, 1).numpy(), np.array(CAPTIONS))
+    assert metric.compute() == pytest.approx(expected.mean(), rel=1e-6)
+
+
 def test_a_lone_picture_and_caption(expected):
     assert MSDScore("toy")(picture("red"), CAPTIONS[0]) == pytest.approx(expected[0], rel=1e-6)
 
@@ -117,11 +123,23 @@ def test_pairs_that_cannot_be_scored_are_left_out_of_the_mean(expected):
         ("a dog", "a cat", "expected pictures and captions, got captions twice"),
         (torch.zeros(3, 8, 8), torch.zeros(3, 8, 8), "expected pictures and captions, got pictures twice"),
         (batch(), ["one"], "one caption per picture, got 3 pictures and 1 captions"),
+        (batch(), [None, "one", "two"], "expected captions as text, got NoneType"),
     ],
 )
 def test_what_makes_no_pairs_is_refused(source, target, message):
     with pytest.raises(ConfigError, match=message):
         MSDScore("toy").update(source, target)
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+def test_nothing_has_no_mean_and_changes_none(expected):
+    metric = MSDScore("toy", return_rows=True)
+    assert metric.compute()["mean"].isnan()
+    metric.reset()
+    metric.update([], [])
+    metric.update(batch(), CAPTIONS)
+    metric.update(batch()[:0], [])
+    np.testing.assert_allclose(metric.compute()["msd"], expected, rtol=1e-6)
 
 
 def test_wrong_settings_are_refused():

@@ -52,6 +52,11 @@ def test_means_have_intervals_and_leave_out_what_cannot_be_scored(sample):
     assert len(checked.shown) == 2
 
 
+def test_what_a_model_does_not_say_is_an_empty_caption():
+    checked = ValidationCaptions(PICTURES[:2], lambda model, some: [None, "a red square"], scorer="toy").check(None)
+    assert checked.scalars("val")["val/judged"] == 0.5
+
+
 def test_one_caption_has_a_mean_and_no_interval():
     scalars = ValidationCaptions(PICTURES[:1], generate, scorer="toy").check(None).scalars("val")
     assert "val/msd" in scalars

@@ -76,6 +76,13 @@ def test_none_with_a_reason_for_what_cannot_be_judged(tmp_path):
     assert "no such file" in missing
 
 
+def test_thinking_that_never_ends_is_not_judged():
+    captions = ["<think>a red square", "<think>blue?</think>a red square"]
+    unfinished, finished = MSDReward("toy")(completions=captions, images=[RED, RED])
+    assert unfinished is None
+    assert finished is not None
+
+
 def test_a_batch_without_pictures_is_refused():
     with pytest.raises(ConfigError, match="expected one picture per completion, got 0 for 2; give the dataset"):
         MSDReward("toy")(["say", "say"], ["one", "two"])
@@ -140,6 +147,7 @@ def test_remote_rewards_are_those_of_the_service(neutral, tmp_path):
     with served(neutral.pipeline) as url:
         found = RemoteReward(url=url)(None, captions, image=images)
         many = RemoteReward(url=url)(None, [f"a red square {n}" for n in range(70)], image=[RED] * 70)
+        huge = RemoteReward(url=url)(None, ["a dog", "a " * 20_000, "a red square"], image=[bytes(24 << 20), RED, RED])
     assert found == [
         neutral.score(RED, captions[0]).msd,
         neutral.score(BLUE, captions[1]).msd,
@@ -147,6 +155,7 @@ def test_remote_rewards_are_those_of_the_service(neutral, tmp_path):
         None,
         None,
     ]
+    assert huge == [None, None, neutral.score(RED, "a red square").msd]
     assert len(many) == 70
     assert None not in many
 

@@ -98,6 +98,23 @@ def test_reward_follows_completions_and_says_why_not(client, scorer):
     assert answer["rewards"][2] < answer["rewards"][0]
 
 
+def test_one_completion_without_end_costs_no_other_its_reward(client):
+    body = {"images": [base64.b64encode(picture()).decode()], "completions": ["a" * 20_001, "a red square"]}
+    answer = client.post("/v1/reward", json=body | {"image_of": [0, 0]}).json()
+    assert answer["rewards"][0] is None
+    assert "at most 20000 bytes, got 20001" in answer["reasons"][0]
+    assert answer["rewards"][1] is not None
+
+
+def test_base64_may_come_in_lines(client):
+    lines = base64.encodebytes(picture()).decode()
+    assert lines.count("\n") > 1
+    assert (
+        client.post("/v1/score", json=asked() | {"image": lines}).json()
+        == client.post("/v1/score", json=asked()).json()
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "status", "text"),
     [

@@ -230,6 +230,23 @@ def test_bodies_of_all_callers_together_have_a_limit():
     assert asyncio.run(main()) == (503, 422, 422, 422)
 
 
+def test_a_caller_who_leaves_while_sending_is_no_error_of_the_service(caplog):
+    app = create_app(SPEC.build(), ServeSettings(), spec=SPEC)
+    sent: list[dict] = []
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"1000")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/score", "raw_path": b"/v1/score", "query_string": b""}
+    asyncio.run(app({**scope, "headers": headers, "root_path": "", "scheme": "http"}, receive, send))
+    assert sent[0]["status"] == 499
+    assert "Traceback" not in caplog.text
+
+
 def post(place, body):
     with closing(HTTPConnection(place, timeout=30)) as connection:
         connection.request("POST", "/v1/score", json.dumps(body), {"Content-Type": "application/json"})

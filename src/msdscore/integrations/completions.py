@@ -11,7 +11,7 @@ from msdscore.errors import ConfigError
 from msdscore.io.hashing import pixel_key, source_key
 from msdscore.io.images import ImageSource
 
-_THOUGHT = "</think>"
+_THINKING, _THOUGHT = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ def text_of(completion: Any) -> str:
 
 
 def after_thinking(text: str) -> str:
-    """What a model says after it has thought, without white space at the ends.
+    """What a model says after it has thought, without white space at the ends; nothing where its thinking never ends.
 
-    >>> after_thinking("<think>a dog, I guess</think> a dog on a beach ")
-    'a dog on a beach'
+    >>> after_thinking("<think>a dog, I guess</think> a dog on a beach "), after_thinking("<think>a dog, I")
+    ('a dog on a beach', '')
     """
-    return text.rpartition(_THOUGHT)[2].strip()
+    return text.rpartition(_THOUGHT)[2].partition(_THINKING)[0].strip()
 
 
 @dataclass(frozen=True, slots=True)

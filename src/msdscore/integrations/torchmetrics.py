@@ -88,6 +88,8 @@ class MSDScore(Metric):
     def update(self, source: _Pictures | _Captions, target: _Pictures | _Captions) -> None:
         """Score pictures and captions, in either order; one caption per picture."""
         pictures, captions = _told_apart(source, target)
+        if not pictures:
+            return  # a process whose share of the last batch is empty
         scores = self.scorer.score_batch(pictures, captions)
         self._reason = next((error for error in scores.errors if error), self._reason)
         for name in _COLUMNS:
@@ -97,7 +99,8 @@ class MSDScore(Metric):
     def compute(self) -> Tensor | dict[str, Tensor]:
         """The mean, or a dictionary with the `mean` and every number of every pair in the order of the updates."""
         # After a synchronisation a state is one tensor, before it a list of them.
-        rows = {name: torch.cat(_listed(getattr(self, name))) for name in _COLUMNS}
+        nothing = torch.zeros(0, dtype=self.dtype, device=self.device)
+        rows = {name: torch.cat([nothing, *_listed(getattr(self, name))]) for name in _COLUMNS}
         chosen = rows[self._by]
         missing = int(chosen.isnan().sum())
         if missing:
@@ -115,24 +118,28 @@ class MSDScore(Metric):
 
 def _told_apart(source: Any, target: Any) -> tuple[list[ImageSource], list[str]]:
     """Pictures and captions as lists of one length."""
-    if _is_text(source) == _is_text(target):
-        got = "captions" if _is_text(source) else "pictures"
+    first, second = _batch(source), _batch(target)
+    if not first and not second:
+        return [], []
+    if _has_text(first) == _has_text(second):
+        got = "captions" if _has_text(first) else "pictures"
         raise ConfigError(f"expected pictures and captions, got {got} twice; the path of a picture is a pathlib.Path")
-    images, texts = (target, source) if _is_text(source) else (source, target)
-    pictures, captions = [_levels(image) for image in _pictures(images)], _listed(texts)
-    if len(pictures) != len(captions):
-        raise ConfigError(
-            f"expected one caption per picture, got {len(pictures)} pictures and {len(captions)} captions"
-        )
-    return pictures, captions
+    images, captions = (second, first) if _has_text(first) else (first, second)
+    if odd := [text for text in captions if not isinstance(text, str)]:
+        raise ConfigError(f"expected captions as text, got {type(odd[0]).__name__}; a caption that is not there is ''")
+    if len(images) != len(captions):
+        raise ConfigError(f"expected one caption per picture, got {len(images)} pictures and {len(captions)} captions")
+    return [_levels(image) for image in images], captions
 
 
-def _is_text(given: Any) -> bool:
-    return isinstance(given, str) or (isinstance(given, list | tuple) and bool(given) and isinstance(given[0], str))
+def _has_text(given: list[Any]) -> bool:
+    return any(isinstance(one, str) for one in given)
 
 
-def _pictures(given: Any) -> list[Any]:
-    if isinstance(given, Tensor) and given.ndim == 4:
+def _batch(given: Any) -> list[Any]:
+    """Pictures or captions as a list: a batch of either in an array, a tensor or a column of a table is many."""
+    dimensions = getattr(given, "ndim", 0)
+    if dimensions == 4 or (dimensions == 1 and not isinstance(given, Tensor)):
         return list(given)
     return _listed(given)
 

@@ -88,7 +88,7 @@ class ValidationCaptions:
 
     def check(self, model: Any) -> CheckedCaptions:
         """Let the model caption the sample, and score what it says."""
-        captions = list(self._generate(model, self._pictures))
+        captions = [caption if isinstance(caption, str) else "" for caption in self._generate(model, self._pictures)]
         if len(captions) != len(self._pictures):
             raise ConfigError(f"generate gave {len(captions)} captions for {len(self._pictures)} pictures")
         scorer = shared_scorer(self._scorer)

@@ -27,6 +27,7 @@ Rewards = list[float | None]
 
 _AGAIN = frozenset((429, 500, 502, 503, 504))
 _BODY = 16 << 20  # characters of pictures per request; the service takes 32 MiB
+_LARGEST = 31 << 20  # characters of one picture; it must find room in a request
 _PICTURES, _CAPTIONS = 32, 64  # per request and per picture; the service takes 64 of each
 _WATCHED = ("msd", "coverage", "support", "length")
 
@@ -208,14 +209,19 @@ def _body(read: Completions, chosen: Sequence[tuple[str, list[int]]]) -> tuple[l
 
 
 def _encoded(source: ImageSource) -> str:
-    """The picture's file as it is, else its pixels without loss; one that cannot be read goes empty, to be refused."""
-    if isinstance(source, bytes | bytearray):
-        return b64encode(source).decode()
+    """The picture as its file or without loss; what cannot be read or sent goes empty, to be refused."""
     try:
-        if isinstance(source, str | Path):
-            return b64encode(Path(source).read_bytes()).decode()
-        place = BytesIO()
-        open_image(source).save(place, "PNG")
+        content = b64encode(_file_of(source)).decode()
     except (OSError, RowError):
         return ""
-    return b64encode(place.getvalue()).decode()
+    return content if len(content) <= _LARGEST else ""
+
+
+def _file_of(source: ImageSource) -> bytes:
+    if isinstance(source, bytes | bytearray):
+        return bytes(source)
+    if isinstance(source, str | Path):
+        return Path(source).read_bytes()
+    place = BytesIO()
+    open_image(source).save(place, "PNG")
+    return place.getvalue()

@@ -28,6 +28,15 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedRewards:
+    """Completions by picture: `numbers[i]` are those of picture i; `reasons` has one per completion, if it has none."""
+
+    items: list[Asked]
+    numbers: list[list[int]]
+    reasons: list[str | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Upload:
     """A file and the text fields that came with it."""
 
@@ -52,27 +61,29 @@ async def read_items(request: "Request", settings: ServeSettings) -> list[Asked]
     return [_checked(Asked(_picture(item.image), tuple(item.captions)), settings) for item in items]
 
 
-async def read_completions(request: "Request", settings: ServeSettings) -> tuple[list[Asked], list[list[int]], int]:
-    """The completions of a reward request by picture, the numbers of each picture's completions, and their count."""
+async def read_completions(request: "Request", settings: ServeSettings) -> AskedRewards:
+    """The completions of a reward request by picture; one that is too long has a reason, the others are judged."""
     _kind(request, JSON)
     asked = _validated(RewardRequest, _parsed(await request.body()))
-    total = len(asked.completions)
-    image_of = list(range(total)) if asked.image_of is None else asked.image_of
-    if len(image_of) != total:
-        raise RefusedError(422, f"expected one image_of per completion, got {len(image_of)} for {total}")
+    completions = [text or "" for text in asked.completions]
+    image_of = list(range(len(completions))) if asked.image_of is None else asked.image_of
+    if len(image_of) != len(completions):
+        raise RefusedError(422, f"expected one image_of per completion, got {len(image_of)} for {len(completions)}")
     if max(image_of) >= len(asked.images):
         raise RefusedError(422, f"image_of names picture {max(image_of)}, and there are {len(asked.images)}")
     if len(asked.images) > settings.max_items:
         raise RefusedError(413, f"expected at most {settings.max_items} pictures, got {len(asked.images)}")
+    reasons = [_too_long(text, settings) for text in completions]
     numbers: list[list[int]] = [[] for _ in asked.images]
     for completion, picture in enumerate(image_of):
-        numbers[picture].append(completion)
+        if reasons[completion] is None:
+            numbers[picture].append(completion)
     used = [picture for picture, own in enumerate(numbers) if own]
     found = [
-        Asked(_picture(asked.images[picture]), tuple(asked.completions[number] or "" for number in numbers[picture]))
+        Asked(_picture(asked.images[picture]), tuple(completions[number] for number in numbers[picture]))
         for picture in used
     ]
-    return [_checked(one, settings) for one in found], [numbers[picture] for picture in used], total
+    return AskedRewards([_checked(one, settings) for one in found], [numbers[picture] for picture in used], reasons)
 
 
 async def read_upload(request: "Request", name: str, settings: ServeSettings) -> Upload:
@@ -152,6 +163,13 @@ def _checked(asked: Asked, settings: ServeSettings) -> Asked:
 def _require_few(captions: Sequence[str], settings: ServeSettings) -> None:
     if len(captions) > settings.max_captions:
         raise RefusedError(413, f"expected at most {settings.max_captions} captions per picture, got {len(captions)}")
-    longest = max((len(caption.encode("utf-8", "surrogatepass")) for caption in captions), default=0)
-    if longest > settings.max_tokens:
-        raise RefusedError(413, f"expected captions of at most {settings.max_tokens} bytes, got {longest}")
+    reason = next(filter(None, (_too_long(caption, settings) for caption in captions)), None)
+    if reason is not None:
+        raise RefusedError(413, reason)
+
+
+def _too_long(caption: str, settings: ServeSettings) -> str | None:
+    size = len(caption.encode("utf-8", "surrogatepass"))
+    return (
+        f"expected captions of at most {settings.max_tokens} bytes, got {size}" if size > settings.max_tokens else None
+    )

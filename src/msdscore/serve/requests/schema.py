@@ -139,10 +139,10 @@ class Problem(BaseModel):
 
 
 def decode_picture(text: str) -> bytes:
-    """The bytes of a picture given as base64 or as a data: URL.
+    """The bytes of a picture given as base64, in one line or several, or as a data: URL.
 
-    >>> decode_picture("data:image/png;base64,aGk=")
-    b'hi'
+    >>> decode_picture("data:image/png;base64,aGk="), decode_picture("aG\\nk=\\n")
+    (b'hi', b'hi')
     """
     head, comma, rest = text.partition(",")
     if text.startswith("data:"):
@@ -150,6 +150,6 @@ def decode_picture(text: str) -> bytes:
             raise ValueError("expected a data: URL in base64, as in data:image/png;base64,…")
         text = rest
     try:
-        return b64decode(text, validate=True)
+        return b64decode("".join(text.split()), validate=True)
     except (Base64Error, ValueError) as error:
         raise ValueError(f"expected the bytes of a picture in base64 ({error})") from error

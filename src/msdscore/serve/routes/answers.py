@@ -9,7 +9,7 @@ from msdscore.explain.save import encoded
 from msdscore.scoring.results import Scores
 from msdscore.serve.page.look import looks
 from msdscore.serve.requests.guard import RefusedError
-from msdscore.serve.requests.reading import Asked
+from msdscore.serve.requests.reading import AskedRewards
 from msdscore.serve.work.judge import Explained
 
 FIGURES = {
@@ -53,14 +53,12 @@ def explained(found: Explained | str, captions: Sequence[str]) -> dict[str, Any]
     }
 
 
-def rewarded(
-    answers: Sequence[Scores | str], asked: Sequence[Asked], numbers: Sequence[Sequence[int]], total: int
-) -> dict[str, Any]:
-    """A reward or a reason for every completion; `numbers` are those of each picture's completions."""
-    rewards: list[float | None] = [None] * total
-    reasons: list[str | None] = [None] * total
-    for found, one, own in zip(answers, asked, numbers, strict=True):
-        for number, row in zip(own, scored(found, one.captions), strict=True):
+def rewarded(found: Sequence[Scores | str], asked: AskedRewards) -> dict[str, Any]:
+    """A reward or a reason for every completion."""
+    rewards: list[float | None] = [None] * len(asked.reasons)
+    reasons = list(asked.reasons)
+    for answer, one, own in zip(found, asked.items, asked.numbers, strict=True):
+        for number, row in zip(own, scored(answer, one.captions), strict=True):
             rewards[number], reasons[number] = row["msd"], row["error"]
     return {"rewards": rewards, "reasons": reasons}
 

@@ -46,6 +46,7 @@ def add_questions(app: "FastAPI", service: Service) -> None:
 def _limited(handler: Handler, service: Service) -> Callable[..., Awaitable[Any]]:
     """A route that is given up after the time limit, and whose refusals are one line with the right status."""
     from fastapi import Request, Response
+    from starlette.requests import ClientDisconnect
 
     async def route(request: Request) -> Any:
         try:
@@ -56,7 +57,7 @@ def _limited(handler: Handler, service: Service) -> Callable[..., Awaitable[Any]
         except TimeoutError:
             reason = f"given up after {service.settings.timeout:g} seconds; send fewer captions"
             raise RefusedError(504, reason) from None
-        except GoneError:
+        except (GoneError, ClientDisconnect):
             return Response(status_code=GONE)
 
     return route
@@ -84,9 +85,9 @@ async def _explain(request: "Request", service: Service) -> dict[str, Any]:
 
 
 async def _reward(request: "Request", service: Service) -> dict[str, Any]:
-    asked, numbers, total = await read_completions(request, service.settings)
-    found = await unless_gone(request, service.score(asked, apart=True))
-    return {"signature": service.judge.signature, **answers.rewarded(found, asked, numbers, total)}
+    asked = await read_completions(request, service.settings)
+    found = await unless_gone(request, service.score(asked.items, apart=True))
+    return {"signature": service.judge.signature, **answers.rewarded(found, asked)}
 
 
 async def _figure(request: "Request", service: Service) -> Any:
