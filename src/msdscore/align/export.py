@@ -20,6 +20,7 @@ from msdscore.encoders.loading.banks import bank_bytes
 from msdscore.encoders.loading.checkpoints import BANK
 from msdscore.encoders.loading.hashing import SUMS, write_sums
 from msdscore.encoders.loading.packages import locate
+from msdscore.encoders.loading.tensors import packed
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.table import MINI_FOLDER
 from msdscore.errors import ConfigError, RunError
@@ -29,8 +30,9 @@ from msdscore.scoring.bank import build_bank
 from msdscore.scoring.config import MSDConfig
 from msdscore.version import __version__
 
-_DTYPES = {"float16": torch.float16, "float32": torch.float32}
+DTYPES = ("int8", "float16", "float32")
 TRUNK = "trunk.safetensors"  # tuned tensors of the image network
+BRANCHES = "trunk-*.safetensors"  # the same of joined encoders, one for each
 _FEWEST = 2  # background pictures
 
 
@@ -51,8 +53,8 @@ def export(
         RunError: the run has no checkpoint, or the folder holds other files, or an encoder and no `overwrite`.
         ConfigError: the heads do not fit the dtype, or there are too few pictures.
     """
-    if dtype not in _DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     if background and len(background) < _FEWEST:
         raise ConfigError(f"expected at least {_FEWEST} background pictures, got {len(background)}; 128 serve well")
     source, target = Path(run), Path(folder)
@@ -60,13 +62,13 @@ def export(
     refuse_other_files(target)
     refuse_existing([] if overwrite else [target / "config.json"])
     target.mkdir(parents=True, exist_ok=True)
-    _save(found.heads.state_dict(), target / "model.safetensors", dtype)
+    save_weights(found.heads.state_dict(), target / "model.safetensors", dtype)
     if found.trunk:
-        _save(found.trunk, target / TRUNK, dtype)
+        save_weights(found.trunk, target / TRUNK, dtype)
     if (source / CARD).is_file():
-        _write(target / CARD, (source / CARD).read_text(encoding="utf-8"))
+        write_text(target / CARD, (source / CARD).read_text(encoding="utf-8"))
     config = _config(source, found) | ({"recommended": _recommended()} if background else {})
-    _write(target / "config.json", json.dumps(config, indent=2) + "\n")
+    write_text(target / "config.json", json.dumps(config, indent=2) + "\n")
     (target / SUMS).unlink(missing_ok=True)  # of an export that this one replaces
     if background:
         _add_bank(target, background)
@@ -95,13 +97,24 @@ def refuse_other_files(folder: Path) -> None:
     Raises:
         RunError: the folder holds other files than those of an export.
     """
-    known = ("config.json", "model.safetensors", TRUNK, BANK, CARD, SUMS)
-    if folder.is_dir() and any(path.name not in known for path in folder.iterdir()):
+    known = {"config.json", "model.safetensors", TRUNK, BANK, CARD, SUMS}
+    others = (path for path in folder.iterdir() if path.name not in known) if folder.is_dir() else iter(())
+    if not all(path.match(BRANCHES) for path in others):
         raise RunError(f"{folder}: holds other files; choose an empty or new folder")
 
 
-def _save(tensors: Mapping[str, Tensor], path: Path, dtype: str) -> None:
-    weights = {name: value.to(_DTYPES[dtype]).contiguous() for name, value in tensors.items()}
+def save_weights(tensors: Mapping[str, Tensor], path: Path, dtype: str) -> None:
+    """Write tensors in one of the forms that a weight folder may have.
+
+    Raises:
+        ConfigError: the form is not known, or the numbers do not fit it.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    if dtype == "int8":
+        weights = packed(tensors)
+    else:
+        weights = {name: value.to(getattr(torch, dtype)).contiguous() for name, value in tensors.items()}
     if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
         raise ConfigError(f"the trained weights do not fit {dtype}; export them with dtype='float32'")
     save_file(weights, path)
@@ -134,6 +147,7 @@ def _lasting(source: str) -> str:
     return str(path.resolve()) if source and path.exists() else source
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a small file in one step."""
     with replacing(path) as file:
         file.write(text.encode("utf-8"))

@@ -80,7 +80,7 @@ def evaluate(
 def export(
     run: RunFolder,
     folder: Annotated[Path, typer.Argument(help="Folder of the encoder to write.")],
-    dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
+    dtype: Annotated[str, typer.Option(help="int8, float16 or float32.")] = "float16",
     background: Annotated[
         Path | None,
         typer.Option(help="Folder of background pictures: the encoder brings its own bank."),
@@ -96,6 +96,20 @@ def export(
     pictures = [] if background is None else [open_image(path) for path in spread_over(background, limit)]
     made = write(run, folder, dtype=dtype, background=pictures, overwrite=overwrite)
     typer.echo(f"{made}: load it with --encoder {folder}")
+
+
+@align.command()
+def join(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of exported encoders on the same backbones.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the encoder to write.")],
+    dtype: Annotated[str, typer.Option(help="int8, float16 or float32.")] = "int8",
+    overwrite: options.Overwrite = False,
+) -> None:
+    """Write several encoders as one, whose similarities are the means of theirs; make its bank with `msdscore bank`."""
+    from msdscore.align.join import join as write
+
+    made = write(folders, output, dtype=dtype, overwrite=overwrite)
+    typer.echo(f"{made}: load it with --encoder {output}")
 
 
 def _source(rows: list[str], images: list[str], data_format: str | None) -> "DataSource":

@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 import torch
 from PIL.Image import Image
+from torch import nn
 
 from msdscore.core.calibration import Bank
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, HeadStates, SideDims
+from msdscore.encoders.aligned.joined import JoinedHeads
 from msdscore.encoders.aligned.specs import read_spec
 from msdscore.encoders.aligned.towers.base import (
     Features,
@@ -28,7 +30,7 @@ from msdscore.encoders.loading import banks
 from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpoint
 from msdscore.encoders.loading.hashing import verify_sums
 from msdscore.encoders.loading.packages import locate
-from msdscore.encoders.loading.tensors import read_tensors
+from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError
 
@@ -59,7 +61,7 @@ class AlignedParts:
 
     image: ImageTower
     text: TextTower
-    heads: AlignedHeads
+    heads: AlignedHeads | JoinedHeads
     bank: Bank | None
     recommended: Mapping[str, Any] | None
 
@@ -141,16 +143,15 @@ def _parts(
 ) -> AlignedParts:
     image = _backbone(_spec(ImageTowerSpec, config, "image"), options.image_backbone)
     text = _backbone(_spec(TextTowerSpec, config, "text"), options.text_backbone)
-    spec = _spec(HeadsSpec, config, "heads")
-    dims = _spec(SideDims, config, "image_dims"), _spec(SideDims, config, "text_dims")
+    specs = head_specs(config)
     where = TowerPlace(
         device=str(placement.device),
         dtype=placement.dtype_name,
-        whole=spec.pool == "own",
+        whole=any(spec.pool == "own" for spec in specs),
         long_text=options.long_text,
     )
     towers = load_towers(image, text, where, base=checkpoint.folder)
-    heads = AlignedHeads(spec, *dims)
+    heads = _heads(specs, config, branches=bool(image.branches))
     _fill(heads, checkpoint)
     bank = checkpoint.folder / BANK
     return AlignedParts(
@@ -159,6 +160,19 @@ def _parts(
         banks.read_bank(bank)[0] if bank.is_file() else None,
         _recommended(config),
     )
+
+
+def head_specs(config: Mapping[str, Any]) -> list[HeadsSpec]:
+    """The heads of an exported encoder: one spec, or those of all members where several are joined."""
+    given = config.get("heads")
+    each = given if isinstance(given, list) else [given]
+    return [_spec(HeadsSpec, {"heads": one}, "heads") for one in each]
+
+
+def _heads(specs: Sequence[HeadsSpec], config: Mapping[str, Any], *, branches: bool) -> AlignedHeads | JoinedHeads:
+    dims = _spec(SideDims, config, "image_dims"), _spec(SideDims, config, "text_dims")
+    members = [AlignedHeads(spec, *dims) for spec in specs]
+    return members[0] if len(members) == 1 else JoinedHeads(members, branches=branches)
 
 
 def _recommended(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -183,10 +197,10 @@ def _backbone(spec: Any, override: str) -> Any:
     return replace(spec, weights=override) if spec.kind == "timm" else replace(spec, source=override)
 
 
-def _fill(heads: AlignedHeads, checkpoint: Checkpoint) -> None:
+def _fill(heads: nn.Module, checkpoint: Checkpoint) -> None:
     try:
-        # Shipped in half precision to stay small; heads are light, so they always compute in float32.
-        heads.load_state_dict({key: tensor.float() for key, tensor in read_tensors(checkpoint.weight_files()).items()})
+        # Stored small; heads are light, so they always compute in float32.
+        heads.load_state_dict(widened(read_tensors(checkpoint.weight_files())))
     except (RuntimeError, WeightsError) as error:
         reason = str(error).strip().splitlines()[0]
         raise WeightsError(f"heads of {checkpoint.source!r} cannot be loaded ({reason}); export them again") from error

@@ -1,6 +1,6 @@
 """Read the tensors of weight files without running anything that a file may hold."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -8,6 +8,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from msdscore.errors import WeightsError
+
+_MATRIX = 2  # dimensions of what is stored as bytes
+_STEPS = 127  # of a byte to either side of zero
 
 
 def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
@@ -24,6 +27,39 @@ def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise WeightsError(f"weights of {str(path)!r} cannot be loaded ({reason}); fetch the file again") from error
     return tensors
+
+
+def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Matrices as bytes with a scale per row, a quarter of float32; all else in half precision.
+
+    Convolutions are left in half precision, too: their errors would add up over the layers of a network.
+
+    >>> small = packed({"line.weight": torch.tensor([[1.0, -0.5], [0.0, 0.25]]), "line.bias": torch.ones(2)})
+    >>> sorted(small), small["line.weight"].dtype
+    (['line.bias', 'line.weight', 'line.weight.scale'], torch.int8)
+    >>> widened(small)["line.weight"].round(decimals=2)
+    tensor([[ 1.0000, -0.5000],
+            [ 0.0000,  0.2500]])
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.ndim != _MATRIX:
+            found[name] = tensor.to(torch.float16).contiguous()
+            continue
+        scale = tensor.float().abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / _STEPS
+        found |= {name: (tensor.float() / scale).round().to(torch.int8).contiguous(), f"{name}.scale": scale}
+    return found
+
+
+def widened(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors in float32, whatever they are stored in."""
+    found = {}
+    for name, tensor in tensors.items():
+        if tensor.dtype == torch.int8:
+            found[name] = tensor.float() * tensors[f"{name}.scale"]
+        elif not (name.endswith(".scale") and tensors.get(name.removesuffix(".scale"), tensor).dtype == torch.int8):
+            found[name] = tensor.float()
+    return found
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

@@ -120,13 +120,45 @@ class Lite2(nn.Module):
 
     def forward(self, pixels: Float[Tensor, "batch 3 height width"]) -> Maps:
         """The three maps; pixels are (x − 127) / 128."""
-        middle = self.stages[:MIDDLE](self.stem(pixels))
+        return self.go_on(self.stem(pixels), done=0)
+
+    def go_on(self, x: Tensor, *, done: int) -> Maps:
+        """The three maps from the output of the first `done` stages, of which there are at most those up to stride 16."""
+        middle = self.stages[done:MIDDLE](x)
         last = self.stages[MIDDLE:](middle)
         return middle, last, self.head(last)
 
     def convolutions(self) -> Iterator[Convolution]:
         """All convolutions in the order of the network."""
         return (module for module in self.modules() if isinstance(module, Convolution))
+
+
+def share_stages(networks: Sequence[Lite2]) -> int:
+    """How many of the first stages (up to stride 16) have the same numbers in all networks; they are kept once."""
+    first = networks[0]
+    for count, stage in enumerate((first.stem, *first.stages[:MIDDLE])):
+        others = [network.stem if count == 0 else network.stages[count - 1] for network in networks[1:]]
+        if not all(_equal(stage, other) for other in others):
+            if count == 0:
+                raise WeightsError("branches of EfficientNet-Lite2 must have one stem; export them without tuning it")
+            return count - 1
+        for network in networks[1:]:
+            if count == 0:
+                network.stem = first.stem
+            else:
+                network.stages[count - 1] = stage
+    return MIDDLE
+
+
+def branch_maps(networks: Sequence[Lite2], pixels: Tensor, *, shared: int) -> list[Tensor]:
+    """The maps of all networks one after the other; what they share is computed once."""
+    first = networks[0]
+    x = first.stages[:shared](first.stem(pixels))
+    return [part for network in networks for part in network.go_on(x, done=shared)]
+
+
+def _equal(one: nn.Module, other: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 Group = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # weight; gain, bias, mean and variance of the batch norm

@@ -62,6 +62,7 @@ class ImageTowerSpec:
     source: str
     revision: str = ""
     weights: str = ""  # timm: a file of tensors; empty: the hub's. mini: a file of tuned convolutions, if there is one
+    branches: tuple[str, ...] = ()  # mini: several such files, a network for each; features lie side by side
     sha256: str = ""  # of the weights; checked when given
     levels: tuple[Level, ...] = (-1,)
     grid: int = 0  # 0: as the first level has it
@@ -75,6 +76,8 @@ class ImageTowerSpec:
         _check(self.kind, IMAGE_KINDS, self.source, self.levels)
         if self.kind == "encoder" and (self.grid or self.global_grid or self.levels != (-1,) or self.global_levels):
             raise ConfigError("an image tower of kind 'encoder' has no levels and no grid; use transformers or timm")
+        if self.branches and (self.kind != "mini" or self.weights):
+            raise ConfigError("branches are for an image tower of kind 'mini', in the place of weights")
         if self.kind == "mini":
             _check_mini(self.source, MINI_IMAGE)
             if self.levels != (-1,) or self.global_levels or self.global_grid or self.mean or self.std:

@@ -25,7 +25,7 @@ from msdscore.encoders.backbone import Placement, place
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.packages import find_weights, locate
-from msdscore.encoders.loading.tensors import read_tensors
+from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.encoders.mini import lite2, minilm
 from msdscore.encoders.text.tokens import pack_texts, tokenise, unpack_tokens
 from msdscore.encoders.text.words import content_word_of_each
@@ -48,12 +48,15 @@ class Lite2Images:
         self.preprocessing = Preprocessing(
             resize=(self._side, self._side), crop=None, scale=1 / 128, mean=(127 / 128,) * 3
         )
-        network = lite2.load_lite2(read_tensors(self.files))
-        if spec.weights:
-            _tune(network, Path(locate(spec.weights, base=base)))
-        frozen = network.eval().requires_grad_(False).to(self.device)
+        network = lite2.load_lite2(read_tensors(self.files)).eval().requires_grad_(False)
+        names = spec.branches or ((spec.weights,) if spec.weights else ())
+        tuned = [_tuned(network, Path(locate(name, base=base))) for name in names] or [network]
         # Channels last: the depth-wise convolutions run several times faster.
-        self._network = frozen.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._networks = [
+            one.to(self.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for one in tuned
+        ]
+        self._shared = lite2.share_stages(self._networks)
 
     @property
     def device(self) -> torch.device:
@@ -88,8 +91,8 @@ class Lite2Images:
 
     @property
     def network(self) -> lite2.Lite2:
-        """The frozen network."""
-        return self._network
+        """The frozen network; the first of its branches."""
+        return self._networks[0]
 
     @property
     def grid(self) -> int:
@@ -99,27 +102,31 @@ class Lite2Images:
     def tuned(self, tensors: Mapping[str, Tensor]) -> "Lite2Images":
         """The same tower with some tensors of its network replaced."""
         found = copy(self)
-        found._network = deepcopy(self._network)
-        found._network.load_state_dict(found._network.state_dict() | dict(tensors))
+        network = deepcopy(self.network)
+        network.load_state_dict(network.state_dict() | dict(tensors))
+        found._networks, found._shared = [network], len(network.stages)
         return found
 
     def _maps(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """The three maps on one grid, and their means."""
+        """The three maps of every branch on one grid, side by side, and their means."""
         with _autocast(self._place):
-            maps = self._network(pixels.contiguous(memory_format=torch.channels_last))
+            maps = lite2.branch_maps(
+                self._networks, pixels.contiguous(memory_format=torch.channels_last), shared=self._shared
+            )
         wide, size = [part.float() for part in maps], (self._grid, self._grid)
         cells = [interpolate(part, size, mode="bilinear", align_corners=False) for part in wide]
         return torch.cat(cells, dim=1), torch.cat([part.mean(dim=(2, 3)) for part in wide], dim=1)
 
 
-def _tune(network: lite2.Lite2, file: Path) -> None:
-    """Put tuned convolutions in the place of the frozen ones; those that the file does not name stay."""
-    tuned = {name: tensor.float() for name, tensor in read_tensors([file]).items()}
+def _tuned(network: lite2.Lite2, file: Path) -> lite2.Lite2:
+    """The network with tuned convolutions in the place of the frozen ones; those that the file does not name stay."""
+    found, tuned = deepcopy(network), widened(read_tensors([file]))
     try:
-        network.load_state_dict(network.state_dict() | tuned)
+        found.load_state_dict(found.state_dict() | tuned)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise WeightsError(f"{file.name} does not fit EfficientNet-Lite2 ({reason}); export it again") from None
+    return found
 
 
 class MiniLMTexts:

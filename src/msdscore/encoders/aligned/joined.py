@@ -1,0 +1,64 @@
+"""Several sets of heads read as one: their spaces side by side, so that every similarity is the mean of theirs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from msdscore.core.sphere import unit
+from msdscore.encoders.aligned.heads import AlignedHeads, HeadStates
+from msdscore.encoders.aligned.towers.base import Features, Points
+
+
+class JoinedHeads(nn.Module):
+    """Heads that were trained apart, on one text tower and one image tower.
+
+    Where the image tower has a branch for each of them, its features lie side by side, and each reads its own part.
+    """
+
+    def __init__(self, members: Sequence[AlignedHeads], *, branches: bool) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self._branches = branches
+
+    def image_states(self, features: Features) -> HeadStates:
+        """Patches of any length and pooled unit vectors of pictures."""
+        parts = split_features(features, len(self.members)) if self._branches else [features] * len(self.members)
+        return join_states([heads.image_states(part) for heads, part in zip(self._heads(), parts, strict=True)])
+
+    def text_states(self, features: Features) -> HeadStates:
+        """Tokens of any length and pooled unit vectors of captions."""
+        return join_states([heads.text_states(features) for heads in self._heads()])
+
+    def _heads(self) -> Iterator[AlignedHeads]:
+        for member in self.members:
+            assert isinstance(member, AlignedHeads), "members are heads"
+            yield member
+
+
+def split_features(features: Features, count: int) -> list[Features]:
+    """Features of branches that lie side by side, one by one."""
+
+    def parts(points: Points | None) -> list[Points | None]:
+        if points is None:
+            return [None] * count
+        return [Points(vectors, points.mask) for vectors in points.vectors.chunk(count, dim=-1)]
+
+    return [
+        replace(features, local=local, whole=whole)  # type: ignore[arg-type]
+        for local, whole in zip(parts(features.local), parts(features.whole), strict=True)
+    ]
+
+
+def join_states(states: Sequence[HeadStates]) -> HeadStates:
+    """Unit vectors of all members side by side: made unit vectors again, their products are the mean of the members'."""
+    pooled = [state.pooled for state in states if state.pooled is not None]
+    return HeadStates(
+        _side_by_side([state.points for state in states]),
+        _side_by_side(pooled) / len(pooled) ** 0.5 if pooled else None,
+    )
+
+
+def _side_by_side(vectors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([unit(part) for part in vectors], dim=-1)
