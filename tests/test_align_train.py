@@ -395,8 +395,8 @@ def test_exports_that_cannot_work_say_why(rows, tmp_path):
     with pytest.raises(RunError, match="has no config.toml; give the folder of a run"):
         export(tmp_path, tmp_path / "x")
     train(recipe(), rows, tmp_path / "run", options=CPU)
-    with pytest.raises(ConfigError, match="dtype must be one of float16, float32, got 'int8'"):
-        export(tmp_path / "run", tmp_path / "x", dtype="int8")
+    with pytest.raises(ConfigError, match="dtype must be one of int8, float16, float32, got 'int4'"):
+        export(tmp_path / "run", tmp_path / "x", dtype="int4")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine.txt").write_text("x")
     with pytest.raises(RunError, match="holds other files"):

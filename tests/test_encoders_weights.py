@@ -329,6 +329,8 @@ def test_only_top_level_files_and_the_safest_weights_are_fetched():
     files = ["config.json", "merges.txt", "pytorch_model.bin", "tf_model.h5", "onnx/config.json", "run.py"]
     assert _wanted(files) == ["config.json", "merges.txt", "pytorch_model.bin"]
     assert _wanted([*files, "model.safetensors"]) == ["config.json", "merges.txt", "model.safetensors"]
+    parts = ["model.safetensors", "trunk-0.safetensors", "trunk-1.safetensors", "bank.safetensors"]
+    assert _wanted([*files, *parts]) == ["config.json", "merges.txt", *parts]  # an aligned encoder has more than heads
     shards = [
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",

@@ -36,6 +36,9 @@ def test_pictures(scorer, number):
     assert embedded.pooled[0, :8].tolist() == pytest.approx(kept["pooled_head"], abs=1e-3)
     assert embedded.points[0, 0, :8].tolist() == pytest.approx(kept["patch0_head"], abs=1e-3)
     assert embedded.points[0, 143, :8].tolist() == pytest.approx(kept["patch143_head"], abs=1e-3)
+    # The last numbers are those of the second of the joined encoders.
+    assert embedded.pooled[0, -8:].tolist() == pytest.approx(kept["pooled_tail"], abs=1e-3)
+    assert embedded.points[0, 143, -8:].tolist() == pytest.approx(kept["patch143_tail"], abs=1e-3)
 
 
 def test_captions_and_scores(scorer):
@@ -44,6 +47,7 @@ def test_captions_and_scores(scorer):
     for row, kept in enumerate(GOLDEN["captions"]):
         assert int(embedded.mask[row].sum()) == len(kept["kept"])
         assert embedded.pooled[row, :8].tolist() == pytest.approx(kept["pooled_head"], abs=1e-3)
+        assert embedded.pooled[row, -8:].tolist() == pytest.approx(kept["pooled_tail"], abs=1e-3)
     plain = Scorer(
         scorer.encoder, scorer.config.changed(calibration="background", gate="support", information=0.0, tail=0.0)
     )

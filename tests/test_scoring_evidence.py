@@ -25,6 +25,7 @@ from msdscore.core.evidence import (
     strength,
     support_shares,
 )
+from msdscore.core.fusion import Match
 from msdscore.core.omission import every_token, omission_terms, patch_weights, spoken_of
 from msdscore.core.schedule import PointSet, fit_all
 from msdscore.encoders.base import TokenLayout
@@ -33,7 +34,7 @@ from msdscore.scoring.bank import load_bank, own_bank, save_bank
 from msdscore.scoring.calibrate import Captioned, Labelled, calibrated_bank, similar_captions, word_weights
 from msdscore.scoring.comparison import fit_settings
 from msdscore.scoring.words import token_weights
-from msdscore.stats.logistic import fit_logistic
+from msdscore.stats.logistic import fit_logistic, fit_rising
 from test_scoring import picture, tiny_clip
 
 EVIDENCE = MSDConfig(calibration="evidence", gate="fixed", beta=0.2, information=0.05, tail=0.5, gate_center=4.0)
@@ -254,6 +255,28 @@ def test_a_logistic_curve_finds_its_slope_and_center():
     assert slope == pytest.approx(1.5, rel=0.1)
     # Both sides count as equally frequent, which moves the center by the log-odds of their shares.
     assert center == pytest.approx(2.0 + np.log(even / (1 - even)) / 1.5, abs=0.2)
+
+
+def test_a_rising_curve_finds_probabilities_that_are_not_logistic():
+    generator = np.random.default_rng(2)
+    values = generator.uniform(0, 1, 40000)
+    truth = generator.uniform(size=40000) < values**3 / (values**3 + (1 - values))
+    match = Match(*fit_rising(values, truth), "")
+    asked = np.linspace(0.1, 0.9, 9)
+    even = truth.mean() / (1 - truth.mean())  # both sides count as equally frequent
+    odds = asked**3 / (1 - asked) / even
+    assert match(torch.tensor(asked)).numpy() == pytest.approx(odds / (1 + odds), abs=0.03)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(-5, 5), st.booleans()), min_size=1, max_size=60))
+def test_a_rising_curve_rises_everywhere(rows):
+    values, truth = (np.array(column) for column in zip(*rows, strict=True))
+    points, odds = fit_rising(values.astype(np.float64), truth)
+    assert np.all(np.diff(odds) > 0)
+    found = Match(points, odds, "")(torch.linspace(-9, 9, 50, dtype=torch.float64))
+    assert torch.isfinite(found).all()
+    assert (found.diff() >= 0).all()
 
 
 def test_terms_add_up_to_every_column_and_the_score_is_made_of_them(bank):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from PIL.Image import Image
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from msdscore.align.run.checkpoint import FinishedRun, read_run
@@ -117,7 +117,7 @@ def save_weights(tensors: Mapping[str, Tensor], path: Path, dtype: str) -> None:
         weights = {name: value.to(getattr(torch, dtype)).contiguous() for name, value in tensors.items()}
     if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
         raise ConfigError(f"the trained weights do not fit {dtype}; export them with dtype='float32'")
-    save_file(weights, path)
+    write_bytes(path, save(weights), folder=path.parent)
 
 
 def _config(run: Path, found: FinishedRun) -> dict[str, Any]:

@@ -65,20 +65,25 @@ def soft_msd(similarity: Column, local: Column, uncertainty: Column) -> Column:
 class Match:
     """A monotone map from the score to the probability that a caption belongs to its picture.
 
-    `settings` are those of the score that it was fitted with; it does not apply under others.
+    Log-odds are straight between the points that it was fitted at, and go on straight beyond them. `settings` are those
+    of the score that it was fitted with; it does not apply under others.
     """
 
-    slope: float
-    center: float
+    scores: tuple[float, ...]  # rising, at least two
+    log_odds: tuple[float, ...]  # rising
     settings: str
 
     def __call__(self, scores: Column) -> Column:
-        r""":math:`\sigma(a\,(\text{MSD} - c))`.
+        """The probability for every score.
 
-        >>> Match(2.0, 0.5, "")(torch.tensor([0.5]))
-        tensor([0.5000])
+        >>> Match((0.0, 1.0, 2.0), (-1.0, 0.0, 4.0), "")(torch.tensor([1.0, 1.5]))
+        tensor([0.5000, 0.8808])
         """
-        return torch.sigmoid(self.slope * (scores - self.center))
+        x, y = (torch.tensor(side, dtype=torch.float64, device=scores.device) for side in (self.scores, self.log_odds))
+        wide = scores.double()
+        after = torch.searchsorted(x, wide.contiguous()).clamp(1, len(x) - 1)
+        share = (wide - x[after - 1]) / (x[after] - x[after - 1])
+        return torch.sigmoid(y[after - 1] + share * (y[after] - y[after - 1])).to(scores.dtype)
 
 
 def set_uncertainty(similarity: Column, group: Int[Tensor, " captions"], *, temperature: float) -> Column:

@@ -32,7 +32,7 @@ from msdscore.scoring.embedded import Embedded
 from msdscore.scoring.measurement import Measurement, numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.words import mentions, token_weights
-from msdscore.stats.logistic import fit_logistic
+from msdscore.stats.logistic import fit_logistic, fit_rising
 
 Floats = npt.NDArray[np.float64]
 
@@ -305,5 +305,5 @@ def _match(pipeline: Pipeline, images: Embedded, texts: Embedded, places: _Place
     pictures, captions = [*places.images, *away], [*places.texts, *(places.texts[place] for place in own)]
     measured = pipeline.measure(images, texts, pictures, captions)
     scores = np.array([row.msd for row in numbers(measured, pipeline.config)])
-    slope, center = fit_logistic(scores, np.concatenate([places.own, np.zeros(len(own), dtype=bool)]))
-    return Match(slope, center, settings_of(pipeline.config))
+    points, odds = fit_rising(scores, np.concatenate([places.own, np.zeros(len(own), dtype=bool)]))
+    return Match(points, odds, settings_of(pipeline.config))

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from msdscore.core.sphere import unit
+from msdscore.core.sphere import masked_mean, real_points, unit
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadStates
 from msdscore.encoders.aligned.towers.base import Features, Points
 
@@ -25,11 +26,12 @@ class JoinedHeads(nn.Module):
     def image_states(self, features: Features) -> HeadStates:
         """Patches of any length and pooled unit vectors of pictures."""
         parts = split_features(features, len(self.members)) if self._branches else [features] * len(self.members)
-        return join_states([heads.image_states(part) for heads, part in zip(self._heads(), parts, strict=True)])
+        found = [heads.image_states(part) for heads, part in zip(self._heads(), parts, strict=True)]
+        return join_states(found, features.local.mask)
 
     def text_states(self, features: Features) -> HeadStates:
         """Tokens of any length and pooled unit vectors of captions."""
-        return join_states([heads.text_states(features) for heads in self._heads()])
+        return join_states([heads.text_states(features) for heads in self._heads()], features.local.mask)
 
     def _heads(self) -> Iterator[AlignedHeads]:
         for member in self.members:
@@ -51,13 +53,14 @@ def split_features(features: Features, count: int) -> list[Features]:
     ]
 
 
-def join_states(states: Sequence[HeadStates]) -> HeadStates:
-    """Unit vectors of all members side by side: made unit vectors again, their products are the mean of the members'."""
-    pooled = [state.pooled for state in states if state.pooled is not None]
-    return HeadStates(
-        _side_by_side([state.points for state in states]),
-        _side_by_side(pooled) / len(pooled) ** 0.5 if pooled else None,
-    )
+def join_states(states: Sequence[HeadStates], mask: Bool[Tensor, "batch points"]) -> HeadStates:
+    """Unit vectors of all members side by side; made unit vectors again, their products are the means of the members'."""
+    pooled = [_mean(state.points, mask) if state.pooled is None else state.pooled for state in states]
+    return HeadStates(_side_by_side([state.points for state in states]), unit(_side_by_side(pooled)))
+
+
+def _mean(points: Float[Tensor, "batch points dim"], mask: Bool[Tensor, "batch points"]) -> Tensor:
+    return masked_mean(real_points(unit(points), mask), mask)
 
 
 def _side_by_side(vectors: Sequence[Tensor]) -> Tensor:

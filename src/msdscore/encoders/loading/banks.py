@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -36,7 +37,7 @@ def read_bank(path: Path) -> tuple[Bank, str]:
     kappas = {"images": kappa, "texts": kappa, "captions": softer}
     sides = {side: _mixture(tensors, side, own) for side, own in kappas.items() if f"{side}.means" in tensors}
     words = WordCalibration(**json.loads(metadata["words"])) if "words" in metadata else None
-    match = Match(**json.loads(metadata["match"])) if "match" in metadata else None
+    match = _match(json.loads(metadata["match"])) if "match" in metadata else None
     bank = Bank(sides["images"], sides.get("texts"), sides.get("captions"), words, match)
     return bank, metadata.get("encoder", "")
 
@@ -71,6 +72,12 @@ def bank_tensors(bank: Bank) -> dict[str, Tensor]:
     tensors = {f"{side}.means": mixture.means for side, mixture in sides.items()}
     tensors |= {f"{side}.log_weights": mixture.log_weights for side, mixture in sides.items()}
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def _match(facts: dict[str, Any]) -> Match:
+    if "log_odds" not in facts:
+        raise WeightsError("the bank is of an earlier version; build it again with: msdscore bank --pairs")
+    return Match(tuple(facts["scores"]), tuple(facts["log_odds"]), facts["settings"])
 
 
 def _mixture(tensors: dict[str, Tensor], side: str, kappa: float) -> Mixture:

@@ -18,6 +18,7 @@ CONFIG = "config.json"
 BANK = "bank.safetensors"  # the background that an encoder brings
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SMALL_FILES = (".json", ".txt", ".model")
+_PARTS = re.compile(r"(trunk(-\d+)?|bank)\.safetensors")  # of an aligned encoder, beside its heads
 
 Needs = Sequence[tuple[str, ...]]
 
@@ -251,7 +252,7 @@ def _wanted(files: Iterable[str], form: Format = TRANSFORMERS) -> list[str]:
         pattern = re.compile(rf"{re.escape(stem)}(-\d+-of-\d+)?\.{ending}(\.index\.json)?")
         found = [name for name in listed if pattern.fullmatch(name)]
         if found:
-            return _small(listed) + found
+            return _small(listed) + found + [name for name in listed if _PARTS.fullmatch(name)]
     return _small(listed)
 
 

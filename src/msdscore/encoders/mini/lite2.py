@@ -123,7 +123,7 @@ class Lite2(nn.Module):
         return self.go_on(self.stem(pixels), done=0)
 
     def go_on(self, x: Tensor, *, done: int) -> Maps:
-        """The three maps from the output of the first `done` stages, of which there are at most those up to stride 16."""
+        """The three maps from the output of the first `done` stages, none of them past stride 16."""
         middle = self.stages[done:MIDDLE](x)
         last = self.stages[MIDDLE:](middle)
         return middle, last, self.head(last)

@@ -1,0 +1,170 @@
+"""Joined encoders: similarities are means, shared stages are computed once, weights in bytes stay near."""
+
+import json
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from align_data import draw, make_rows, recipe, source, things
+from msdscore.align.export import export
+from msdscore.align.join import join
+from msdscore.align.run.session import TrainOptions
+from msdscore.align.run.train import train
+from msdscore.cli.app import app
+from msdscore.encoders.aligned.heads import HeadStates
+from msdscore.encoders.aligned.joined import join_states, split_features
+from msdscore.encoders.aligned.towers.base import Features, ImageTowerSpec, Points
+from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.loading.tensors import packed, widened
+from msdscore.encoders.mini.lite2 import Lite2, branch_maps, share_stages
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import ConfigError, WeightsError
+
+CAPTIONS = ["a red square", "two green circles on a table"]
+PICTURES = [draw(colour, shape) for _, colour, shape in things()[:3]]
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory):
+    """Two tiny encoders of one recipe, trained with two seeds."""
+    folder = tmp_path_factory.mktemp("members")
+    rows = source(make_rows(folder / "data"))
+    for seed in (0, 1):
+        made = replace(recipe(train={"steps": 2}), seed=seed)
+        train(made, rows, folder / f"run{seed}", options=TrainOptions(device="cpu", workers=1))
+        export(folder / f"run{seed}", folder / f"encoder{seed}", dtype="float32")
+    return [folder / f"encoder{seed}" for seed in (0, 1)]
+
+
+def _similarities(encoder):
+    pictures, texts = encode_pictures(encoder, PICTURES), encoder.encode_texts(CAPTIONS)
+    local = torch.einsum("ind,jmd->injm", pictures.points, texts.points)
+    return local, pictures.pooled @ texts.pooled.T
+
+
+def test_similarities_of_a_joined_encoder_are_the_means_of_its_members(members, tmp_path):
+    made = load_encoder(str(join(members, tmp_path / "joined", dtype="float32")), device="cpu")
+    first, second = (_similarities(load_encoder(str(folder), device="cpu")) for folder in members)
+    assert not torch.allclose(first[0], second[0], atol=1e-2)
+    for found, one, other in zip(_similarities(made), first, second, strict=True):
+        assert torch.allclose(found, (one + other) / 2, atol=1e-5)
+
+
+def test_bytes_move_similarities_by_little(members, tmp_path):
+    exact = _similarities(load_encoder(str(join(members, tmp_path / "wide", dtype="float32")), device="cpu"))
+    small = _similarities(load_encoder(str(join(members, tmp_path / "small")), device="cpu"))
+    for one, other in zip(exact, small, strict=True):
+        assert 0 < (one - other).abs().max() < 0.02
+
+
+def test_what_cannot_be_joined_says_why(members, tmp_path):
+    with pytest.raises(ConfigError, match="at least 2"):
+        join(members[:1], tmp_path / "one")
+    with pytest.raises(ConfigError, match="expected the folder of an exported encoder"):
+        join([members[0], tmp_path / "nothing"], tmp_path / "two")
+    joined = join(members, tmp_path / "joined")
+    with pytest.raises(ConfigError, match="is joined already"):
+        join([members[0], joined], tmp_path / "three")
+    other = tmp_path / "other"
+    other.mkdir()
+    config = json.loads((members[1] / "config.json").read_text(encoding="utf-8"))
+    (other / "config.json").write_text(
+        json.dumps(config | {"text_dims": {"local": 1, "whole": 0, "pooled": 0}}), encoding="utf-8"
+    )
+    with pytest.raises(ConfigError, match="differs from .* in text_dims"):
+        join([members[0], other], tmp_path / "four")
+    with pytest.raises(ConfigError, match="int8, float16, float32"):
+        join(members, tmp_path / "five", dtype="int4")
+
+
+def test_the_command_joins(members, tmp_path):
+    result = CliRunner().invoke(app, ["align", "join", *map(str, members), "-o", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert "load it with --encoder" in result.output
+    assert load_encoder(str(tmp_path / "out"), device="cpu").signature.startswith("out@")
+
+
+def test_joined_vectors_have_the_mean_of_the_products():
+    generator = torch.Generator().manual_seed(0)
+    sides = [[torch.randn(2, 3, dim, generator=generator) for dim in (4, 5)] for _ in range(2)]
+    pooled = [[torch.nn.functional.normalize(part[:, 0], dim=-1) for part in side] for side in sides]
+    joined = [
+        join_states([HeadStates(part, mean) for part, mean in zip(side, means, strict=True)], torch.ones(2, 3) > 0)
+        for side, means in zip(sides, pooled, strict=True)
+    ]
+    unit = torch.nn.functional.normalize
+    points = [unit(state.points, dim=-1) for state in joined]
+    expected = sum(unit(one, dim=-1) @ unit(other, dim=-1).mT for one, other in zip(*sides, strict=True)) / 2
+    assert torch.allclose(points[0] @ points[1].mT, expected, atol=1e-6)
+    assert torch.allclose(joined[0].pooled.norm(dim=-1), torch.ones(2), atol=1e-6)
+
+
+def test_features_of_branches_are_parted_in_order():
+    vectors, mask = torch.arange(12.0).view(1, 2, 6), torch.ones(1, 2, dtype=torch.bool)
+    first, second = split_features(Features(Points(vectors, mask), None, None, ()), 2)
+    assert first.local.vectors[0, 0].tolist() == [0, 1, 2]
+    assert second.local.vectors[0, 1].tolist() == [9, 10, 11]
+    assert first.whole is None
+
+
+def _networks(changed):
+    """Random networks that differ from the first in the given parts."""
+    torch.manual_seed(0)
+    first = Lite2().eval()
+    for parameter in first.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    found = [first]
+    for name in changed:
+        other = deepcopy(first)
+        with torch.no_grad():
+            dict(other.named_parameters())[name].add_(0.05)
+        found.append(other)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changed", "shared"),
+    [(["stages.3.0.layers.0.weight"], 3), (["stages.6.0.layers.0.weight", "head.bias"], 5), ([], 5)],
+)
+def test_shared_stages_are_found_and_change_no_map(changed, shared):
+    networks = _networks(changed)
+    pixels = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        apart = [part for network in networks for part in network(pixels)]
+        assert share_stages(networks) == shared
+        together = branch_maps(networks, pixels, shared=shared)
+    assert all(torch.equal(one, other) for one, other in zip(apart, together, strict=True))
+    if changed:
+        assert networks[1].stages[0] is networks[0].stages[0]
+
+
+def test_another_stem_is_refused():
+    with pytest.raises(WeightsError, match="one stem"):
+        share_stages(_networks(["stem.weight"]))
+
+
+def test_branches_are_for_mini_alone():
+    with pytest.raises(ConfigError, match="branches are for an image tower of kind 'mini'"):
+        ImageTowerSpec(kind="timm", source="resnet18", branches=("a.safetensors", "b.safetensors"))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 7), st.floats(1e-6, 1e6))
+def test_a_number_in_bytes_is_off_by_half_a_step_at_most(rows, columns, scale):
+    tensor = torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows * 10 + columns)) * scale
+    found = widened(packed({"weight": tensor}))["weight"]
+    steps = tensor.abs().amax(dim=1, keepdim=True) / 127
+    assert ((found - tensor).abs() <= steps * 0.5001).all()
+
+
+def test_rows_of_zeros_stay_zero_and_scales_of_others_are_kept():
+    tensors = {"weight": torch.zeros(2, 3), "bias": torch.ones(2), "norm.scale": torch.full((3,), 2.0)}
+    found = widened(packed(tensors))
+    assert set(found) == set(tensors)
+    assert found["weight"].tolist() == [[0.0] * 3] * 2
+    assert found["norm.scale"].tolist() == [2.0] * 3
