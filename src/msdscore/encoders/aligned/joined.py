@@ -54,7 +54,7 @@ def split_features(features: Features, count: int) -> list[Features]:
 
 
 def join_states(states: Sequence[HeadStates], mask: Bool[Tensor, "batch points"]) -> HeadStates:
-    """Unit vectors of all members side by side; made unit vectors again, their products are the means of the members'."""
+    """Unit vectors of all members side by side; as unit vectors, their products are the means of the members'."""
     pooled = [_mean(state.points, mask) if state.pooled is None else state.pooled for state in states]
     return HeadStates(_side_by_side([state.points for state in states]), unit(_side_by_side(pooled)))
 
