@@ -104,7 +104,7 @@ class Lite2Images:
         found = copy(self)
         network = deepcopy(self.network)
         network.load_state_dict(network.state_dict() | dict(tensors))
-        found._networks, found._shared = [network], len(network.stages)
+        found._networks, found._shared = [network], lite2.share_stages([network])
         return found
 
     def _maps(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
