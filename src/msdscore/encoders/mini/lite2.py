@@ -135,18 +135,16 @@ class Lite2(nn.Module):
 
 def share_stages(networks: Sequence[Lite2]) -> int:
     """How many of the first stages (up to stride 16) have the same numbers in all networks; they are kept once."""
-    first = networks[0]
-    for count, stage in enumerate((first.stem, *first.stages[:MIDDLE])):
-        others = [network.stem if count == 0 else network.stages[count - 1] for network in networks[1:]]
-        if not all(_equal(stage, other) for other in others):
-            if count == 0:
-                raise WeightsError("branches of EfficientNet-Lite2 must have one stem; export them without tuning it")
-            return count - 1
-        for network in networks[1:]:
-            if count == 0:
-                network.stem = first.stem
-            else:
-                network.stages[count - 1] = stage
+    first, *others = networks
+    if not all(_equal(first.stem, other.stem) for other in others):
+        raise WeightsError("branches of EfficientNet-Lite2 must have one stem; export them without tuning it")
+    for other in others:
+        other.stem = first.stem
+    for count in range(MIDDLE):
+        if not all(_equal(first.stages[count], other.stages[count]) for other in others):
+            return count
+        for other in others:
+            other.stages[count] = first.stages[count]
     return MIDDLE
 
 
