@@ -7,7 +7,7 @@ from msdscore.align.data.formats import DataSource, open_pairs
 from msdscore.align.retrieval import RANKS, Retrieval, Tell, embed_pairs, retrieval_by_cosine, retrieval_by_local
 from msdscore.align.run.checkpoint import read_run
 from msdscore.align.run.towers import reopen_towers, tune_towers
-from msdscore.encoders.backbone import place
+from msdscore.encoders.placement import place
 
 
 @dataclass(frozen=True, slots=True)

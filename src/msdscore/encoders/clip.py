@@ -7,19 +7,12 @@ from typing import Any
 import torch
 
 from msdscore.core.sphere import unit
-from msdscore.encoders.backbone import (
-    Backbone,
-    Identity,
-    LargeOptions,
-    States,
-    compile_towers,
-    load_placed,
-    place,
-    read_options,
-)
+from msdscore.encoders.backbone import Backbone, Identity, States, compile_towers
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
-from msdscore.encoders.loading.transformers import load_tokenizer, square_preprocessing
+from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, square_preprocessing
+from msdscore.encoders.options import LargeOptions, read_options
+from msdscore.encoders.placement import place
 from msdscore.encoders.text.longclip import stretch_text_model
 from msdscore.encoders.text.tokens import Reading, literal_backend, pack_texts, unpack_pooled, unpack_tokens
 from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, stack_pixels

@@ -7,8 +7,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from msdscore.encoders.backbone import place
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
+from msdscore.encoders.placement import place
 from msdscore.encoders.registry import encoder_folder, load_encoder
 from msdscore.errors import ConfigError
 from msdscore.io.images import ImageLimits

@@ -24,7 +24,7 @@ from msdscore.align.run.curves import CurvesFile, Logger, open_loggers
 from msdscore.align.run.folder import LOCK, prepare_folder, write_card, write_report
 from msdscore.align.run.session import Event, Session, TrainOptions, start_session
 from msdscore.encoders.aligned.heads import count_parameters
-from msdscore.encoders.backbone import place
+from msdscore.encoders.placement import place
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import take_lock
 

@@ -24,13 +24,15 @@ from msdscore.encoders.aligned.towers.base import (
     TowerPlace,
 )
 from msdscore.encoders.aligned.towers.load import load_towers
-from msdscore.encoders.backbone import Backbone, Identity, Placement, SharedOptions, States, place, read_options
+from msdscore.encoders.backbone import Backbone, Identity, States
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading import banks
 from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpoint
 from msdscore.encoders.loading.hashing import verify_sums
 from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.loading.tensors import read_tensors, widened
+from msdscore.encoders.options import SharedOptions, read_options
+from msdscore.encoders.placement import Placement, place
 from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError
 

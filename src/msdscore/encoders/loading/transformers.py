@@ -2,14 +2,21 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from msdscore.encoders.loading.checkpoints import Checkpoint
+from msdscore.encoders.options import LargeOptions
+from msdscore.encoders.placement import Placement
 from msdscore.encoders.vision.preprocessing import Preprocessing, read_preprocessing
 from msdscore.errors import ConfigError, WeightsError, require
+
+# Layers whose numbers are read by other code, which would take the packed bits for them: SigLIP's attention pool,
+# and the patches of SigLIP 2, whose dtype the pixels are turned into.
+_WHOLE = ["vision_model.head", "vision_model.embeddings.patch_embedding", "lm_head"]
 
 
 def load_model(kind: str, checkpoint: Checkpoint, *, dtype: torch.dtype | None = None, **keywords: Any) -> Any:
@@ -44,6 +51,43 @@ def load_model(kind: str, checkpoint: Checkpoint, *, dtype: torch.dtype | None =
             "pass a complete checkpoint of that kind"
         )
     return model
+
+
+def load_placed(
+    kind: str, checkpoint: Checkpoint, placement: Placement, options: LargeOptions, **given: Any
+) -> tuple[Any, Placement]:
+    """A model of the transformers class `kind`, ready to run, and where its inputs belong.
+
+    What is `given` goes to `from_pretrained` as it is.
+
+    Raises:
+        MissingExtraError: a spread or quantised model needs accelerate, and quantised ones bitsandbytes.
+        WeightsError: the files are damaged, of another model, or do not hold every tensor.
+    """
+    spread = _keywords(placement, options)
+    model = load_model(kind, checkpoint, dtype=placement.dtype, **spread, **given)
+    if not spread:
+        return model.to(device=placement.device, dtype=placement.dtype).eval(), placement
+    return model.eval(), replace(placement, device=torch.device(model.device))
+
+
+def _keywords(placement: Placement, options: LargeOptions) -> Mapping[str, Any]:
+    if not options.bits and not options.device_map:
+        return {}
+    require("accelerate", extra="large")
+    spread = options.device_map or {"": placement.device}
+    return {"device_map": spread, **_quantised(options.bits, placement.dtype)}
+
+
+def _quantised(bits: int, dtype: torch.dtype) -> Mapping[str, Any]:
+    if not bits:
+        return {}
+    require("bitsandbytes", extra="large")
+    transformers = require("transformers", extra="hf")
+    config = transformers.BitsAndBytesConfig(
+        load_in_4bit=bits == 4, load_in_8bit=bits == 8, bnb_4bit_compute_dtype=dtype, llm_int8_skip_modules=_WHOLE
+    )
+    return {"quantization_config": config}
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:

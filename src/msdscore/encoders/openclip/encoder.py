@@ -10,13 +10,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from msdscore.core.sphere import unit
-from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, States, compile_towers, place, read_options
+from msdscore.encoders.backbone import Backbone, Identity, States, compile_towers
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import find_settings
 from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.loading.transformers import quiet
 from msdscore.encoders.openclip.files import Plan, plan_model, read_preprocess
 from msdscore.encoders.openclip.text import load_reader
+from msdscore.encoders.options import SharedOptions, read_options
+from msdscore.encoders.placement import place
 from msdscore.encoders.text.longclip import merge_positions, stretch_positions
 from msdscore.encoders.text.tokens import Reading, pack_texts, unpack_pooled, unpack_tokens
 from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, stack_pixels

@@ -15,20 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from msdscore.core.sphere import unit
-from msdscore.encoders.backbone import (
-    Backbone,
-    Identity,
-    LargeOptions,
-    States,
-    compile_towers,
-    load_placed,
-    place,
-    read_options,
-    require_choice,
-)
+from msdscore.encoders.backbone import Backbone, Identity, States, compile_towers
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
-from msdscore.encoders.loading.transformers import load_tokenizer
+from msdscore.encoders.loading.transformers import load_placed, load_tokenizer
+from msdscore.encoders.options import LargeOptions, read_options, require_choice
+from msdscore.encoders.placement import place
 from msdscore.encoders.siglip.vision import FixedVision, NativeVision, fixed_vision, native_vision
 from msdscore.encoders.text.tokens import Reading, Tokens, literal_backend, pack, tokenise, unpack_pooled, unpack_tokens
 from msdscore.encoders.vision.preprocessing import mask_of

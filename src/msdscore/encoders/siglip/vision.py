@@ -10,10 +10,10 @@ from PIL.Image import Image, Resampling
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from msdscore.encoders.backbone import Placement
 from msdscore.encoders.base import PatchLayout, Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint
 from msdscore.encoders.loading.transformers import preprocessor, square_preprocessing
+from msdscore.encoders.placement import Placement
 from msdscore.encoders.vision.preprocessing import (
     Preprocessing,
     patch_layout,

@@ -11,21 +11,12 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from msdscore.encoders.backbone import (
-    Backbone,
-    Identity,
-    LargeOptions,
-    Placement,
-    States,
-    compile_towers,
-    load_placed,
-    place,
-    read_options,
-    require_choice,
-)
+from msdscore.encoders.backbone import Backbone, Identity, States, compile_towers
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
-from msdscore.encoders.loading.transformers import load_tokenizer, preprocessor, square_preprocessing
+from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, preprocessor, square_preprocessing
+from msdscore.encoders.options import LargeOptions, read_options, require_choice
+from msdscore.encoders.placement import Placement, place
 from msdscore.encoders.text.tokens import Reading, literal_backend, pack_texts, special_ids, unpack_tokens
 from msdscore.encoders.vision.preprocessing import mask_of, read_preprocessing
 from msdscore.encoders.vlm.llava_original import PREPROCESSOR, converted, is_original

@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from msdscore.encoders.backbone import Placement
 from msdscore.encoders.base import PatchLayout, Prepared, TokenLayout
+from msdscore.encoders.placement import Placement
 from msdscore.encoders.text.tokens import Windows
 from msdscore.encoders.text.words import content_tokens, pick
 from msdscore.errors import ConfigError, unknown_name
