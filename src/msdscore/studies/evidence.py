@@ -21,7 +21,7 @@ from msdscore.benchmarks.results.result import MetricResult, Result
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.encoders.base import Encoder
-from msdscore.encoders.cached import CachedEncoder
+from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import InputError
 from msdscore.io.atomic import write_bytes
@@ -207,12 +207,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--results", type=Path, default=None, help="folder that keeps scores, so that runs resume")
+    parser.add_argument("--cache", type=Path, default=None, help="folder that keeps embeddings")
     parser.add_argument(
         "--synonyms", type=Path, default=None, help="names of object classes, for words of long captions"
     )
     parser.add_argument("--captions", type=Path, default=None, help="rows of {image, captions}, for tests of behaviour")
     asked = parser.parse_args(arguments)
-    encoder = CachedEncoder(load_encoder(asked.encoder), memory=sys.maxsize)
+    disk = None if asked.cache is None else CacheSettings(folder=str(asked.cache))
+    encoder = CachedEncoder(load_encoder(asked.encoder), memory=sys.maxsize, disk=disk)
     with TemporaryDirectory() as temporary:
         how = {"preset": asked.preset, "samples": asked.samples, "limit": asked.limit}
         found = collect(asked.data, asked.results or Path(temporary), encoder, **how)
