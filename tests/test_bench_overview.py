@@ -9,6 +9,7 @@ from bench_sets import make_expert, make_sugarcrepe
 from msdscore.benchmarks.registry import benchmark
 from msdscore.benchmarks.results.overview import Opened, overview
 from msdscore.benchmarks.results.published import QUOTED
+from msdscore.benchmarks.results.ranking import mean_ranks
 from msdscore.benchmarks.results.result import read_result
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError
@@ -164,3 +165,18 @@ def test_items_are_listed_as_a_score_file_needs_them(files, tmp_path):
     shown = call("benchmarks", "show", "docent").stdout
     assert "counting" in shown
     assert "agreement in three ways" in shown
+
+
+def test_metrics_stand_in_the_order_of_their_mean_rank(files):
+    grid = mean_ranks([Opened(read_result(path), path.parent) for path in files])
+    assert grid.columns == ("metric", "mean rank", "95 % interval", "sugarcrepe", "flickr8k-expert")
+    means = [float(row[1]) for row in grid.rows]
+    assert means == sorted(means)
+    assert {row[0] for row in grid.rows} == {"cosine", "msd", "random", "constant"}
+    for row in grid.rows:
+        assert float(row[1]) == pytest.approx((float(row[3]) + float(row[4])) / 2)
+    # Every column holds each rank once, ties half of their sum.
+    assert all(sum(float(row[place]) for row in grid.rows) == 10 for place in (3, 4))
+    assert "| metric | mean rank |" in call("table", *files, "--ranks").stdout
+    with pytest.raises(InputError, match="at least two benchmarks"):
+        mean_ranks([Opened(read_result(files[0]), files[0].parent)])

@@ -12,14 +12,18 @@ def table(
     overview: Annotated[
         bool, typer.Option("--overview", help="One table, a column per benchmark, best in bold.")
     ] = False,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="One table, metrics by their mean rank over benchmarks.")
+    ] = False,
     against: Annotated[str, typer.Option(help="With --overview: mark what differs from this metric.")] = "",
     quoted: Annotated[bool, typer.Option("--quoted", help="With --overview: published figures too.")] = False,
     samples: Annotated[int, typer.Option(min=1, help="Resamples behind the marks.")] = 1000,
 ) -> None:
-    """Print a table per benchmark and protocol, with intervals, controls and signatures; or one overview of all."""
+    """Print a table per benchmark and protocol, with intervals, controls and signatures; or one of all (figures, ranks)."""
     from msdscore.benchmarks.results.grids import result_grids
     from msdscore.benchmarks.results.overview import Opened
     from msdscore.benchmarks.results.overview import overview as all_in_one
+    from msdscore.benchmarks.results.ranking import mean_ranks
     from msdscore.benchmarks.results.result import read_result
     from msdscore.errors import ConfigError
     from msdscore.io.outputs.manifest import RUN_NOTES
@@ -31,8 +35,10 @@ def table(
     # A pattern such as results/*.json also finds what a run notes beside its scores.
     wanted = [path for path in results if not path.name.endswith(RUN_NOTES)] or results
     read = {path: read_result(path) for path in wanted}
-    if overview:
-        opened = [Opened(result, path.parent) for path, result in read.items()]
+    opened = [Opened(result, path.parent) for path, result in read.items()]
+    if ranks:
+        grids = [mean_ranks(opened, how=Resampling(samples=samples))]
+    elif overview:
         grids = [all_in_one(opened, against=against, quoted=quoted, how=Resampling(samples=samples))]
     else:
         grids = result_grids(list(read.values()))

@@ -33,7 +33,9 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class HeadlineCell:
+    """A figure, and whether it differs from the baseline's."""
+
     figure: Figure
     marked: bool = False
 
@@ -55,10 +57,10 @@ def overview(
     columns = list(dict.fromkeys(one.column for one in opened))
     if marked is None:
         marked = {one.result.benchmark: _different(one, against, how or Resampling()) for one in opened if against}
-    cells = _cells(opened, marked)
+    cells = headline_cells(opened, marked)
     rows = [
         (label, *(_text(found.get(column)) for column in columns))
-        for label, found in zip(_labels(list(cells)), cells.values(), strict=True)
+        for label, found in zip(labels(list(cells)), cells.values(), strict=True)
     ]
     best = frozenset((place, 1 + at) for at, column in enumerate(columns) for place in _best(column, cells))
     rows += [_length_row(opened, columns)] if any(one.result.length for one in opened) else []
@@ -72,8 +74,12 @@ def overview(
     return Grid("Headline figures", ("metric", *titles), tuple(rows), tuple(notes), best)
 
 
-def _cells(opened: Sequence[Opened], marked: Mapping[str, set[str]]) -> dict[Row, dict[Column, _Cell]]:
-    cells: dict[Row, dict[Column, _Cell]] = defaultdict(dict)
+def headline_cells(
+    opened: Sequence[Opened], marked: Mapping[str, set[str]] | None = None
+) -> dict[Row, dict[Column, HeadlineCell]]:
+    """The headline figure of every metric on every benchmark that has one."""
+    marked = marked or {}
+    cells: dict[Row, dict[Column, HeadlineCell]] = defaultdict(dict)
     for one in opened:
         differs = marked.get(one.result.benchmark, set())
         for metric in one.result.metrics:
@@ -83,11 +89,11 @@ def _cells(opened: Sequence[Opened], marked: Mapping[str, set[str]]) -> dict[Row
                     raise InputError(
                         f"two results of {one.result.benchmark} have figures of {metric.label}; expected one of them"
                     )
-                cells[row][one.column] = _Cell(metric.figures[0], metric.label in differs)
+                cells[row][one.column] = HeadlineCell(metric.figures[0], metric.label in differs)
     return cells
 
 
-def _labels(rows: Sequence[Row]) -> list[str]:
+def labels(rows: Sequence[Row]) -> list[str]:
     """The names of the metrics; where one stands with several signatures, with what tells these apart."""
     signatures: dict[str, list[set[str]]] = defaultdict(list)
     for label, signature in rows:
@@ -107,13 +113,13 @@ def _different(one: Opened, against: str, how: Resampling) -> set[str]:
     return {label for label, (_, adjusted) in found.items() if adjusted < LEVEL}
 
 
-def _best(column: Column, cells: dict[Row, dict[Column, _Cell]]) -> list[int]:
+def _best(column: Column, cells: dict[Row, dict[Column, HeadlineCell]]) -> list[int]:
     values = {place: found[column].figure.value for place, found in enumerate(cells.values()) if column in found}
     known = {place: value for place, value in values.items() if value == value}
     return [place for place, value in known.items() if value == max(known.values())]
 
 
-def _text(cell: _Cell | None) -> str:
+def _text(cell: HeadlineCell | None) -> str:
     return NONE if cell is None else number(cell.figure) + (MARK if cell.marked else "")
 
 
