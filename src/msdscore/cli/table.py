@@ -19,7 +19,7 @@ def table(
     quoted: Annotated[bool, typer.Option("--quoted", help="With --overview: published figures too.")] = False,
     samples: Annotated[int, typer.Option(min=1, help="Resamples behind the marks.")] = 1000,
 ) -> None:
-    """Print a table per benchmark and protocol, with intervals, controls and signatures; or one of all (figures, ranks)."""
+    """Print a table per benchmark and protocol, with intervals, controls and signatures; or one of all benchmarks."""
     from msdscore.benchmarks.results.grids import result_grids
     from msdscore.benchmarks.results.overview import Opened
     from msdscore.benchmarks.results.overview import overview as all_in_one
