@@ -6,7 +6,8 @@ after the other in one process that ends if it holds more than 1,000 MB; then th
 python perf/million.py                                  a million rows: about a quarter of an hour of one core
 python perf/million.py --rows 30000                     a minute
 python perf/million.py --only select --rows 10000000    ten million rows of made-up scores
-python perf/million.py --only file --rows 200000        one file of rows instead of shards: memory grows with it
+python perf/million.py --only file --rows 200000        one file of rows instead of shards: memory grows until
+                                                        `--remember` MB of vectors are kept
 """
 
 import argparse
@@ -25,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from msdscore.encoders.cached import CachedEncoder
 from msdscore.engine.local import score_rows
 from msdscore.engine.shard import score_shard
 from msdscore.io.inputs.rows import open_rows
@@ -110,7 +112,7 @@ def do_score(folder, rows, megabytes):
         print(json.dumps([(number + 1) * SHARD, seconds, peak()]), flush=True)
 
 
-def do_file(folder, rows, megabytes):
+def do_file(folder, rows, megabytes, remember=512):
     """Score one file of so many rows into one file."""
     limited(megabytes)
     writer = None
@@ -121,6 +123,7 @@ def do_file(folder, rows, megabytes):
         writer.write_table(part)
     writer.close()
     pipeline = ScorerSpec(encoder="toy").build()
+    pipeline.encoder = CachedEncoder(pipeline.encoder, memory=remember << 20)
     start = time.process_time()
     with open_rows(folder / "rows.parquet") as source:
         made = score_rows(pipeline, source, folder / f"{rows}.parquet")
@@ -142,9 +145,10 @@ def do_select(folder, rows, megabytes):
     print(json.dumps([found.rows, time.process_time() - start, peak()]), flush=True)
 
 
-def child(what, folder, rows, megabytes):
+def child(what, folder, rows, megabytes, *more):
     """The lines of a process of its own."""
     command = [sys.executable, __file__, "--child", what, str(folder), "--rows", str(rows), "--memory", str(megabytes)]
+    command += more
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             yield json.loads(line)
@@ -174,19 +178,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--memory", type=int, default=1000, help="limit on the memory of a process, MB")
+    parser.add_argument("--remember", type=int, default=512, help="vectors kept in memory by `--only file`, MB")
     parser.add_argument("--only", choices=["score", "select", "file"])
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
         work = {"score": do_score, "select": do_select, "file": do_file}[asked.child[0]]
-        work(Path(asked.child[1]), asked.rows, asked.memory)
+        more = {"remember": asked.remember} if asked.child[0] == "file" else {}
+        work(Path(asked.child[1]), asked.rows, asked.memory, **more)
         return
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "scores").mkdir()
         steps = sorted({max(SHARD, int(asked.rows * share) // SHARD * SHARD) for share in (0.1, 0.2, 0.4, 0.6, 0.8, 1)})
         if asked.only == "file":
-            one = [next(iter(child("file", folder, rows, asked.memory))) for rows in steps]
+            keep = ("--remember", str(asked.remember))
+            one = [next(iter(child("file", folder, rows, asked.memory, *keep))) for rows in steps]
             show(f"score of one file, {asked.memory} MB allowed", one)
             return
         if asked.only == "select":

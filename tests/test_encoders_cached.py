@@ -11,7 +11,7 @@ import torch
 
 from msdscore import load_encoder
 from msdscore.encoders.base import Encoder, encode_pictures, prepare_all
-from msdscore.encoders.cached import CachedEncoder, CacheSettings, prepared_key
+from msdscore.encoders.cached import OBJECTS, CachedEncoder, CacheSettings, prepared_key
 from msdscore.errors import CaptionError, ConfigError, RunError
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.pipeline import Pipeline
@@ -151,7 +151,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
 def test_memory_is_bounded_and_what_was_used_last_stays():
     wrapped = Counting()
     one = load_encoder("toy").encode_texts(["ball 1"])
-    size = one.points.nbytes + one.mask.nbytes + one.pooled.nbytes
+    size = one.points.nbytes + one.mask.nbytes + one.pooled.nbytes + OBJECTS
     cached = CachedEncoder(wrapped, memory=4 * size)
     for text in ("ball 1", "ball 2", "ball 1", "ball 3", "ball 1", "ball 2"):
         cached.encode_texts([text])
@@ -187,7 +187,7 @@ def test_a_pipeline_of_one_run_embeds_every_distinct_item_once():
 def test_a_stream_of_pictures_does_not_push_out_the_texts():
     wrapped = Counting()
     one = encode_pictures(load_encoder("toy"), [picture(0)])
-    cached = CachedEncoder(wrapped, memory=4 * (one.points.nbytes + one.mask.nbytes + one.pooled.nbytes))
+    cached = CachedEncoder(wrapped, memory=4 * (one.points.nbytes + one.mask.nbytes + one.pooled.nbytes + OBJECTS))
     cached.encode_texts(["ball 1"])
     for number in range(9):
         encode_pictures(cached, [picture(number)])

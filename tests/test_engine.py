@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import ExitStack
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,7 @@ from PIL import Image
 
 from msdscore import MSDConfig, Scorer, load_encoder
 from msdscore.engine import local
+from msdscore.engine.assemble import whole_sets
 from msdscore.engine.local import RunOptions, score_rows
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.inputs.formats import open_records
@@ -475,3 +477,15 @@ def test_groups_of_several_pictures_are_warned_of_and_counted(tmp_path):
     assert [bool(text) for text in pq.read_table(output).column("warnings").to_pylist()] == [True, True, False]
     again = run(Scorer("toy"), path, output)
     assert (again.scored, again.warned, again.warnings) == (0, 2, made.warnings)
+
+
+def test_candidate_sets_are_worked_on_in_pieces_that_split_none():
+    noise = np.random.RandomState(0)
+    group, rows = noise.randint(0, 40, 300), np.sort(noise.choice(300, 200, replace=False))
+    for most in (1, 7, 50, 1000):
+        pieces = list(whole_sets(group, rows, most=most))
+        assert sorted(np.concatenate(pieces)) == rows.tolist()
+        sets = [set(group[piece]) for piece in pieces]
+        assert sum(map(len, sets)) == len(set(group[rows]))
+        assert all(len(piece) <= most or len(some) == 1 for piece, some in zip(pieces, sets, strict=True))
+    assert list(whole_sets(group, rows[:0], most=3)) == []

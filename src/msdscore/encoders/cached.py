@@ -26,6 +26,7 @@ from msdscore.errors import ConfigError
 
 Item = TypeVar("Item")
 _MEMORY = 512 << 20
+OBJECTS = 3072  # bytes of an item beside its numbers: tensors, layout and key, measured on short captions
 _PICTURE, _TEXT = "i", "t"  # first letter of a key
 _HALF = ",kept:float16"  # in the signature, since rounding changes vectors
 
@@ -271,7 +272,7 @@ class _Memory:
 
 
 def _size(one: Embeddings) -> int:
-    return one.points.nbytes + one.mask.nbytes + one.pooled.nbytes
+    return one.points.nbytes + one.mask.nbytes + one.pooled.nbytes + OBJECTS
 
 
 def _halved(one: Embeddings) -> Embeddings:

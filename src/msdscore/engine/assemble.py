@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from msdscore.scoring.measurement import NUMBERS, Numbers, soften
 from msdscore.scoring.score import COLUMNS
 
 TABLE_ROWS = 8192  # of one table of the output
+SOFTENED_ROWS = 1 << 16  # whose candidate sets are worked on at once
 MIXED = "its group holds several pictures, so its Soft-MSD compares captions of different pictures"
 Keys = np.ndarray[Any, np.dtype[np.int64]]
 COUNTS = ("length", "windows")
@@ -129,14 +130,30 @@ def _collect(run: Run, total: int, config: MSDConfig) -> _Found:
             values = zip(rows.tolist(), part.column(name).to_pylist(), strict=True)
             known |= {row: text for row, text in values if text}
     good = np.flatnonzero(~np.isnan(numbers["msd"]))
-    similarity, divergence, information = (
-        numbers[name][good].tolist() for name in ("similarity", "divergence", "information")
-    )
-    softened = soften(similarity, divergence, information, group[good].tolist(), config)
-    numbers["uncertainty"][good], numbers["soft_msd"][good] = softened
+    for rows in whole_sets(group, good, most=SOFTENED_ROWS):
+        similarity, divergence, information = (
+            numbers[name][rows].tolist() for name in ("similarity", "divergence", "information")
+        )
+        softened = soften(similarity, divergence, information, group[rows].tolist(), config)
+        numbers["uncertainty"][rows], numbers["soft_msd"][rows] = softened
     for row in in_mixed_sets(group, picture, good):
         texts["warnings"][row] = "; ".join(filter(None, [texts["warnings"].get(row), MIXED]))
     return _Found(numbers, texts["warnings"], texts["error"])
+
+
+def whole_sets(group: Keys, rows: Keys, *, most: int) -> Iterator[Keys]:
+    """The rows in pieces that split no candidate set, of at most so many rows unless a set itself has more.
+
+    >>> [piece.tolist() for piece in whole_sets(np.array([7, 5, 7, 5, 9]), np.arange(5), most=3)]
+    [[1, 3], [0, 2, 4]]
+    """
+    ordered = rows[np.argsort(group[rows], kind="stable")]
+    ends = [*(np.flatnonzero(np.diff(group[ordered])) + 1).tolist(), len(ordered)]
+    start = 0
+    for end, following in pairwise([*ends, ends[-1] + most + 1]):
+        if following - start > most and end > start:
+            yield ordered[start:end]
+            start = end
 
 
 def in_mixed_sets(group: Keys, picture: Keys, rows: Keys) -> list[int]:
