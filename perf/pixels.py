@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from msdscore.encoders.vision.preprocessing import prepare_picture, stack_pixels, view
-from msdscore.io.images import ImageLimits, open_image, open_reduced
+from msdscore.encoders.vision.preprocessing import prepare_picture, stack_pixels
+from msdscore.io.images import ImageLimits, open_image
 from msdscore.io.parquet_images import stored_images
+from msdscore.scoring.decoding import open_prepared
 from msdscore.scoring.embedded import Decoded
 from msdscore.scoring.spec import ScorerSpec
 
@@ -57,19 +58,14 @@ def ways(steps):
     """How a file becomes pixels, by name."""
 
     def reduced(margin):
-        def make(content):
-            picture, size = open_reduced(
-                content, lambda size: tuple(margin * side for side in view(steps, size).resized)
-            )
-            return prepare_picture(picture, steps, size=size)
-
-        return make
+        less = replace(steps, reduced=margin)
+        return lambda content: open_prepared(content, None, steps=less, limits=ImageLimits())
 
     device = replace(steps, on_device=True)
     return {
         "usual": lambda content: prepare_picture(open_image(content), steps),
-        "jpeg=reduced": reduced(1),
-        "reduced, but twice as large as needed": reduced(2),
+        "jpeg=smallest": reduced(1),
+        "jpeg=reduced": reduced(2),
         "resize=device": lambda content: prepare_picture(open_image(content), device),
     }
 
@@ -135,7 +131,7 @@ def main():
             captions.append(text)
             owner.append(place)
     pipeline = ScorerSpec(encoder="mini", device="cpu", limits=ImageLimits()).build()
-    reduced = ("usual", "jpeg=reduced", "reduced, but twice as large as needed")
+    reduced = ("usual", "jpeg=smallest", "jpeg=reduced")
     small = {"as they are": lambda some, place: as_jpeg(some[place]), "twice as large": lambda *one: enlarged(*one, 2)}
     for make, kinds in (({"enlarged": enlarged, "collages": collage}, reduced), (small, ("usual", "resize=device"))):
         for kind, large in make.items():

@@ -11,6 +11,7 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_picture, stack_pixels
 from msdscore.errors import ConfigError, ImageError
 from msdscore.io.images import ImageLimits, open_image, open_reduced
+from msdscore.scoring import decoding
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Request, score_requests
 from tiny_clip import make_tiny_clip
@@ -69,13 +70,19 @@ def test_other_files_and_pictures_in_memory_are_whole_and_limits_see_the_whole()
         open_reduced(jpeg(photograph(400, 200))[:900], lambda _: (10, 10))
 
 
-def test_reduced_pictures_score_nearly_as_whole_ones_with_boxes_of_the_original(clip, tmp_path):
+@pytest.mark.parametrize(("how", "side"), [("reduced", 2), ("smallest", 1)])
+def test_reduced_pictures_score_nearly_as_whole_ones_with_boxes_of_the_original(clip, tmp_path, how, side, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        decoding, "prepare_picture", lambda *some, **more: drawn.append(some) or prepare_picture(*some, **more)
+    )
     path = tmp_path / "large.jpg"
     path.write_bytes(jpeg(photograph(640, 480)))
-    whole, reduced = (Pipeline(load_encoder(clip, device="cpu", jpeg=how)) for how in ("full", "reduced"))
-    assert "jpeg:reduced" in reduced.signature
+    whole, reduced = (Pipeline(load_encoder(clip, device="cpu", jpeg=jpeg)) for jpeg in ("full", how))
+    assert f",jpeg:{how}," in reduced.signature
     assert "jpeg" not in whole.signature
     before, after = (pipeline.embed_images(pipeline.decode([path])).vectors for pipeline in (whole, reduced))
+    assert drawn[0][0].height == 60 * side  # 32 are needed
     assert after.layout[0].size == (640, 480)
     torch.testing.assert_close(after.layout[0].boxes, before.layout[0].boxes)
     assert not torch.equal(before.points, after.points)
@@ -138,7 +145,7 @@ def test_resizing_on_the_device_is_named_and_changes_little(clip, tmp_path):
 
 
 def test_what_is_not_offered_is_refused(clip):
-    with pytest.raises(ConfigError, match="jpeg must be 'full' or 'reduced', got 'half'"):
+    with pytest.raises(ConfigError, match="jpeg must be 'full' or 'reduced' or 'smallest', got 'half'"):
         load_encoder(clip, jpeg="half")
     with pytest.raises(ConfigError, match="resize must be 'pillow' or 'device'"):
         load_encoder(clip, resize="gpu")

@@ -9,6 +9,9 @@ from msdscore.errors import ConfigError, unknown_name
 
 Options = TypeVar("Options")
 
+# How many times as large as what the network takes a JPEG file must still be when it is decoded at reduced size.
+_REDUCED = {"full": 0, "reduced": 2, "smallest": 1}
+
 
 def read_options(kind: type[Options], given: Mapping[str, Any]) -> Options:
     """Build a family's options dataclass from keywords; an unknown keyword answers with the known ones."""
@@ -46,11 +49,11 @@ class SharedOptions:
     pool: str = "model"  # or "mean": of the local vectors, as the paper's text has it
     long_text: str = "window"  # or "cut"
     compile: str = ""  # a backend of torch.compile, such as "inductor"
-    jpeg: str = "full"  # or "reduced": large files are decoded at a half, a quarter or an eighth of their size
+    jpeg: str = "full"  # or "reduced", "smallest": large files are decoded at a half, a quarter or an eighth
     resize: str = "pillow"  # or "device": by torch, where the network runs
 
     def __post_init__(self) -> None:
-        require_choice("jpeg", self.jpeg, ("full", "reduced"))
+        require_choice("jpeg", self.jpeg, tuple(_REDUCED))
         require_choice("resize", self.resize, ("pillow", "device"))
         require_choice("pool", self.pool, ("model", "mean"))
         require_choice("long_text", self.long_text, ("window", "cut"))
@@ -58,7 +61,7 @@ class SharedOptions:
     @property
     def pixel_choices(self) -> tuple[str, ...]:
         """The signature's parts for pixels that are not made in the usual way."""
-        jpeg = ("jpeg:reduced",) if self.jpeg == "reduced" else ()
+        jpeg = () if self.jpeg == "full" else (f"jpeg:{self.jpeg}",)
         return (*jpeg, "resize:device") if self.resize == "device" else jpeg
 
     def applied(self, steps: Preprocessing) -> Preprocessing:
@@ -67,7 +70,7 @@ class SharedOptions:
             raise ConfigError(
                 "resize=device knows bicubic and bilinear filters, this checkpoint has another; leave it out"
             )
-        return replace(steps, reduced=self.jpeg == "reduced", on_device=self.resize == "device")
+        return replace(steps, reduced=_REDUCED[self.jpeg], on_device=self.resize == "device")
 
     def refuse_pixel_choices(self) -> None:
         """For families that draw a picture several times or at sizes of its own."""

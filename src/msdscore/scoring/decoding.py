@@ -44,7 +44,12 @@ def open_prepared(
     """A picture decoded and made ready; a file at reduced size, where the `steps` of the encoder allow that."""
     if steps is None or not steps.reduced or not isinstance(source, File):
         return prepare(open_image(source, limits=limits, name=name))
-    picture, size = open_reduced(source, lambda size: view(steps, size).resized, limits=limits, name=name)
+
+    def needed(size: tuple[int, int]) -> tuple[int, int]:
+        width, height = view(steps, size).resized
+        return steps.reduced * width, steps.reduced * height
+
+    picture, size = open_reduced(source, needed, limits=limits, name=name)
     return prepare_picture(picture, steps, size=size)
 
 

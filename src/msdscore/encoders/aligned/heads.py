@@ -128,7 +128,7 @@ class AlignedHeads(nn.Module):
             if self.global_mean is not None:
                 if features.pooled is None:
                     raise ConfigError("mean_hidden needs a text tower with pooled vectors; set it to 0")
-                found = found + self.global_mean(features.pooled, whole.mask)
+                found = found + self.global_mean(features.pooled, whole.mask.any(dim=1))
         elif whole.vectors.shape[1] == 1:  # one point is its own mean
             found = head(whole.vectors, whole.mask).squeeze(1)
         else:

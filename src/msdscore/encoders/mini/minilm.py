@@ -66,11 +66,18 @@ class Layer(nn.Module):
         self.widen, self.narrow = Affine(WIDTH, INNER), Affine(INNER, WIDTH)
         self.norm_mix, self.norm_out = (nn.LayerNorm(WIDTH, eps=1e-12) for _ in range(2))
 
-    def forward(self, x: Float[Tensor, "batch positions 384"], mask: Bool[Tensor, "batch positions"]) -> Tensor:
-        """The next hidden state."""
-        query, key, value = (_split(part) for part in self.attend(x).chunk(3, dim=-1))
+    def forward(
+        self,
+        x: Float[Tensor, "*places 384"],
+        mask: Bool[Tensor, "batch positions"],
+        places: Int[Tensor, " tokens"] | None = None,
+    ) -> Float[Tensor, "*places 384"]:
+        """The next hidden state; with `places`, of the tokens that stand at these places of the padded batch alone."""
+        padded = self.attend(x) if places is None else _padded(self.attend(x), mask, places)
+        query, key, value = (_split(part) for part in padded.chunk(3, dim=-1))
         seen = functional.scaled_dot_product_attention(query, key, value, mask[:, None, None])
-        x = self.norm_mix(x + self.mix(seen.transpose(1, 2).flatten(2)))
+        seen = seen.transpose(1, 2).flatten(2)
+        x = self.norm_mix(x + self.mix(seen if places is None else seen.flatten(0, 1)[places]))
         return self.norm_out(x + self.narrow(functional.gelu(self.widen(x))))
 
 
@@ -87,9 +94,19 @@ class MiniLM(nn.Module):
     def forward(self, ids: Int[Tensor, "batch positions"], mask: Bool[Tensor, "batch positions"]) -> States:
         """Hidden states; True in the mask is a real token."""
         states = [self.norm(self.words(ids) + self.places.weight[: ids.shape[1]] + self.kinds.weight[0])]
+        if ids.device.type == "cpu" and not mask.all():
+            return self._without_padding(states[0], mask)
         for layer in self.layers:
             states.append(layer(states[-1], mask))
         return states
+
+    def _without_padding(self, first: Tensor, mask: Bool[Tensor, "batch positions"]) -> States:
+        """The same states, zero at padding: only attention sees it, and products cost as much as there are tokens."""
+        places = mask.flatten().nonzero().squeeze(1)
+        states = [first.flatten(0, 1)[places]]
+        for layer in self.layers:
+            states.append(layer(states[-1], mask, places))
+        return [_padded(state, mask, places) for state in states]
 
 
 def load_minilm(state: Mapping[str, Tensor]) -> MiniLM:
@@ -123,6 +140,12 @@ def _ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, place in _NORMS.items():
             found |= {f"{ours}.{name}.{kind}": state[f"{theirs}.{place}.{kind}"] for kind in ("weight", "bias")}
     return {name: tensor.float() for name, tensor in found.items()}
+
+
+def _padded(
+    x: Float[Tensor, "tokens width"], mask: Bool[Tensor, "batch positions"], places: Int[Tensor, " tokens"]
+) -> Float[Tensor, "batch positions width"]:
+    return x.new_zeros(mask.numel(), x.shape[1]).index_copy(0, places, x).unflatten(0, mask.shape)
 
 
 def _split(x: Float[Tensor, "batch positions 384"]) -> Float[Tensor, "batch heads positions width"]:

@@ -35,8 +35,8 @@ class Preprocessing:
     `resize` is a shortest edge, or a (width, height) that squashes the picture, or None; `crop` is a (width,
     height), black where it reaches beyond the picture. Half a pixel beside the centre goes up and left, or with
     `even_centre` to the even side, as torchvision rounds. With `reduced` a JPEG file is decoded at a half, a quarter
-    or an eighth of its size where that is still larger than what it is resized to; with `on_device` torch resizes
-    pictures where the network runs, and not Pillow where they are decoded.
+    or an eighth of its size where that is still so many times as large as what it is resized to. With `on_device`
+    torch resizes pictures where the network runs, and not Pillow where they are decoded.
     """
 
     resize: int | tuple[int, int] | None
@@ -46,7 +46,7 @@ class Preprocessing:
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     even_centre: bool = False
-    reduced: bool = False
+    reduced: int = 0
     on_device: bool = False
 
 
