@@ -11,7 +11,7 @@ from msdscore.encoders.text.words import STOP_WORDS
 
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
 ARTICLES = ("a", "an")
-_KEPT = 256  # captions whose sites are remembered: all changes of one caption are made together
+_KEPT = 1024  # captions whose sites are remembered: all changes of one caption are made together
 _DETERMINERS = word_set("a an the his her its their another one this that")
 _BEFORE_MANY = word_set("the some several many these those two three four five six of with and different")
 # Words that go on after a noun without belonging to it.
@@ -74,6 +74,7 @@ class CaptionWords:
         return self.words[place + 1] if not between.strip() else ""
 
 
+@lru_cache(_KEPT)
 def read_caption(caption: str) -> CaptionWords:
     """Cut a caption at its words.
 
