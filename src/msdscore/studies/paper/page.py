@@ -283,13 +283,18 @@ def _signatures(found: Any) -> Any:
 
 
 def _interval(value: Found) -> str:
-    low, high = value["low"], value["high"]
-    ends = "" if low is None or high is None else f" [{_PER_CENT * low:.1f}, {_PER_CENT * high:.1f}]"
-    return f"{_PER_CENT * value['value']:.1f}{ends}"
+    return _bounded(value, ".1f")
 
 
 def _signed(value: Found) -> str:
-    return "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(_PER_CENT * value[name] for name in ("value", "low", "high")))
+    return _bounded(value, "+.1f")
+
+
+def _bounded(value: Found, form: str) -> str:
+    """A share in per cent with its interval, which few pictures may not have."""
+    low, high = value["low"], value["high"]
+    ends = "" if low is None or high is None else f" [{_PER_CENT * low:{form}}, {_PER_CENT * high:{form}}]"
+    return f"{_PER_CENT * value['value']:{form}}{ends}"
 
 
 def _size(sweep: Found) -> str:
