@@ -9,10 +9,7 @@ threads, of the process that feeds the GPU.
 """
 
 import argparse
-import io
 import json
-import random
-import tarfile
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -20,10 +17,9 @@ from functools import partial
 from os import cpu_count
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
-from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPTokenizerFast
+from against_torchmetrics import clip_scores
+from made_up_clip import LARGE, SMALL, make_checkpoint, make_rows
 
 from msdscore.core.sphere import unit
 from msdscore.encoders.base import Embeddings
@@ -32,110 +28,7 @@ from msdscore.io.images import open_image
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Request, score_requests
 
-WORDS = [
-    "a", "the", "dog", "cat", "man", "woman", "child", "horse", "boat", "train", "red", "blue", "green",
-    "small", "large", "old", "wooden", "white", "black", "on", "under", "near", "beside", "runs", "stands",
-    "sits", "sleeps", "jumps", "holds", "rides", "eats", "grass", "street", "beach", "table", "house", "tree",
-    "river", "field", "snow", "window", "chair", "ball", "hat", "umbrella", "bicycle", "kite", "plate", "cake",
-    "bench", "bridge", "clock", "with", "and", "two", "three", "in", "front", "of", "behind",
-]  # fmt: skip
-LARGE = {
-    "vision": {
-        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
-        "patch_size": 14, "image_size": 224, "projection_dim": 768,
-    },
-    "text": {
-        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
-        "projection_dim": 768,
-    },
-}  # fmt: skip
-SMALL = {
-    "vision": {**LARGE["vision"], "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4,
-               "num_attention_heads": 4, "patch_size": 32, "projection_dim": 256},
-    "text": {**LARGE["text"], "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4,
-             "num_attention_heads": 4, "projection_dim": 256},
-}  # fmt: skip
-
-
-TAR_ROWS = 512
 WORKERS = (4, 8)  # processes that share the GPU
-
-
-def make_tokenizer(folder):
-    """A CLIP tokenizer in which every word of the captions is one token, with its vocabulary's size."""
-    from tokenizers import pre_tokenizers
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pieces, merges = [*letters, *(f"{letter}</w>" for letter in letters)], []
-    for word in WORDS:
-        built = word[0]
-        for number, letter in enumerate(word[1:], start=2):
-            more = letter + ("</w>" if number == len(word) else "")
-            merges.append(f"{built} {more}")
-            built += more
-            pieces.append(built)
-    pieces = [*dict.fromkeys(pieces), "<|startoftext|>", "<|endoftext|>"]
-    names = {piece: number for number, piece in enumerate(pieces)}
-    (folder / "vocab.json").write_text(json.dumps(names), encoding="utf-8")
-    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *dict.fromkeys(merges)]) + "\n", encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "CLIPTokenizer", "model_max_length": 77}), encoding="utf-8"
-    )
-    CLIPTokenizerFast.from_pretrained(folder).save_pretrained(folder)
-    return len(pieces)
-
-
-def make_checkpoint(folder, device, sizes):
-    """A CLIP checkpoint with random weights in bfloat16, as a folder."""
-    folder.mkdir()
-    size = make_tokenizer(folder)
-    ids = {"vocab_size": size, "bos_token_id": size - 2, "eos_token_id": size - 1, "pad_token_id": size - 1}
-    text = {**sizes["text"], **ids, "max_position_embeddings": 77}
-    config = CLIPConfig(vision_config=sizes["vision"], text_config=text, projection_dim=sizes["text"]["projection_dim"])
-    torch.manual_seed(0)
-    with torch.device(device):
-        model = CLIPModel(config).to(torch.bfloat16)
-        for parameter in model.parameters():
-            if parameter.ndim > 1:  # the library's own start is so small that all tokens look alike
-                torch.nn.init.normal_(parameter, std=0.05)
-    model.save_pretrained(folder)
-    edge = {"height": 224, "width": 224}
-    CLIPImageProcessor(size={"shortest_edge": 224}, crop_size=edge).save_pretrained(folder)
-
-
-def photograph(seed):
-    """The JPEG bytes of a picture with smooth areas, edges and noise: about as many as a photograph has."""
-    noise = np.random.RandomState(seed)
-    coarse = Image.fromarray(noise.randint(0, 255, (12, 16, 3), dtype=np.uint8)).resize((640, 480), Image.BICUBIC)
-    blocks = Image.fromarray(noise.randint(0, 255, (24, 32, 3), dtype=np.uint8)).resize((640, 480), Image.NEAREST)
-    grain = noise.normal(0, 6, (480, 640, 3))
-    mixed = 0.6 * np.asarray(coarse) + 0.4 * np.asarray(blocks) + grain
-    kept = io.BytesIO()
-    Image.fromarray(mixed.clip(0, 255).astype(np.uint8)).save(kept, "JPEG", quality=85)
-    return kept.getvalue()
-
-
-def make_rows(folder, count):
-    """Pictures, captions, a file of rows, and the same in tars."""
-    with ProcessPoolExecutor(cpu_count()) as pool:
-        contents = list(pool.map(photograph, range(min(count, 128))))
-    draw = random.Random(0)
-    captions = [" ".join(draw.choices(WORDS, k=draw.randint(8, 14))) for _ in range(count)]
-    (folder / "pictures").mkdir()
-    rows = []
-    for number, caption in enumerate(captions):
-        (folder / "pictures" / f"{number:06d}.jpg").write_bytes(contents[number % len(contents)])
-        rows.append(json.dumps({"image": f"pictures/{number:06d}.jpg", "caption": caption}))
-    (folder / "rows.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    for first in range(0, count, TAR_ROWS):
-        with tarfile.open(folder / f"{first // TAR_ROWS:05d}.tar", "w") as tar:
-            for number in range(first, min(first + TAR_ROWS, count)):
-                parts = {"jpg": contents[number % len(contents)], "txt": captions[number].encode()}
-                for suffix, content in parts.items():
-                    member = tarfile.TarInfo(f"{number:06d}.{suffix}")
-                    member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
-    return [folder / "pictures" / f"{number:06d}.jpg" for number in range(count)], captions
 
 
 class Pooled:
@@ -274,44 +167,10 @@ def _decode(path, steps):
     prepare_picture(open_image(path), steps)  # not sent back: that would be another work
 
 
-def torchmetrics_rate(folder, paths, captions, *, device, batch=64):
-    """Per-pair CLIPScore by torchmetrics on the same weights in the same precision, decoded by as many threads."""
-    from torchmetrics.functional.multimodal.clip_score import _clip_score_update
-    from transformers import CLIPProcessor
-
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    model = CLIPModel.from_pretrained(folder, dtype=dtype).to(device).eval()
-    processor = CLIPProcessor.from_pretrained(folder)
-
-    class Adapted:
-        """What torchmetrics asks of a model, with the tensors that it expects of older libraries."""
-
-        config = model.config
-
-        def to(self, device):
-            return self
-
-        def get_image_features(self, pixels):
-            return model.visual_projection(model.vision_model(pixel_values=pixels.to(dtype)).pooler_output)
-
-        def get_text_features(self, ids, attention):
-            read = model.text_model(input_ids=ids, attention_mask=attention)
-            return model.text_projection(read.pooler_output)
-
-    def tensor(path):
-        return torch.from_numpy(np.array(Image.open(path).convert("RGB"))).permute(2, 0, 1).to(device)
-
-    @torch.no_grad()
-    def score(paths, captions):
-        scores = []
-        with ThreadPoolExecutor(cpu_count()) as pool:
-            for first in range(0, len(paths), batch):
-                pictures = list(pool.map(tensor, paths[first : first + batch]))
-                found, _ = _clip_score_update(pictures, captions[first : first + batch], Adapted(), processor)
-                scores += found.tolist()
-        return scores
-
-    score(paths[:batch], captions[:batch])
+def torchmetrics_rate(folder, paths, captions, device):
+    """CLIPScore per pair by torchmetrics, decoded by as many threads."""
+    score = clip_scores(folder, device=device)
+    score(paths[:64], captions[:64])
     return len(paths) / seconds(lambda: score(paths, captions), device)
 
 
@@ -358,7 +217,7 @@ def measure(folder, device, count, said):
                 said(f"tars_{number}_workers", f"left out: {error}")
     try:
         part = max(64, count // 16)
-        said("torchmetrics", torchmetrics_rate(folder / "clip", paths[:part], captions[:part], device=device))
+        said("torchmetrics", torchmetrics_rate(folder / "clip", paths[:part], captions[:part], device))
     except ImportError as error:
         said("torchmetrics", f"left out: {error}")
 

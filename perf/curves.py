@@ -1,0 +1,142 @@
+"""Throughput against batch, tokens, patches, candidates and workers, on a CPU, each relative to a usual point.
+
+python perf/curves.py [-o docs/images/throughput.svg] [--workers]            needs msdscore[mini] and matplotlib
+
+Scoring runs on random unit vectors (D = 768, K = 3 and 2), encoding with `mini`; processor time of one thread, so that
+other work on the machine hardly counts. `--workers` scores tars with the toy encoder on 1, 2 and 4 processes by the
+clock and means something on a quiet machine only.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from scoring import side
+
+from msdscore.core.mixture import FitSettings
+from msdscore.core.schedule import diverge
+
+PAIRS = 60  # of one measurement, about
+FITS = {"image_fit": FitSettings(components=3), "text_fit": FitSettings(components=2)}
+USUAL = {"patches": 144, "tokens": 12, "candidates": 1, "batch": 32}
+RANGES = {
+    "patches": (49, 100, 144, 196, 256, 576),
+    "tokens": (4, 8, 12, 24, 48, 96, 180),
+    "candidates": (1, 2, 5, 10, 20),
+    "batch": (1, 2, 4, 8, 16, 32, 64),
+}
+
+
+def cost(work, repeats=3):
+    """The least processor time of several runs, after one to warm up."""
+    work()
+    taken = []
+    for _ in range(repeats):
+        start = time.process_time()
+        work()
+        taken.append(time.process_time() - start)
+    return min(taken)
+
+
+def scoring(*, patches, tokens, candidates, batch):
+    """Seconds per pair of the scoring step."""
+    count = max(1, batch // candidates)
+    images, texts = side(count, patches, 768, "cpu"), side(count * candidates, tokens, 768, "cpu")
+    image_of, text_of = torch.arange(count).repeat_interleave(candidates), torch.arange(count * candidates)
+    rounds = max(1, PAIRS // (count * candidates))
+
+    def work():
+        for _ in range(rounds):
+            diverge(images, texts, image_of, text_of, **FITS)
+
+    return cost(work) / (rounds * count * candidates)
+
+
+def encoding():
+    """Seconds per picture and per caption of `mini`, by how many go through it at once."""
+    from msdscore.encoders.registry import load_encoder
+
+    mini, noise = load_encoder("mini", device="cpu"), np.random.RandomState(0)
+    pictures = [Image.fromarray(noise.randint(0, 255, (240, 320, 3), dtype=np.uint8)) for _ in range(16)]
+    ready = [mini.prepare(picture) for picture in pictures]
+    captions = [f"a dog number {number} runs on the wet sand of a beach" for number in range(64)]
+    seen = {size: cost(lambda: mini.encode_images(ready[:size]), 2) / size for size in (1, 2, 4, 8, 16)}  # noqa: B023
+    read = {size: cost(lambda: mini.encode_texts(captions[:size]), 2) / size for size in (1, 2, 4, 8, 16, 32, 64)}  # noqa: B023
+    return seen, read
+
+
+def workers():
+    """Rows per second of tars by the number of processes, from where every one of them has finished a shard on."""
+    from end_to_end import workers_rate
+    from made_up_clip import SMALL, make_checkpoint, make_rows
+
+    found = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        make_checkpoint(folder / "clip", "cpu", SMALL)
+        make_rows(folder, 4096)
+        for count in (1, 2, 4):
+            found[count] = 1 / workers_rate(folder, folder / f"by-{count}", count)
+    return found
+
+
+def relative(curve, usual):
+    """Throughput against the usual point, from seconds per item."""
+    return {size: curve[usual] / taken for size, taken in curve.items()}
+
+
+def measure(with_workers):
+    curves = {}
+    for name, sizes in RANGES.items():
+        taken = {size: scoring(**{**USUAL, name: size}) for size in sizes}
+        curves[f"scoring: {name}"] = relative(taken, USUAL[name])
+    seen, read = encoding()
+    curves["mini, pictures: batch"], curves["mini, captions: batch"] = relative(seen, 4), relative(read, 16)
+    if with_workers:
+        curves["workers"] = relative(workers(), 1)
+    return curves
+
+
+def draw(curves, path):
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "msdscore"  # the same bytes every time
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(2, -(-len(curves) // 2), figsize=(12, 5.5), constrained_layout=True)
+    for panel, (name, curve) in zip(panels.flat, curves.items(), strict=False):
+        panel.plot(list(curve), list(curve.values()), marker="o", color="#1f5fa8")
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(list(curve), [f"{size}" for size in curve], fontsize=8)
+        panel.minorticks_off()
+        panel.axhline(1, color="#999999", linewidth=0.8, linestyle=":")
+        panel.set_ylim(0, 1.1 * max(curve.values()))
+        panel.set_title(name, fontsize=10)
+    for panel in panels.flat[len(curves) :]:
+        panel.set_visible(False)
+    figure.supylabel("throughput, relative to the usual point", fontsize=10)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--workers", action="store_true")
+    asked = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    curves = measure(asked.workers)
+    print(f"usual point of scoring: {USUAL}; mini: 4 pictures, 16 captions at once")
+    for name, curve in curves.items():
+        print(f"| {name} | " + " · ".join(f"{size}: {value:.2f}" for size, value in curve.items()) + " |")
+    if asked.output:
+        draw(curves, asked.output)
+
+
+if __name__ == "__main__":
+    main()
