@@ -1,0 +1,168 @@
+"""Whole commands of the program on the toy encoder, run in forks of this process that can be killed.
+
+A job costs its own work and not the import of its libraries.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import numpy as np
+import torch
+from PIL import Image
+
+import msdscore.align.run.train
+import msdscore.benchmarks.run.runner
+import msdscore.cli.app
+import msdscore.engine.local  # noqa: F401  before the forks, as the libraries
+
+torch.set_num_threads(1)
+
+Job = Callable[[Path, Path], None]
+ROWS, PICTURES, CHUNK = 240, 24, 16
+
+
+def make_inputs(folder: Path) -> None:
+    """Rows over pictures that the toy encoder tells apart, a benchmark, and rows to train on."""
+    from align_data import make_rows
+    from bench_sets import make_sugarcrepe
+
+    draw = np.random.default_rng(0)
+    pictures = folder / "pictures"
+    pictures.mkdir(parents=True)
+    for number in range(PICTURES):
+        Image.fromarray(draw.integers(0, 255, (40, 56, 3), dtype=np.uint8)).save(pictures / f"{number}.png")
+    words = ("red", "blue", "green", "dog", "left", "sky")
+    lines = []
+    for number in range(ROWS):
+        caption = " ".join(str(word) for word in draw.choice(words, 5))
+        lines.append(
+            json.dumps({"image": f"pictures/{number % PICTURES}.png", "caption": caption, "group": number // 5})
+        )
+    (folder / "rows.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    make_sugarcrepe(folder / "sugarcrepe")
+    make_rows(folder / "train")
+
+
+def score(inputs: Path, place: Path, *, cache: Path | None = None) -> None:
+    """`score_rows`, in small chunks so that there is much to interrupt."""
+    from msdscore import ScorerSpec
+    from msdscore.encoders.cached import CacheSettings
+    from msdscore.engine.local import RunOptions, score_rows
+    from msdscore.io.inputs.rows import open_rows
+
+    spec = ScorerSpec(encoder="toy", cache=None if cache is None else CacheSettings(folder=str(cache)))
+    score_rows(spec, open_rows(inputs / "rows.jsonl"), place / "out.parquet", RunOptions(chunk_rows=CHUNK))
+
+
+def cached(inputs: Path, place: Path) -> None:
+    """The same, with a cache that every killed process has written into."""
+    score(inputs, place, cache=inputs / "cache")
+
+
+def bench(inputs: Path, place: Path) -> None:
+    """A benchmark with its controls and intervals."""
+    _command(
+        "bench", "sugarcrepe", "--root", str(inputs / "sugarcrepe"), "-o", str(place), "-e", "toy", "--samples", "50"
+    )
+
+
+def train(inputs: Path, place: Path) -> None:
+    """An aligner; a killed run goes on with --resume."""
+    from dataclasses import replace
+
+    from align_data import recipe, source
+    from msdscore.align.run.session import TrainOptions
+    from msdscore.align.run.train import train as run
+
+    options = TrainOptions(device="cpu", workers=1, resume=(place / "run").exists())
+    small = recipe(train={"steps": 30, "save_every": 5, "log_every": 10})
+    with suppress(FileNotFoundError):
+        if options.resume and not any((place / "run" / "checkpoints").glob("step-*")):
+            shutil.rmtree(place / "run")  # killed before its first checkpoint: nothing to go on with
+            options = replace(options, resume=False)
+    run(small, source(inputs / "train" / "rows.jsonl"), place / "run", options=options)
+
+
+def _command(*words: str) -> None:
+    from msdscore.cli.app import main
+
+    sys.argv = ["msdscore", "--quiet", *words]
+    try:
+        main()
+    except SystemExit as stop:
+        if stop.code not in (0, None, 3):
+            raise
+
+
+JOBS: dict[str, tuple[Job, tuple[str, ...]]] = {
+    "score": (score, ("out.parquet",)),
+    "score with a cache": (cached, ("out.parquet",)),
+    "bench": (bench, ("sugarcrepe.json", "sugarcrepe.parquet")),
+    "align train": (train, ("run/checkpoints/step-00000030/weights.safetensors",)),
+}
+
+
+def fork(job: Job, inputs: Path, place: Path) -> int:
+    """Start a job in a child of its own; its process number."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return child
+    log = os.open(place.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    code = 1
+    try:
+        job(inputs, place)
+        code = 0
+    except BaseException as error:  # noqa: BLE001  the parent reads the log
+        print(f"{type(error).__name__}: {error}", flush=True)
+    os._exit(code)
+
+
+def finish(job: Job, inputs: Path, place: Path, *, limit: float = 120.0) -> tuple[int, float]:
+    """Run a job to its end: exit code (-9: hung and was killed) and seconds."""
+    start, child = time.perf_counter(), fork(job, inputs, place)
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.perf_counter() - start > limit:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return -9, limit
+        time.sleep(0.005)
+    return os.waitstatus_to_exitcode(done[1]), time.perf_counter() - start
+
+
+def kill_once(job: Job, inputs: Path, place: Path, delay: float) -> bool:
+    """Start a job and kill it after a delay; whether it was still running."""
+    child = fork(job, inputs, place)
+    time.sleep(delay)
+    os.kill(child, signal.SIGKILL)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def marks(place: Path, names: tuple[str, ...]) -> dict[str, str]:
+    """A hash of every output, and of what lies beside them."""
+    found = {name: hashlib.sha256(_content(place / name)).hexdigest()[:12] for name in names}
+    left = sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
+    return found | {
+        "files": ",".join(name for name in left if not name.endswith((".log", ".lock")) and "events" not in name)
+    }
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file; of a result without the time it took."""
+    if path.suffix != ".json":
+        return path.read_bytes()
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content.pop("made", None)  # date, command line, seconds
+    return json.dumps(content, sort_keys=True).encode()
