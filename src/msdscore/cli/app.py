@@ -1,4 +1,4 @@
-"""The command line: one small file a command, errors in one line."""
+"""The command line: one small file per command, errors in one line."""
 
 import sys
 from typing import Annotated

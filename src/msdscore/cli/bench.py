@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.cache import DEFAULT_SIZE, Cache, CacheHalf, CacheSize, cache_settings, tell_cache
+from msdscore.cli.cache import CacheOptions, tell_cache
+from msdscore.cli.grouped import grouped
 from msdscore.cli.stopping import stoppable
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ DEFAULT_METRICS = ["cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", 
 SOME_FAILED = 3
 
 
+@grouped
 def bench(
     names: Annotated[list[str], typer.Argument(help="Benchmarks; see `msdscore benchmarks`.")],
     root: Annotated[
@@ -37,18 +39,10 @@ def bench(
     samples: Annotated[int, typer.Option(min=1, help="Resamples behind an interval.")] = 1000,
     control: Annotated[bool, typer.Option("--control/--no-control", help="Score with wrong pictures too.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Throw away scores that are there.")] = False,
-    encoder: options.Encoder = "mini",
-    preset: options.Preset = None,
-    change: options.Change = [],  # noqa: B006
-    encoder_option: options.EncoderOption = [],  # noqa: B006
-    bank: options.BankFile = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    revision: options.Revision = None,
+    *,
+    scorer: options.ScorerOptions,
     batch_size: options.BatchSize = None,
-    cache: Cache = None,
-    cache_size: CacheSize = DEFAULT_SIZE,
-    cache_half: CacheHalf = False,
+    cache: CacheOptions,
     json: options.Json = False,
 ) -> None:
     """Run metrics on benchmarks of human judgements.
@@ -65,10 +59,7 @@ def bench(
 
     from msdscore.benchmarks.run.plan import BenchmarkPlan
 
-    spec = options.make_spec(
-        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size, max_pixels=None,
-        device=device, dtype=dtype, revision=revision, cache=cache_settings(cache, cache_size, cache_half),
-    )  # fmt: skip
+    spec = scorer.spec(batch_size=batch_size, cache=cache.settings())
     pipeline = functools.cache(spec.build)
     plans = [
         BenchmarkPlan(
@@ -81,7 +72,7 @@ def bench(
     results = [_run(plan, output, pipeline, stamp=spec.stamp(), overwrite=overwrite) for plan in plans]
     show_results(results, as_json=json)
     if pipeline.cache_info().currsize:
-        tell_cache(cache, pipeline().cache_use)
+        tell_cache(cache.cache, pipeline().cache_use)
     raise typer.Exit(SOME_FAILED if any(result.failed for result in results) else 0)
 
 

@@ -1,6 +1,7 @@
-"""Options of commands that keep embeddings on disk, and how much they spared."""
+"""Options of commands that keep embeddings on disk, and how much they saved."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,19 @@ def cache_settings(folder: Path | None, size: str = DEFAULT_SIZE, half: bool = F
     from msdscore.encoders.cached import CacheSettings
 
     return None if folder is None else CacheSettings(folder=str(folder), limit=byte_count(size), half=half)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions:
+    """The options of a cache, under their names on the command line."""
+
+    cache: Cache = None
+    cache_size: CacheSize = DEFAULT_SIZE
+    cache_half: CacheHalf = False
+
+    def settings(self) -> "CacheSettings | None":
+        """What they ask for; None without a folder."""
+        return cache_settings(self.cache, self.cache_size, self.cache_half)
 
 
 def byte_count(text: str) -> int:

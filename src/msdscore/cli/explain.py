@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.grouped import grouped
 
 if TYPE_CHECKING:
     from msdscore.explain.explanation import Explanations
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 Why = Annotated[Path | None, typer.Option("--output", "-o", help="File to write: .png, .svg, .pdf, .html or .json.")]
 
 
+@grouped
 def explain(
     image: Annotated[str, typer.Argument(help="A picture.")],
     caption: Annotated[str, typer.Argument(help="Its caption.")],
@@ -24,14 +26,8 @@ def explain(
         Path | None, typer.Option("--words", help="A second figure: where each word looks (.png, .svg, .pdf).")
     ] = None,
     overwrite: options.Overwrite = False,
-    encoder: options.Encoder = "mini",
-    preset: options.Preset = None,
-    change: options.Change = [],  # noqa: B006
-    encoder_option: options.EncoderOption = [],  # noqa: B006
-    bank: options.BankFile = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    revision: options.Revision = None,
+    *,
+    scorer: options.ScorerOptions,
     max_pixels: options.MaxPixels = None,
     json: options.Json = False,
 ) -> None:
@@ -43,11 +39,7 @@ def explain(
         check_target(output, known_kinds(), inputs=[image])
     if words is not None:
         check_target(words, FIGURES, inputs=[image, output])
-    scorer = options.make_scorer(
-        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=None, max_pixels=max_pixels,
-        device=device, dtype=dtype, revision=revision,
-    )  # fmt: skip
-    explained = scorer.contrast(image, [caption, *against])
+    explained = scorer.scorer(max_pixels=max_pixels).contrast(image, [caption, *against])
     made = {} if output is None else {output: encoded(explained.items, output.suffix)}
     made |= {} if words is None else {words: words_content(explained[0], words.suffix)}
     put_all(made, overwrite=overwrite)

@@ -1,5 +1,6 @@
 """Options that several commands share, and the scorer they ask for."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +33,34 @@ Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="File to write: .parquet, .jsonl, .csv, .tsv or .json.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there and holds other work.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScorerOptions:
+    """The options that name a scorer, under their names on the command line."""
+
+    encoder: Encoder = "mini"
+    preset: Preset = None
+    change: Change = ()  # type: ignore[assignment]
+    encoder_option: EncoderOption = ()  # type: ignore[assignment]
+    bank: BankFile = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    revision: Revision = None
+
+    def spec(self, *, batch_size: int | None = None, max_pixels: int | None = None, **more: Any) -> "ScorerSpec":
+        """The scorer that they ask for; `more` are fields of `ScorerSpec`."""
+        return make_spec(
+            self.encoder, self.preset, self.change, encoder_options=self.encoder_option, bank=self.bank,
+            batch_size=batch_size, max_pixels=max_pixels, device=self.device, dtype=self.dtype,
+            revision=self.revision, **more,
+        )  # fmt: skip
+
+    def scorer(self, *, max_pixels: int | None = None) -> "Scorer":
+        """The same, loaded."""
+        from msdscore.scorer import Scorer
+
+        return Scorer.from_spec(self.spec(max_pixels=max_pixels))
 
 
 def make_spec(

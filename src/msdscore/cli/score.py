@@ -9,7 +9,8 @@ import typer
 
 from msdscore.cli import options, shards
 from msdscore.cli.bank import PICTURES
-from msdscore.cli.cache import DEFAULT_SIZE, Cache, CacheHalf, CacheSize, cache_settings, tell_cache
+from msdscore.cli.cache import CacheOptions, tell_cache
+from msdscore.cli.grouped import grouped
 from msdscore.cli.stopping import KEPT, stoppable
 from msdscore.errors import ConfigError, shortened
 
@@ -25,6 +26,7 @@ Output = Annotated[
 ]
 
 
+@grouped
 def score(
     source: Annotated[
         str, typer.Argument(help="A picture, a file of rows, or a shard; - is JSON lines on standard input.")
@@ -48,28 +50,15 @@ def score(
     retry: Annotated[
         bool, typer.Option("--retry", help="Try failed rows again, even if their pictures are the same.")
     ] = False,
-    encoder: options.Encoder = "mini",
-    preset: options.Preset = None,
-    change: options.Change = [],  # noqa: B006, typer copies it
-    bank: options.BankFile = None,
-    encoder_option: options.EncoderOption = [],  # noqa: B006
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    revision: options.Revision = None,
+    *,
+    scorer: options.ScorerOptions,
     batch_size: options.BatchSize = None,
     decoders: Annotated[
         int, typer.Option(min=0, help="Processes that decode pictures, to keep a GPU busy; 0: threads.")
     ] = 0,
     max_pixels: options.MaxPixels = None,
-    cache: Cache = None,
-    cache_size: CacheSize = DEFAULT_SIZE,
-    cache_half: CacheHalf = False,
-    engine: shards.Engine = "local",
-    workers: shards.Workers = None,
-    address: shards.Address = None,
-    worker_cpus: shards.WorkerCpus = None,
-    worker_gpus: shards.WorkerGpus = None,
-    part: shards.Part = None,
+    cache: CacheOptions,
+    engine: shards.EngineChoice,
     copy_column: shards.CopyColumn = [],  # noqa: B006
     json: options.Json = False,
 ) -> None:
@@ -86,21 +75,14 @@ def score(
     from msdscore.io.inputs.columns import ColumnNames
     from msdscore.io.inputs.rows import open_rows
 
-    spec = options.make_spec(
-        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size, decoders=decoders,
-        max_pixels=max_pixels, device=device, dtype=dtype, revision=revision,
-        cache=cache_settings(cache, cache_size, cache_half),
-    )  # fmt: skip
+    spec = scorer.spec(batch_size=batch_size, max_pixels=max_pixels, cache=cache.settings(), decoders=decoders)
     names = ColumnNames(image=image_column, caption=caption_column, id=id_column)
-    choice = shards.EngineChoice(
-        name=engine, workers=workers, address=address, cpus=worker_cpus, gpus=worker_gpus, part=part
-    )
     if place is not None and shards.is_folder(place, [source]):
         shards.refuse(prefix=prefix, input_format=input_format)
         reading = shards.reading(names, images, copy_column, retry=retry, overwrite=overwrite)
-        whole = shards.score_shards(spec, [source, *(captions or [])], place, reading, engine=choice, as_json=json)
+        whole = shards.score_shards(spec, [source, *(captions or [])], place, reading, engine=engine, as_json=json)
         raise typer.Exit(0 if whole else SOME_FAILED)
-    choice.refuse_file(source, captions)
+    engine.refuse_file(source, captions)
     output = None if place is None else Path(place)
     if captions:
         score_picture(spec, source, captions, as_json=json, output=output, overwrite=overwrite)
@@ -110,7 +92,7 @@ def score(
     how = RunOptions(overwrite=overwrite, retry=retry, prefix=prefix)
     with open_rows(source, images=images, format=input_format, columns=names) as rows:
         made = score_file(spec, rows, output, how, as_json=json)
-    tell_cache(cache, made.cache)
+    tell_cache(cache.cache, made.cache)
     raise typer.Exit(SOME_FAILED if made.failed else 0)
 
 

@@ -5,8 +5,10 @@ from typing import Annotated
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.grouped import grouped
 
 
+@grouped
 def serve(
     host: Annotated[
         str, typer.Option(help="Address to listen on; anything but this machine needs a token.")
@@ -20,14 +22,8 @@ def serve(
     max_queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more are answered 503.")] = 256,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds until a request is given up.")] = 60.0,
     cache: Annotated[int, typer.Option(min=0, help="MiB of vectors of pictures and captions to remember.")] = 256,
-    encoder: options.Encoder = "mini",
-    preset: options.Preset = None,
-    change: options.Change = [],  # noqa: B006
-    encoder_option: options.EncoderOption = [],  # noqa: B006
-    bank: options.BankFile = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    revision: options.Revision = None,
+    *,
+    scorer: options.ScorerOptions,
     max_pixels: options.MaxPixels = None,
 ) -> None:
     """Serve a page and an API on this machine. Stop with Ctrl-C: what was taken is finished first."""
@@ -39,8 +35,4 @@ def serve(
         timeout=timeout, cache=cache << 20,
         **({} if max_pixels is None else {"max_pixels": max_pixels}),
     )  # fmt: skip
-    spec = options.make_spec(
-        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=None,
-        max_pixels=settings.max_pixels, device=device, dtype=dtype, revision=revision,
-    )  # fmt: skip
-    run(spec, settings, announce=lambda line: typer.echo(line, err=True))
+    run(scorer.spec(max_pixels=settings.max_pixels), settings, announce=lambda line: typer.echo(line, err=True))

@@ -42,21 +42,21 @@ CopyColumn = Annotated[list[str], typer.Option(help="For shards: input column to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineChoice:
-    """Which engine scores the shards, on how many workers, where."""
+    """Which engine scores the shards, on how many workers, where; under the names of the command line."""
 
-    name: str = "local"
-    workers: int | None = None
-    address: str | None = None
-    cpus: float | None = None
-    gpus: float | None = None
-    part: str | None = None
+    engine: Engine = "local"
+    workers: Workers = None
+    address: Address = None
+    worker_cpus: WorkerCpus = None
+    worker_gpus: WorkerGpus = None
+    part: Part = None
 
     def __post_init__(self) -> None:
-        if self.name not in ENGINES:
-            raise unknown_name("engine", self.name, ENGINES)
-        asked = {"--address": self.address, "--worker-cpus": self.cpus, "--worker-gpus": self.gpus}
+        if self.engine not in ENGINES:
+            raise unknown_name("engine", self.engine, ENGINES)
+        asked = {"--address": self.address, "--worker-cpus": self.worker_cpus, "--worker-gpus": self.worker_gpus}
         for option, value in asked.items():
-            if value is not None and self.name != "ray":
+            if value is not None and self.engine != "ray":
                 raise ConfigError(f"{option} is for a Ray cluster; add --engine ray")
 
     def chosen(self, jobs: "Sequence[ShardJob]") -> "Sequence[ShardJob]":
@@ -163,10 +163,12 @@ def score_shards(
 def _results(
     spec: "ScorerSpec", jobs: Sequence["ShardJob"], how: "ShardOptions", engine: EngineChoice
 ) -> "Iterator[ShardResult]":
-    if engine.name == "ray":
+    if engine.engine == "ray":
         from msdscore.engine.ray_data import RayOptions, score_on_ray
 
-        cluster = RayOptions(address=engine.address, most=engine.workers, cpus=engine.cpus or 1.0, gpus=engine.gpus)
+        cluster = RayOptions(
+            address=engine.address, most=engine.workers, cpus=engine.worker_cpus or 1.0, gpus=engine.worker_gpus
+        )
         return score_on_ray(spec, jobs, how, cluster)
     from msdscore.engine.workers import score_on_workers
 

@@ -11,6 +11,7 @@ import typer
 
 from msdscore.cli import options
 from msdscore.cli.cache import DEFAULT_SIZE, Cache, CacheHalf, CacheSize, cache_settings
+from msdscore.cli.grouped import as_shown, options_of
 from msdscore.cli.progress import bar
 from msdscore.cli.stopping import stoppable
 
@@ -116,29 +117,16 @@ def as_command(run: "Callable[..., Outcome]") -> Callable[..., None]:
     """A command of a study: its own options after the first parameter, then the common ones; it writes what comes."""
     own = list(inspect.signature(run).parameters.values())[1:]
     hints = inspect.get_annotations(run, eval_str=False)
-    common = {field.name: field for field in fields(StudyOptions)}
 
     def command(**given: Any) -> None:
-        asked = StudyOptions(**{name: given.pop(name) for name in common})
+        asked = StudyOptions(**{field.name: given.pop(field.name) for field in fields(StudyOptions)})
         _check(asked)
         with stoppable():
             outcome = run(asked, **given)
         _write(outcome, asked)
 
-    shared = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=[] if field.default == () else _required(field.default),
-            annotation=field.type,
-        )
-        for field in common.values()
-    ]
     mine = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own]
-    command.__signature__ = inspect.Signature([*mine, *shared])  # type: ignore[attr-defined]
-    command.__annotations__ = {}
-    command.__name__, command.__doc__ = run.__name__, run.__doc__
-    return command
+    return as_shown(command, run, [*mine, *options_of(StudyOptions)])
 
 
 @contextmanager
@@ -146,12 +134,6 @@ def shown(what: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on standard error."""
     with bar(what) as show:
         yield show
-
-
-def _required(default: Any) -> Any:
-    from dataclasses import MISSING
-
-    return inspect.Parameter.empty if default is MISSING else default
 
 
 def _check(asked: StudyOptions) -> None:
