@@ -3,6 +3,8 @@
 import base64
 import io
 import json
+import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -105,6 +107,45 @@ def test_a_run_goes_on_where_it_stopped_and_asks_nothing_twice(photos, server, t
     other = CliRunner().invoke(app, [*words, "--prompt", "Hm?"])
     assert "belongs to a run with another settings.prompt" in str(other.exception)
     assert CliRunner().invoke(app, [*words, "--prompt", "Hm?", "--overwrite"]).exit_code == 3
+
+
+def test_a_picture_that_the_endpoint_refuses_is_a_row_and_a_refusal_of_all_is_a_stop(photos, server, tmp_path) -> None:
+    out = tmp_path / "captions.jsonl"
+    words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--workers", "1")
+    server.replies = [(400, b"content policy", {}), (200, server.completion_of("two"), {})]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 3, done.output
+    first, second = rows_of(out)[:2]
+    assert "answered 400: content policy" in first["error"]
+    assert (first["caption"], second["caption"]) == (None, "two")
+    server.replies = [(400, b"unknown parameter", {})] * 6
+    stopped = CliRunner().invoke(app, [*words, "--overwrite"])
+    assert isinstance(stopped.exception, RunError)
+    assert "unknown parameter" in str(stopped.exception)
+
+
+def test_a_stop_does_not_sit_out_the_waits_between_tries(server) -> None:
+    server.replies = [(401, b"no", {})] + [(503, b"busy", {"Retry-After": "60"})] * 20
+    writer = EndpointWriter(Endpoint(url=server.url, model="m"), CaptioningSettings(), workers=2)
+    began, before = time.monotonic(), threading.active_count()
+    with pytest.raises(RunError, match="401"):
+        writer.write([Image.new("RGB", (8, 8))] * 6, range(6))
+    while threading.active_count() > before and time.monotonic() - began < 20:
+        time.sleep(0.05)
+    assert time.monotonic() - began < 20
+
+
+def test_rows_that_cannot_be_read_are_rows_with_a_reason(photos, server, tmp_path) -> None:
+    (photos / "rows.jsonl").write_text('{"image": "red.png"}\n{broken\n{"image": null}\n')
+    out = tmp_path / "captions.jsonl"
+    assert (
+        CliRunner().invoke(app, command(photos / "rows.jsonl", "-m", "gpt", "--url", server.url, "-o", out)).exit_code
+        == 3
+    )
+    good, broken, none = rows_of(out)
+    assert good["error"] is None
+    assert "not valid JSON" in broken["error"]
+    assert "no picture" in none["error"]
 
 
 def test_the_rows_are_what_the_other_commands_read(photos, server, tmp_path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from msdscore.captioners.writers import CaptioningSettings, CaptionWriter
-from msdscore.errors import InputError, RowError
+from msdscore.errors import InputError, RowError, RunError
 from msdscore.io.hashing import text_key
 from msdscore.io.images import open_image
 from msdscore.io.inputs.columns import IMAGE_NAMES, first_of, listed
@@ -26,10 +26,10 @@ _SAID_NOTHING = "the captioner said nothing"
 
 @dataclass(frozen=True, slots=True)
 class NamedPicture:
-    """A picture to describe, and what the output calls it."""
+    """A picture to describe, and what the output calls it; a row that cannot be read has an error in its place."""
 
     name: str
-    source: Path | bytes
+    source: Path | bytes | RowError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,24 +96,32 @@ def caption_pictures(
             if number in there:
                 earlier += len(some)
             else:
-                writer = writer or load()
-                run.write(number, _table(some, writer, settings, system))
+                first, writer = writer is None and not earlier, writer or load()
+                run.write(number, _table(some, writer, settings, system, first=first))
             progress(start + len(some), len(pictures))
         notes = {"prompt": writer.prompt, "model": writer.identity} if writer else {}
         made = run.finish(rows=len(pictures), metadata={"msdscore.captioner": about.identity}, notes=notes)
     return CaptionedFile(made.rows, made.failed, earlier, made.reasons)
 
 
-def _table(some: Sequence[NamedPicture], writer: CaptionWriter, settings: CaptioningSettings, system: str) -> pa.Table:
+def _table(
+    some: Sequence[NamedPicture], writer: CaptionWriter, settings: CaptioningSettings, system: str, *, first: bool
+) -> pa.Table:
     opened, errors = dict[int, Any](), dict[int, str]()
     for place, one in enumerate(some):
         try:
-            opened[place] = open_image(one.source)
+            opened[place] = _open(one)
         except RowError as error:
             errors[place] = str(error)
     seeds = [text_key(f"{settings.seed}/{some[place].name}") % 2**32 for place in opened]
     written = writer.write(list(opened.values()), seeds) if opened else []
-    captions = {place: " ".join(text.split()) for place, text in zip(opened, written, strict=True)}
+    refused = {place: str(text) for place, text in zip(opened, written, strict=True) if isinstance(text, RowError)}
+    if first and len(refused) == len(opened) > 1:
+        raise RunError(next(iter(refused.values())))  # all of them: the question is wrong, not the pictures
+    errors |= refused
+    captions = {
+        place: " ".join(text.split()) for place, text in zip(opened, written, strict=True) if isinstance(text, str)
+    }
     rows = [
         {
             "image": one.name,
@@ -124,6 +132,12 @@ def _table(some: Sequence[NamedPicture], writer: CaptionWriter, settings: Captio
         for place, one in enumerate(some)
     ]
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+def _open(picture: NamedPicture) -> Any:
+    if isinstance(picture.source, RowError):
+        raise picture.source
+    return open_image(picture.source)
 
 
 def _in_folder(folder: Path) -> Iterator[NamedPicture]:
@@ -137,11 +151,16 @@ def _in_rows(path: Path) -> Iterator[NamedPicture]:
         for number, record in enumerate(open_records(path, format=None, until=until).read()):
             values = record.values
             column = first_of(values, IMAGE_NAMES)
+            if record.error is not None:
+                yield NamedPicture(f"row {number}", RowError(record.error))
+                continue
             if column is None:
                 raise InputError(f"{path} row {number}: no picture; expected one of {listed(IMAGE_NAMES)}")
             content = values[column]
             given = content.get("bytes") or content.get("path") if isinstance(content, dict) else content
-            if isinstance(given, bytes):
+            if not given or not isinstance(given, bytes | str):
+                yield NamedPicture(f"row {number}", RowError("no picture; expected a path or bytes"))
+            elif isinstance(given, bytes):
                 name = values.get("file_name") or (content.get("path") if isinstance(content, dict) else None)
                 yield NamedPicture(str(name or number), given)
             else:

@@ -1,8 +1,9 @@
 """Models that write captions: transformers checkpoints on this machine, or any OpenAI-compatible endpoint."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, Protocol
 
 import torch
@@ -11,8 +12,8 @@ from PIL.Image import Image
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.transformers import load_model
 from msdscore.encoders.placement import Placement, place
-from msdscore.errors import ConfigError, WeightsError, require
-from msdscore.metrics.vlm.endpoint import Endpoint
+from msdscore.errors import ConfigError, RowError, WeightsError, require
+from msdscore.metrics.vlm.endpoint import Endpoint, RefusedQuestionError
 from msdscore.metrics.vlm.model import LocalModel, Sampling
 
 PROMPT = "Describe the main subject in one concise English sentence."  # of the MSD-Score authors' captioners
@@ -55,8 +56,8 @@ class CaptionWriter(Protocol):
     def prompt(self) -> str | None:
         """What it is asked with, if anything."""
 
-    def write(self, pictures: Sequence[Image], seeds: Sequence[int]) -> list[str]:
-        """One caption per picture; an empty text where the model said nothing."""
+    def write(self, pictures: Sequence[Image], seeds: Sequence[int]) -> Sequence[str | RowError]:
+        """One caption per picture: an empty text where the model said nothing, an error where it refuses to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,25 @@ class EndpointWriter:
         """What it is asked."""
         return self.settings.prompt or PROMPT
 
-    def write(self, pictures: Sequence[Image], seeds: Sequence[int]) -> list[str]:
+    def write(self, pictures: Sequence[Image], seeds: Sequence[int]) -> list[str | RowError]:
         """Captions in the order of the pictures; endpoints draw as they like, seeds are not sent."""
-        with ThreadPoolExecutor(self.workers) as pool:
-            asked = pool.map(lambda one: self.endpoint.ask(one, "", self.prompt, self.settings.sampling), pictures)
-            return [answer.text for answer in asked]
+        pool, stopped = ThreadPoolExecutor(self.workers), Event()
+        try:
+            asked = [pool.submit(self._ask, picture, stopped) for picture in pictures]
+            failed = (one.exception() for one in wait(asked, return_when=FIRST_EXCEPTION).done)
+            if (error := next(filter(None, failed), None)) is not None:
+                raise error
+            return [one.result() for one in asked]
+        finally:
+            # After an error or Ctrl-C nothing more is asked, and no wait between two tries is sat out.
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, picture: Image, stopped: Event) -> str | RowError:
+        try:
+            return self.endpoint.ask(picture, "", self.prompt, self.settings.sampling, stopped=stopped).text
+        except RefusedQuestionError as error:
+            return RowError(str(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ ROWS: tuple[EncoderRow, ...] = (
         licence="Apache-2.0",
         parameters=33,
         context=512,
-        trained_on="Flickr8k training and development splits, 1,473 pictures of COCO val2017; see its model card",
+        trained_on="pictures of Flickr8k and COCO with captions by people and a captioner; see its model card",
         warning="small: good for a first look and for English captions of everyday photographs; prefer a larger "
         "encoder for results that matter",
     ),

@@ -5,6 +5,7 @@ import os
 import time
 from dataclasses import dataclass
 from io import BytesIO
+from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +17,12 @@ from msdscore.version import __version__
 
 _EXTRA = "judge"
 _AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
+_REFUSED = frozenset((400, 413, 415, 422))  # this question alone: a content filter, a picture that is too large
 _LONGEST_WAIT = 60.0
+
+
+class RefusedQuestionError(RunError):
+    """The endpoint does not answer this question; it may answer others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +42,21 @@ class Endpoint:
             raise ConfigError(f"retries must be at least 1, got {self.retries}")
         require("httpx", extra=_EXTRA)
 
-    def ask(self, image: Image, system: str, question: str, sampling: Sampling) -> Answer:
-        """One answer; passing trouble is waited out, anything else is a `RunError`."""
+    def ask(
+        self, image: Image, system: str, question: str, sampling: Sampling, *, stopped: Event | None = None
+    ) -> Answer:
+        """One answer; passing trouble is waited out unless `stopped`, anything else is a `RunError`."""
+        end = stopped or Event()
         tenacity: Any = require("tenacity", extra=_EXTRA)
         tries = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_PassingError),
             stop=tenacity.stop_after_attempt(self.retries),
             wait=_wait,
-            sleep=lambda seconds: time.sleep(seconds),
+            sleep=lambda seconds: end.wait(seconds) if stopped else time.sleep(seconds),
             reraise=True,
         )
         try:
-            answer: Answer = tries(self._post, _payload(self.model, image, system, question, sampling))
+            answer: Answer = tries(self._post, _payload(self.model, image, system, question, sampling), end)
         except _PassingError as error:
             raise RunError(
                 f"{self.url} gave no answer in {self.retries} tries ({error}); "
@@ -55,7 +64,9 @@ class Endpoint:
             ) from error
         return answer
 
-    def _post(self, payload: dict[str, Any]) -> Answer:
+    def _post(self, payload: dict[str, Any], stopped: Event) -> Answer:
+        if stopped.is_set():
+            raise RunError("stopped")
         httpx: Any = require("httpx", extra=_EXTRA)
         headers = {"User-Agent": f"msdscore/{__version__}"}
         if key := os.environ.get(self.key_env):
@@ -71,7 +82,8 @@ class Endpoint:
         if reply.status_code in _AGAIN:
             raise _PassingError(f"{reply.status_code} {said}", reply.headers.get("Retry-After", ""))
         hint = f"; set {self.key_env}" if reply.status_code in (401, 403) else ""
-        raise RunError(f"{self.url} answered {reply.status_code}: {said}{hint}")
+        kind = RefusedQuestionError if reply.status_code in _REFUSED else RunError
+        raise kind(f"{self.url} answered {reply.status_code}: {said}{hint}")
 
 
 class _PassingError(Exception):
