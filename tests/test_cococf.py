@@ -415,7 +415,10 @@ def test_refinement_leaves_the_reader_without_a_hint_and_says_what_it_was_before
 
     monkeypatch.setattr(language, "_load", lambda source: likes)
     command = ["cococf", "build", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "out"), "--pairs", "140", "--json"]
-    done = CliRunner().invoke(app, [*command, "--reader", "some/model"])
+    read_likelihoods(["a dog"], "other/model", keep=tmp_path / "out" / "reader.parquet")
+    refused = CliRunner().invoke(app, [*command, "--reader", "some/model"])
+    assert "other/model" in str(refused.exception)  # what another reader has read is not taken for this one's
+    done = CliRunner().invoke(app, [*command, "--reader", "some/model", "--overwrite"])
     assert done.exit_code == 0, done.output
     quality = json.loads(done.stdout)
     assert quality["reader"] == "some/model"

@@ -36,7 +36,9 @@ def publish(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Published:
     """Read, build, judge and write `coco_cf_SPLIT.json`, `quality.json` and `quality.md` into a folder."""
-    if not overwrite:
+    if overwrite:
+        forget_likelihoods(output / _READ)
+    else:
         refuse_existing([output / split_name("easy"), output / split_name("hard")])
     pictures = read_sources(captions, objects=objects, classes=classes)
     built = build(pictures, pool_settings(settings), progress=progress)
