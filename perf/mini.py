@@ -15,10 +15,10 @@ from msdscore.encoders.base import encode_pictures
 from msdscore.encoders.mini import lite2
 from msdscore.encoders.registry import load_encoder
 
-COUNT = 32
+COUNT = 16
 
 
-def seconds(work, repeats=5):
+def seconds(work, repeats=3):
     """The best of several runs, after one to warm up."""
     work()
     taken = []

@@ -33,12 +33,15 @@ class Block:
 def widths(mask: Bool[Tensor, "batch points"]) -> Int[Tensor, " batch"]:
     """The size class of an item: the end of its last real point, rounded up to a quarter of the power of two below it.
 
+    Above 128 to a sixteenth: pictures have so many points, mostly one number of them, and padding costs a copy.
+
     >>> widths(torch.tensor([[True, True, False], [True, False, False]]))
     tensor([4, 4])
     """
     places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
     ends = (mask * places).amax(dim=1).clamp_min(1)
-    steps = (2 ** (ends - 1).clamp_min(1).to(torch.float64).log2().floor().to(torch.int64) // 4).clamp_min(4)
+    power = 2 ** (ends - 1).clamp_min(1).to(torch.float64).log2().floor().to(torch.int64)
+    steps = torch.where(power < 128, power // 4, power // 16).clamp_min(4)
     return (ends + steps - 1) // steps * steps
 
 
