@@ -1,3 +1,4 @@
+import os
 import struct
 import threading
 import warnings
@@ -386,3 +387,9 @@ def test_threads_leave_the_process_as_it_was():
 def test_a_path_is_named_as_given():
     with pytest.raises(ImageError, match=r"^pictures/dög\.png: no such file$"):
         open_image(Path("pictures/dög.png"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there a backslash is what it says")
+def test_a_list_of_files_that_was_made_on_windows_is_told_as_such():
+    with pytest.raises(ImageError, match=r"no such file; it has backslashes, write its folders with /"):
+        open_image("photos\\dog.jpg")

@@ -204,6 +204,7 @@ def test_equal_uids_are_written_once(shards, tmp_path):
         (["-o", "keep.npy", "--min", "match=high"], "a bound looks like match=0.7, got 'match=high'"),
         (["-o", "keep.npy", "--min", "match=0.1", "--per", "language"], "--per language needs --keep"),
         (["-o", "keep.npy", "--keep", "0.3", "--by", "caption"], "column caption holds no numbers"),
+        (["-o", "keep.npy", "--keep", "1", "--per", "worst_words"], "column worst_words holds neither texts nor numbers"),
         (["-o", "keep.npy", "--min", "match=nan"], "a bound must be a number, got nan for match"),
     ],
 )  # fmt: skip

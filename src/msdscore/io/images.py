@@ -189,7 +189,8 @@ def _read(path: Path, limits: ImageLimits) -> bytes:
     try:
         status = path.stat()
     except FileNotFoundError as error:
-        raise ImageError("no such file") from error
+        hint = "; it has backslashes, write its folders with /" if "\\" in str(path) else ""
+        raise ImageError(f"no such file{hint}") from error
     except OSError as error:  # no rights, or a name that is too long; its text would repeat the name
         raise ImageError(f"cannot be read ({error.strerror})") from error
     if stat.S_ISDIR(status.st_mode):

@@ -69,7 +69,12 @@ class ScoreRows:
     def texts(self, name: str) -> pa.Array:
         """A column as texts."""
         column = self.table.column(self.table.schema.get_field_index(name))
-        return column if pa.types.is_string(column.type) else pc.cast(column, pa.string())
+        try:
+            return column if pa.types.is_string(column.type) else pc.cast(column, pa.string())
+        except pa.ArrowException as error:
+            raise ConfigError(
+                f"{self.file.name}: column {name} holds neither texts nor numbers ({column.type}); choose another"
+            ) from error
 
 
 def open_scores(names: Sequence[str]) -> list[ScoreFile]:
