@@ -41,16 +41,16 @@ class JoinedHeads(nn.Module):
 
 def split_features(features: Features, count: int) -> list[Features]:
     """Features of branches that lie side by side, one by one."""
-
-    def parts(points: Points | None) -> list[Points | None]:
-        if points is None:
-            return [None] * count
-        return [Points(vectors, points.mask) for vectors in points.vectors.chunk(count, dim=-1)]
-
+    whole = features.whole
+    wholes = [None] * count if whole is None else _parts(whole, count)
     return [
-        replace(features, local=local, whole=whole)  # type: ignore[arg-type]
-        for local, whole in zip(parts(features.local), parts(features.whole), strict=True)
+        replace(features, local=local, whole=one)
+        for local, one in zip(_parts(features.local, count), wholes, strict=True)
     ]
+
+
+def _parts(points: Points, count: int) -> list[Points]:
+    return [Points(vectors, points.mask) for vectors in points.vectors.chunk(count, dim=-1)]
 
 
 def join_states(states: Sequence[HeadStates], mask: Bool[Tensor, "batch points"]) -> HeadStates:
