@@ -9,11 +9,11 @@ clock and means something on a quiet machine only.
 
 import argparse
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
+from mini import seconds as cost
 from PIL import Image
 from scoring import side
 
@@ -29,17 +29,6 @@ RANGES = {
     "candidates": (1, 2, 5, 10, 20),
     "batch": (1, 2, 4, 8, 16, 32, 64),
 }
-
-
-def cost(work, repeats=3):
-    """The least processor time of several runs, after one to warm up."""
-    work()
-    taken = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        taken.append(time.process_time() - start)
-    return min(taken)
 
 
 def scoring(*, patches, tokens, candidates, batch):

@@ -1,6 +1,7 @@
 """Joined encoders: similarities are means, shared stages are computed once, weights in bytes stay near."""
 
 import json
+import shutil
 from copy import deepcopy
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ from msdscore.encoders.base import encode_pictures
 from msdscore.encoders.loading.tensors import packed, widened
 from msdscore.encoders.mini.lite2 import Lite2, branch_maps, share_stages
 from msdscore.encoders.registry import load_encoder
-from msdscore.errors import ConfigError, WeightsError
+from msdscore.errors import ConfigError, RunError, WeightsError
 
 CAPTIONS = ["a red square", "two green circles on a table"]
 PICTURES = [draw(colour, shape) for _, colour, shape in things()[:3]]
@@ -80,6 +81,34 @@ def test_what_cannot_be_joined_says_why(members, tmp_path):
         join([members[0], other], tmp_path / "four")
     with pytest.raises(ConfigError, match="int8, float16, float32"):
         join(members, tmp_path / "five", dtype="int4")
+    with pytest.raises(ConfigError, match="is one of the encoders to join"):
+        join(members, members[0], overwrite=True)
+
+
+def test_what_an_earlier_export_left_is_not_mixed_in(members, tmp_path):
+    out = join(members, tmp_path / "out")
+    for name in ("bank.safetensors", "trunk-7.safetensors"):  # of other weights
+        (out / name).write_bytes(b"old")
+    with pytest.raises(RunError):
+        join(members, out)
+    assert (out / "bank.safetensors").read_bytes() == b"old"  # a refusal removes nothing
+    join(members, out, overwrite=True)
+    assert {path.name for path in out.iterdir()} == {"config.json", "model.safetensors", "SHA256SUMS"}
+    assert load_encoder(str(out), device="cpu").bank is None
+
+
+def test_weights_of_other_backbones_are_no_tuned_stages(members, tmp_path):
+    """Of a tower of kind timm they are the backbone's own file, the same for all members."""
+    folders = []
+    for number, member in enumerate(members):
+        folders.append(tmp_path / str(number))
+        shutil.copytree(member, folders[-1], ignore=shutil.ignore_patterns("SHA256SUMS"))
+        config = json.loads((member / "config.json").read_text(encoding="utf-8"))
+        config["image"] |= {"kind": "timm", "weights": "backbone.safetensors"}
+        (folders[-1] / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    made = json.loads((join(folders, tmp_path / "out") / "config.json").read_text(encoding="utf-8"))
+    assert made["image"]["weights"] == "backbone.safetensors"
+    assert not made["image"].get("branches")
 
 
 def test_the_command_joins(members, tmp_path):

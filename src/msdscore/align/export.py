@@ -53,15 +53,12 @@ def export(
         RunError: the run has no checkpoint, or the folder holds other files, or an encoder and no `overwrite`.
         ConfigError: the heads do not fit the dtype, or there are too few pictures.
     """
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    check_dtype(dtype)
     if background and len(background) < _FEWEST:
         raise ConfigError(f"expected at least {_FEWEST} background pictures, got {len(background)}; 128 serve well")
     source, target = Path(run), Path(folder)
     found = read_run(source)
-    refuse_other_files(target)
-    refuse_existing([] if overwrite else [target / "config.json"])
-    target.mkdir(parents=True, exist_ok=True)
+    clear_for_export(target, overwrite=overwrite)
     save_weights(found.heads.state_dict(), target / "model.safetensors", dtype)
     if found.trunk:
         save_weights(found.trunk, target / TRUNK, dtype)
@@ -69,7 +66,6 @@ def export(
         write_text(target / CARD, (source / CARD).read_text(encoding="utf-8"))
     config = _config(source, found) | ({"recommended": _recommended()} if background else {})
     write_text(target / "config.json", json.dumps(config, indent=2) + "\n")
-    (target / SUMS).unlink(missing_ok=True)  # of an export that this one replaces
     if background:
         _add_bank(target, background)
     write_sums(target)
@@ -91,6 +87,19 @@ def _add_bank(folder: Path, background: Sequence[Image]) -> None:
     write_bytes(folder / BANK, bank_bytes(named.bank, half=True), folder=folder)
 
 
+def clear_for_export(folder: Path, *, overwrite: bool) -> None:
+    """Make the folder of an export; what an earlier one has left there is removed, above all its bank and its sums.
+
+    Raises:
+        RunError: the folder holds other files, or an encoder and no `overwrite`.
+    """
+    refuse_other_files(folder)
+    refuse_existing([] if overwrite else [folder / "config.json"])
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in list(folder.iterdir()):
+        path.unlink()
+
+
 def refuse_other_files(folder: Path) -> None:
     """Stop before an export mixes with something else.
 
@@ -103,14 +112,22 @@ def refuse_other_files(folder: Path) -> None:
         raise RunError(f"{folder}: holds other files; choose an empty or new folder")
 
 
+def check_dtype(dtype: str) -> None:
+    """Refuse a form of weights that is not known.
+
+    Raises:
+        ConfigError: it is none of those that a weight folder may have.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+
+
 def save_weights(tensors: Mapping[str, Tensor], path: Path, dtype: str) -> None:
     """Write tensors in one of the forms that a weight folder may have.
 
     Raises:
-        ConfigError: the form is not known, or the numbers do not fit it.
+        ConfigError: the numbers do not fit it.
     """
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     if dtype == "int8":
         weights = packed(tensors)
     else:

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msdscore.align.export import refuse_other_files, save_weights, write_text
+from msdscore.align.export import check_dtype, clear_for_export, save_weights, write_text
 from msdscore.encoders.aligned.encoder import FORMAT, MODEL_TYPE
 from msdscore.encoders.loading.hashing import write_sums
 from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.errors import ConfigError
-from msdscore.io.outputs.targets import refuse_existing
 from msdscore.version import __version__
 
 _SAME = ("text", "image_dims", "text_dims")  # what members must have in common, beside the image tower
@@ -25,7 +24,7 @@ def join(folders: Sequence[str | Path], target: str | Path, *, dtype: str = "int
     bank is not taken over: make one with `msdscore bank`.
 
     Raises:
-        ConfigError: there are fewer than two, or they stand on different backbones.
+        ConfigError: there are fewer than two, they stand on different backbones, or the target is one of them.
         RunError: the target holds other files, or an encoder and no `overwrite`.
     """
     members = [Path(folder) for folder in folders]
@@ -34,15 +33,19 @@ def join(folders: Sequence[str | Path], target: str | Path, *, dtype: str = "int
     configs = [_read(folder) for folder in members]
     _refuse_different(configs, members)
     out = Path(target)
-    refuse_other_files(out)
-    refuse_existing([] if overwrite else [out / "config.json"])
-    out.mkdir(parents=True, exist_ok=True)
-    save_weights(_heads(members), out / "model.safetensors", dtype)
-    branches = []
-    for number, (folder, config) in enumerate(zip(members, configs, strict=True)):
-        if tuned := config["image"].get("weights"):
-            branches.append(f"trunk-{number}.safetensors")
-            save_weights(widened(read_tensors([folder / tuned])), out / branches[-1], dtype)
+    if out.resolve() in [folder.resolve() for folder in members]:
+        raise ConfigError(f"{out}: is one of the encoders to join; choose another folder")
+    check_dtype(dtype)
+    # Everything is read before anything is removed: a damaged member leaves an earlier export as it is.
+    parts = {"model.safetensors": _heads(members)} | {
+        f"trunk-{number}.safetensors": widened(read_tensors([folder / tuned]))
+        for number, (folder, config) in enumerate(zip(members, configs, strict=True))
+        if (tuned := _tuned(config))
+    }
+    clear_for_export(out, overwrite=overwrite)
+    for name, tensors in parts.items():
+        save_weights(tensors, out / name, dtype)
+    branches = [name for name in parts if name != "model.safetensors"]
     config = _config(configs, branches)
     write_text(out / "config.json", json.dumps(config, indent=2) + "\n")
     write_sums(out)
@@ -61,12 +64,23 @@ def _read(folder: Path) -> dict[str, Any]:
     return config
 
 
+def _tuned(config: Mapping[str, Any]) -> str:
+    """The file of tuned stages, which every member has for itself; of other towers `weights` is the backbone."""
+    image = config["image"]
+    return str(image.get("weights", "")) if image.get("kind") == "mini" else ""
+
+
+def _backbone(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The image tower without what is a member's own."""
+    return {key: value for key, value in config["image"].items() if key != "weights" or not _tuned(config)}
+
+
 def _refuse_different(configs: Sequence[Mapping[str, Any]], folders: Sequence[Path]) -> None:
     first = configs[0]
-    tuned = [config["image"].get("weights", "") for config in configs]
+    tuned = [_tuned(config) for config in configs]
     for config, folder in zip(configs[1:], folders[1:], strict=True):
         different = [key for key in _SAME if config[key] != first[key]]
-        if {**config["image"], "weights": ""} != {**first["image"], "weights": ""}:
+        if {"weights": ""} | _backbone(config) != {"weights": ""} | _backbone(first):
             different.append("image")
         if different:
             raise ConfigError(f"{folder} differs from {folders[0]} in {', '.join(different)}; join those of one recipe")
@@ -83,8 +97,7 @@ def _heads(members: Sequence[Path]) -> dict[str, Any]:
 
 
 def _config(configs: Sequence[Mapping[str, Any]], branches: Sequence[str]) -> dict[str, Any]:
-    first = dict(configs[0])
-    image = {key: value for key, value in first["image"].items() if key != "weights"}
+    first = configs[0]
     kept = {key: first[key] for key in ("dtype", *_SAME) if key in first}
     return {
         "model_type": MODEL_TYPE,
@@ -92,7 +105,7 @@ def _config(configs: Sequence[Mapping[str, Any]], branches: Sequence[str]) -> di
         "msdscore": __version__,
         "joined": [_name(config) for config in configs],
         **kept,
-        "image": image | ({"branches": list(branches)} if branches else {}),
+        "image": _backbone(first) | ({"branches": list(branches)} if branches else {}),
         "heads": [config["heads"] for config in configs],
     }
 
