@@ -16,7 +16,7 @@ from align_data import draw, source, things
 from msdscore.align.aligner import LabelCounts, seeded_aligner
 from msdscore.align.data.formats import open_pairs
 from msdscore.align.data.lexicon import build_lexicon, read_classes
-from msdscore.align.data.pairs import Pairs, TrainingPair
+from msdscore.align.data.pairs import Pairs, TrainingPair, collect
 from msdscore.align.data.phrases import PhraseMaker, similar_pictures
 from msdscore.align.evaluate import evaluate
 from msdscore.align.export import export
@@ -26,7 +26,7 @@ from msdscore.align.recipe import SampleSpec
 from msdscore.align.recipe_file import load_recipe
 from msdscore.align.resident.batches import open_resident
 from msdscore.align.resident.disturb import disturbed, resaved, shrunk
-from msdscore.align.resident.pictures import ResidentPictures, decode
+from msdscore.align.resident.pictures import ResidentPictures, decode, squares
 from msdscore.align.resident.prepare import is_held_out
 from msdscore.align.resident.sampling import grouped_order, nearest
 from msdscore.align.resident.texts import NO_WORD, FlatTexts, TextPool
@@ -399,6 +399,20 @@ def test_a_resident_run_resumes_bit_for_bit(run, rows, tmp_path):
     train(load_recipe("mini", changes=SMALL), rows, again, options=replace(CPU, resume=True, cache=str(cache)))
     assert same(weights(again, 4), weights(run, 4))
     assert not same(weights(run, 2), weights(run, 4))
+
+
+def test_decoded_pictures_are_kept_once_all_can_be_read(tmp_path):
+    pair = TrainingPair(tmp_path / "a.png", ("a dog",))
+    pairs = collect([pair], source="here")
+    assert squares(pairs, side=8, workers=1, cache=tmp_path / "kept").bad
+    assert not list((tmp_path / "kept").glob("*.npy"))
+    draw("red", "circle").save(tmp_path / "a.png")
+    first = squares(pairs, side=8, workers=1, cache=tmp_path / "kept")
+    assert not first.bad
+    (tmp_path / "a.png").unlink()  # not read again
+    again = squares(pairs, side=8, workers=1, cache=tmp_path / "kept")
+    assert np.array_equal(again.pixels, first.pixels)
+    assert again.pixels.shape == (1, 8, 8, 3)
 
 
 def test_batches_depend_on_the_seed_and_their_number_alone(run, rows):

@@ -22,7 +22,7 @@ from msdscore.align.features.batch import (
 )
 from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import draw
-from msdscore.align.resident.pictures import ResidentPictures, Tell, decode
+from msdscore.align.resident.pictures import ResidentPictures, Tell, squares
 from msdscore.align.resident.prepare import PreparedTexts, prepare_texts, train_pairs
 from msdscore.align.resident.sampling import Pools, StepTexts, grouped_order, nearest, step_texts
 from msdscore.align.resident.texts import TextPool, TokenRows
@@ -141,7 +141,7 @@ def open_resident(
     image, text = towers
     pairs = train_pairs(pairs, recipe.sample)
     prepared = prepare_texts(pairs, recipe, text, cache=cache)
-    decoded = decode(pairs, side=recipe.sample.stored or image.side, workers=workers, tell=tell)
+    decoded = squares(pairs, side=recipe.sample.stored or image.side, workers=workers, cache=cache, tell=tell)
     times = [0 if item in decoded.bad else pair.times for item, pair in enumerate(pairs.items)]
     train = np.repeat(np.arange(len(pairs)), times)
     if len(train) < recipe.train.batch:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from msdscore.align.data.pairs import Pairs, picture_content
 from msdscore.align.recipe import SampleSpec
 from msdscore.align.resident.disturb import disturbed
 from msdscore.errors import ImageError
+from msdscore.io.atomic import in_turn, replacing
 from msdscore.io.images import open_image
 
 Tell = Callable[[int, int], None]
@@ -29,6 +31,26 @@ class SquarePictures:
 
     pixels: npt.NDArray[np.uint8]  # [pictures, side, side, 3]
     bad: dict[int, str]
+
+
+def squares(
+    pairs: Pairs, *, side: int, workers: int, cache: Path | None = None, tell: Tell | None = None
+) -> SquarePictures:
+    """All pictures of some pairs, decoded or taken from the cache; of several runs at once one decodes for all.
+
+    Nothing is kept while a picture cannot be read: the next run tries again.
+    """
+    if cache is None:
+        return decode(pairs, side=side, workers=workers, tell=tell)
+    path = cache / f"pictures-{side}-{pairs.fingerprint}.npy"
+    with in_turn(path.with_suffix(".lock")):
+        if path.is_file():
+            return SquarePictures(np.load(path), {})
+        found = decode(pairs, side=side, workers=workers, tell=tell)
+        if not found.bad:
+            with replacing(path) as file:
+                np.save(file, found.pixels)
+        return found
 
 
 def decode(pairs: Pairs, *, side: int, workers: int, tell: Tell | None = None) -> SquarePictures:
