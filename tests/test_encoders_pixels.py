@@ -8,10 +8,11 @@ import torch
 from PIL import Image
 
 from msdscore.encoders.registry import load_encoder
+from msdscore.encoders.vision import canvas
+from msdscore.encoders.vision.canvas import prepared_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_picture, stack_pixels
 from msdscore.errors import ConfigError, ImageError
 from msdscore.io.images import ImageLimits, open_image, open_reduced
-from msdscore.scoring import decoding
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Request, score_requests
 from tiny_clip import make_tiny_clip
@@ -74,7 +75,7 @@ def test_other_files_and_pictures_in_memory_are_whole_and_limits_see_the_whole()
 def test_reduced_pictures_score_nearly_as_whole_ones_with_boxes_of_the_original(clip, tmp_path, how, side, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        decoding, "prepare_picture", lambda *some, **more: drawn.append(some) or prepare_picture(*some, **more)
+        canvas, "prepared_pixels", lambda *some, **more: drawn.append(some) or prepared_pixels(*some, **more)
     )
     path = tmp_path / "large.jpg"
     path.write_bytes(jpeg(photograph(640, 480)))

@@ -1,16 +1,18 @@
 """Many requests: batches that shrink with the memory, captions that are encoded once, a GPU that is kept busy."""
 
-import os
+import sys
 from threading import get_ident
 
 import pytest
 import torch
 from PIL import Image
 
+from msdscore.encoders.backbone import checked_late
 from msdscore.encoders.batches import encode_in_batches
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.text_memory import TextMemory
-from msdscore.scoring.decoding import DecodingProcesses
+from msdscore.errors import ConfigError
+from msdscore.io import decoders
 from msdscore.scoring.pipeline import BATCH_SIZES, Pipeline
 from msdscore.scoring.stream import Request, score_requests
 from tiny_clip import make_tiny_clip
@@ -131,14 +133,37 @@ def test_processes_decode_as_threads_do(tmp_path):
     assert "not a picture" in str(processes[len(files)])
 
 
-def die(source):
-    os._exit(1)
-
-
-def test_threads_go_on_where_a_decoding_process_dies(tmp_path):
+def test_threads_decode_where_no_process_can_be_started(tmp_path, monkeypatch):
     file = tmp_path / "red.png"
     Image.new("RGB", (32, 32), "red").save(file)
-    pipeline = Pipeline(load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu"))
-    expected = pipeline.decode([file])[0].prepared
-    with DecodingProcesses(1, die, otherwise=lambda sources: [expected]) as processes:
-        assert processes.decode([file]) == [expected]
+    pipeline = Pipeline(load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu"), decoders=1)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    decoders.close_all()
+    (found,) = score_requests(pipeline, [Request([file], ["a cat"], [0])])
+    decoders.close_all()
+    assert found == pipeline.score(pipeline.decode([file]), ["a cat"], [0])
+
+
+def test_a_stream_that_is_left_early_drops_what_is_still_to_be_decoded(tmp_path):
+    file = tmp_path / "red.png"
+    Image.new("RGB", (32, 32), "red").save(file)
+    pipeline = Pipeline(load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu"), decoders=1)
+    stream = score_requests(pipeline, (Request([file] * 8, ["a cat"] * 8, range(8)) for _ in range(100)))
+    first = next(stream)
+    stream.close()
+    assert next(score_requests(pipeline, [Request([file], ["a cat"], [0])])) == first[:1]
+
+
+def test_overflow_is_found_when_the_numbers_are_read(tmp_path):
+    encoder = load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu")
+    prepared = encoder.prepare(Image.new("RGB", (32, 32), "red"))
+    projection = encoder._parts.model.visual_projection
+    with torch.no_grad():
+        projection.weight[0, 0] = torch.inf
+    with pytest.raises(ConfigError, match="overflows in float32; load it with"):
+        encoder.encode_images([prepared])
+    with checked_late():
+        assert encoder.encode_images([prepared]).pooled.isnan().all()
+        assert encoder.encode_texts(["a cat"]).pooled.isfinite().all()
+    with pytest.raises(ConfigError, match="overflows"):
+        encoder.encode_images([prepared])

@@ -54,8 +54,9 @@ def score(
     scorer: options.ScorerOptions,
     batch_size: options.BatchSize = None,
     decoders: Annotated[
-        int, typer.Option(min=0, help="Processes that decode pictures, to keep a GPU busy; 0: threads.")
-    ] = 0,
+        int | None,
+        typer.Option(min=0, help="Processes that decode pictures; 0: threads; without it one per core beside a GPU."),
+    ] = None,
     max_pixels: options.MaxPixels = None,
     cache: CacheOptions,
     engine: shards.EngineChoice,

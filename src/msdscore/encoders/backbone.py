@@ -1,7 +1,9 @@
 """What all encoders around a pretrained model share: their name, their last step, and how they are compiled."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,7 +15,8 @@ from torch import Tensor
 
 from msdscore.core.calibration import Bank
 from msdscore.core.sphere import masked_mean, real_points, unit
-from msdscore.encoders.base import Embeddings, PatchLayout, Prepared, TokenLayout
+from msdscore.core.transfer import sent
+from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, TokenLayout
 from msdscore.encoders.options import SharedOptions, read_options, require_choice, require_no_options
 from msdscore.encoders.placement import Placement, place
 from msdscore.encoders.table import languages_of
@@ -28,12 +31,17 @@ __all__ = [
     "Placement",
     "SharedOptions",
     "States",
+    "checked_late",
     "compile_towers",
+    "overflow",
     "place",
     "read_options",
     "require_choice",
     "require_no_options",
 ]
+
+
+_CHECKED_LATE = ContextVar("checked_late", default=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +157,37 @@ class Backbone(ABC):
         """Tokens of captions."""
 
     def _finish(self, states: States) -> Embeddings:
-        mask = states.mask.to(states.points.device)
+        filled = tuple(states.mask.any(dim=1).tolist()) if states.mask.device.type == "cpu" else None
+        mask = sent(states.mask, states.points.device)
         real = real_points(unit(states.points), mask)
         mean = states.pooled is None or self._identity.options.pool == "mean"
         pooled = masked_mean(real, mask) if mean else states.pooled
         assert pooled is not None
-        if not (torch.isfinite(real).all() & torch.isfinite(pooled).all()):
-            raise ConfigError(
-                f"{self.name} overflows in {self._identity.placement.dtype_name}; "
-                "load it with dtype='float32' or dtype='bfloat16'"
-            )
-        return Embeddings(real, mask, pooled, states.layout)
+        finite = torch.isfinite(real).all() & torch.isfinite(pooled).all()
+        if _CHECKED_LATE.get():
+            pooled = pooled.masked_fill(~finite, torch.nan)
+        elif not finite:
+            raise overflow(self)
+        return Embeddings(real, mask, pooled, states.layout, filled)
+
+
+@contextmanager
+def checked_late() -> Iterator[None]:
+    """Within it nothing waits to see whether vectors overflow: then all pooled ones of their batch are NaN.
+
+    Whoever asks for this looks at the similarities, and raises `overflow`.
+    """
+    before = _CHECKED_LATE.set(True)
+    try:
+        yield
+    finally:
+        _CHECKED_LATE.reset(before)
+
+
+def overflow(encoder: Encoder) -> ConfigError:
+    """The error of an encoder whose vectors are not finite."""
+    precision = str(getattr(encoder, "precision", torch.float32)).removeprefix("torch.")
+    return ConfigError(f"{encoder.name} overflows in {precision}; load it with dtype='float32' or dtype='bfloat16'")
 
 
 def compile_towers(options: SharedOptions, *towers: Any) -> None:

@@ -12,18 +12,9 @@ from PIL.Image import Image
 from torch import Tensor
 
 from msdscore.core.calibration import Bank
+from msdscore.encoders.vision.canvas import View as View
 
 _THREADS = min(16, cpu_count() or 1)  # that prepare pictures side by side
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """How one picture lies on the model's canvas: resized, then cut out from `offset` on."""
-
-    size: tuple[int, int]  # width, height of the original picture
-    resized: tuple[int, int]
-    offset: tuple[int, int]  # left, top of the canvas in the resized picture; negative where it is padded
-    canvas: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,13 +62,15 @@ class TokenLayout:
 class Embeddings:
     """Local unit vectors and one pooled unit vector for each item of a batch; `mask` is True for real points.
 
-    Points and pooled vectors may have different sizes: a backbone can have separate local and global spaces.
+    Points and pooled vectors may have different sizes: a backbone can have separate local and global spaces. `filled`
+    says for every item whether it has a real point, where the host knows that without a look at the device.
     """
 
     points: Float[Tensor, "batch points dim"]
     mask: Bool[Tensor, "batch points"]
     pooled: Float[Tensor, "batch pooled_dim"]
     layout: tuple[PatchLayout | TokenLayout, ...]
+    filled: tuple[bool, ...] | None = None
 
     def __len__(self) -> int:
         return self.points.shape[0]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from msdscore.core.transfer import sent
 from msdscore.encoders.base import Embeddings
 
 Item = TypeVar("Item")
@@ -51,9 +52,10 @@ def encode_by_length(texts: Sequence[str], encode: Callable[[Sequence[str]], Emb
 
 def take(batch: Embeddings, index: Sequence[int]) -> Embeddings:
     """Some items of a batch, in the order asked for."""
-    rows = torch.tensor(index, device=batch.points.device, dtype=torch.int64)
+    rows = sent(torch.tensor(index, dtype=torch.int64), batch.points.device)
     layout = tuple(batch.layout[number] for number in index)
-    return Embeddings(batch.points[rows], batch.mask[rows], batch.pooled[rows], layout)
+    filled = None if batch.filled is None else tuple(batch.filled[number] for number in index)
+    return Embeddings(batch.points[rows], batch.mask[rows], batch.pooled[rows], layout, filled)
 
 
 def split(batch: Embeddings) -> list[Embeddings]:
@@ -82,7 +84,13 @@ def join(batches: Sequence[Embeddings]) -> Embeddings:
         torch.cat([_widen(batch.mask.unsqueeze(-1), width).squeeze(-1) for batch in batches]),
         torch.cat([batch.pooled for batch in batches]),
         tuple(layout for batch in batches for layout in batch.layout),
+        _filled(batches),
     )
+
+
+def _filled(batches: Sequence[Embeddings]) -> tuple[bool, ...] | None:
+    known = [batch.filled for batch in batches if batch.filled is not None]
+    return tuple(item for one in known for item in one) if len(known) == len(batches) else None
 
 
 def _widen(values: Tensor, width: int) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from msdscore.core.sphere import unit
+from msdscore.core.transfer import sent
 from msdscore.encoders.backbone import Backbone, Identity, States, compile_towers
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
@@ -69,7 +70,7 @@ class BlipEncoder(Backbone):
         model = self._parts.model
         batch = pack_texts(texts, self._parts.backend, self._parts.reading)
         states = model.text_encoder(
-            input_ids=batch.ids.to(self.device), attention_mask=batch.attention.to(self.device).long()
+            input_ids=sent(batch.ids, self.device), attention_mask=sent(batch.attention, self.device).long()
         )
         vectors = model.text_proj(states.last_hidden_state)
         return States(unpack_tokens(vectors, batch), batch.mask, unpack_pooled(vectors[:, 0], batch), batch.layout)

@@ -87,7 +87,9 @@ def _connect(ray: Any, address: str | None) -> None:
 def _rows(
     ray: Any, work: tuple[ScorerSpec, Sequence[ShardJob], ShardOptions], how: RayOptions
 ) -> Iterator[Mapping[str, Any]]:
-    spec, jobs, options = work
+    (spec, jobs, options), gpus = work, _gpus(ray, work[0], how)
+    if spec.decoders is None:  # an actor has as many cores as it asked for, whatever it sees
+        spec = replace(spec, decoders=max(1, int(how.cpus)) if gpus else 0)
     most = min(how.most or len(jobs), len(jobs))
     counter = _try_counter(ray, how.tries + 1)
     with _quiet_context(ray.data):
@@ -102,7 +104,7 @@ def _rows(
                 min_size=min(how.least, most), max_size=most, max_tasks_in_flight_per_actor=2
             ),
             num_cpus=how.cpus,
-            num_gpus=_gpus(ray, spec, how),
+            num_gpus=gpus,
         )
         for row in scored.iter_rows():
             if row["unusable"]:

@@ -1,6 +1,5 @@
 """Shards on the processes of this machine: one per GPU, or several on its cores; one that dies loses nothing."""
 
-import os
 import signal
 import sys
 from collections import Counter, deque
@@ -15,6 +14,7 @@ from types import FrameType
 from msdscore.engine.jobs import THREADS, ShardJob, ShardWorker, lost, score_jobs
 from msdscore.engine.shard import ShardOptions, ShardResult
 from msdscore.errors import ConfigError, MSDScoreError
+from msdscore.io.decoders import cores
 from msdscore.scoring.spec import ScorerSpec
 
 TRIES = 3  # of one shard, whose worker dies
@@ -34,7 +34,7 @@ def score_on_workers(
     if count <= 1:
         yield from score_jobs(spec, jobs, options)
         return
-    pool = _Pool(spec, options, count)
+    pool = _Pool(_sharing_cores(spec, count), options, count)
     try:
         yield from pool.run(jobs)
     finally:
@@ -50,9 +50,13 @@ def default_workers(spec: ScorerSpec) -> int:
     return 1 if spec.device.startswith("cuda") else max(1, cores() // THREADS)
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _sharing_cores(spec: ScorerSpec, workers: int) -> ScorerSpec:
+    """The scorer of one of several workers: beside a GPU each has its share of the cores to decode, unless told."""
+    import torch
+
+    on_gpu = spec.device.startswith("cuda") or (spec.device == "auto" and torch.cuda.is_available())
+    share = max(1, cores() // workers) if on_gpu else 0
+    return spec if spec.decoders is not None else replace(spec, decoders=share)
 
 
 @dataclass

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from msdscore.core import fusion
@@ -22,6 +22,7 @@ from msdscore.core.evidence import (
 from msdscore.core.mixture import FitSettings
 from msdscore.core.omission import omission_terms
 from msdscore.core.schedule import PointSet, diverge
+from msdscore.core.transfer import sent
 from msdscore.encoders.base import Embeddings, PatchLayout, TokenLayout
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Measurement
@@ -43,7 +44,7 @@ def measure_pairs(
     `keys` are those of the images and of the texts; `captions` are the texts as given, needed where the evidence of
     their words is weighed.
     """
-    first, second = (torch.tensor(rows, dtype=torch.int64, device=images.points.device) for rows in pairs)
+    first, second = (_numbers(rows, images.points.device) for rows in pairs)
     sides = _side(images, keys[0]), _side(texts, keys[1])
     divergence = diverge(
         *sides,
@@ -134,7 +135,11 @@ def settings_of(config: MSDConfig) -> str:
 
 
 def _side(batch: Embeddings, keys: Sequence[int]) -> PointSet:
-    return PointSet(batch.points, batch.mask, torch.tensor(keys, dtype=torch.int64, device=batch.points.device))
+    return PointSet(batch.points, batch.mask, _numbers(keys, batch.points.device))
+
+
+def _numbers(values: Sequence[int], device: torch.device) -> Int[Tensor, " items"]:
+    return sent(torch.tensor(values, dtype=torch.int64), device)
 
 
 def fit_settings(config: MSDConfig, components: int) -> FitSettings:

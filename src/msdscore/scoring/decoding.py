@@ -1,36 +1,26 @@
-"""Pictures decoded by other processes, so that the one which feeds a GPU has its interpreter for itself.
+"""Pictures on their way to an encoder: decoded and made ready, here or by other processes."""
 
-Threads share one interpreter. Sixteen of them decode less than half of what sixteen processes do, and hold up the
-thread that starts the work of the GPU (docs/performance.md).
-"""
-
-import signal
+import pickle
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_all_start_methods, get_context
-from pathlib import Path
+from concurrent.futures import Future
+from functools import partial
+from threading import Lock
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
-import torch
 from PIL.Image import Image
 
 from msdscore.encoders.base import Encoder, Prepared, View
-from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_picture, view
+from msdscore.encoders.vision.canvas import File, Pixels, read_pixels
+from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared
 from msdscore.errors import RowError
-from msdscore.io.images import ImageLimits, ImageSource, open_image, open_reduced
-from msdscore.io.tar import TarImage
+from msdscore.io.decoders import TOGETHER, DecodersLostError, Seen, borrow, give_back
+from msdscore.io.images import ImageLimits, ImageSource, open_image
 
-File: TypeAlias = str | Path | bytes | TarImage  # what another process can read
 Prepare: TypeAlias = Callable[[Image], Prepared]
-Read: TypeAlias = Callable[[File], Prepared]
-Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
-Sent: TypeAlias = tuple[Pixels, View] | RowError  # what comes back of one picture: (height, width, 3), and its place
-TOGETHER = 8  # pictures per message
-
-_reader: Read | None = None
+Read: TypeAlias = Callable[[File], tuple[Pixels, View]]
+Otherwise: TypeAlias = Callable[[Sequence[ImageSource]], list[Prepared | RowError]]
+_ANY_SIZE = 1 << 20  # bytes of a picture that is kept in its own size; those of a larger one come through a pipe
 
 
 def sendable_prepare(encoder: Encoder) -> Prepare | None:
@@ -44,33 +34,36 @@ def open_prepared(
     """A picture decoded and made ready; a file at reduced size, where the `steps` of the encoder allow that."""
     if steps is None or not steps.reduced or not isinstance(source, File):
         return prepare(open_image(source, limits=limits, name=name))
+    return as_prepared(*read_pixels(source, steps=steps, limits=limits, name=name))
 
-    def needed(size: tuple[int, int]) -> tuple[int, int]:
-        width, height = view(steps, size).resized
-        return steps.reduced * width, steps.reduced * height
 
-    picture, size = open_reduced(source, needed, limits=limits, name=name)
-    return prepare_picture(picture, steps, size=size)
+def reader(prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits) -> Read:
+    """`open_prepared` for another process; one that needs no torch there, where the encoder only takes `steps`."""
+    if steps is not None:
+        return partial(read_pixels, steps=steps, limits=limits)
+    return partial(_read_prepared, prepare=prepare, limits=limits)
+
+
+def room_per_picture(steps: Preprocessing | None) -> int:
+    """Bytes of shared memory that a prepared picture takes."""
+    if steps is None or steps.on_device:
+        return _ANY_SIZE
+    canvas = steps.crop or steps.resize
+    return 3 * canvas[0] * canvas[1] if isinstance(canvas, tuple) else _ANY_SIZE
 
 
 class DecodingProcesses:
-    """Processes that read, decode and prepare files; a context manager.
+    """Processes that read, decode and prepare files for one run; a context manager.
 
-    `otherwise` decodes what other processes cannot: pictures in memory, and everything once a process has died.
+    They outlive it, for the next run. `ahead` pictures at most are decoded and not yet used. `otherwise` decodes what
+    other processes cannot: pictures in memory, and everything where no process can be started.
     """
 
-    def __init__(
-        self,
-        count: int,
-        read: Read,
-        *,
-        otherwise: Callable[[Sequence[ImageSource]], list[Prepared | RowError]],
-    ) -> None:
-        context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
-        if hasattr(context, "set_forkserver_preload"):
-            context.set_forkserver_preload([__name__])  # torch is loaded once for all of them
-        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(read,))
-        self._otherwise = otherwise
+    def __init__(self, count: int, read: Read, *, room: int, ahead: int, otherwise: Otherwise) -> None:
+        self._read, self._otherwise = pickle.dumps(read), otherwise
+        self._decoders = borrow(count, TOGETHER * room, 2 * count + -(-ahead // TOGETHER))
+        self._asked: set[Future[list[Seen]]] = set()
+        self._lock = Lock()
 
     def __enter__(self) -> "DecodingProcesses":
         return self
@@ -78,41 +71,32 @@ class DecodingProcesses:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            for future in self._asked:
+                future.cancel()  # what a process has already is finished, and dropped
+        give_back(self._decoders)
 
     def decode(self, sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
         """Prepared pictures or reasons, in order; may be called by several threads."""
-        files = [source for source in sources if isinstance(source, str | Path | bytes | TarImage)]
+        files = [source for source in sources if isinstance(source, File)]
         if len(files) < len(sources):
             return self._otherwise(sources)
-        parts = [files[start : start + TOGETHER] for start in range(0, len(files), TOGETHER)]
         try:
-            asked = [self._pool.submit(_read_all, part) for part in parts]
-            return [_received(one) for answer in asked for one in answer.result()]
-        except BrokenProcessPool:
+            return [_received(one) for part in self._submit(files) for one in part.result()]
+        except DecodersLostError:
             return self._otherwise(sources)
 
-
-def _begin(read: Read) -> None:
-    """Make this process ready; Ctrl-C reaches every process, and the one that asked ends the others."""
-    global _reader
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    _reader = read
+    def _submit(self, files: Sequence[File]) -> list[Future[list[Seen]]]:
+        asked = self._decoders.submit(self._read, files)
+        with self._lock:
+            self._asked = {future for future in self._asked if not future.done()} | set(asked)
+        return asked
 
 
-def _read_all(sources: Sequence[File]) -> list[Sent]:
-    return [_read(source) for source in sources]
-
-
-def _read(source: File) -> Sent:
-    assert _reader is not None, "a process of a pool was made ready first"
-    try:
-        prepared = _reader(source)
-    except RowError as error:
-        return error
+def _read_prepared(source: File, *, prepare: Prepare, limits: ImageLimits) -> tuple[Pixels, View]:
+    prepared = prepare(open_image(source, limits=limits))
     return prepared.pixels.permute(1, 2, 0).contiguous().numpy(), prepared.view
 
 
-def _received(sent: Sent) -> Prepared | RowError:
-    return sent if isinstance(sent, RowError) else Prepared(torch.from_numpy(sent[0]).permute(2, 0, 1), sent[1])
+def _received(seen: Seen) -> Prepared | RowError:
+    return seen if isinstance(seen, RowError) else as_prepared(*seen)

@@ -91,7 +91,7 @@ def without_empty(
     reasons: Mapping[int, RowError],
 ) -> SortedOut:
     """Leave out captions in which the encoder found no token; each gets a reason."""
-    filled = batch.mask.any(dim=1).tolist()
+    filled = batch.mask.any(dim=1).tolist() if batch.filled is None else batch.filled
     empty = {number for number, row in enumerate(rows) if row is not None and not filled[row]}
     if not empty:
         return batch, tuple(rows), dict(reasons)

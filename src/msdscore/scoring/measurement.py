@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -10,10 +11,15 @@ from torch import Tensor
 
 from msdscore.core import fusion
 from msdscore.core.divergence import Divergence, total
+from msdscore.core.transfer import fetched
 from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.scoring.config import MSDConfig
 
 Column = Float[Tensor, " captions"]
+# Tensors of a measurement with one row per pair.
+_PER_PAIR = (
+    "similarity", "lengths", "image_of", "text_of", "information_terms", "weights", "shares", "log_odds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,15 @@ class Measurement:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def fetched(self) -> "Measurement":
+        """The same with all but the mixtures on the CPU, after one wait for the device."""
+        told = {name: value for name in _PER_PAIR if (value := getattr(self, name)) is not None}
+        terms = self.divergence.coverage_terms, self.divergence.support_terms
+        coverage, support, *others = fetched(*terms, *told.values())
+        divergence = replace(self.divergence, coverage_terms=coverage, support_terms=support)
+        there: dict[str, Any] = dict(zip(told, others, strict=True))
+        return replace(self, divergence=divergence, **there)
 
 
 @dataclass(frozen=True, slots=True)

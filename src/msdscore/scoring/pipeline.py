@@ -3,31 +3,33 @@
 Everything that scores goes through here: the scorer, runs over files, benchmarks, studies and explanations.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
-from functools import partial
-from multiprocessing import current_process
 from pathlib import Path
 
 import torch
 from PIL import __version__ as pillow_version
 
 from msdscore.core.calibration import Bank
+from msdscore.encoders.backbone import checked_late, overflow
 from msdscore.encoders.base import Embeddings, Encoder, Prepared, computes_in_half
 from msdscore.encoders.batches import encode_by_length, encode_in_batches
 from msdscore.encoders.cached import CachedEncoder, CacheUse
 from msdscore.encoders.text_memory import TextMemory
+from msdscore.encoders.vision.canvas import File
 from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import ConfigError, RowError
+from msdscore.io.decoders import can_decode, cores
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
 from msdscore.io.tar import TarImage
 from msdscore.scoring.bank import NamedBank, moved, own_bank
 from msdscore.scoring.comparison import measure_pairs
 from msdscore.scoring.config import MSDConfig
-from msdscore.scoring.decoding import DecodingProcesses, File, Prepare, open_prepared, sendable_prepare
+from msdscore.scoring.decoding import DecodingProcesses, open_prepared, reader, room_per_picture, sendable_prepare
 from msdscore.scoring.embedded import Decoded, Embedded, checked_caption, sort_out, without_empty
 from msdscore.scoring.measurement import Measurement, Numbers, numbers
 from msdscore.scoring.signature import signature
@@ -35,6 +37,7 @@ from msdscore.scoring.worst import worst_words
 
 # Pictures per batch by kind of device: what fills it, halved where its memory runs out.
 BATCH_SIZES = {"cpu": 32, "cuda": 256}
+MOST_DECODERS = 32  # processes that decode for one GPU, unless more are asked for
 MOST_TEXTS = 128  # texts per batch: short ones go with short ones, so that little is padded
 
 
@@ -57,7 +60,7 @@ class Pipeline:
         bank: NamedBank | None = None,
         limits: ImageLimits | None = None,
         batch_size: int | None = None,
-        decoders: int = 0,
+        decoders: int | None = None,
     ) -> None:
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise ConfigError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
@@ -119,18 +122,29 @@ class Pipeline:
 
         return list(map(read, sources) if pool is None else pool.map(read, list(sources)))
 
-    def decoding_processes(self, threads: Executor) -> DecodingProcesses | None:
-        """Processes that decode for a long run, where they are asked for and the encoder and its settings allow it."""
-        prepare = sendable_prepare(self.encoder)
-        alone = current_process().daemon  # such a process, one of many workers, may have no children
-        if not self.decoders or prepare is None or self.config.init == "sample" or alone:
+    def decoding_processes(self, threads: Executor, *, ahead: int) -> DecodingProcesses | None:
+        """Processes that decode for a long run, where the encoder and its settings allow it; `ahead` pictures at most.
+
+        Unless their number is given there is one per core where a GPU waits for pictures, and none on a CPU.
+        """
+        prepare, steps = sendable_prepare(self.encoder), preprocessing_of(self.encoder)
+        # Without steps a process needs torch, and takes seconds to start: only where it is asked for.
+        useful = self.encoder.device.type == "cuda" and steps is not None
+        count = (min(cores(), MOST_DECODERS) if useful else 0) if self.decoders is None else self.decoders
+        if not count or prepare is None or self.config.init == "sample" or not can_decode():
             return None
 
         def otherwise(sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
             found = self.decode(sources, pool=threads)
             return [one.prepared if isinstance(one, Decoded) else one for one in found]
 
-        return DecodingProcesses(self.decoders, self._reader(prepare), otherwise=otherwise)
+        return DecodingProcesses(
+            count,
+            reader(prepare, steps=steps, limits=self.limits),
+            room=room_per_picture(steps),
+            ahead=ahead,
+            otherwise=otherwise,
+        )
 
     def embed_images(self, decoded: Sequence[Decoded | RowError]) -> Embedded:
         """Vectors of decoded pictures, batch by batch."""
@@ -198,13 +212,18 @@ class Pipeline:
 
         With `worst`, the numbers name up to that many of the least supported words.
         """
-        images, texts = self.embed_images(decoded), self.embed_texts(captions)
+        # On a GPU the host waits for the device once, for the numbers: all that it can know before is known by then.
+        late = self.encoder.device.type == "cuda" and not isinstance(self.encoder, CachedEncoder)
+        with checked_late() if late else nullcontext():
+            texts, images = self.embed_texts(captions), self.embed_images(decoded)
         found: list[Numbers | RowError | None] = [
             images.reasons.get(picture, texts.reasons.get(item)) for item, picture in enumerate(owner)
         ]
         good = [item for item, reason in enumerate(found) if reason is None]
         if good:
-            measured = self.measure(images, texts, [owner[item] for item in good], good)
+            measured = self.measure(images, texts, [owner[item] for item in good], good).fetched()
+            if late and bool(measured.similarity.isnan().any()):
+                raise overflow(self.encoder)
             rows = numbers(measured, self.config)
             if worst:
                 words = worst_words(measured, [captions[item] for item in good], count=worst)
@@ -251,10 +270,8 @@ class Pipeline:
         return Decoded(prepared, pixel_key(picture) if hashed else 0, picture if keep else None)
 
     def _prepared(self, source: ImageSource, *, name: str | None = None) -> Prepared:
-        return self._reader(self.encoder.prepare)(source, name=name)
-
-    def _reader(self, prepare: Prepare) -> Callable[..., Prepared]:
-        return partial(open_prepared, prepare=prepare, steps=preprocessing_of(self.encoder), limits=self.limits)
+        steps = preprocessing_of(self.encoder)
+        return open_prepared(source, self.encoder.prepare, steps=steps, limits=self.limits, name=name)
 
 
 def recommended_config(encoder: Encoder) -> MSDConfig:

@@ -46,7 +46,8 @@ class ScorerSpec:
     limits: ImageLimits = field(default_factory=ImageLimits)
     batch_size: int | None = None  # pictures per batch of the encoder; None: what fills its device
     cache: CacheSettings | None = None
-    decoders: int = 0  # processes that decode pictures; 0: threads of the process that scores
+    # Processes that decode pictures; 0: threads of the process that scores; None: one per core beside a GPU, else 0.
+    decoders: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, str):

@@ -18,8 +18,8 @@ from msdscore.scoring.pipeline import Pipeline
 
 DECODERS = (8, 32)  # threads that read pictures: the cores of this process, at least and at most so many
 # Requests that are scored side by side on a GPU, and requests that wait for their turn with their pictures decoded.
-GPU_REQUESTS = 2
-GPU_AHEAD = 2
+GPU_REQUESTS = 3
+GPU_AHEAD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ def score_requests(
         ThreadPoolExecutor(min(max(torch.get_num_threads(), DECODERS[0]), DECODERS[1])) as pool,
         ThreadPoolExecutor(ahead) as reader,
         ThreadPoolExecutor(GPU_REQUESTS) as scorers,
-        pipeline.decoding_processes(pool) or nullcontext() as processes,
+        pipeline.decoding_processes(pool, ahead=(ahead + GPU_REQUESTS) * pipeline.batch_size)
+        or nullcontext() as processes,
     ):
         waiting: deque[Callable[[], list[Numbers | RowError]]] = deque()
 

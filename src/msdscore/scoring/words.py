@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from msdscore.core.evidence import TokenWeights, WordCalibration
+from msdscore.core.transfer import sent
 from msdscore.encoders.base import TokenLayout
 from msdscore.encoders.text.words import is_content, stem
 
@@ -72,7 +73,7 @@ def token_weights(
         weights[row, :size] = torch.tensor([_weight(word, calibration) for _, word in found]) / pieces[row, :size]
         new[row, :size] = torch.tensor([word.new for _, word in found], dtype=torch.bool)
         spreads[row, :size] = torch.tensor([_spread(word, calibration) for _, word in found])
-    return TokenWeights(weights.to(device), new.to(device), pieces.to(device), spreads.to(device))
+    return TokenWeights(*(sent(one, device) for one in (weights, new, pieces, spreads)))
 
 
 def _weight(word: Mention, calibration: WordCalibration) -> float:

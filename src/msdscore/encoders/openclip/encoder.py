@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from msdscore.core.sphere import unit
+from msdscore.core.transfer import sent
 from msdscore.encoders.backbone import Backbone, Identity, States, compile_towers
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import find_settings
@@ -88,7 +89,7 @@ class OpenClipEncoder(Backbone):
         model = self._parts.model
         batch = pack_texts(texts, self._parts.backend, self._parts.reading)
         text = getattr(model, "text", model)
-        pooled, states = _watch(text.transformer, lambda: model.encode_text(batch.ids.to(self.device)))
+        pooled, states = _watch(text.transformer, lambda: model.encode_text(sent(batch.ids, self.device)))
         tokens = _project_text(text, unpack_tokens(getattr(states, "last_hidden_state", states), batch))
         return States(tokens, batch.mask, unpack_pooled(pooled, batch), batch.layout)
 

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from msdscore.core.sphere import unit
+from msdscore.core.transfer import sent
 from msdscore.encoders.backbone import Backbone, Identity, States, compile_towers
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
@@ -78,7 +79,7 @@ class SiglipEncoder(Backbone):
     def _read(self, texts: Sequence[str]) -> States:
         tower = self._parts.model.text_model
         batch = pack([self._tokens(text) for text in texts], self._parts.reading)
-        states = tower(input_ids=batch.ids.to(self.device))
+        states = tower(input_ids=sent(batch.ids, self.device))
         points = unpack_tokens(states.last_hidden_state, batch)
         if self._parts.options.local == "heads":
             points = tower.head(points)

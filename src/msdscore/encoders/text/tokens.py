@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.core.sphere import unit
+from msdscore.core.transfer import sent
 from msdscore.encoders.base import TokenLayout
 from msdscore.encoders.text.warnings import token_warnings
 from msdscore.encoders.text.windows import Span, Window, plan_cut, plan_windows
@@ -171,7 +172,7 @@ def unpack_tokens(
     states: Float[Tensor, "windows positions dim"], batch: TextBatch
 ) -> Float[Tensor, "batch points dim"]:
     """The state of every token of every caption, in caption order; padded places hold some other state."""
-    return states[batch.window_of.to(states.device), batch.position.to(states.device)]
+    return states[sent(batch.window_of, states.device), sent(batch.position, states.device)]
 
 
 def unpack_pooled(pooled: Float[Tensor, "windows dim"], batch: TextBatch) -> Float[Tensor, "batch dim"]:
@@ -181,8 +182,8 @@ def unpack_pooled(pooled: Float[Tensor, "windows dim"], batch: TextBatch) -> Flo
 
 def join_windows(pooled: Float[Tensor, "windows dim"], windows: Windows) -> Float[Tensor, "batch dim"]:
     """One unit vector per caption: the mean of its windows' unit vectors, weighted by the tokens they keep."""
-    shares = windows.shares.to(pooled.device).unsqueeze(-1)
-    return unit((unit(pooled)[windows.own.to(pooled.device)] * shares).sum(dim=1))
+    shares = sent(windows.shares, pooled.device).unsqueeze(-1)
+    return unit((unit(pooled)[sent(windows.own, pooled.device)] * shares).sum(dim=1))
 
 
 def _plan(caption: Tokens, reading: Reading) -> tuple[Window, ...]:

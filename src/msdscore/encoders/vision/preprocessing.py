@@ -5,7 +5,6 @@ the pixels do not depend on which image backend another library happens to prefe
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -17,37 +16,17 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 from torch.nn.utils.rnn import pad_sequence
 
-from msdscore.encoders.base import PatchLayout, Prepared, View
+from msdscore.core.transfer import sent
+from msdscore.encoders.base import PatchLayout, Prepared
+from msdscore.encoders.vision.canvas import Pixels, View, drawn, pixels_of, prepared_pixels
+from msdscore.encoders.vision.canvas import Preprocessing as Preprocessing
+from msdscore.encoders.vision.canvas import view as view
 from msdscore.errors import WeightsError
 
 Edges: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]  # (cells, 2): start and end along one axis
-# Above this many pixels only the cropped part is resized: a 1 x 20000 picture would grow to gigabytes.
-_RESIZE_LIMIT = 2**24
-DEVICE_PIXELS = 2**20  # of a picture that is resized on the device; 256 of them fill 0.8 GB
 DEVICE_FILTERS: dict[int, str] = {Image.Resampling.BICUBIC: "bicubic", Image.Resampling.BILINEAR: "bilinear"}
+_RESIZED_TOGETHER = 32  # pictures; as floats in full size they fill 0.4 GB
 _TINY = 32  # pixels of a side under which hardly anything can be seen
-
-
-@dataclass(frozen=True, slots=True)
-class Preprocessing:
-    """The steps of preprocessing: resize, then centre crop, then scale and normalise.
-
-    `resize` is a shortest edge, or a (width, height) that squashes the picture, or None; `crop` is a (width,
-    height), black where it reaches beyond the picture. Half a pixel beside the centre goes up and left, or with
-    `even_centre` to the even side, as torchvision rounds. With `reduced` a JPEG file is decoded at a half, a quarter
-    or an eighth of its size where that is still so many times as large as what it is resized to. With `on_device`
-    torch resizes pictures where the network runs, and not Pillow where they are decoded.
-    """
-
-    resize: int | tuple[int, int] | None
-    crop: tuple[int, int] | None
-    resample: int = Image.Resampling.BICUBIC
-    scale: float = 1 / 255
-    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-    std: tuple[float, ...] = (1.0, 1.0, 1.0)
-    even_centre: bool = False
-    reduced: int = 0
-    on_device: bool = False
 
 
 def read_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
@@ -96,51 +75,23 @@ def _pair(size: Any) -> tuple[int, int]:
     return int(width), int(height)
 
 
-def view(steps: Preprocessing, size: tuple[int, int]) -> View:
-    """Where a picture of `size` (width, height) lies on the canvas.
-
-    >>> view(Preprocessing(resize=32, crop=(32, 32)), (128, 64))
-    View(size=(128, 64), resized=(64, 32), offset=(16, 0), canvas=(32, 32))
-    """
-    resized = _resized(steps.resize, size)
-    canvas = steps.crop or resized
-    spare = (resized[0] - canvas[0], resized[1] - canvas[1])
-    offset = tuple(round(side / 2) if steps.even_centre else side // 2 for side in spare)
-    return View(size, resized, (offset[0], offset[1]), canvas)
-
-
-def _resized(resize: int | tuple[int, int] | None, size: tuple[int, int]) -> tuple[int, int]:
-    if resize is None:
-        return size
-    if isinstance(resize, tuple):
-        return resize
-    width, height = size
-    if width <= height:
-        return resize, int(resize * height / width)
-    return int(resize * width / height), resize
-
-
 def draw(picture: Image.Image, where: View, resample: int) -> UInt8[Tensor, "3 height width"]:
     """The picture on the model's canvas; black where the canvas reaches beyond it."""
-    rgb = picture if picture.mode == "RGB" else picture.convert("RGB")
-    left, top = where.offset
-    right, bottom = left + where.canvas[0], top + where.canvas[1]
-    if where.resized[0] * where.resized[1] > _RESIZE_LIMIT and min(left, top) >= 0:
-        across, down = rgb.size[0] / where.resized[0], rgb.size[1] / where.resized[1]
-        part = (left * across, top * down, right * across, bottom * down)
-        drawn = rgb.resize(where.canvas, resample, box=part)
-    else:
-        drawn = rgb.resize(where.resized, resample).crop((left, top, right, bottom))
-    return torch.from_numpy(np.array(drawn)).permute(2, 0, 1)
+    return torch.from_numpy(drawn(picture, where, resample)).permute(2, 0, 1)
 
 
 def normalise(
     pixels: UInt8[Tensor, "batch 3 height width"], steps: Preprocessing
 ) -> Float[Tensor, "batch 3 height width"]:
     """Scaled and normalised float32 pixels, on the device where the bytes are."""
-    mean = torch.tensor(steps.mean, device=pixels.device).view(-1, 1, 1)
-    std = torch.tensor(steps.std, device=pixels.device).view(-1, 1, 1)
+    mean, std = _levels(steps.mean, pixels.device), _levels(steps.std, pixels.device)
     return (pixels.float() * steps.scale - mean) / std
+
+
+@lru_cache(maxsize=64)
+def _levels(values: tuple[float, ...], device: torch.device) -> Float[Tensor, "3 1 1"]:
+    """One number per colour; kept on the device, since sending it there would wait for all that is done there."""
+    return torch.tensor(values, device=device).view(-1, 1, 1)
 
 
 def prepare_picture(picture: Image.Image, steps: Preprocessing, *, size: tuple[int, int] | None = None) -> Prepared:
@@ -148,10 +99,12 @@ def prepare_picture(picture: Image.Image, steps: Preprocessing, *, size: tuple[i
 
     `size` is that of the original, where the picture was decoded at a reduced one.
     """
-    where = view(steps, size or picture.size)
-    if steps.on_device and _waits(picture.size, where):
-        return Prepared(_bytes(picture), where)
-    return Prepared(draw(picture, where, steps.resample), where)
+    return as_prepared(*prepared_pixels(picture, steps, size=size))
+
+
+def as_prepared(pixels: Pixels, where: View) -> Prepared:
+    """Pixels (height, width, 3) as a network takes them; they are not copied."""
+    return Prepared(torch.from_numpy(pixels).permute(2, 0, 1), where)
 
 
 def preprocessing_of(encoder: object) -> Preprocessing | None:
@@ -161,24 +114,7 @@ def preprocessing_of(encoder: object) -> Preprocessing | None:
 
 def whole_picture(picture: Image.Image) -> Prepared:
     """A picture as it is, for networks that take any size."""
-    return Prepared(_bytes(picture), View(picture.size, picture.size, (0, 0), picture.size))
-
-
-def _bytes(picture: Image.Image) -> UInt8[Tensor, "3 height width"]:
-    rgb = picture if picture.mode == "RGB" else picture.convert("RGB")
-    return torch.from_numpy(np.array(rgb)).permute(2, 0, 1)
-
-
-def _waits(size: tuple[int, int], where: View) -> bool:
-    """Whether a picture is resized on the device: not a large one, whose pixels would fill the memory of a batch.
-
-    One of the canvas's own size is drawn at once too: by their size `stack_pixels` knows which ones are.
-    """
-    return (
-        size[0] * size[1] <= DEVICE_PIXELS
-        and where.resized[0] * where.resized[1] <= DEVICE_PIXELS
-        and (size != where.canvas)
-    )
+    return as_prepared(pixels_of(picture), View(picture.size, picture.size, (0, 0), picture.size))
 
 
 def stack_pixels(
@@ -186,27 +122,53 @@ def stack_pixels(
 ) -> Float[Tensor, "batch 3 height width"]:
     """Prepared pictures of one size as one batch of normalised pixels."""
     if steps.on_device:
-        return normalise(torch.stack([_on_canvas(picture, steps, device) for picture in pictures]), steps)
+        return normalise(_on_canvases(pictures, steps, device), steps)
     # Pillow's bytes lie row by row with the colours innermost: they are copied as they lie, and turned on the device.
-    rows = torch.stack([picture.pixels.permute(1, 2, 0) for picture in pictures])
-    there = rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows.to(device)
+    rows = [picture.pixels.permute(1, 2, 0) for picture in pictures]
+    there = sent(_pinned(rows), device) if device.type == "cuda" else torch.stack(rows).to(device)
     return normalise(there.permute(0, 3, 1, 2).contiguous(), steps)
 
 
-def _on_canvas(picture: Prepared, steps: Preprocessing, device: torch.device) -> UInt8[Tensor, "3 height width"]:
-    """One picture on the canvas, resized on the device where it was not before."""
-    rows = picture.pixels.permute(1, 2, 0)
-    there = rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows.to(device)
-    pixels, where = there.permute(2, 0, 1), picture.view
-    if pixels.shape[1:] == where.canvas[::-1]:
+def _pinned(rows: Sequence[UInt8[Tensor, "height width 3"]]) -> UInt8[Tensor, "batch height width 3"]:
+    """The pictures as one batch in memory that a GPU reads by itself; one thread copies, the cores have to decode."""
+    batch = torch.empty((len(rows), *rows[0].shape), dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+    room = batch.numpy()
+    for number, picture in enumerate(rows):
+        room[number] = picture.numpy()
+    return batch
+
+
+def _on_canvases(
+    pictures: Sequence[Prepared], steps: Preprocessing, device: torch.device
+) -> UInt8[Tensor, "batch 3 height width"]:
+    """Pictures on the canvas, resized on the device where they were not before; those of one size together."""
+    alike: dict[tuple[View, tuple[int, ...]], list[int]] = {}
+    for number, picture in enumerate(pictures):
+        alike.setdefault((picture.view, tuple(picture.pixels.shape)), []).append(number)
+    parts, order = [], []
+    for (where, _), numbers in alike.items():
+        for first in range(0, len(numbers), _RESIZED_TOGETHER):
+            some = numbers[first : first + _RESIZED_TOGETHER]
+            rows = [pictures[number].pixels.permute(1, 2, 0) for number in some]
+            parts.append(_resized_there(sent(_pinned(rows), device).permute(0, 3, 1, 2), where, steps))
+            order += some
+    places = torch.empty(len(order), dtype=torch.int64)
+    places[order] = torch.arange(len(order))
+    return torch.cat(parts)[sent(places, device)]
+
+
+def _resized_there(
+    pixels: UInt8[Tensor, "batch 3 height width"], where: View, steps: Preprocessing
+) -> UInt8[Tensor, "batch 3 canvas_height canvas_width"]:
+    if pixels.shape[2:] == where.canvas[::-1]:
         return pixels
-    drawn, (across, down) = pixels.unsqueeze(0).float(), where.resized
-    for size in ((drawn.shape[2], across), (down, across)):
+    resized, (across, down) = pixels.float(), where.resized
+    for size in ((resized.shape[2], across), (down, across)):
         # One direction after the other, rounded between them, as Pillow does (from version 13 on in either order).
-        drawn = interpolate(drawn, size, mode=DEVICE_FILTERS[steps.resample], antialias=True).round().clamp(0, 255)
+        resized = interpolate(resized, size, mode=DEVICE_FILTERS[steps.resample], antialias=True).round().clamp(0, 255)
     (left, top), (width, height) = where.offset, where.canvas
     beyond = (-left, left + width - across, -top, top + height - down)
-    return pad(drawn[0], beyond).to(torch.uint8)
+    return pad(resized, beyond).to(torch.uint8)
 
 
 @lru_cache(maxsize=4096)

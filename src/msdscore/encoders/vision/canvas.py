@@ -1,0 +1,130 @@
+"""Pictures on the canvas of a model: resized and cut out by Pillow, without torch, wherever they are decoded."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from PIL import Image
+
+from msdscore.io.images import ImageLimits, open_image, open_reduced
+from msdscore.io.tar import TarImage
+
+File: TypeAlias = str | Path | bytes | TarImage  # what another process can read
+Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]  # (height, width, 3)
+# Above this many pixels only the cropped part is resized: a 1 x 20000 picture would grow to gigabytes.
+_RESIZE_LIMIT = 2**24
+DEVICE_PIXELS = 2**20  # of a picture that is resized on the device; 256 of them fill 0.8 GB
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How one picture lies on the model's canvas: resized, then cut out from `offset` on."""
+
+    size: tuple[int, int]  # width, height of the original picture
+    resized: tuple[int, int]
+    offset: tuple[int, int]  # left, top of the canvas in the resized picture; negative where it is padded
+    canvas: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocessing:
+    """The steps of preprocessing: resize, then centre crop, then scale and normalise.
+
+    `resize` is a shortest edge, or a (width, height) that squashes the picture, or None; `crop` is a (width,
+    height), black where it reaches beyond the picture. Half a pixel beside the centre goes up and left, or with
+    `even_centre` to the even side, as torchvision rounds. With `reduced` a JPEG file is decoded at a half, a quarter
+    or an eighth of its size where that is still so many times as large as what it is resized to. With `on_device`
+    torch resizes pictures where the network runs, and not Pillow where they are decoded.
+    """
+
+    resize: int | tuple[int, int] | None
+    crop: tuple[int, int] | None
+    resample: int = Image.Resampling.BICUBIC
+    scale: float = 1 / 255
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    even_centre: bool = False
+    reduced: int = 0
+    on_device: bool = False
+
+
+def view(steps: Preprocessing, size: tuple[int, int]) -> View:
+    """Where a picture of `size` (width, height) lies on the canvas.
+
+    >>> view(Preprocessing(resize=32, crop=(32, 32)), (128, 64))
+    View(size=(128, 64), resized=(64, 32), offset=(16, 0), canvas=(32, 32))
+    """
+    resized = _resized(steps.resize, size)
+    canvas = steps.crop or resized
+    spare = (resized[0] - canvas[0], resized[1] - canvas[1])
+    offset = tuple(round(side / 2) if steps.even_centre else side // 2 for side in spare)
+    return View(size, resized, (offset[0], offset[1]), canvas)
+
+
+def _resized(resize: int | tuple[int, int] | None, size: tuple[int, int]) -> tuple[int, int]:
+    if resize is None:
+        return size
+    if isinstance(resize, tuple):
+        return resize
+    width, height = size
+    if width <= height:
+        return resize, int(resize * height / width)
+    return int(resize * width / height), resize
+
+
+def drawn(picture: Image.Image, where: View, resample: int) -> Pixels:
+    """The picture on the model's canvas; black where the canvas reaches beyond it."""
+    rgb = picture if picture.mode == "RGB" else picture.convert("RGB")
+    left, top = where.offset
+    right, bottom = left + where.canvas[0], top + where.canvas[1]
+    if where.resized[0] * where.resized[1] > _RESIZE_LIMIT and min(left, top) >= 0:
+        across, down = rgb.size[0] / where.resized[0], rgb.size[1] / where.resized[1]
+        part = (left * across, top * down, right * across, bottom * down)
+        return pixels_of(rgb.resize(where.canvas, resample, box=part))
+    return pixels_of(rgb.resize(where.resized, resample).crop((left, top, right, bottom)))
+
+
+def pixels_of(picture: Image.Image) -> Pixels:
+    """The pixels of a picture as they are."""
+    return np.array(picture if picture.mode == "RGB" else picture.convert("RGB"))
+
+
+def prepared_pixels(
+    picture: Image.Image, steps: Preprocessing, *, size: tuple[int, int] | None = None
+) -> tuple[Pixels, View]:
+    """A decoded picture as the steps leave it, before its numbers are scaled.
+
+    `size` is that of the original, where the picture was decoded at a reduced one.
+    """
+    where = view(steps, size or picture.size)
+    if steps.on_device and _waits(picture.size, where):
+        return pixels_of(picture), where
+    return drawn(picture, where, steps.resample), where
+
+
+def read_pixels(
+    source: File, *, steps: Preprocessing, limits: ImageLimits, name: str | None = None
+) -> tuple[Pixels, View]:
+    """A file decoded and made ready; at reduced size, where the steps allow that."""
+    if not steps.reduced:
+        return prepared_pixels(open_image(source, limits=limits, name=name), steps)
+
+    def needed(size: tuple[int, int]) -> tuple[int, int]:
+        width, height = view(steps, size).resized
+        return steps.reduced * width, steps.reduced * height
+
+    picture, size = open_reduced(source, needed, limits=limits, name=name)
+    return prepared_pixels(picture, steps, size=size)
+
+
+def _waits(size: tuple[int, int], where: View) -> bool:
+    """Whether a picture is resized on the device: not a large one, whose pixels would fill the memory of a batch.
+
+    One of the canvas's own size is drawn at once too: by their size it is known which ones are.
+    """
+    return (
+        size[0] * size[1] <= DEVICE_PIXELS
+        and where.resized[0] * where.resized[1] <= DEVICE_PIXELS
+        and (size != where.canvas)
+    )

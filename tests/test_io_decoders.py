@@ -1,0 +1,196 @@
+"""Processes that decode: the same pixels in order, reasons per file, and no way to hang or to leave something behind."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from msdscore.encoders.vision.canvas import Preprocessing, read_pixels
+from msdscore.errors import ImageError
+from msdscore.io import decoders
+from msdscore.io.decoders import Decoders, DecodersLostError
+from msdscore.io.images import ImageLimits
+
+STEPS = Preprocessing(16, (16, 16))
+READ = partial(read_pixels, steps=STEPS, limits=ImageLimits())
+CELL = decoders.TOGETHER * 3 * 16 * 16
+
+
+@pytest.fixture
+def files(tmp_path):
+    made = [tmp_path / f"{number:02d}.png" for number in range(21)]
+    for number, path in enumerate(made):
+        Image.new("RGB", (30, 20), (number, 2 * number, 255 - number)).save(path)
+    return made
+
+
+@pytest.fixture
+def two():
+    pool = Decoders(2, CELL, 8)
+    yield pool
+    pool.close()
+
+
+def asked(pool, read, sources):
+    return [one for part in pool.submit(pickle.dumps(read), sources) for one in part.result(timeout=60)]
+
+
+def check(found, files):
+    for (pixels, view), path in zip(found, files, strict=True):
+        expected, where = READ(path)
+        assert view == where
+        np.testing.assert_array_equal(pixels, expected)
+
+
+def fragile(source):
+    """Reads as usual, but ends its process at one file."""
+    if Path(source).stem == "13":
+        os._exit(7)
+    return READ(source)
+
+
+def slow(source):
+    time.sleep(0.05)
+    return READ(source)
+
+
+def mistaken(source):
+    raise KeyError("a mistake of ours")
+
+
+def test_pixels_come_in_order_with_a_reason_for_what_cannot_be_read(two, files):
+    broken = files[0].with_name("broken.jpg")
+    broken.write_bytes(b"no picture")
+    found = asked(two, READ, [*files[:10], broken, *files[10:]])
+    assert isinstance(found[10], ImageError)
+    assert "broken.jpg: not a picture" in str(found[10])
+    check(found[:10] + found[11:], files)
+    check(asked(two, READ, [path.read_bytes() for path in files]), files)
+
+
+def test_pixels_beyond_the_shared_memory_come_through_the_pipe(files):
+    pool = Decoders(1, 3 * 16 * 16, 1)  # room for one picture in all
+    try:
+        check(asked(pool, READ, files), files)
+    finally:
+        pool.close()
+
+
+def test_cells_are_free_again_when_their_pixels_are_gone(two, files):
+    found = asked(two, READ, files)
+    kept = found[-1]
+    del found
+    assert len(two._free) == 7
+    two.rest()  # not while a picture is in use
+    check([kept], files[-1:])
+    del kept
+    assert len(two._free) == 8
+    two.rest()
+    check(asked(two, READ, files), files)
+
+
+def test_a_file_that_ends_its_process_has_a_reason_and_no_other_file_has(two, files):
+    found = asked(two, fragile, files)
+    assert str(found[13]).endswith("13.png: cannot be decoded (the process that tried ended with code 7)")
+    check(found[:13] + found[14:], files[:13] + files[14:])
+
+
+def test_a_process_that_is_killed_is_replaced(two, files):
+    waiting = two.submit(pickle.dumps(slow), files * 3)
+    waiting[0].result(timeout=60)
+    for process in list(two._processes):
+        process.send_signal(signal.SIGKILL)
+    check([one for part in waiting for one in part.result(timeout=60)], files * 3)
+
+
+def test_a_mistake_of_ours_is_raised(two, files):
+    with pytest.raises(RuntimeError, match="failed on .*00.png: KeyError: 'a mistake of ours'"):
+        asked(two, mistaken, files[:1])
+
+
+def test_where_no_process_can_be_started_that_is_said_at_once(monkeypatch, files, tmp_path):
+    for program in ("/bin/false", str(tmp_path / "none")):
+        monkeypatch.setattr(sys, "executable", program)
+        pool = Decoders(2, CELL, 2)
+        with pytest.raises(DecodersLostError):
+            asked(pool, READ, files)
+        with pytest.raises(DecodersLostError):
+            asked(pool, READ, files)
+        pool.close()
+
+
+def test_processes_are_kept_for_the_next_one_who_asks():
+    first = decoders.borrow(1, CELL, 4)
+    decoders.give_back(first)
+    again = decoders.borrow(1, CELL, 4)
+    assert again is first
+    other = decoders.borrow(1, CELL, 5)
+    assert other is not first
+    for one in (again, other):
+        decoders.give_back(one)
+    assert decoders.borrow(1, CELL, 5) is other
+    assert first._closed  # nobody used it any more
+    decoders.give_back(other)
+    decoders.close_all()
+    assert other._closed
+
+
+def test_a_decoding_process_imports_no_torch():
+    script = (
+        "import sys, msdscore.io.decoder_process, msdscore.encoders.vision.canvas; "
+        "sys.exit(bool({'torch', 'transformers', 'pyarrow', 'jaxtyping'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+SCRIPT = """
+import pickle, sys
+from functools import partial
+from msdscore.encoders.vision.canvas import Preprocessing, read_pixels
+from msdscore.io import decoders
+from msdscore.io.images import ImageLimits
+
+# No main guard: the processes do not import this script.
+read = partial(read_pixels, steps=Preprocessing(16, (16, 16)), limits=ImageLimits())
+pool = decoders.borrow(2, 8 * 768, 4)
+futures = pool.submit(pickle.dumps(read), sys.argv[1:] * 500)
+futures[0].result()
+print(*(process.pid for process in pool._processes), flush=True)
+for future in futures:
+    future.result()
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None])
+def test_nothing_is_left_of_a_script_that_ends_in_any_way(files, how):
+    script = SCRIPT if how else SCRIPT.replace("* 500", "")
+    command = [sys.executable, "-W", "error", "-c", script, *map(str, files)]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    children = [int(number) for number in running.stdout.readline().split()]
+    assert children
+    if how is not None:
+        running.send_signal(how)
+    _, errors = running.communicate(timeout=30)
+    assert "leaked" not in errors
+    assert running.returncode == (
+        0 if how is None else 130 if how == signal.SIGINT and running.returncode > 0 else -how
+    )
+    deadline = time.monotonic() + 10
+    while any(map(is_running, children)):
+        assert time.monotonic() < deadline, "a decoding process outlived the one that started it"
+        time.sleep(0.05)
+
+
+def is_running(number):
+    try:
+        return Path(f"/proc/{number}/stat").read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
