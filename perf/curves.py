@@ -61,13 +61,13 @@ def encoding():
 def workers():
     """Rows per second of tars by the number of processes, from where every one of them has finished a shard on."""
     from end_to_end import workers_rate
-    from made_up_clip import SMALL, make_checkpoint, make_rows
+    from made_up_clip import SMALL, make_checkpoint, make_rows, make_tars
 
     found = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         make_checkpoint(folder / "clip", "cpu", SMALL)
-        make_rows(folder, 4096)
+        make_tars(folder, *make_rows(folder, 4096, tars=False), 512)
         for count in (1, 2, 4):
             found[count] = 1 / workers_rate(folder, folder / f"by-{count}", count)
     return found

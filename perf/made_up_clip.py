@@ -5,6 +5,7 @@ import json
 import random
 import tarfile
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from os import cpu_count
 
 import numpy as np
@@ -41,7 +42,8 @@ SMALL = {
     "text": {**LARGE["text"], "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4,
              "num_attention_heads": 4, "projection_dim": 256},
 }  # fmt: skip
-TAR_ROWS = 512
+TAR_ROWS = 4096
+DISTINCT = 128  # pictures; the others are links to them
 
 
 def make_tokenizer(folder):
@@ -86,36 +88,51 @@ def make_checkpoint(folder, device, sizes):
     CLIPImageProcessor(size={"shortest_edge": 224}, crop_size=edge).save_pretrained(folder)
 
 
-def photograph(seed):
+def photograph(seed, size=(640, 480)):
     """The JPEG bytes of a picture with smooth areas, edges and noise: about as many as a photograph has."""
     noise = np.random.RandomState(seed)
-    coarse = Image.fromarray(noise.randint(0, 255, (12, 16, 3), dtype=np.uint8)).resize((640, 480), Image.BICUBIC)
-    blocks = Image.fromarray(noise.randint(0, 255, (24, 32, 3), dtype=np.uint8)).resize((640, 480), Image.NEAREST)
-    grain = noise.normal(0, 6, (480, 640, 3))
+    coarse = Image.fromarray(noise.randint(0, 255, (12, 16, 3), dtype=np.uint8)).resize(size, Image.BICUBIC)
+    blocks = Image.fromarray(noise.randint(0, 255, (24, 32, 3), dtype=np.uint8)).resize(size, Image.NEAREST)
+    grain = noise.normal(0, 6, (size[1], size[0], 3))
     mixed = 0.6 * np.asarray(coarse) + 0.4 * np.asarray(blocks) + grain
     kept = io.BytesIO()
     Image.fromarray(mixed.clip(0, 255).astype(np.uint8)).save(kept, "JPEG", quality=85)
     return kept.getvalue()
 
 
-def make_rows(folder, count):
+def make_captions(count, seed=0):
+    """Captions of 8 to 14 words."""
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(8, 14))) for _ in range(count)]
+
+
+def make_rows(folder, count, *, size=(640, 480), tars=True):
     """Pictures, captions, a file of rows, and the same in tars."""
     with ProcessPoolExecutor(cpu_count()) as pool:
-        contents = list(pool.map(photograph, range(min(count, 128))))
-    draw = random.Random(0)
-    captions = [" ".join(draw.choices(WORDS, k=draw.randint(8, 14))) for _ in range(count)]
-    (folder / "pictures").mkdir()
-    rows = []
-    for number, caption in enumerate(captions):
-        (folder / "pictures" / f"{number:06d}.jpg").write_bytes(contents[number % len(contents)])
-        rows.append(json.dumps({"image": f"pictures/{number:06d}.jpg", "caption": caption}))
-    (folder / "rows.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    for first in range(0, count, TAR_ROWS):
-        with tarfile.open(folder / f"{first // TAR_ROWS:05d}.tar", "w") as tar:
-            for number in range(first, min(first + TAR_ROWS, count)):
+        contents = list(pool.map(partial(photograph, size=size), range(min(count, DISTINCT))))
+    captions, pictures = make_captions(count), folder / "pictures"
+    pictures.mkdir()
+    paths = [pictures / f"{number:06d}.jpg" for number in range(count)]
+    for number, path in enumerate(paths):
+        if number < len(contents):
+            path.write_bytes(contents[number])
+        else:
+            path.hardlink_to(paths[number % len(contents)])
+    rows = [{"image": f"pictures/{path.name}", "caption": text} for path, text in zip(paths, captions, strict=True)]
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    if tars:
+        make_tars(folder, paths, captions)
+    return paths, captions
+
+
+def make_tars(folder, paths, captions, each=TAR_ROWS):
+    """Pictures and captions in tars of so many samples."""
+    contents = {number: path.read_bytes() for number, path in enumerate(paths[:DISTINCT])}
+    for first in range(0, len(paths), each):
+        with tarfile.open(folder / f"{first // each:05d}.tar", "w") as tar:
+            for number in range(first, min(first + each, len(paths))):
                 parts = {"jpg": contents[number % len(contents)], "txt": captions[number].encode()}
                 for suffix, content in parts.items():
                     member = tarfile.TarInfo(f"{number:06d}.{suffix}")
                     member.size = len(content)
                     tar.addfile(member, io.BytesIO(content))
-    return [folder / "pictures" / f"{number:06d}.jpg" for number in range(count)], captions

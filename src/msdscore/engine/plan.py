@@ -73,11 +73,13 @@ def _chunks(window: list[Row], chunk_rows: int) -> Iterator[list[list[Row]]]:
     for row in window:
         sets.setdefault(_set_name(row), []).append(row)
     gathered: list[list[Row]] = []
+    count = 0
     for one in sets.values():
         gathered.append(one)
-        if sum(map(len, gathered)) >= chunk_rows:
+        count += len(one)
+        if count >= chunk_rows:
             yield gathered
-            gathered = []
+            gathered, count = [], 0
     if gathered:
         yield gathered
 

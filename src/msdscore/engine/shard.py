@@ -21,7 +21,9 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.scoring.stream import Request, by_picture, request, score_requests
 
-WINDOW_ROWS = 4096  # rows of a shard that are looked at together; captions of one picture stand together in shards
+# Rows of a shard that are looked at together, while a GPU waits for the first of them; captions of one picture stand
+# together in shards.
+WINDOW_ROWS = 1024
 WINDOW_BYTES = 128 << 20
 BuildPipeline = Callable[[], Pipeline]
 

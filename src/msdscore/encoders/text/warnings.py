@@ -65,10 +65,11 @@ def _spelled_out(text: str, spans: Sequence[Span], word: Sequence[int]) -> bool:
 
 def _foreign(text: str) -> bool:
     """Whether a text is hardly English: letters of another script, or function words of another language."""
-    letters = [letter for letter in text if letter.isalpha()]
-    strange = sum(not _is_latin(letter) for letter in letters)
-    if 3 * strange > len(letters):
-        return True
+    if not text.isascii():
+        letters = [letter for letter in text if letter.isalpha()]
+        strange = sum(not _is_latin(letter) for letter in letters)
+        if 3 * strange > len(letters):
+            return True
     words = [word.casefold() for word in _LATIN.findall(text)]
     foreign = [word for word in words if word in _FOREIGN]
     english = [word for word in words if word in STOP_WORDS]

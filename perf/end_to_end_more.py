@@ -1,0 +1,108 @@
+"""More of the way from files to scores on a GPU: curves, cheaper pixels, and compiled towers.
+
+python perf/end_to_end_more.py curves     pairs per second against decoding processes, batch, and captions per picture
+python perf/end_to_end_more.py pixels     resize=device and jpeg=smallest, 640 x 480 pixels
+python perf/end_to_end_more.py large      jpeg=reduced and jpeg=smallest, 1280 x 960 pixels
+python perf/end_to_end_more.py compile    compile=inductor
+
+The same checkpoint, pictures and captions as in `end_to_end.py`; every figure is in pairs per second, of a warm
+pipeline, one pass.
+"""
+
+import argparse
+import tempfile
+from os import cpu_count
+from pathlib import Path
+
+from end_to_end import cores_rate, load, peak, prepare, seconds, stream, teller
+from made_up_clip import make_captions
+
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.stream import Request, score_requests
+
+PIXELS = ({}, {"resize": "device"}, {"jpeg": "smallest"})
+LARGE_PIXELS = ({}, {"jpeg": "reduced"}, {"jpeg": "smallest"})
+
+
+def rate(pipeline, paths, device, seed):
+    warm = paths[: 2 * pipeline.batch_size]
+    stream(pipeline, warm, make_captions(len(warm), seed=seed))
+    captions = make_captions(len(paths), seed=seed + 1000)
+    return len(paths) / seconds(lambda: stream(pipeline, paths, captions), device)
+
+
+def several(pipeline, paths, each, device):
+    """Pairs per second with so many captions of every picture."""
+
+    def requests(some, seed):
+        captions = make_captions(len(some) * each, seed=seed)
+        for first in range(0, len(some), pipeline.batch_size):
+            part = some[first : first + pipeline.batch_size]
+            owner = [place for place in range(len(part)) for _ in range(each)]
+            yield Request(part, captions[first * each : first * each + len(owner)], owner)
+
+    def run(some, seed):
+        assert sum(map(len, score_requests(pipeline, requests(some, seed)))) == each * len(some)
+
+    run(paths[: 2 * pipeline.batch_size], 7 + each)
+    return each * len(paths) / seconds(lambda: run(paths, 70 + each), device)
+
+
+def curves(folder, device, count, said):
+    paths, _ = prepare(folder, device, count, said, tars=False)
+    encoder = load(folder, device)
+    usual = 256 if device == "cuda" else 32
+    for number in sorted({2, 4, 8, 12, cpu_count(), 3 * cpu_count() // 2} if device == "cuda" else {1, cpu_count()}):
+        pipeline = Pipeline(encoder, batch_size=usual, decoders=number)
+        some = paths[: max(2 * usual, min(count, number * count // 16))]
+        said(f"decoders_{number}", rate(pipeline, some, device, number))
+    for size in (64, 128, 256, 512, 1024) if device == "cuda" else (8, 32):
+        said(f"batch_{size}", rate(Pipeline(encoder, batch_size=size, decoders=cpu_count()), paths, device, size))
+    for each in (2, 5, 10) if device == "cuda" else (2,):
+        pipeline = Pipeline(encoder, batch_size=usual, decoders=cpu_count())
+        said(f"captions_{each}", several(pipeline, paths[: max(2 * usual, count // 2)], each, device))
+
+
+def pixels(folder, device, count, said, *, options=PIXELS, size=(640, 480)):
+    paths, _ = prepare(folder, device, count, said, tars=False, size=size)
+    for chosen in options:
+        name = ",".join(f"{key}={value}" for key, value in chosen.items()) or "plain"
+        encoder = load(folder, device, **chosen)
+        pipeline = Pipeline(encoder, decoders=cpu_count())
+        said(f"decode_cores {name}", cores_rate(paths[: max(64, count // 4)], encoder.preprocessing))
+        said(f"stream_msd {name}", rate(pipeline, paths, device, 1))
+
+
+def large(folder, device, count, said):
+    pixels(folder, device, count // 2, said, options=LARGE_PIXELS, size=(1280, 960))
+
+
+def compiled(folder, device, count, said):
+    paths, _ = prepare(folder, device, count, said, tars=False)
+    for backend in ("", "inductor"):
+        encoder = load(folder, device, compile=backend)
+        pipeline = Pipeline(encoder, decoders=cpu_count())
+        some = paths[: 2 * pipeline.batch_size]
+        said(f"seconds_first '{backend}'", seconds(lambda: stream(pipeline, some, make_captions(len(some))), device))  # noqa: B023
+        said(f"encoder_peak '{backend}'", peak(encoder, pipeline.batch_size, device, 8))
+        said(f"stream_msd '{backend}'", rate(pipeline, paths, device, 2))
+
+
+PARTS = {"curves": curves, "pixels": pixels, "large": large, "compile": compiled}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=list(PARTS))
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--pictures", type=int)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    said, _ = teller(arguments.json)
+    with tempfile.TemporaryDirectory() as folder:
+        count = arguments.pictures or (4096 if arguments.device == "cuda" else 128)
+        PARTS[arguments.part](Path(folder), arguments.device, count, said)
+
+
+if __name__ == "__main__":
+    main()
