@@ -1,7 +1,6 @@
 """Processes that decode: the same pixels in order, reasons per file, and no way to hang or to leave something behind."""
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -40,7 +39,7 @@ def two():
 
 
 def asked(pool, read, sources):
-    return [one for part in pool.submit(pickle.dumps(read), sources) for one in part.result(timeout=60)]
+    return [one for part in pool.submit(read, sources) for one in part.result(timeout=60)]
 
 
 def check(found, files):
@@ -104,16 +103,34 @@ def test_a_file_that_ends_its_process_has_a_reason_and_no_other_file_has(two, fi
 
 
 def test_a_process_that_is_killed_is_replaced(two, files):
-    waiting = two.submit(pickle.dumps(slow), files * 3)
+    waiting = two.submit(slow, files * 3)
     waiting[0].result(timeout=60)
-    for process in list(two._processes):
-        process.send_signal(signal.SIGKILL)
+    for member in list(two._members):
+        member.process.send_signal(signal.SIGKILL)
     check([one for part in waiting for one in part.result(timeout=60)], files * 3)
 
 
 def test_a_mistake_of_ours_is_raised(two, files):
     with pytest.raises(RuntimeError, match="failed on .*00.png: KeyError: 'a mistake of ours'"):
         asked(two, mistaken, files[:1])
+
+
+class Refused:
+    """Something that no other process can have."""
+
+    def __call__(self, source):
+        return READ(source)
+
+    def __reduce__(self):
+        return (int, ("no number",))
+
+
+def test_a_way_to_read_that_cannot_be_sent_is_an_error_and_the_processes_go_on(two, files):
+    with pytest.raises(RuntimeError, match="cannot be sent to a decoding process"):
+        asked(two, lambda source: READ(source), files)
+    with pytest.raises(RuntimeError, match="cannot read its work: ValueError"):
+        asked(two, Refused(), files[:1])
+    check(asked(two, READ, files), files)
 
 
 def test_where_no_process_can_be_started_that_is_said_at_once(monkeypatch, files, tmp_path):
@@ -152,7 +169,7 @@ def test_a_decoding_process_imports_no_torch():
 
 
 SCRIPT = """
-import pickle, sys
+import sys
 from functools import partial
 from msdscore.encoders.vision.canvas import Preprocessing, read_pixels
 from msdscore.io import decoders
@@ -161,9 +178,9 @@ from msdscore.io.images import ImageLimits
 # No main guard: the processes do not import this script.
 read = partial(read_pixels, steps=Preprocessing(16, (16, 16)), limits=ImageLimits())
 pool = decoders.borrow(2, 8 * 768, 4)
-futures = pool.submit(pickle.dumps(read), sys.argv[1:] * 500)
+futures = pool.submit(read, sys.argv[1:] * 500)
 futures[0].result()
-print(*(process.pid for process in pool._processes), flush=True)
+print(*(member.process.pid for member in pool._members), flush=True)
 for future in futures:
     future.result()
 """

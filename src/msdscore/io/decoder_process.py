@@ -6,13 +6,13 @@ Such a process is started without torch and without the script that asks for it,
 
 import mmap
 import os
-import pickle
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Thread
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,43 +21,48 @@ from msdscore.errors import RowError
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 # How a file is read: its pixels (height, width, 3), and what else is to be known of it.
 Read: TypeAlias = Callable[[Any], tuple[Pixels, Any]]
-Work: TypeAlias = tuple[bytes, Sequence[Any], slice]  # how to read, what, and the room in memory for it
+Work: TypeAlias = tuple[Read | None, Sequence[Any], slice]  # how to read (None: as before), what, and room for it
 Placed: TypeAlias = tuple[int, tuple[int, ...], Any]  # where pixels begin in that room, their shape, and what else
 Answer: TypeAlias = list[Placed | tuple[Pixels, Any] | RowError] | Exception
 READY = b"ready"
 
 
-def serve(memory: int, size: int) -> None:
-    """Answer what comes on standard input on standard output; `memory` is an open file of `size` bytes."""
+def serve(work: int, answers: int, memory: int, size: int) -> None:
+    """Answer what comes through a pipe through another one; `memory` is an open file of `size` bytes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the one that asked ends the others
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints is no answer
+    os.dup2(2, 1)  # whatever a library prints is no result of the program that asked
+    back = Connection(answers, readable=False)
     shared = np.frombuffer(mmap.mmap(memory, size), dtype=np.uint8)
-    asked: SimpleQueue[Work] = SimpleQueue()
+    asked: SimpleQueue[Work | Exception] = SimpleQueue()
     # Read apart: whoever writes work and answers into full pipes on both sides would wait for ever.
-    Thread(target=_listen, args=(sys.stdin.buffer, asked), daemon=True).start()
-    _send(answers, READY)
-    readers: dict[bytes, Read] = {}
+    Thread(target=_listen, args=(Connection(work, writable=False), asked), daemon=True).start()
+    _send(back, READY)
+    read: Read | None = None
     while True:
-        how, sources, room = asked.get()
-        if how not in readers:
-            readers = {how: pickle.loads(how)}
-        _send(answers, _answer(readers[how], sources, shared[room]))
+        work_or_error = asked.get()
+        if isinstance(work_or_error, Exception):
+            _send(back, work_or_error)
+            os._exit(1)
+        given, sources, room = work_or_error
+        read = given or read
+        assert read is not None, "the first work says how it is done"
+        _send(back, _answer(read, sources, shared[room]))
 
 
-def _listen(given: IO[bytes], asked: "SimpleQueue[Work]") -> None:
+def _listen(given: Connection, asked: "SimpleQueue[Work | Exception]") -> None:
     """Take work until the other side closes its end or dies; then this process has nothing left to do."""
     try:
         while True:
-            asked.put(pickle.load(given))
-    except EOFError:
+            asked.put(given.recv())
+    except (EOFError, OSError):
         os._exit(0)
+    except Exception as error:  # noqa: BLE001, a way to read that this process cannot have; whoever asked is told
+        asked.put(RuntimeError(f"a decoding process cannot read its work: {type(error).__name__}: {error}"))
 
 
-def _send(answers: IO[bytes], answer: Any) -> None:
+def _send(back: Connection, answer: Any) -> None:
     try:
-        pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
-        answers.flush()
+        back.send(answer)
     except BrokenPipeError:
         os._exit(0)
 
@@ -83,4 +88,4 @@ def _answer(read: Read, sources: Sequence[Any], room: Pixels) -> Answer:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), int(sys.argv[2]))
+    serve(*map(int, sys.argv[1:5]))

@@ -7,7 +7,6 @@ starts the work of the GPU (docs/performance.md). The processes are started once
 import atexit
 import mmap
 import os
-import pickle
 import subprocess
 import sys
 import weakref
@@ -16,6 +15,8 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryFile
 from threading import Lock, Thread
@@ -24,7 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from msdscore.errors import ImageError, RowError
-from msdscore.io.decoder_process import READY, Answer, Pixels
+from msdscore.io.decoder_process import READY, Answer, Pixels, Read
 from msdscore.io.images import source_name
 
 Seen: TypeAlias = tuple[Pixels, Any] | RowError  # what comes of one file: pixels and what else, or why not
@@ -39,7 +40,7 @@ class DecodersLostError(Exception):
 
 @dataclass(eq=False)
 class _Job:
-    read: bytes
+    read: Read
     sources: Sequence[Any]
     answer: "Future[list[Seen]]" = field(default_factory=Future)
     deaths: int = 0  # of processes that had it
@@ -51,6 +52,16 @@ class _Given:
 
     job: _Job
     cell: int | None
+
+
+@dataclass(eq=False)
+class _Member:
+    """A decoding process, the pipes to and from it, and how it was told to read."""
+
+    process: "subprocess.Popen[bytes]"
+    work: Connection
+    answers: Connection
+    read: Read | None = None
 
 
 class Decoders:
@@ -67,13 +78,13 @@ class Decoders:
         self._free = deque(range(self._cells))
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock, self._threads, self._closed = Lock(), count, False
-        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._members: set[_Member] = set()
         self.users = 0
         for _ in range(count):
             Thread(target=self._attend, name="msdscore-decoder", daemon=True).start()
 
-    def submit(self, read: bytes, sources: Sequence[Any]) -> "list[Future[list[Seen]]]":
-        """Have files read in the way that was pickled; one future for every few of them, in order.
+    def submit(self, read: Read, sources: Sequence[Any]) -> "list[Future[list[Seen]]]":
+        """Have files read; one future for every few of them, in order.
 
         Raises `DecodersLostError` here or in the futures where no process can be started.
         """
@@ -95,31 +106,29 @@ class Decoders:
         """End the processes."""
         with self._lock:
             self._closed = True
-            processes = list(self._processes)
+            members = list(self._members)
         self._jobs.put(None)
-        for process in processes:
-            assert process.stdin is not None
-            with suppress(OSError, ValueError):
-                process.stdin.close()  # a process ends with its input
-        for process in processes:
+        for member in members:
+            with suppress(OSError):
+                member.work.close()  # a process ends with its work
+        for member in members:
             try:
-                process.wait(timeout=2)
+                member.process.wait(timeout=2)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            assert process.stdout is not None
-            with suppress(OSError, ValueError):
-                process.stdout.close()
+                member.process.kill()
+                member.process.wait()
+            with suppress(OSError):
+                member.answers.close()
 
     def _attend(self) -> None:
         """Keep one process busy, with a new one in place of one that dies."""
-        while (process := self._start()) is not None:
+        while (member := self._start()) is not None:
             given: deque[_Given] = deque()
             try:
-                self._pass_on(process, given)
+                self._pass_on(member, given)
                 return
-            except (EOFError, OSError, ValueError, pickle.UnpicklingError):
-                self._bury(process, given)
+            except Exception:  # noqa: BLE001, it has died, at best between two answers
+                self._bury(member, given)
         with self._lock:
             self._threads -= 1
             if not self._threads:
@@ -127,46 +136,45 @@ class Decoders:
                     while (job := self._jobs.get_nowait()) is not None:
                         _refuse(job)
 
-    def _start(self) -> "subprocess.Popen[bytes] | None":
+    def _start(self) -> _Member | None:
         """A process that has said that it is ready; None where there can be none."""
         if self._closed:
             return None
+        (theirs, work), (answers, back) = Pipe(duplex=False), Pipe(duplex=False)
+        handed = (theirs.fileno(), back.fileno(), self._file)
         # Paths as this process has them; each process has one core, whatever libraries think.
         paths = os.pathsep.join(path for path in sys.path if path)
         alone = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        command = [sys.executable, "-P", "-m", "msdscore.io.decoder_process", str(self._file), str(len(self._map))]
+        command = [sys.executable, "-P", "-m", "msdscore.io.decoder_process", *map(str, handed), str(len(self._map))]
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                pass_fds=(self._file,),
-                env=os.environ | alone,
-            )
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=handed, env=os.environ | alone)
         except OSError:
+            for pipe in (theirs, work, answers, back):
+                pipe.close()
             return None
-        assert process.stdout is not None
+        theirs.close()
+        back.close()
+        member = _Member(process, work, answers)
         with self._lock:
-            self._processes.add(process)
+            self._members.add(member)
             closed = self._closed
         try:
-            ready = not closed and pickle.load(process.stdout) == READY
-        except (EOFError, OSError, ValueError, pickle.UnpicklingError):
+            ready = not closed and answers.recv() == READY
+        except (EOFError, OSError):
             ready = False
         if not ready:
-            self._end(process)
-        return process if ready else None
+            self._end(member)
+        return member if ready else None
 
-    def _pass_on(self, process: "subprocess.Popen[bytes]", given: "deque[_Given]") -> None:
+    def _pass_on(self, member: _Member, given: "deque[_Given]") -> None:
         """Give work and take answers, until there will be no more."""
-        assert process.stdout is not None
-        while self._fill(process, given):
-            answer = pickle.load(process.stdout)
-            self._settle(given.popleft(), answer)
+        while self._fill(member, given):
+            if given:
+                answer = member.answers.recv()
+                self._settle(given.popleft(), answer)
 
-    def _fill(self, process: "subprocess.Popen[bytes]", given: "deque[_Given]") -> bool:
+    def _fill(self, member: _Member, given: "deque[_Given]") -> bool:
         """Give a process what it may have at a time, or what there is; wait where it has nothing. False at the end."""
-        assert process.stdin is not None
         while len(given) < AHEAD:
             try:
                 job = self._jobs.get(block=not given)
@@ -177,9 +185,20 @@ class Decoders:
                 return False
             if job.answer.running() or job.answer.set_running_or_notify_cancel():
                 given.append(_Given(job, self._free.popleft() if self._free else None))
-                pickle.dump((job.read, job.sources, self._room(given[-1].cell)), process.stdin)
-                process.stdin.flush()
+                self._give(member, given)
         return True
+
+    def _give(self, member: _Member, given: "deque[_Given]") -> None:
+        last = given[-1]
+        told = None if member.read is last.job.read else last.job.read
+        try:
+            member.work.send((told, last.job.sources, self._room(last.cell)))
+            member.read = last.job.read
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001, what cannot be sent was not begun to be sent
+            given.pop()
+            self._settle(last, RuntimeError(f"cannot be sent to a decoding process: {type(error).__name__}: {error}"))
 
     def _room(self, cell: int | None) -> slice:
         return slice(0, 0) if cell is None else slice(cell * self._cell, (cell + 1) * self._cell)
@@ -195,9 +214,9 @@ class Decoders:
             return
         done.job.answer.set_result([_seen(one, room) for one in answer])
 
-    def _bury(self, process: "subprocess.Popen[bytes]", given: "deque[_Given]") -> None:
+    def _bury(self, member: _Member, given: "deque[_Given]") -> None:
         """A process has died: what it had is done by others, and the one file that ended it twice has a reason."""
-        self._end(process)
+        self._end(member)
         for number, one in enumerate(given):
             if one.cell is not None:
                 self._free.append(one.cell)
@@ -205,7 +224,7 @@ class Decoders:
             if self._closed:
                 _refuse(job)
             elif number == 0 and job.deaths and len(job.sources) == 1:
-                job.answer.set_result([_death(job.sources[0], process.returncode)])
+                job.answer.set_result([_death(job.sources[0], member.process.returncode)])
             elif number == 0:
                 self._one_by_one(job)
             else:
@@ -232,14 +251,14 @@ class Decoders:
             part.answer.add_done_callback(arrived)
             self._jobs.put(part)
 
-    def _end(self, process: "subprocess.Popen[bytes]") -> None:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            with suppress(OSError, ValueError):
-                if pipe is not None:
-                    pipe.close()
-        self._processes.discard(process)
+    def _end(self, member: _Member) -> None:
+        member.process.kill()
+        member.process.wait()
+        for pipe in (member.work, member.answers):
+            with suppress(OSError):
+                pipe.close()
+        with self._lock:
+            self._members.discard(member)
 
 
 def _refuse(job: _Job) -> None:

@@ -1,6 +1,5 @@
 """Pictures on their way to an encoder: decoded and made ready, here or by other processes."""
 
-import pickle
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -60,7 +59,7 @@ class DecodingProcesses:
     """
 
     def __init__(self, count: int, read: Read, *, room: int, ahead: int, otherwise: Otherwise) -> None:
-        self._read, self._otherwise = pickle.dumps(read), otherwise
+        self._read, self._otherwise = read, otherwise
         self._decoders = borrow(count, TOGETHER * room, 2 * count + -(-ahead // TOGETHER))
         self._asked: set[Future[list[Seen]]] = set()
         self._lock = Lock()
