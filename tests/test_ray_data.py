@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"
 )
 TOY = ScorerSpec(encoder="toy", device="cpu")
-SIZES = (5, 200, 200, 200, 5)  # the first is done soon, and the others are not yet when an actor is killed
+SIZES = (5, 600, 600, 600, 5)  # the first is done soon, and the others are not yet when an actor is killed
 
 
 @pytest.fixture(scope="module")
