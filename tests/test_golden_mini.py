@@ -1,4 +1,4 @@
-"""`mini` against the figures that its training code gave for the same weights, pictures and captions."""
+"""`mini` gives the vectors and scores that it gave when its weights were put in place."""
 
 import json
 from pathlib import Path
