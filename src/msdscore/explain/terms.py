@@ -169,7 +169,7 @@ def terms_of(config: MSDConfig, images: Embedded, texts: Embedded, measured: Mea
                 beta=betas[number],
                 shares=_shares(measured, number, tokens),
                 gaps=token_gaps(measured, number, tokens),
-                weights=token_weights(measured, number, tokens),
+                weights=judged_weights(measured, number, tokens),
                 information=_known(measured.information_terms, number, tokens),
             )
         )
@@ -184,7 +184,7 @@ def token_gaps(measured: Measurement, pair: int, mask: Tensor) -> Floats:
     return terms * len(terms)
 
 
-def token_weights(measured: Measurement, pair: int, mask: Tensor) -> Floats | None:
+def judged_weights(measured: Measurement, pair: int, mask: Tensor) -> Floats | None:
     """How well each token's word can be judged, shared by the pieces of a word; None where it is not known."""
     return _known(measured.weights, pair, mask)
 

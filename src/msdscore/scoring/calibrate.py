@@ -264,14 +264,14 @@ def word_weights(labelled: Labelled) -> tuple[dict[str, float], float]:
     """
     known, number, counts = np.unique(labelled.stems, return_inverse=True, return_counts=True)
     rare = counts[number] < _RARE
-    prior = auc(labelled.evidence[rare & labelled.present], labelled.evidence[rare & ~labelled.present])
+    prior = share_above(labelled.evidence[rare & labelled.present], labelled.evidence[rare & ~labelled.present])
     order = np.argsort(number, kind="stable")
     weights = {}
     for word, rows in zip(known.tolist(), np.split(order, np.cumsum(counts)[:-1]), strict=True):
         here, values = labelled.present[rows], labelled.evidence[rows]
         size = 2.0 * min(here.sum(), (~here).sum())
         if size:
-            drawn = (size * auc(values[here], values[~here]) + _SHRINK * prior) / (size + _SHRINK)
+            drawn = (size * share_above(values[here], values[~here]) + _SHRINK * prior) / (size + _SHRINK)
             weights[word] = round(weight_of(drawn), 4)
     return weights, weight_of(prior)
 
@@ -285,10 +285,10 @@ def weight_of(area: float) -> float:
     return max(max(2 * area - 1, 0.0) ** 2, _FLOOR)
 
 
-def auc(positive: Floats, negative: Floats) -> float:
+def share_above(positive: Floats, negative: Floats) -> float:
     """The share of pairs in which the positive one is larger, ties half; 0.5 where one side is empty.
 
-    >>> auc(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
+    >>> share_above(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
     0.875
     """
     if not len(positive) or not len(negative):

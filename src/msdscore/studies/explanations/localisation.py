@@ -13,7 +13,7 @@ import torch
 from msdscore.benchmarks.base import Image, Pair, clusters, picture, wrong_images
 from msdscore.encoders.text.pieces import Piece, segment
 from msdscore.errors import InputError
-from msdscore.explain.terms import token_gaps, token_weights, units_of
+from msdscore.explain.terms import judged_weights, token_gaps, units_of
 from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, bootstrap_mean
@@ -152,7 +152,7 @@ def _by_gap(question: WrongCaption, measured: Measurement, place: int) -> list[i
     layout = measured.tokens[place]
     mask = torch.ones(len(layout.spans), dtype=torch.bool)
     terms = measured.divergence.support_terms[place, : len(layout.spans)].double().cpu().numpy()
-    gaps_of, weights = token_gaps(measured, place, mask), token_weights(measured, place, mask)
+    gaps_of, weights = token_gaps(measured, place, mask), judged_weights(measured, place, mask)
     units = units_of(question.pair.negative, layout, terms, gaps_of, weights)
     gaps = {unit.start: unit.gap for unit in units}
     values = [gaps.get(word.start) for word in question.words]

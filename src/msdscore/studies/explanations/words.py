@@ -16,7 +16,7 @@ from msdscore.benchmarks.readers.hallucinations import MarkedCaption
 from msdscore.benchmarks.run.portions import Portion, portions
 from msdscore.encoders.text.pieces import segment
 from msdscore.errors import InputError, RowError
-from msdscore.explain.terms import token_gaps, token_weights, units_of
+from msdscore.explain.terms import judged_weights, token_gaps, units_of
 from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.ranks import auc, prepare
@@ -169,7 +169,7 @@ def _gaps(caption: str, mentions: Sequence[MarkedMention], measured: Measurement
     layout = measured.tokens[pair]
     terms = measured.divergence.support_terms[pair, : len(layout.spans)].double().cpu().numpy()
     mask = torch.ones(len(layout.spans), dtype=torch.bool)
-    weights = token_weights(measured, pair, mask)
+    weights = judged_weights(measured, pair, mask)
     found_units = units_of(caption, layout, terms, token_gaps(measured, pair, mask), weights)
     units = [unit for unit in found_units if unit.kind == "word" and unit.gap is not None]
     found = []
