@@ -1,21 +1,32 @@
 """Texts: spans in the caption as given, and tokens that come back from their windows in order."""
 
+import gc
+from weakref import ref
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import BPE, Unigram
+from tokenizers.normalizers import Replace
+from tokenizers.pre_tokenizers import ByteLevel, Metaspace, Whitespace
 
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_tokenizer
+from msdscore.encoders.mini.minilm import read_tokenizer
+from msdscore.encoders.text import word_memory
 from msdscore.encoders.text.tokens import (
     Reading,
     Tokens,
     literal_backend,
     pack,
     tokenise,
+    tokenise_all,
     unpack_pooled,
     unpack_tokens,
 )
+from msdscore.encoders.text.word_memory import WordMemory, cuts_at_spaces, memory_of
 from tiny_clip import make_tiny_clip, vocabulary
 
 READING = Reading(context=8, prefix=(100,), suffix=(101,), pad=101)
@@ -24,6 +35,11 @@ READING = Reading(context=8, prefix=(100,), suffix=(101,), pad=101)
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory):
     return literal_backend(load_tokenizer(find_checkpoint(str(make_tiny_clip(tmp_path_factory.mktemp("clip"))))))
+
+
+@pytest.fixture(scope="module")
+def mini_backend():
+    return read_tokenizer()
 
 
 def words(text):
@@ -84,6 +100,81 @@ def test_a_caption_cannot_write_a_special_token(backend):
     tokens = tokenise(backend, "a <|endoftext|> b <|startoftext|>")
     special = {vocabulary()["<|startoftext|>"], vocabulary()["<|endoftext|>"]}
     assert not special & set(tokens.ids)
+
+
+WRITTEN = st.one_of(
+    st.text(max_size=40),
+    st.text(st.characters(max_codepoint=127), max_size=40),
+    st.lists(
+        st.sampled_from(["dog", "Dog's", "3.5-year-old,", "xqzvb", "  ", "\n", "<|endoftext|>", "isn't", "\x1c"])
+    ).map(" ".join),
+)
+
+
+def same_tokens(backend, text):
+    whole, (again,) = tokenise(backend, text), tokenise_all(backend, [text])
+    assert (again.ids, again.spans) == (whole.ids, whole.spans)
+    for unknown in (None, *whole.ids[:1]):
+        reading = Reading(context=8, prefix=(), suffix=(), pad=0, unknown=unknown)
+        assert pack([again], reading).layout == pack([whole], reading).layout
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=WRITTEN)
+def test_known_words_give_the_tokens_of_the_whole_caption(backend, text):
+    assert memory_of(backend) is not None
+    same_tokens(backend, text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=WRITTEN)
+def test_known_words_of_mini_too(mini_backend, text):
+    assert memory_of(mini_backend) is not None
+    same_tokens(mini_backend, text)
+
+
+def made(cutter, model=None, normalizer=None):
+    made = Tokenizer(model or BPE())
+    made.pre_tokenizer, made.normalizer, made.encode_special_tokens = cutter, normalizer, True
+    return made
+
+
+def test_only_tokenizers_that_cut_at_spaces_remember_words():
+    assert cuts_at_spaces(made(Whitespace()))
+    assert not cuts_at_spaces(made(None))
+    assert not cuts_at_spaces(made(Metaspace()))
+    assert not cuts_at_spaces(made(ByteLevel(add_prefix_space=False)))
+    assert not cuts_at_spaces(made(Whitespace(), Unigram()))
+    assert not cuts_at_spaces(made(Whitespace(), BPE(dropout=0.1)))
+    assert not cuts_at_spaces(made(Whitespace(), normalizer=Replace("a b", "c")))
+    assert not cuts_at_spaces(object())
+    added = made(Whitespace())
+    added.add_tokens(["hot dog"])
+    assert not cuts_at_spaces(added)
+
+
+def test_the_memory_of_words_has_an_end(monkeypatch):
+    monkeypatch.setattr(word_memory, "_MOST", 2)
+    memory, asked = WordMemory(), []
+
+    def read(word):
+        asked.append(word)
+        return (len(word),), ((0, len(word)),), ()
+
+    assert memory.parts("a bb  ccc a", read) == ((1, 2, 3, 1), ((0, 1), (2, 4), (6, 9), (10, 11)), ())
+    assert asked == ["a", "bb", "ccc", "a"]
+    memory.parts("x" * 99, read)
+    memory.parts("x" * 99, read)
+    assert asked[4:] == ["x" * 99] * 2
+
+
+def test_a_tokenizer_is_not_kept_by_its_words():
+    backend = made(Whitespace())
+    tokenise_all(backend, ["a"])
+    gone = ref(backend)
+    del backend
+    gc.collect()
+    assert gone() is None
 
 
 @settings(deadline=None)

@@ -38,7 +38,8 @@ from msdscore.scoring.worst import worst_words
 # Pictures per batch by kind of device: what fills it, halved where its memory runs out.
 BATCH_SIZES = {"cpu": 32, "cuda": 256}
 MOST_DECODERS = 32  # processes that decode for one GPU, unless more are asked for
-MOST_TEXTS = 128  # texts per batch: short ones go with short ones, so that little is padded
+# Texts per batch: short ones go with short ones, so that little is padded; to a GPU every batch is work for the host.
+MOST_TEXTS = {"cpu": 128, "cuda": 256}
 
 
 class Pipeline:
@@ -183,7 +184,8 @@ class Pipeline:
 
     def encode_texts(self, captions: Sequence[str]) -> Embeddings:
         """Vectors of texts as they are, in order; raises `RowError` for one that the encoder refuses."""
-        return encode_by_length(captions, self.encoder.encode_texts, size=min(4 * self.batch_size, MOST_TEXTS))
+        most = MOST_TEXTS.get(self.encoder.device.type, MOST_TEXTS["cpu"])
+        return encode_by_length(captions, self.encoder.encode_texts, size=min(4 * self.batch_size, most))
 
     def placed_bank(self, device: torch.device) -> Bank | None:
         """The bank on a device; moved there once."""

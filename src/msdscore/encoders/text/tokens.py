@@ -3,9 +3,11 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, chain
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -13,8 +15,9 @@ from torch import Tensor
 from msdscore.core.sphere import unit
 from msdscore.core.transfer import sent
 from msdscore.encoders.base import TokenLayout
-from msdscore.encoders.text.warnings import token_warnings
+from msdscore.encoders.text.warnings import spelled_out, token_warnings
 from msdscore.encoders.text.windows import Span, Window, plan_cut, plan_windows
+from msdscore.encoders.text.word_memory import Parts, memory_of
 from msdscore.errors import WeightsError
 
 # No caption is longer; a whole book would take minutes.
@@ -25,11 +28,15 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of one caption, without special ones, and their character spans in the caption as given."""
+    """The tokens of one caption, without special ones, and their character spans in the caption as given.
+
+    `spelled` are the words that fall into letters, where they were looked for.
+    """
 
     text: str
     ids: tuple[int, ...]
     spans: tuple[Span, ...]
+    spelled: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,19 @@ def tokenise(backend: Any, text: str) -> Tokens:
     return Tokens(text, tuple(encoding.ids), spans)
 
 
+def tokenise_all(backend: Any, texts: Sequence[str]) -> list[Tokens]:
+    """The tokens of some captions; words that the tokenizer has met before do not go through it again."""
+    memory, read = memory_of(backend), partial(_parts, backend)
+    if memory is None:
+        return [tokenise(backend, text) for text in texts]
+    return [Tokens(text, *memory.parts(text, read)) if text.isascii() else tokenise(backend, text) for text in texts]
+
+
+def _parts(backend: Any, word: str) -> Parts:
+    tokens = tokenise(backend, word)
+    return tokens.ids, tokens.spans, tuple(spelled_out(word, tokens.spans))
+
+
 def special_ids(backend: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The ids that a tokenizer puts before and after a text.
 
@@ -144,7 +164,7 @@ def close_spans(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
 
 def pack_texts(texts: Sequence[str], backend: Any, reading: Reading) -> TextBatch:
     """All windows of some captions as one padded batch."""
-    return pack([tokenise(backend, text) for text in texts], reading)
+    return pack(tokenise_all(backend, texts), reading)
 
 
 def pack(captions: Sequence[Tokens], reading: Reading) -> TextBatch:
@@ -159,10 +179,10 @@ def pack(captions: Sequence[Tokens], reading: Reading) -> TextBatch:
     width = reading.context if reading.full else 0
     return TextBatch(
         ids=_padded(rows, fill=reading.pad, width=width),
-        attention=_padded([[1] * len(row) for row in rows], fill=0, width=width).bool(),
+        attention=torch.from_numpy(_real(rows, width)),
         window_of=_padded(windows, fill=0),
         position=_padded(positions, fill=0),
-        mask=_padded([[1] * len(row) for row in windows], fill=0).bool(),
+        mask=torch.from_numpy(_real(windows)),
         windows=Windows(_own(plans), _shares(plans)),
         layout=tuple(_layout(caption, plan, reading) for caption, plan in zip(captions, plans, strict=True)),
     )
@@ -195,7 +215,7 @@ def _plan(caption: Tokens, reading: Reading) -> tuple[Window, ...]:
 def _layout(caption: Tokens, plan: Sequence[Window], reading: Reading) -> TokenLayout:
     kept = plan[-1].last
     cut = len(caption.ids) - kept
-    notes = token_warnings(caption.text, caption.ids, caption.spans, unknown=reading.unknown)
+    notes = token_warnings(caption.text, caption.ids, caption.spans, unknown=reading.unknown, spelled=caption.spelled)
     return TokenLayout(spans=caption.spans[:kept], windows=len(plan), cut=cut, warnings=notes)
 
 
@@ -205,15 +225,19 @@ def _places(plans: Sequence[Sequence[Window]], *, lead: int) -> tuple[list[list[
     positions: list[list[int]] = []
     number = 0
     for plan in plans:
-        numbered = list(enumerate(plan, start=number))
-        windows.append([index for index, window in numbered for _ in range(window.kept)])
-        positions.append([lead + token - w.start for _, w in numbered for token in range(w.first, w.last)])
-        number += len(plan)
+        windows.append([])
+        positions.append([])
+        for window in plan:
+            windows[-1] += [number] * window.kept
+            positions[-1] += range(lead + window.first - window.start, lead + window.last - window.start)
+            number += 1
     return windows, positions
 
 
 def _own(plans: Sequence[Sequence[Window]]) -> Int[Tensor, "batch parts"]:
     most = max(map(len, plans), default=0)
+    if most == 1:
+        return torch.arange(len(plans)).unsqueeze(1)
     firsts = [0, *accumulate(map(len, plans))]
     rows = [
         [first + part if part < len(plan) else first for part in range(most)]
@@ -224,15 +248,25 @@ def _own(plans: Sequence[Sequence[Window]]) -> Int[Tensor, "batch parts"]:
 
 def _shares(plans: Sequence[Sequence[Window]]) -> Float[Tensor, "batch parts"]:
     """Kept tokens of each window over all tokens; a text without tokens has one window and all its share."""
-    shares = torch.zeros(len(plans), max(map(len, plans), default=0))
-    for row, plan in enumerate(plans):
-        total = sum(window.kept for window in plan)
-        for part, window in enumerate(plan):
-            shares[row, part] = window.kept / total if total else 1.0
-    return shares
+    most = max(map(len, plans), default=0)
+    if most == 1:
+        return torch.ones(len(plans), 1)
+    totals = [sum(window.kept for window in plan) for plan in plans]
+    rows = [
+        [*(window.kept / total if total else 1.0 for window in plan), *[0.0] * (most - len(plan))]
+        for plan, total in zip(plans, totals, strict=True)
+    ]
+    return torch.tensor(rows, dtype=torch.float32).reshape(len(plans), most)
 
 
 def _padded(rows: Sequence[Sequence[int]], *, fill: int, width: int = 0) -> Int[Tensor, "rows longest"]:
-    longest = max((len(row) for row in rows), default=0)
-    longest = max(longest, width)
-    return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], dtype=torch.long)
+    real = _real(rows, width)
+    padded = np.full(real.shape, fill, dtype=np.int64)
+    padded[real] = np.fromiter(chain.from_iterable(rows), np.int64)
+    return torch.from_numpy(padded)
+
+
+def _real(rows: Sequence[Sequence[int]], width: int = 0) -> Bool[np.ndarray, "rows longest"]:
+    """True for what rows hold, False for their padding to the longest of them, or to `width` where that is more."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    return np.arange(max(width, lengths.max(initial=0))) < lengths[:, np.newaxis]

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from msdscore.encoders.text.windows import Span
-from msdscore.encoders.text.words import STOP_WORDS, content_words, every_word, token_words
+from msdscore.encoders.text.words import STOP_WORDS, each_word, token_words
 
 NOT_ENGLISH = "not English"
 NO_CONTENT = "only stop words"
@@ -40,27 +40,49 @@ def text_warnings(text: str, *, english: bool) -> tuple[str, ...]:
     found = []
     if english and _foreign(text):
         found.append(NOT_ENGLISH)
-    if every_word(text) and not content_words(text):
+    if _shows_nothing(text):
         found.append(NO_CONTENT)
     return tuple(found)
 
 
-def token_warnings(text: str, ids: Sequence[int], spans: Sequence[Span], *, unknown: int | None) -> tuple[str, ...]:
-    """What the tokens say: words that the vocabulary does not hold."""
-    odd = [
-        text[spans[word[0]][0] : spans[word[-1]][1]]
-        for word in token_words(text, spans)
-        if any(ids[number] == unknown for number in word) or _spelled_out(text, spans, word)
-    ]
+def token_warnings(
+    text: str,
+    ids: Sequence[int],
+    spans: Sequence[Span],
+    *,
+    unknown: int | None,
+    spelled: Sequence[str] | None = None,
+) -> tuple[str, ...]:
+    """What the tokens say: words that the vocabulary does not hold; `spelled` is `spelled_out`, where it is known."""
+    odd = spelled_out(text, spans, ids, unknown=unknown) if spelled is None or unknown in ids else spelled
     named = list(dict.fromkeys(odd))
     more = ", …" if len(named) > _SHOWN else ""
     return (f"unknown words: {', '.join(word[:20] for word in named[:_SHOWN])}{more}",) if named else ()
 
 
-def _spelled_out(text: str, spans: Sequence[Span], word: Sequence[int]) -> bool:
+def spelled_out(text: str, spans: Sequence[Span], ids: Sequence[int] = (), *, unknown: int | None = None) -> list[str]:
+    """Words in order that fall into pieces so small that they mean nothing, or hold the token of unknown ones."""
+    return [
+        text[spans[word[0]][0] : spans[word[-1]][1]]
+        for word in token_words(text, spans)
+        if any(ids[number] == unknown for number in word if ids) or _falls_apart(text, spans, word)
+    ]
+
+
+def _falls_apart(text: str, spans: Sequence[Span], word: Sequence[int]) -> bool:
     """Whether a word of Latin letters falls into pieces so small that they mean nothing."""
     letters = text[spans[word[0]][0] : spans[word[-1]][1]]
     return len(word) >= _PIECES and len(letters) < 2 * len(word) and _is_latin(letters) and letters.isalpha()
+
+
+def _shows_nothing(text: str) -> bool:
+    """Whether a text has words, and all of them are stop words; most texts are known by their first two."""
+    some = False
+    for word in each_word(text):
+        some = True
+        if word not in STOP_WORDS:
+            return False
+    return some
 
 
 def _foreign(text: str) -> bool:
@@ -70,7 +92,10 @@ def _foreign(text: str) -> bool:
         strange = sum(not _is_latin(letter) for letter in letters)
         if 3 * strange > len(letters):
             return True
-    words = [word.casefold() for word in _LATIN.findall(text)]
+    # The case of ASCII letters changes no word's place.
+    words = _LATIN.findall(text.lower()) if text.isascii() else [word.casefold() for word in _LATIN.findall(text)]
+    if _FOREIGN.isdisjoint(words):
+        return False
     foreign = [word for word in words if word in _FOREIGN]
     english = [word for word in words if word in STOP_WORDS]
     if len(foreign) >= 2 and len(foreign) > sum(word not in _AMBIGUOUS for word in english):

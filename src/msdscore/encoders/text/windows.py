@@ -15,6 +15,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 Span = tuple[int, int]
@@ -52,7 +53,7 @@ def plan_windows(text: str, spans: Sequence[Span], *, room: int) -> tuple[Window
     """
     count = len(spans)
     if count <= room:
-        return (Window(0, count, 0, count),)
+        return _whole(count)
     sentences = sentence_starts(text, spans)
     words = [i for i in range(1, count) if spans[i][0] > spans[i - 1][1]]
     ranges: list[Span] = []
@@ -70,8 +71,12 @@ def plan_cut(count: int, *, room: int) -> tuple[Window, ...]:
     >>> plan_cut(9, room=5)
     (Window(start=0, stop=5, first=0, last=5),)
     """
-    kept = min(count, room)
-    return (Window(0, kept, 0, kept),)
+    return _whole(min(count, room))
+
+
+@lru_cache(maxsize=1024)
+def _whole(count: int) -> tuple[Window, ...]:
+    return (Window(0, count, 0, count),)
 
 
 def sentence_starts(text: str, spans: Sequence[Span]) -> list[int]:

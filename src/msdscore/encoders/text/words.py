@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float
@@ -59,7 +59,12 @@ def every_word(text: str) -> frozenset[str]:
     >>> sorted(every_word("The dog, the cat."))
     ['cat', 'dog', 'the']
     """
-    return frozenset(match.group().casefold() for match in _WORD.finditer(text))
+    return frozenset(each_word(text))
+
+
+def each_word(text: str) -> Iterator[str]:
+    """The words of a caption in lower case, as they come."""
+    return (match.group().casefold() for match in _WORD.finditer(text))
 
 
 def is_content(word: str) -> bool:

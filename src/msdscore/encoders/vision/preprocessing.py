@@ -217,7 +217,11 @@ def on_picture(layout: PatchLayout) -> Tensor:
 
 def mask_of(layouts: Sequence[PatchLayout]) -> Bool[Tensor, "batch points"]:
     """The mask of a batch of pictures with the same or different numbers of patches, padded at the end."""
-    if len({len(layout.boxes) for layout in layouts}) != 1:
+    # Pictures of one size share their layout: what is computed is computed once for each.
+    distinct = {id(layout): layout for layout in layouts}
+    if len({len(layout.boxes) for layout in distinct.values()}) != 1:
         return pad_sequence([on_picture(layout) for layout in layouts], batch_first=True)
-    boxes = np.stack([layout.boxes.numpy() for layout in layouts])
-    return torch.from_numpy((boxes[:, :, 2] > boxes[:, :, 0]) & (boxes[:, :, 3] > boxes[:, :, 1]))
+    boxes = np.stack([layout.boxes.numpy() for layout in distinct.values()])
+    real = (boxes[:, :, 2] > boxes[:, :, 0]) & (boxes[:, :, 3] > boxes[:, :, 1])
+    place = {key: row for row, key in enumerate(distinct)}
+    return torch.from_numpy(real[[place[id(layout)] for layout in layouts]])

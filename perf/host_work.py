@@ -1,0 +1,147 @@
+"""What the process that feeds a GPU has to do itself, per caption, picture and row: towers that compute nothing.
+
+python perf/host_work.py          processor time in microseconds, the best of some passes; needs no GPU
+
+A CLIP checkpoint whose towers answer at once with vectors of eight numbers, pictures of 16 x 16 pixels, and captions
+of 8 to 14 words in requests of 256, as on a GPU. `rows_of_jsonl` and `rows_of_tar` are what a run over files does
+beside that: reading, planning, writing. `launches` is what transformers' towers of CLIP ViT-L/14 take on top of it per
+pair, with next to nothing to compute: 12 layers per 256 texts, 24 per 256 pictures. The copy of pixels is not in it.
+"""
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import torch
+from end_to_end import run_file, run_tars
+from made_up_clip import SMALL, WORDS, make_captions, make_checkpoint, make_rows
+from torch import nn
+from transformers import CLIPConfig, CLIPModel
+
+from msdscore.encoders.base import Prepared
+from msdscore.encoders.registry import load_encoder
+from msdscore.encoders.vision.preprocessing import view
+from msdscore.scoring.embedded import Decoded
+from msdscore.scoring.measurement import Numbers
+from msdscore.scoring.pipeline import Pipeline
+
+SIZE, DIM, PASSES = 256, 8, 12
+
+
+class Answers(nn.Module):
+    """A tower that answers at once with so many places per item, or with one for each of its ids."""
+
+    def __init__(self, places=None):
+        super().__init__()
+        self.places = places
+
+    def forward(self, input_ids=None, pixel_values=None, attention_mask=None):
+        items = pixel_values if input_ids is None else input_ids
+        states = torch.ones(len(items), self.places or items.shape[1], DIM)
+        states[..., 0] = torch.linspace(-1, 1, states.shape[1])
+        return SimpleNamespace(last_hidden_state=states, pooler_output=states[:, 0])
+
+
+def without_towers(folder):
+    """The encoder of a checkpoint, without its networks."""
+    encoder = load_encoder(str(folder), device="cpu", dtype="float32")
+    model = encoder._parts.model
+    model.text_model, model.vision_model = Answers(), Answers(encoder._grid[0] * encoder._grid[1] + 1)
+    model.text_projection = model.visual_projection = nn.Identity()
+    return encoder
+
+
+def best(work, count, *, passes=PASSES):
+    """Microseconds of processor time per item; `work` gets the number of the pass."""
+    taken = []
+    for number in range(passes):
+        start = time.process_time()
+        work(number)
+        taken.append(time.process_time() - start)
+    return 1e6 * min(taken) / count
+
+
+def texts(pipeline, captions):
+    """`embed_texts` of captions that were never met before."""
+    parts = [captions[first : first + SIZE] for first in range(0, len(captions), SIZE)]
+    return best(lambda number: pipeline.embed_texts(parts[number]), SIZE)
+
+
+def written(seed):
+    """Captions as people write them: capitals, marks, and now and then a word that the vocabulary lacks."""
+    draw = random.Random(seed)
+    rare = [f"{word}{other}" for word in WORDS for other in WORDS]
+    some = [draw.choices(WORDS, k=draw.randint(8, 14)) for _ in range(PASSES * SIZE)]
+    for words in some:
+        if draw.random() < 0.2:
+            words[-1] = draw.choice(rare)
+    return [f"{' '.join(words)}.".capitalize() for words in some]
+
+
+def pictures(pipeline):
+    """`embed_images` of one batch."""
+    where = view(pipeline.encoder.preprocessing, (640, 480))
+    decoded = [Decoded(Prepared(torch.zeros(3, 16, 16, dtype=torch.uint8), where)) for _ in range(SIZE)]
+    return best(lambda number: pipeline.embed_images(decoded), SIZE)
+
+
+def at_once(pipeline, requests, *, worst=0):
+    """Numbers for every caption, in the place of `score_requests`."""
+    for request in requests:
+        yield [Numbers(0.1, 1.0, 2.0, 0.3, 1.5, None, 12, 1, 0.05, None) for _ in request.captions]
+
+
+def rows(pipeline, folder, count, run):
+    """All that a run over files does beside scoring: reading, planning, writing."""
+    with patch("msdscore.engine.local.score_requests", at_once), patch("msdscore.engine.shard.score_requests", at_once):
+        return best(lambda number: run(pipeline, folder, folder / f"{run.__name__}.parquet"), count, passes=4)
+
+
+def launches():
+    """Python and dispatch of the towers per pair, in batches of 256 texts and 256 pictures."""
+    small = {"hidden_size": DIM, "intermediate_size": DIM, "num_attention_heads": 1, "projection_dim": DIM}
+    ids = {"vocab_size": 100, "bos_token_id": 98, "eos_token_id": 99, "pad_token_id": 99}
+    text = {**small, **ids, "num_hidden_layers": 12}
+    vision = {**small, "num_hidden_layers": 24, "patch_size": 16, "image_size": 16}
+    model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=DIM)).eval()
+    tokens, pixels = torch.full((1, 3), 99), torch.zeros(1, 3, 16, 16)
+    with torch.no_grad():
+        read = best(lambda number: model.text_model(input_ids=tokens), 1)
+        seen = best(lambda number: model.vision_model(pixel_values=pixels), 1)
+    return {"launches_texts": read / SIZE, "launches_pictures": seen / SIZE}
+
+
+def measure(folder):
+    make_checkpoint(folder / "clip", "cpu", SMALL)
+    pipeline = Pipeline(without_towers(folder / "clip"), batch_size=SIZE)
+    count = 4096
+    make_rows(folder, count, size=(16, 16))
+    yield "texts", texts(pipeline.remembering_texts(), make_captions(PASSES * SIZE, seed=1))
+    yield "texts_as_written", texts(pipeline.remembering_texts(), written(2))
+    yield "pictures", pictures(pipeline)
+    yield "rows_of_jsonl", rows(pipeline, folder, count, run_file)
+    yield "rows_of_tar", rows(pipeline, folder, count, run_tars)
+    yield from launches().items()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, value in measure(Path(folder)):
+            found[name] = value
+            print(f"{name:<20} {value:8.1f} us", flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
