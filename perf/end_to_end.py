@@ -53,10 +53,10 @@ class Pooled:
     @torch.no_grad()
     def encode_texts(self, texts):
         from msdscore.core.transfer import sent
-        from msdscore.encoders.text.tokens import pack, tokenise
+        from msdscore.encoders.text.tokens import pack_texts
 
         parts, model = self._encoder._parts, self._encoder._parts.model
-        batch = pack([tokenise(parts.backend, text) for text in texts], parts.reading)
+        batch = pack_texts(texts, parts.backend, parts.reading)
         states = model.text_model(input_ids=sent(batch.ids, self.device))
         return _pooled(model.text_projection(states.pooler_output))
 

@@ -1,15 +1,18 @@
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
+from pathlib import PurePosixPath
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from msdscore.errors import ImageError, InputError
 from msdscore.io import parquet_images
 from msdscore.io.parquet_images import StoredImage, read_columns, stored_images
-from msdscore.io.tar import TarImage, read_samples
+from msdscore.io.tar import TarImage, _Header, read_samples, sample_key
 
 
 def picture_table(path, count=10, group=3):
@@ -97,3 +100,64 @@ def test_text_in_a_tar_that_is_no_utf8_is_a_reason_and_a_mark_of_it_is_no_word(t
     first, second = read_samples(tmp_path / "s.tar", ("txt",))
     assert first.error == "1.txt: not valid UTF-8"
     assert (second.error, second.texts) == (None, [("txt", "a dog")])
+
+
+NAMES = [
+    "a.jpg",
+    "folder/b.txt",
+    "./c.jpg",
+    "d//e.txt",
+    "é.jpg",
+    "x" * 150 + ".jpg",
+    "y" * 90 + "/" + "z" * 90 + ".txt",
+    "f ",
+]
+
+
+def members(content, **how):
+    with tarfile.open(fileobj=BytesIO(content), mode="r:", **how) as shard:
+        return [(one.name, one.size, one.type, one.offset_data) for one in shard]
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_headers_are_read_as_tarfile_reads_them(form):
+    stream = BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=form) as shard:
+        fitting = [name for name in NAMES if form != tarfile.USTAR_FORMAT or len(name) != 154]
+        for number, name in enumerate(fitting):
+            for kind in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.CONTTYPE):
+                member = tarfile.TarInfo(name)
+                member.type, member.linkname = kind, "a.jpg" if kind == tarfile.SYMTYPE else ""
+                member.size = 700 * number if kind in (tarfile.REGTYPE, tarfile.CONTTYPE) else 0
+                member.mtime = 1.5
+                shard.addfile(member, BytesIO(bytes(member.size)))
+    assert members(stream.getvalue(), tarinfo=_Header) == members(stream.getvalue())
+
+
+@settings(max_examples=200, deadline=None)
+@given(place=st.integers(0, 511), letter=st.integers(0, 255), mended=st.booleans())
+def test_a_changed_header_is_read_as_tarfile_reads_it(place, letter, mended):
+    header = bytearray(tarfile.TarInfo("a.jpg").tobuf())
+    header[place] = letter
+    if mended:  # the sum is right for whatever stands there
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+    try:
+        expected = tarfile.TarInfo.frombuf(bytes(header), "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        expected = None
+    try:
+        found = _Header.frombuf(bytes(header), "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        found = None
+    if expected is not None:  # numbers that nobody asks for may be nonsense here
+        assert (found.name, found.size, found.type) == (expected.name, expected.size, expected.type)
+    elif found is not None:
+        assert 100 <= place < 124 or 136 <= place < 148 or place >= 329
+
+
+@settings(deadline=None)
+@given(name=st.text("ab./ ", max_size=8))
+def test_keys_are_those_of_paths(name):
+    path = PurePosixPath(name)
+    assert sample_key(name) == str(path.parent / path.name.partition(".")[0])

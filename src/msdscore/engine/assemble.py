@@ -20,6 +20,7 @@ from msdscore.scoring.measurement import NUMBERS, Numbers, soften
 from msdscore.scoring.score import COLUMNS
 
 TABLE_ROWS = 8192  # of one table of the output
+KEPT_BYTES = 256 << 20  # of tables that are kept while their types are found; of more the input is read once again
 SOFTENED_ROWS = 1 << 16  # whose candidate sets are worked on at once
 MIXED = "its group holds several pictures, so its Soft-MSD compares captions of different pictures"
 Keys = np.ndarray[Any, np.dtype[np.int64]]
@@ -60,11 +61,15 @@ class Naming:
 
 def part_table(chunk: Chunk, scored: Sequence[Numbers | RowError]) -> pa.Table:
     """Numbers or reasons of one chunk's rows, with their places in the input and keys of candidate set and picture."""
-    groups = [text_key(image_name(row) if row.group is None else f"group {row.group}") for row in chunk.rows]
+    pictures = [text_key(image_name(row)) for row in chunk.rows]
+    groups = [
+        picture if row.group is None else text_key(f"group {row.group}")
+        for row, picture in zip(chunk.rows, pictures, strict=True)
+    ]
     columns: dict[str, pa.Array] = {
         "row": pa.array([row.index for row in chunk.rows], pa.int64()),
         "group": pa.array(groups, pa.int64()),
-        "picture": pa.array([text_key(image_name(row)) for row in chunk.rows], pa.int64()),
+        "picture": pa.array(pictures, pa.int64()),
         "warnings": pa.array(
             ["; ".join(one.warnings) or None if isinstance(one, Numbers) else None for one in scored], pa.string()
         ),
@@ -95,8 +100,16 @@ def _tables(merged: Callable[[], Iterator[MergedRows]], schema: pa.Schema | None
     if typed:
         yield from (rows.to_arrow(schema) for rows in merged())
         return
-    common = unified([rows.to_arrow(schema).schema for rows in merged()])
-    yield from (conform(rows.to_arrow(schema), common) for rows in merged())
+    schemas: list[pa.Schema] = []
+    kept: list[pa.Table] | None = []
+    for rows in merged():
+        table = rows.to_arrow(schema)
+        schemas.append(table.schema)
+        if kept is not None:
+            kept = [*kept, table] if sum(one.nbytes for one in (*kept, table)) <= KEPT_BYTES else None
+    common = unified(schemas)
+    again = (rows.to_arrow(schema) for rows in merged()) if kept is None else iter(kept)
+    yield from (conform(table, common) for table in again)
 
 
 def _renamed_schema(source: RowSource, naming: Naming) -> pa.Schema | None:

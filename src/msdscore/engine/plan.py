@@ -1,6 +1,6 @@
 """The order of work: rows of one picture together, in chunks that are finished one after the other."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
@@ -31,7 +31,7 @@ class Chunk:
 
     def has_changed(self) -> bool:
         """Whether a picture file is not in the state that the key stands for."""
-        return self.stamps != _stamps(self.images)
+        return self.stamps != tuple(file_stamp(image) for image in self.images if isinstance(image, Path))
 
 
 def plan(
@@ -95,28 +95,27 @@ def _chunk(number: int, sets: list[list[Row]]) -> Chunk:
     good = [[row for row in one if row.error is None] for one in sets]
     filled = [one for one in good if one]
     images = tuple(one[0].image for one in filled if one[0].image is not None)
+    # Looked at once: a file may lie on a slow or distant disk.
+    stamps = {image: file_stamp(image) for image in _paths(row.image for one in sets for row in one)}
     return Chunk(
         number,
         rows=tuple(row for one in filled for row in one),
         images=images,
         owner=tuple(place for place, one in enumerate(filled) for _ in one),
-        key=_key(sets),
-        stamps=_stamps(images),
+        key=_key(sets, stamps),
+        stamps=tuple(stamps[image] for image in images if isinstance(image, Path)),
     )
 
 
-def _stamps(images: Iterable[object]) -> tuple[str, ...]:
-    return tuple(file_stamp(image) for image in images if isinstance(image, Path))
+def _paths(images: Iterable[object]) -> dict[Path, None]:
+    return dict.fromkeys(image for image in images if isinstance(image, Path))
 
 
-def _key(sets: list[list[Row]]) -> str:
+def _key(sets: list[list[Row]], stamps: Mapping[Path, str]) -> str:
     digest = blake2b(digest_size=8)
     for one in sets:
-        stamps: dict[Path, str] = {}
         for row in one:
             # Pictures given as bytes are part of the input, whose content the run knows.
-            if isinstance(row.image, Path) and row.image not in stamps:
-                stamps[row.image] = file_stamp(row.image)
             stamp = stamps[row.image] if isinstance(row.image, Path) else ""
             digest.update(f"{row.index}\0{row.error or ''}\0{stamp}\n".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

@@ -4,6 +4,7 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Self
 
 from msdscore.errors import ImageError, InputError
 
@@ -11,6 +12,7 @@ PICTURE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "a
 _LARGEST_TEXT = 1 << 20  # bytes of a text file in a shard
 _END = 2 * tarfile.BLOCKSIZE  # empty bytes at the end of a whole tar, at least
 _BLOCK = 1 << 16
+_OCTAL = b"01234567"
 _CUT = "the tar is cut off; samples behind the cut are lost, fetch it again"
 
 
@@ -63,7 +65,7 @@ def read_samples(path: Path, text_endings: tuple[str, ...]) -> Iterator[TarSampl
     """
     some = False
     try:
-        with tarfile.open(path, "r:") as shard:
+        with tarfile.open(path, "r:", tarinfo=_Header) as shard:
             for sample in _samples(path, shard, text_endings):
                 some = True
                 yield sample
@@ -85,8 +87,36 @@ def sample_key(name: str) -> str:
     >>> sample_key("000000012.jpg"), sample_key("a/b.c.json")
     ('000000012', 'a/b')
     """
-    path = PurePosixPath(name)
-    return str(path.parent / path.name.partition(".")[0])
+    return _parted(name)[0]
+
+
+def _parted(name: str) -> tuple[str, str]:
+    """The key of a file in a tar, and its name without its folder."""
+    folder, slash, base = name.rpartition("/")
+    if not base or name[0] in "./" or "//" in name or "/." in name:
+        path = PurePosixPath(name)
+        return str(path.parent / path.name.partition(".")[0]), path.name
+    return folder + slash + base.partition(".")[0], base
+
+
+class _Header(tarfile.TarInfo):
+    """A header of a tar; that of an ordinary file with a short name is read in a third of the time."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """The header in a block of 512 bytes; what is out of the ordinary is left to tarfile."""
+        name, _, rest = buf[:100].partition(b"\0")
+        size, total = buf[124:136].rstrip(b"\0 "), buf[148:156].strip(b"\0 ")
+        # An ordinary file, with its whole name in its place, and both numbers in octal digits.
+        ordinary = len(buf) == tarfile.BLOCKSIZE and buf[156:157] == tarfile.REGTYPE and buf[257:262] == b"ustar"
+        plain = ordinary and not buf[345] and name.isascii() and not rest.strip(b"\0")
+        if not plain or not size or not total or (size + total).strip(_OCTAL):
+            return super().frombuf(buf, encoding, errors)
+        if sum(buf) - sum(buf[148:156]) + 8 * ord(" ") != int(total, 8):
+            return super().frombuf(buf, encoding, errors)
+        found = cls(name.decode("ascii"))
+        found.size, found.type, found.chksum = int(size, 8), tarfile.REGTYPE, int(total, 8)
+        return found
 
 
 def _lost_behind(path: Path, end: int) -> str | None:
@@ -103,20 +133,32 @@ def _lost_behind(path: Path, end: int) -> str | None:
 def _samples(path: Path, shard: tarfile.TarFile, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
     sample = TarSample("")
     for member in shard:
-        name = PurePosixPath(member.name)
-        if not member.isfile() or name.name.startswith("."):
+        key, base = _parted(member.name)
+        if not member.isfile() or base.startswith("."):
             continue
-        key, ending = sample_key(member.name), name.name.partition(".")[2].lower()
+        ending = base.partition(".")[2].lower()
         if key != sample.key:
             if sample.key:
                 yield sample
             sample = TarSample(key)
         if ending in PICTURE_ENDINGS:
             sample.picture = TarImage(path, member.offset_data, member.size, member.name)
-        elif ending in text_endings and member.size <= _LARGEST_TEXT and (file := shard.extractfile(member)):
-            _add_text(sample, ending, file.read())
+        elif ending in text_endings and member.size <= _LARGEST_TEXT:
+            _add_text(sample, ending, _content(shard, member))
     if sample.key:
         yield sample
+
+
+def _content(shard: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = shard.fileobj
+    if member.issparse() or file is None:
+        whole = shard.extractfile(member)
+        return b"" if whole is None else whole.read()
+    file.seek(member.offset_data)
+    content = file.read(member.size)
+    if len(content) < member.size:
+        raise tarfile.ReadError("unexpected end of data")
+    return content
 
 
 def _add_text(sample: TarSample, ending: str, content: bytes) -> None:

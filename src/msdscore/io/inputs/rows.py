@@ -91,7 +91,8 @@ class RowSource:
     def _row(self, index: int, record: Record, claimed: dict[int, int]) -> Row:
         values = record.values
         given = _text(values.get(self.id_name))
-        image, image_error = self._image(values)
+        own = self.names.image_in(values)
+        image, image_error = self._image(values, own)
         caption, caption_error = self._caption(values)
         errors = (record.error, _claim(claimed, given, index), image_error, caption_error)
         return Row(
@@ -100,22 +101,16 @@ class RowSource:
             image=image,
             caption=caption,
             group=_text(values.get("group")),
-            columns=_without_bytes(values, self.names.image_in(values)),
+            columns=_without_bytes(values, own),
             error=next((error for error in errors if error is not None), None),
-            lookup=self._lookup(values),
+            lookup=None if self._pictures is None or own is not None else _lookup(values),
         )
 
-    def _image(self, values: Mapping[str, Any]) -> tuple[Path | bytes | TarImage | None, str | None]:
+    def _image(self, values: Mapping[str, Any], own: str | None) -> tuple[Path | bytes | TarImage | None, str | None]:
         try:
-            return self._find_image(values), None
+            return self._find_image(values, own), None
         except ImageError as error:
             return None, str(error)
-
-    def _lookup(self, values: Mapping[str, Any]) -> str | None:
-        if self._pictures is None or self.names.image_in(values) is not None:
-            return None
-        name = first_of(values, KEY_NAMES)
-        return None if name is None else _text(values[name])
 
     def _caption(self, values: Mapping[str, Any]) -> tuple[str | None, str | None]:
         try:
@@ -123,9 +118,9 @@ class RowSource:
         except CaptionError as error:
             return None, str(error)
 
-    def _find_image(self, values: Mapping[str, Any]) -> Path | bytes | TarImage:
-        if (name := self.names.image_in(values)) is not None:
-            content = _image_content(name, values[name])
+    def _find_image(self, values: Mapping[str, Any], own: str | None) -> Path | bytes | TarImage:
+        if own is not None:
+            content = _image_content(own, values[own])
             return Path(self._folder, content) if isinstance(content, str) else content
         key_name = first_of(values, KEY_NAMES)
         if self._pictures is None or key_name is None:
@@ -178,6 +173,11 @@ def _base(source: str | Path) -> Path:
     if str(source) == "-" or not (path.is_file() or path.is_dir()):
         return Path()
     return path if path.is_dir() else path.parent
+
+
+def _lookup(values: Mapping[str, Any]) -> str | None:
+    name = first_of(values, KEY_NAMES)
+    return None if name is None else _text(values[name])
 
 
 def _find_caption(values: Mapping[str, Any], names: ColumnNames) -> str:
@@ -233,7 +233,10 @@ def _is_missing(value: Any) -> bool:
 
 
 def _without_bytes(values: Mapping[str, Any], image: str | None) -> Mapping[str, Any]:
-    return {name: _path_alone(value, is_image=name == image) for name, value in values.items()}
+    return {
+        name: value if isinstance(value, str) else _path_alone(value, is_image=name == image)
+        for name, value in values.items()
+    }
 
 
 def _path_alone(value: Any, *, is_image: bool) -> Any:

@@ -88,8 +88,10 @@ def _records(sample: TarSample, beside: Mapping[str, Mapping[str, Any]]) -> Iter
         yield Record(error=sample.error)
         return
     values, error = _values(sample)
-    known = beside.get(sample.key) or beside.get(Path(sample.key).name) or beside.get(str(values.get("uid")), {})
-    values = {**known, **values, "key": sample.key}
+    if beside:
+        known = beside.get(sample.key) or beside.get(Path(sample.key).name) or beside.get(str(values.get("uid")), {})
+        values = {**known, **values}
+    values["key"] = sample.key
     texts = [text.strip() for ending, text in sample.texts if ending in TEXT_ENDINGS]
     if texts:
         values["caption"] = valid_text(texts[0])
