@@ -462,6 +462,16 @@ def test_integers_too_wide_for_floats_stay_exact_across_tables(tmp_path, monkeyp
     assert pq.read_table(tmp_path / "out.parquet").column("n").to_pylist() == [str(2**60 + 1), "5", "0.5", None]
 
 
+@pytest.mark.parametrize("most", [0, 9000])
+def test_tables_that_are_not_kept_are_read_again(tmp_path, monkeypatch, most):
+    path, _ = make_input(tmp_path)
+    monkeypatch.setattr("msdscore.engine.assemble.TABLE_ROWS", 7)
+    run(Scorer("toy"), path, tmp_path / "kept.parquet")
+    monkeypatch.setattr("msdscore.engine.assemble.KEPT_BYTES", most)
+    run(Scorer("toy"), path, tmp_path / "again.parquet")
+    assert pq.read_table(tmp_path / "again.parquet") == pq.read_table(tmp_path / "kept.parquet")
+
+
 def test_groups_of_several_pictures_are_warned_of_and_counted(tmp_path):
     make_input(tmp_path)
     rows = [
