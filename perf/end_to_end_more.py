@@ -4,6 +4,7 @@ python perf/end_to_end_more.py curves     pairs per second against decoding proc
 python perf/end_to_end_more.py pixels     resize=device and jpeg=smallest, 640 x 480 pixels
 python perf/end_to_end_more.py large      jpeg=reduced and jpeg=smallest, 1280 x 960 pixels
 python perf/end_to_end_more.py compile    compile=inductor
+python perf/end_to_end_more.py stages     milliseconds of every stage per request, and what decoding by threads changes
 
 The same checkpoint, pictures and captions as in `end_to_end.py`; every figure is in pairs per second, of a warm
 pipeline, one pass.
@@ -11,12 +12,19 @@ pipeline, one pass.
 
 import argparse
 import tempfile
+import time
+from collections import defaultdict
+from contextlib import ExitStack
 from os import cpu_count
 from pathlib import Path
+from unittest.mock import patch
 
-from end_to_end import cores_rate, load, peak, prepare, seconds, stream, teller
+from end_to_end import cores_rate, load, peak, prepare, requests, seconds, stream, teller
 from made_up_clip import make_captions
 
+from msdscore.scoring import pipeline as scoring_pipeline
+from msdscore.scoring.decoding import DecodingProcesses
+from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Request, score_requests
 
@@ -27,8 +35,7 @@ LARGE_PIXELS = ({}, {"jpeg": "reduced"}, {"jpeg": "smallest"})
 def rate(pipeline, paths, device, seed):
     warm = paths[: 2 * pipeline.batch_size]
     stream(pipeline, warm, make_captions(len(warm), seed=seed))
-    captions = make_captions(len(paths), seed=seed + 1000)
-    return len(paths) / seconds(lambda: stream(pipeline, paths, captions), device)
+    return rate_of(pipeline, paths, device, seed + 1000)
 
 
 def several(pipeline, paths, each, device):
@@ -88,7 +95,55 @@ def compiled(folder, device, count, said):
         said(f"stream_msd '{backend}'", rate(pipeline, paths, device, 2))
 
 
-PARTS = {"curves": curves, "pixels": pixels, "large": large, "compile": compiled}
+def stages(folder, device, count, said):
+    """Milliseconds per request by the clock, and of the processor in the thread that works on it."""
+    paths, captions = prepare(folder, device, count, said, tars=False)
+    encoder = load(folder, device)
+    found = {}
+    for decoders in (0, cpu_count()):
+        pipeline = Pipeline(encoder, decoders=decoders)
+        asked = score_requests(pipeline, requests(paths[:300], captions[:300], pipeline.batch_size))
+        found[decoders] = [one.msd for some in asked for one in some]
+    said("threads_against_decoders", max(abs(a - b) for a, b in zip(*found.values(), strict=True)))
+    spent = defaultdict(list)
+    with ExitStack() as stack:
+        for owner, name in STAGES:
+            stack.enter_context(patch.object(owner, name, timed(spent[name], getattr(owner, name))))
+        stream(pipeline, paths[: 2 * pipeline.batch_size], captions)
+        for values in spent.values():
+            values.clear()
+        said("stream_msd", rate_of(pipeline, paths, device))
+    for name, values in spent.items():
+        for kind, column in zip(("clock", "processor"), zip(*values, strict=True), strict=True):
+            said(f"ms_{kind}_{name}", 1e3 * sum(column) / len(column))
+
+
+def rate_of(pipeline, paths, device, seed=11):
+    captions = make_captions(len(paths), seed=seed)
+    return len(paths) / seconds(lambda: stream(pipeline, paths, captions), device)
+
+
+def timed(spent, work):
+    def call(*given, **named):
+        clock, processor = time.perf_counter(), time.thread_time()
+        try:
+            return work(*given, **named)
+        finally:
+            spent.append((time.perf_counter() - clock, time.thread_time() - processor))
+
+    return call
+
+
+STAGES = (
+    (DecodingProcesses, "decode"),
+    (Pipeline, "embed_texts"),
+    (Pipeline, "embed_images"),
+    (Pipeline, "measure"),
+    (Measurement, "fetched"),
+    (scoring_pipeline, "numbers"),
+    (Pipeline, "score"),
+)
+PARTS = {"curves": curves, "pixels": pixels, "large": large, "compile": compiled, "stages": stages}
 
 
 def main():

@@ -207,9 +207,10 @@ def join_windows(pooled: Float[Tensor, "windows dim"], windows: Windows) -> Floa
 
 
 def _plan(caption: Tokens, reading: Reading) -> tuple[Window, ...]:
-    if reading.long_text == "cut":
-        return plan_cut(len(caption.ids), room=reading.room)
-    return plan_windows(caption.text, caption.spans[: reading.most], room=reading.room)
+    room = reading.room
+    if reading.long_text == "cut" or len(caption.ids) <= room:
+        return plan_cut(len(caption.ids), room=room)
+    return plan_windows(caption.text, caption.spans[: reading.most], room=room)
 
 
 def _layout(caption: Tokens, plan: Sequence[Window], reading: Reading) -> TokenLayout:

@@ -55,9 +55,11 @@ def token_warnings(
 ) -> tuple[str, ...]:
     """What the tokens say: words that the vocabulary does not hold; `spelled` is `spelled_out`, where it is known."""
     odd = spelled_out(text, spans, ids, unknown=unknown) if spelled is None or unknown in ids else spelled
+    if not odd:
+        return ()
     named = list(dict.fromkeys(odd))
     more = ", …" if len(named) > _SHOWN else ""
-    return (f"unknown words: {', '.join(word[:20] for word in named[:_SHOWN])}{more}",) if named else ()
+    return (f"unknown words: {', '.join(word[:20] for word in named[:_SHOWN])}{more}",)
 
 
 def spelled_out(text: str, spans: Sequence[Span], ids: Sequence[int] = (), *, unknown: int | None = None) -> list[str]:
