@@ -157,10 +157,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--tune", type=int, nargs="+", default=[4, 0], help="last stages of the image network to train")
     parser.add_argument("--set", action="append", default=[], help="a change of the recipe, as train.batch=64")
     options = parser.parse_args()
     device, changes = torch.device(options.device), ["sample.held_out=0", *options.set]
-    for tune in (0, 2):
+    for tune in options.tune:
         recipe = load_recipe("mini", changes=[*changes, f"train.tune={tune}"])
         batches = make_batches(recipe, device)
         for fixed_order in (True, False):
