@@ -7,6 +7,7 @@ import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"
 )
 TOY = ScorerSpec(encoder="toy", device="cpu")
-SIZES = (5, 600, 600, 600, 5)  # the first is done soon, and the others are not yet when an actor is killed
+SIZES = (5, 400, 400, 400, 400, 400, 5)  # the first is done soon, and most others are not yet when an actor is killed
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +66,15 @@ def actors():
     return found
 
 
-def kill_one(before):
-    for _ in range(100):
-        if new := [pid for pid in actors() if pid not in before]:
+def kill_one(folder, before, there):
+    """Kill an actor as soon as a shard is done; `there` gets the number of shards that were done by then."""
+    for _ in range(600):
+        new = [pid for pid in actors() if pid not in before]
+        if new and (done := len(list(folder.glob("*.parquet")))):
             os.kill(new[0], signal.SIGKILL)
+            there.append(done)
             return
-        time.sleep(0.1)
-    pytest.fail("no actor was found")
+        time.sleep(0.02)
 
 
 def test_same_bytes_as_alone_though_an_actor_is_killed(cluster, tmp_path):
@@ -80,12 +83,14 @@ def test_same_bytes_as_alone_though_an_actor_is_killed(cluster, tmp_path):
     pattern = f"{tmp_path}/in/{{00000..{len(SIZES):05d}}}.tar"
     alone, several = plan_jobs([pattern], f"{tmp_path}/alone"), plan_jobs([pattern], f"{tmp_path}/several")
     list(score_jobs(TOY, alone, ShardOptions()))
-    before = actors()
-    results = score_on_ray(TOY, several, ShardOptions(), RayOptions(least=2, most=2, cpus=0.5))
-    found = [next(results)]
-    kill_one(before)
-    assert len(list(Path(tmp_path, "several").glob("*.parquet"))) < len(SIZES) - 1, "it was to be killed in the middle"
-    found += results
+    there = []
+    # Results come late and several at a time, so the one who kills looks at the files.
+    killer = Thread(target=kill_one, args=(tmp_path / "several", actors(), there))
+    killer.start()
+    found = list(score_on_ray(TOY, several, ShardOptions(), RayOptions(least=2, most=2, cpus=0.5)))
+    killer.join()
+    assert there, "no actor was killed"
+    assert there[0] < len(SIZES) - 1, "it was to be killed in the middle"
     assert sorted(result.output for result in found) == [job.output for job in several]
     (gone,) = [result for result in found if result.error]
     assert gone.error.endswith(f"{len(SIZES):05d}.tar: no such file")
