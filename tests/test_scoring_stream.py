@@ -12,7 +12,7 @@ from msdscore.encoders.batches import encode_in_batches
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.text_memory import TextMemory
 from msdscore.errors import ConfigError
-from msdscore.io import decoders
+from msdscore.io import kept_decoders
 from msdscore.scoring.pipeline import BATCH_SIZES, Pipeline
 from msdscore.scoring.stream import Request, score_requests
 from tiny_clip import make_tiny_clip
@@ -138,9 +138,9 @@ def test_threads_decode_where_no_process_can_be_started(tmp_path, monkeypatch):
     Image.new("RGB", (32, 32), "red").save(file)
     pipeline = Pipeline(load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu"), decoders=1)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    decoders.close_all()
+    kept_decoders.close_all()
     (found,) = score_requests(pipeline, [Request([file], ["a cat"], [0])])
-    decoders.close_all()
+    kept_decoders.close_all()
     assert found == pipeline.score(pipeline.decode([file]), ["a cat"], [0])
 
 

@@ -14,7 +14,7 @@ from types import FrameType
 from msdscore.engine.jobs import THREADS, ShardJob, ShardWorker, lost, score_jobs
 from msdscore.engine.shard import ShardOptions, ShardResult
 from msdscore.errors import ConfigError, MSDScoreError
-from msdscore.io.decoders import cores
+from msdscore.io.kept_decoders import cores
 from msdscore.scoring.spec import ScorerSpec
 
 TRIES = 3  # of one shard, whose worker dies

@@ -4,7 +4,6 @@ Threads share one interpreter: sixteen of them decode half of what sixteen proce
 starts the work of the GPU (docs/performance.md). The processes are started once and kept until this one ends.
 """
 
-import atexit
 import mmap
 import os
 import subprocess
@@ -288,48 +287,3 @@ def _memory(size: int) -> int:
             file = os.dup(held.fileno())
     os.ftruncate(file, size)
     return file
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-_kept: dict[tuple[int, int, int], Decoders] = {}
-_keeping = Lock()
-
-
-def borrow(count: int, cell: int, cells: int) -> Decoders:
-    """The decoding processes of this process; give them back to `give_back`."""
-    with _keeping:
-        key = (count, cell, cells)
-        for other in [one for one, decoders in _kept.items() if one != key and not decoders.users]:
-            _kept.pop(other).close()
-        if not _kept:
-            atexit.register(close_all)
-            # A forked process has neither the threads nor the children.
-            os.register_at_fork(after_in_child=_kept.clear)
-        if key not in _kept:
-            _kept[key] = Decoders(count, cell, cells)
-        _kept[key].users += 1
-        return _kept[key]
-
-
-def give_back(decoders: Decoders) -> None:
-    """The processes stay for the next one who asks."""
-    with _keeping:
-        decoders.users -= 1
-        if not decoders.users:
-            decoders.rest()
-
-
-def close_all() -> None:
-    """End all decoding processes of this process; others are started when they are needed."""
-    with _keeping:
-        while _kept:
-            _kept.popitem()[1].close()
-
-
-def can_decode() -> bool:
-    """Whether this system can hand open files to other processes."""
-    return os.name == "posix"

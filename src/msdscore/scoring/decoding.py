@@ -13,8 +13,9 @@ from msdscore.encoders.base import Encoder, Prepared, View
 from msdscore.encoders.vision.canvas import File, Pixels, read_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared
 from msdscore.errors import RowError
-from msdscore.io.decoders import TOGETHER, DecodersLostError, Seen, borrow, give_back
+from msdscore.io.decoders import TOGETHER, DecodersLostError, Seen
 from msdscore.io.images import ImageLimits, ImageSource, open_image
+from msdscore.io.kept_decoders import borrow, give_back
 
 Prepare: TypeAlias = Callable[[Image], Prepared]
 Read: TypeAlias = Callable[[File], tuple[Pixels, View]]

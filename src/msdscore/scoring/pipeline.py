@@ -22,9 +22,9 @@ from msdscore.encoders.text_memory import TextMemory
 from msdscore.encoders.vision.canvas import File
 from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import ConfigError, RowError
-from msdscore.io.decoders import can_decode, cores
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
+from msdscore.io.kept_decoders import can_decode, cores
 from msdscore.io.tar import TarImage
 from msdscore.scoring.bank import NamedBank, moved, own_bank
 from msdscore.scoring.comparison import measure_pairs

@@ -1,6 +1,7 @@
 """Pictures on the device: decoded once, kept as bytes, cropped, mirrored and lit there."""
 
 import math
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from msdscore.io.images import open_image
 
 Tell = Callable[[int, int], None]
 _CHUNK = 256  # pictures decoded before they are told
+_SHARE = 0.9  # of a free disk that kept pictures may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ def squares(
 ) -> SquarePictures:
     """All pictures of some pairs, decoded or taken from the cache; of several runs at once one decodes for all.
 
-    Nothing is kept while a picture cannot be read: the next run tries again.
+    Nothing is kept while a picture cannot be read, so that the next run tries again, or where the disk has no room.
     """
     if cache is None:
         return decode(pairs, side=side, workers=workers, tell=tell)
@@ -47,7 +49,7 @@ def squares(
         if path.is_file():
             return SquarePictures(np.load(path), {})
         found = decode(pairs, side=side, workers=workers, tell=tell)
-        if not found.bad:
+        if not found.bad and found.pixels.nbytes < _SHARE * shutil.disk_usage(cache).free:
             with replacing(path) as file:
                 np.save(file, found.pixels)
         return found
