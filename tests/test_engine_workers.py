@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from msdscore.cli.app import app
 from msdscore.engine import jobs as jobs_of_shards
+from msdscore.engine import workers as workers_of_shards
 from msdscore.engine.jobs import ShardJob, ShardWorker, plan_jobs, score_jobs
 from msdscore.engine.shard import ShardOptions
 from msdscore.engine.workers import default_workers, score_on_workers
@@ -55,6 +56,20 @@ def test_the_number_of_threads_is_the_same_for_every_worker_and_comes_back(tmp_p
         assert torch.get_num_threads() == threads
     torch.set_num_threads(before)
     assert seen == [jobs_of_shards.THREADS] * 2
+
+
+def test_workers_on_one_gpu_share_it_and_the_cores(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(workers_of_shards, "cores", lambda: 16)
+    spec = ScorerSpec(encoder="toy")
+    assert default_workers(spec) == 1
+    shared = workers_of_shards._sharing_cores(spec, 2)
+    asked = [workers_of_shards._Assignment(shared, ShardOptions(), number) for number in range(2)]
+    placed = list(map(workers_of_shards._placed, asked))
+    assert [(one.device, one.decoders) for one in placed] == [("cuda:0", 8)] * 2
+    told = ScorerSpec(encoder="toy", decoders=3)
+    assert workers_of_shards._sharing_cores(told, 2).decoders == 3
 
 
 def test_a_shard_that_cannot_be_read_stops_no_other(tmp_path):

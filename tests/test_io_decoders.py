@@ -15,6 +15,7 @@ from PIL import Image
 from msdscore.encoders.vision.canvas import Preprocessing, read_pixels
 from msdscore.errors import ImageError
 from msdscore.io import kept_decoders
+from msdscore.io.decoder_process import NICENESS
 from msdscore.io.decoders import TOGETHER, Decoders, DecodersLostError
 from msdscore.io.images import ImageLimits
 
@@ -100,6 +101,15 @@ def test_a_file_that_ends_its_process_has_a_reason_and_no_other_file_has(two, fi
     found = asked(two, fragile, files)
     assert str(found[13]).endswith("13.png: cannot be decoded (the process that tried ended with code 7)")
     check(found[:13] + found[14:], files[:13] + files[14:])
+
+
+@pytest.mark.skipif(not hasattr(os, "nice"), reason="no niceness on this system")
+def test_decoders_leave_the_cores_to_the_one_who_asked(two, files):
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    asked(two, READ, files)
+    found = {os.getpriority(os.PRIO_PROCESS, member.process.pid) for member in two._members}
+    assert found == {min(own + NICENESS, 19)}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_a_process_that_is_killed_is_replaced(two, files):

@@ -1,20 +1,24 @@
 """Many requests: batches that shrink with the memory, captions that are encoded once, a GPU that is kept busy."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
 
 import pytest
 import torch
 from PIL import Image
+from torch.backends import cuda as backends
 
+from msdscore.core.transfer import Fetch
 from msdscore.encoders.backbone import checked_late
 from msdscore.encoders.batches import encode_in_batches
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.text_memory import TextMemory
+from msdscore.encoders.vision.canvas import Preprocessing
 from msdscore.errors import ConfigError
 from msdscore.io import kept_decoders
 from msdscore.scoring.pipeline import BATCH_SIZES, Pipeline
-from msdscore.scoring.stream import Request, score_requests
+from msdscore.scoring.stream import Request, _waiting, score_requests
 from tiny_clip import make_tiny_clip
 
 COLOURS = ("red", "green", "blue", "white", "black", "yellow", "purple")
@@ -72,6 +76,53 @@ def test_a_stream_that_nobody_reads_to_its_end_leaves_no_thread_waiting():
     next(stream)
     stream.close()
     assert len(taken) < 10
+
+
+class Watched(Elsewhere):
+    """It notes whether attention was left to cuDNN while it encoded, and refuses some captions."""
+
+    def __init__(self):
+        super().__init__()
+        self.planned = []
+
+    def encode_images(self, images):
+        self.planned.append(backends.cudnn_sdp_enabled())
+        return super().encode_images(images)
+
+    def encode_texts(self, texts):
+        self.planned.append(backends.cudnn_sdp_enabled())
+        if "a green square" in texts:
+            raise ConfigError("refused")
+        return super().encode_texts(texts)
+
+
+def test_a_request_launches_alone_and_waits_for_its_numbers_beside_others(monkeypatch):
+    encoder, waited = Watched(), []
+    wait = Fetch.wait
+    monkeypatch.setattr(Fetch, "wait", lambda one: waited.append(backends.cudnn_sdp_enabled()) or wait(one))
+    pipeline = Pipeline(encoder)
+    red, green = (pipeline.decode([Image.new("RGB", (32, 32), name)]) for name in COLOURS[:2])
+    assert pipeline.score(red, ["a red square"], [0])
+    assert (encoder.planned, waited) == ([False, False], [True])
+    with pytest.raises(ConfigError, match="refused"):
+        pipeline.score(green, ["a green square"], [0])
+    assert backends.cudnn_sdp_enabled()
+    with ThreadPoolExecutor(1) as other:  # another thread would wait for ever
+        assert other.submit(pipeline.score, red, ["a red square"], [0]).result(timeout=60)
+
+
+def test_a_request_that_fails_ends_its_stream_and_no_other():
+    with pytest.raises(ConfigError, match="refused"):
+        list(score_requests(Pipeline(Watched()), requests(12)))
+    assert len(list(score_requests(Pipeline(Elsewhere()), requests(12)))) == 12
+
+
+@pytest.mark.parametrize(("edge", "batch", "expected"), [(224, 256, 6), (224, 2048, 3), (512, 256, 4), (None, 256, 3)])
+def test_so_many_requests_wait_with_their_pictures_as_the_shared_memory_holds(edge, batch, expected):
+    encoder = Elsewhere()
+    if edge:
+        encoder.preprocessing = Preprocessing(edge, (edge, edge))
+    assert _waiting(Pipeline(encoder, batch_size=batch)) == expected
 
 
 def test_batches_are_halved_where_memory_runs_out_and_stay_so():

@@ -14,6 +14,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from msdscore.core.calibration import Bank
+from msdscore.core.launching import launching
 from msdscore.core.sphere import masked_mean, real_points, unit
 from msdscore.core.transfer import sent
 from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, TokenLayout
@@ -136,13 +137,17 @@ class Backbone(ABC):
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
         """Patches and pooled vectors; `layout` holds one `PatchLayout` per item."""
         _require_items(images, "picture")
-        return self._finish(self._see(images))
+        with launching(self.device):
+            states = self._see(images)
+        return self._finish(states)
 
     @torch.no_grad()
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Tokens and pooled vectors; `layout` holds one `TokenLayout` per item."""
         _require_items(texts, "caption")
-        found = self._finish(self._read(texts))
+        with launching(self.device):
+            states = self._read(texts)
+        found = self._finish(states)
         english = (self._identity.languages or languages_of(self.name)) == ("en",)
         return replace(
             found, layout=tuple(_warned(*one, english=english) for one in zip(texts, found.layout, strict=True))

@@ -25,11 +25,15 @@ Work: TypeAlias = tuple[Read | None, Sequence[Any], slice]  # how to read (None:
 Placed: TypeAlias = tuple[int, tuple[int, ...], Any]  # where pixels begin in that room, their shape, and what else
 Answer: TypeAlias = list[Placed | tuple[Pixels, Any] | RowError] | Exception
 READY = b"ready"
+# With one decoder per core, the process that feeds the GPU has to get a core at once whenever it can go on.
+NICENESS = 10
 
 
 def serve(work: int, answers: int, memory: int, size: int) -> None:
     """Answer what comes through a pipe through another one; `memory` is an open file of `size` bytes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the one that asked ends the others
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
     os.dup2(2, 1)  # whatever a library prints is no result of the program that asked
     back = Connection(answers, readable=False)
     shared = np.frombuffer(mmap.mmap(memory, size), dtype=np.uint8)

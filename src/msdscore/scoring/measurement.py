@@ -1,7 +1,7 @@
 """What is measured of pairs of pictures and captions before anything is fused."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from msdscore.core import fusion
 from msdscore.core.divergence import Divergence, total
-from msdscore.core.transfer import fetched
+from msdscore.core.transfer import fetching
 from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.scoring.config import MSDConfig
 
@@ -49,14 +49,18 @@ class Measurement:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def fetched(self) -> "Measurement":
-        """The same with all but the mixtures on the CPU, after one wait for the device."""
+    def fetching(self) -> "Callable[[], Measurement]":
+        """Begin to bring all but the mixtures to the CPU; what is returned waits once, and gives the same there."""
         told = {name: value for name in _PER_PAIR if (value := getattr(self, name)) is not None}
-        terms = self.divergence.coverage_terms, self.divergence.support_terms
-        coverage, support, *others = fetched(*terms, *told.values())
-        divergence = replace(self.divergence, coverage_terms=coverage, support_terms=support)
-        there: dict[str, Any] = dict(zip(told, others, strict=True))
-        return replace(self, divergence=divergence, **there)
+        fetch = fetching(self.divergence.coverage_terms, self.divergence.support_terms, *told.values())
+
+        def arrived() -> Measurement:
+            coverage, support, *others = fetch.wait()
+            divergence = replace(self.divergence, coverage_terms=coverage, support_terms=support)
+            there: dict[str, Any] = dict(zip(told, others, strict=True))
+            return replace(self, divergence=divergence, **there)
+
+        return arrived
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import torch
 from PIL import __version__ as pillow_version
 
 from msdscore.core.calibration import Bank
+from msdscore.core.launching import launching
 from msdscore.encoders.backbone import checked_late, overflow
 from msdscore.encoders.base import Embeddings, Encoder, Prepared, computes_in_half
 from msdscore.encoders.batches import encode_by_length, encode_in_batches
@@ -216,14 +217,16 @@ class Pipeline:
         """
         # On a GPU the host waits for the device once, for the numbers: all that it can know before is known by then.
         late = self.encoder.device.type == "cuda" and not isinstance(self.encoder, CachedEncoder)
-        with checked_late() if late else nullcontext():
-            texts, images = self.embed_texts(captions), self.embed_images(decoded)
-        found: list[Numbers | RowError | None] = [
-            images.reasons.get(picture, texts.reasons.get(item)) for item, picture in enumerate(owner)
-        ]
-        good = [item for item, reason in enumerate(found) if reason is None]
-        if good:
-            measured = self.measure(images, texts, [owner[item] for item in good], good).fetched()
+        with launching(self.encoder.device) if late else nullcontext():
+            with checked_late() if late else nullcontext():
+                texts, images = self.embed_texts(captions), self.embed_images(decoded)
+            found: list[Numbers | RowError | None] = [
+                images.reasons.get(picture, texts.reasons.get(item)) for item, picture in enumerate(owner)
+            ]
+            good = [item for item, reason in enumerate(found) if reason is None]
+            arrived = self.measure(images, texts, [owner[item] for item in good], good).fetching() if good else None
+        if arrived is not None:
+            measured = arrived()
             if late and bool(measured.similarity.isnan().any()):
                 raise overflow(self.encoder)
             rows = numbers(measured, self.config)

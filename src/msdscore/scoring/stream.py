@@ -10,16 +10,20 @@ from functools import partial
 import torch
 
 from msdscore.encoders.base import Prepared
+from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import RowError
+from msdscore.io.decoders import ARENA
 from msdscore.io.images import ImageSource
+from msdscore.scoring.decoding import room_per_picture
 from msdscore.scoring.embedded import Decoded
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
 
 DECODERS = (8, 32)  # threads that read pictures: the cores of this process, at least and at most so many
-# Requests that are scored side by side on a GPU, and requests that wait for their turn with their pictures decoded.
+# Requests that are scored side by side on a GPU, and requests that wait for their turn with their pictures decoded: at
+# least and at most so many, as the memory for decoded pictures allows.
 GPU_REQUESTS = 3
-GPU_AHEAD = 3
+GPU_AHEAD = (3, 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ def score_requests(
     """
     # A GPU works on one request while the host finishes another; on a CPU both would share the same cores.
     on_gpu = pipeline.encoder.device.type == "cuda"
-    ahead = GPU_REQUESTS + GPU_AHEAD if on_gpu else 1
+    ahead = GPU_REQUESTS + _waiting(pipeline) if on_gpu else 1
     remembering = pipeline.remembering_texts() if on_gpu else pipeline.remembering()
     with (
         ThreadPoolExecutor(min(max(torch.get_num_threads(), DECODERS[0]), DECODERS[1])) as pool,
@@ -74,6 +78,12 @@ def score_requests(
             # A caller that stops iterating does not wait for pictures that are still to be read.
             for some in (scorers, reader, pool):
                 some.shutdown(wait=False, cancel_futures=True)
+
+
+def _waiting(pipeline: Pipeline) -> int:
+    """How many requests may wait beside a GPU with their pictures decoded."""
+    each = pipeline.batch_size * room_per_picture(preprocessing_of(pipeline.encoder))
+    return min(max(ARENA // each - 2 * GPU_REQUESTS, GPU_AHEAD[0]), GPU_AHEAD[1])
 
 
 def by_picture(owner: Sequence[int], *, size: int) -> Iterator[list[int]]:

@@ -1,0 +1,83 @@
+"""One thread launches at a time, cuDNN plans no attention meanwhile, and nothing stays taken after an error."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch.backends import cuda as backends
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from msdscore.core.launching import launching
+from msdscore.core.transfer import fetched, fetching
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def flags():
+    """The choice of attention is the whole process's: it is as before after every test."""
+    kinds = ("cudnn", "flash", "mem_efficient", "math")
+    before = [getattr(backends, f"{kind}_sdp_enabled")() for kind in kinds]
+    yield
+    after = [getattr(backends, f"{kind}_sdp_enabled")() for kind in kinds]
+    for kind, value in zip(kinds, before, strict=True):
+        getattr(backends, f"enable_{kind}_sdp")(value)
+    assert after == before
+
+
+@pytest.fixture
+def other():
+    """Another thread."""
+    with ThreadPoolExecutor(1) as made:
+        yield made
+
+
+def enter():
+    with launching(GPU):
+        return True
+
+
+def test_one_thread_launches_at_a_time(other):
+    with launching(GPU):
+        asked = other.submit(enter)
+        with pytest.raises(TimeoutError):
+            asked.result(timeout=0.2)
+    assert asked.result(timeout=60)
+
+
+def test_on_a_cpu_nothing_is_held(other):
+    with launching(CPU):
+        assert backends.cudnn_sdp_enabled()
+        assert other.submit(enter).result(timeout=60)
+
+
+def test_attention_is_not_planned_by_cudnn_until_the_outermost_block_ends():
+    with launching(GPU):
+        assert not backends.cudnn_sdp_enabled()
+        assert backends.flash_sdp_enabled()
+        with launching(GPU):
+            assert not backends.cudnn_sdp_enabled()
+        assert not backends.cudnn_sdp_enabled()
+    assert backends.cudnn_sdp_enabled()
+
+
+def test_an_error_leaves_nothing_taken(other):
+    with pytest.raises(ValueError, match="refused"), launching(GPU), launching(GPU):
+        raise ValueError("refused")
+    assert backends.cudnn_sdp_enabled()
+    assert other.submit(enter).result(timeout=60)
+
+
+@pytest.mark.parametrize("alone", [SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH])
+def test_where_nothing_else_may_be_chosen_it_stays_so(alone):
+    with sdpa_kernel(alone):
+        before = backends.cudnn_sdp_enabled()
+        with launching(GPU):
+            assert backends.cudnn_sdp_enabled() == before
+            assert not backends.flash_sdp_enabled()
+
+
+def test_tensors_of_a_cpu_are_there_at_once():
+    one, other = torch.tensor([1.0, 2.0]), torch.tensor([3])
+    assert [found.tolist() for found in fetched(one, other)] == [[1.0, 2.0], [3]]
+    assert fetching(one).done == ()
