@@ -1,11 +1,12 @@
 """From files to scores: the whole way against the encoder's own peak, the decode rate, plain cosine and torchmetrics.
 
-python perf/end_to_end.py                    on a GPU: CLIP ViT-L/14 in bfloat16 with random weights, some 90 seconds
+python perf/end_to_end.py                    on a GPU: CLIP ViT-L/14 in bfloat16 with random weights, some 100 seconds
 python perf/end_to_end.py --device cpu       a small CLIP on the CPU
 
 Pictures are JPEG files of 640 x 480 pixels made on the spot, captions have 8 to 14 words. Every figure is in pairs per
 second unless it says otherwise, of a warm pipeline: kernels compiled, decoding processes started. What matters most
-is measured first. `own_ms` is the processor time per pair, over all threads, of the process that feeds the GPU.
+is measured first. `own_ms` is the processor time per pair, over all threads, of the process that feeds the GPU;
+`encoder_peak_launching` is the peak with the kinds of attention that scoring allows.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import torch
 from against_torchmetrics import clip_scores
 from made_up_clip import LARGE, SMALL, make_captions, make_checkpoint, make_rows, make_tars
 
+from msdscore.core.launching import launching
 from msdscore.core.sphere import unit
 from msdscore.encoders.base import Embeddings
 from msdscore.encoders.registry import load_encoder
@@ -30,7 +32,8 @@ from msdscore.io.images import ImageLimits
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Request, score_requests
 
-WORKERS = 4  # processes that share the GPU
+WORKERS = (1, 2, 3)  # processes that share the GPU
+SHARD_ROWS, SHARDS = 1024, 12  # what they score
 
 
 class Pooled:
@@ -71,12 +74,15 @@ class Cosine(Pipeline):
     """The same pipeline that compares nothing but pooled vectors."""
 
     def score(self, decoded, captions, owner, *, worst=0):
-        from msdscore.core.transfer import fetched, sent
+        from msdscore.core.transfer import fetching, sent
 
-        texts, images = self.embed_texts(captions), self.embed_images(decoded)
-        first, second = ([side.row(item) for item in of] for side, of in ((images, owner), (texts, range(len(owner)))))
-        first, second = (sent(torch.tensor(rows), self.encoder.device) for rows in (first, second))
-        return fetched((images.vectors.pooled[first] * texts.vectors.pooled[second]).sum(dim=1))[0].tolist()
+        device = self.encoder.device
+        with launching(device):
+            texts, images = self.embed_texts(captions), self.embed_images(decoded)
+            sides = (images, owner), (texts, range(len(owner)))
+            first, second = (sent(torch.tensor([side.row(item) for item in of]), device) for side, of in sides)
+            fetch = fetching((images.vectors.pooled[first] * texts.vectors.pooled[second]).sum(dim=1))
+        return fetch.wait()[0].tolist()
 
 
 def seconds(work, device):
@@ -139,7 +145,10 @@ def run_tars(pipeline, folder, output):
 
 
 def workers_rate(folder, output, count):
-    """`msdscore score *.tar -o DIR --workers N` from where every worker has finished a shard on, in rows per second."""
+    """`msdscore score *.tar -o DIR --workers N` from where every worker has finished a shard on, in rows per second.
+
+    And the seconds until then: processes start, encoders are loaded.
+    """
     from msdscore.engine.jobs import ShardJob
     from msdscore.engine.shard import ShardOptions
     from msdscore.engine.workers import score_on_workers
@@ -147,12 +156,13 @@ def workers_rate(folder, output, count):
 
     output.mkdir()
     tars = sorted(folder.glob("*.tar"))
-    jobs = [ShardJob(str(tar), str(output / f"{turn}-{tar.stem}.parquet")) for turn in range(3) for tar in tars]
-    spec, arrived = ScorerSpec(encoder=str(folder / "clip"), dtype="bfloat16"), []
+    jobs = [ShardJob(str(tars[number % len(tars)]), str(output / f"{number}.parquet")) for number in range(SHARDS)]
+    spec, arrived, begun = ScorerSpec(encoder=str(folder / "clip"), dtype="bfloat16"), [], time.perf_counter()
     for result in score_on_workers(spec, jobs, ShardOptions(), workers=count):
         assert result.error is None, result.error
         arrived.append((time.perf_counter(), result.rows))
-    return sum(rows for _, rows in arrived[count:]) / (arrived[-1][0] - arrived[count - 1][0])
+    first = arrived[count - 1][0]
+    return sum(rows for _, rows in arrived[count:]) / (arrived[-1][0] - first), first - begun
 
 
 def cores_rate(paths, steps):
@@ -242,6 +252,8 @@ def measure(folder, device, count, said):
     size, decoders = (256, None) if device == "cuda" else (32, cpu_count())
     pipeline, cosine = Pipeline(encoder, decoders=decoders), Cosine(Pooled(encoder), decoders=decoders)
     said("encoder_peak", peak(encoder, size, device, 8 if device == "cuda" else 4))
+    with launching(encoder.device):
+        said("encoder_peak_launching", peak(encoder, size, device, 8 if device == "cuda" else 4))
     said("decode_cores", cores_rate(paths[: max(64, count // 4)], encoder.preprocessing))
     rate, start = decoders_rate(pipeline, paths[: max(64, count // 4)])
     said("decoders_alone", rate)
@@ -262,11 +274,15 @@ def measure(folder, device, count, said):
     if device == "cuda":
         for tar in folder.glob("*.tar"):
             tar.unlink()
-        make_tars(folder, paths[:4096], captions[:4096], 512)
+        make_tars(folder, paths[: 4 * SHARD_ROWS], captions[: 4 * SHARD_ROWS], SHARD_ROWS)
         del pipeline, cosine, encoder
         torch.cuda.empty_cache()
-        with optional(said, f"tars_{WORKERS}_workers"):
-            said(f"tars_{WORKERS}_workers", workers_rate(folder, folder / "by-workers", WORKERS))
+        for number in WORKERS:
+            name = f"tars_{number}_workers"
+            with optional(said, name):
+                rate, start = workers_rate(folder, folder / name, number)
+                said(name, rate)
+                said(f"seconds_{name}_start", start)
 
 
 def conclude(found):

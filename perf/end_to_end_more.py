@@ -1,6 +1,6 @@
 """More of the way from files to scores on a GPU: curves, cheaper pixels, and compiled towers.
 
-python perf/end_to_end_more.py curves     pairs per second against decoding processes, batch, and captions per picture
+python perf/end_to_end_more.py curves     pairs per second against decoding processes, requests ahead, batch, captions
 python perf/end_to_end_more.py pixels     resize=device and jpeg=smallest, 640 x 480 pixels
 python perf/end_to_end_more.py large      jpeg=reduced and jpeg=smallest, 1280 x 960 pixels
 python perf/end_to_end_more.py compile    compile=inductor
@@ -22,12 +22,14 @@ from unittest.mock import patch
 from end_to_end import cores_rate, load, peak, prepare, requests, seconds, stream, teller
 from made_up_clip import make_captions
 
+from msdscore.core.transfer import Fetch
 from msdscore.scoring import pipeline as scoring_pipeline
+from msdscore.scoring import stream as scoring_stream
 from msdscore.scoring.decoding import DecodingProcesses
-from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Request, score_requests
 
+DECODERS = {4, 8, 12, 14, 15, 20}  # beside a GPU
 PIXELS = ({}, {"resize": "device"}, {"jpeg": "smallest"})
 LARGE_PIXELS = ({}, {"jpeg": "reduced"}, {"jpeg": "smallest"})
 
@@ -59,10 +61,14 @@ def curves(folder, device, count, said):
     paths, _ = prepare(folder, device, count, said, tars=False)
     encoder = load(folder, device)
     usual = 256 if device == "cuda" else 32
-    for number in sorted({2, 4, 8, 12, cpu_count(), 3 * cpu_count() // 2} if device == "cuda" else {1, cpu_count()}):
+    for number in sorted(DECODERS | {cpu_count()} if device == "cuda" else {1, cpu_count()}):
         pipeline = Pipeline(encoder, batch_size=usual, decoders=number)
         some = paths[: max(2 * usual, min(count, number * count // 16))]
         said(f"decoders_{number}", rate(pipeline, some, device, number))
+    for number in (3, 6, 12) if device == "cuda" else ():
+        with patch.object(scoring_stream, "GPU_AHEAD", (number, number)):
+            pipeline = Pipeline(encoder, batch_size=usual, decoders=cpu_count())
+            said(f"ahead_{number}", rate(pipeline, paths, device, 200 + number))
     for size in (64, 128, 256, 512, 1024) if device == "cuda" else (8, 32):
         said(f"batch_{size}", rate(Pipeline(encoder, batch_size=size, decoders=cpu_count()), paths, device, size))
     for each in (2, 5, 10) if device == "cuda" else (2,):
@@ -139,7 +145,7 @@ STAGES = (
     (Pipeline, "embed_texts"),
     (Pipeline, "embed_images"),
     (Pipeline, "measure"),
-    (Measurement, "fetched"),
+    (Fetch, "wait"),
     (scoring_pipeline, "numbers"),
     (Pipeline, "score"),
 )
