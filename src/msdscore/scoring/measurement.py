@@ -100,8 +100,10 @@ def gate(lengths: Int[Tensor, " captions"], config: MSDConfig) -> Float[Tensor, 
     return fusion.constant_gate(wide, beta=beta)
 
 
-def numbers(measurement: Measurement, config: MSDConfig) -> tuple[Numbers, ...]:
-    """Fuse what was measured, caption by caption, in float64 on the CPU."""
+def numbers(
+    measurement: Measurement, config: MSDConfig, *, worst: Sequence[tuple[str, ...]] | None = None
+) -> tuple[Numbers, ...]:
+    """Fuse what was measured, caption by caption, in float64 on the CPU; `worst` are words to go with them."""
     similarity = measurement.similarity.double().cpu()
     coverage, support = (
         side.double().cpu() for side in (measurement.divergence.coverage, measurement.divergence.support)
@@ -122,6 +124,7 @@ def numbers(measurement: Measurement, config: MSDConfig) -> tuple[Numbers, ...]:
         msd.tolist(),
         _told(_unknown(msd) if measurement.match is None else measurement.match(msd)),
         _warnings(measurement),
+        [()] * len(measurement) if worst is None else worst,
     )
     return tuple(Numbers(*row) for row in zip(*columns, strict=True))
 

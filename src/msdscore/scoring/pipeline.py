@@ -229,10 +229,8 @@ class Pipeline:
             measured = arrived()
             if late and bool(measured.similarity.isnan().any()):
                 raise overflow(self.encoder)
-            rows = numbers(measured, self.config)
-            if worst:
-                words = worst_words(measured, [captions[item] for item in good], count=worst)
-                rows = tuple(replace(row, worst=some) for row, some in zip(rows, words, strict=True))
+            words = worst_words(measured, [captions[item] for item in good], count=worst) if worst else None
+            rows = numbers(measured, self.config, worst=words)
             for item, row in zip(good, rows, strict=True):
                 found[item] = row
         return [row for row in found if row is not None]

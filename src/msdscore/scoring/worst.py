@@ -41,7 +41,7 @@ def _worst(
     found = []
     for number, own in held.items():
         start, end, kind = pieces[number]
-        judged = weights is None or sum(weights[token] for token in own) >= NOT_JUDGED
+        judged = weights is None or sum([weights[token] for token in own]) >= NOT_JUDGED
         if judged and kind == "word" and names_something(caption[start:end]):
-            found.append((-sum(gaps[token] for token in own) / len(own), start, end))
-    return tuple(caption[start:end] for _, start, end in sorted(found))
+            found.append((-sum([gaps[token] for token in own]) / len(own), start, end))
+    return tuple([caption[start:end] for _, start, end in sorted(found)])

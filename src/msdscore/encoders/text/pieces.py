@@ -5,6 +5,7 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from msdscore.encoders.text.words import is_content
@@ -73,7 +74,11 @@ def owners(spans: Sequence[Span], pieces: Sequence[Piece]) -> tuple[int, ...]:
 
 def owners_of(starts: Sequence[int], ends: Sequence[int], spans: Sequence[Span]) -> tuple[int, ...]:
     """`owners` of pieces that are given by where they start and end."""
-    return tuple(_owner(span, starts, ends) for span in spans)
+    whole = {span: number for number, span in enumerate(zip(starts, ends, strict=True))}
+    found = [whole.get(span) for span in spans]
+    return tuple(
+        _owner(span, starts, ends) if number is None else number for number, span in zip(found, spans, strict=True)
+    )
 
 
 def _owner(span: Span, starts: Sequence[int], ends: Sequence[int]) -> int:
@@ -107,6 +112,7 @@ def _piece(caption: str, start: int, end: int, kind: PieceKind) -> Piece:
     return Piece(text, start, end, kind, kind == "word" and names_something(text))
 
 
+@lru_cache(maxsize=1 << 15)
 def names_something(word: str) -> bool:
     """Whether a word, as it is written, names something to see."""
     return is_content(word.casefold().replace("’", "'"))
@@ -116,7 +122,8 @@ def places(text: str) -> Iterator[tuple[int, int, PieceKind]]:
     """Where the pieces of a caption begin and end, in order."""
     if text.isascii():
         for match in _ASCII.finditer(text):
-            yield match.start(), match.end(), "word" if _is_letter(match[0][0]) else "mark"
+            start, end = match.span()
+            yield start, end, "word" if text[start].isalnum() or text[start] == "_" else "mark"
     else:
         yield from _places_of_any(text)
 
