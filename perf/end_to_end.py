@@ -15,9 +15,11 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from os import cpu_count
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from against_torchmetrics import clip_scores
@@ -140,13 +142,15 @@ def run_file(pipeline, folder, output):
 
 def run_tars(pipeline, folder, output):
     """`msdscore score *.tar -o DIR`, less the loading of the encoder."""
-    from msdscore.engine.shard import ShardOptions, score_shard
+    from msdscore.engine.jobs import plan_jobs, score_jobs
+    from msdscore.engine.shard import ShardOptions
+    from msdscore.scoring.spec import ScorerSpec
 
-    output.mkdir(exist_ok=True)
-    how = ShardOptions(overwrite=True)
-    tars = sorted(folder.glob("*.tar"))
-    results = [score_shard(pipeline, tar, output / f"{tar.stem}.parquet", how) for tar in tars]
-    assert not sum(result.failed for result in results)
+    spec = ScorerSpec(encoder=str(folder / "clip"), device=str(pipeline.encoder.device))
+    with patch.object(ScorerSpec, "build", lambda spec: copy(pipeline)):
+        jobs = plan_jobs([str(folder / "*.tar")], str(output))
+        results = list(score_jobs(spec, jobs, ShardOptions(overwrite=True)))
+    assert not any(result.failed or result.error for result in results)
     return sum(result.rows for result in results)
 
 

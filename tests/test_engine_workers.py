@@ -1,8 +1,12 @@
 """Shards on several processes, by the library and by the command: the same bytes, whoever dies on the way."""
 
+import itertools
 import json
 import multiprocessing
+import threading
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pyarrow.parquet as pq
 import pytest
@@ -10,10 +14,11 @@ import torch
 from typer.testing import CliRunner
 
 from msdscore.cli.app import app
+from msdscore.encoders.cached import CacheSettings
 from msdscore.engine import jobs as jobs_of_shards
 from msdscore.engine import workers as workers_of_shards
 from msdscore.engine.jobs import ShardJob, ShardWorker, plan_jobs, score_jobs
-from msdscore.engine.shard import ShardOptions
+from msdscore.engine.shard import ShardOptions, ShardResult
 from msdscore.engine.workers import default_workers, score_on_workers
 from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.scoring.spec import ScorerSpec
@@ -80,6 +85,70 @@ def test_a_shard_that_cannot_be_read_stops_no_other(tmp_path):
     assert [result.error is None for result in found] == [True, False, False]
     assert "not an uncompressed tar shard" in found[1].error
     assert "00002.tar: no such file" in found[2].error
+
+
+@pytest.mark.parametrize(("at_once", "decoders"), [(2, None), (3, 2)])
+def test_shards_that_overlap_have_the_same_bytes_and_their_results_in_order(tmp_path, at_once, decoders):
+    pattern = write_shards(tmp_path / "in", count=5, rows=40)
+    alone, together = (plan_jobs([pattern], str(tmp_path / name)) for name in ("alone", "together"))
+    list(score_jobs(TOY, alone, ShardOptions()))
+    (tmp_path / "together").mkdir()
+    (tmp_path / "together" / "00001.parquet").write_bytes((tmp_path / "alone" / "00001.parquet").read_bytes())
+    spec, before = replace(TOY, decoders=decoders), torch.get_num_threads()
+    found = list(score_jobs(spec, together, ShardOptions(), at_once=at_once))
+    assert [result.output for result in found] == [job.output for job in together]
+    assert [result.fresh for result in found] == [True, False, True, True, True]
+    assert contents(tmp_path / "alone") == contents(tmp_path / "together")
+    assert torch.get_num_threads() == before
+
+
+def test_a_shard_is_read_while_the_one_before_is_scored_and_never_two(tmp_path, monkeypatch):
+    jobs, seen, second = [ShardJob(name, name) for name in "abc"], [], Event()
+
+    def score_slowly(spec, source, output, options, *, build, watch):
+        seen.append(f"{source} begins")
+        second.set() if source == "b" else None
+        assert list(watch(iter([1, 2]))) == [1, 2]
+        seen.append(f"{source} is read")
+        assert source != "a" or second.wait(timeout=60)
+        return ShardResult(source, output)
+
+    monkeypatch.setattr(jobs_of_shards, "score_shard", score_slowly)
+    assert [one.source for one in score_jobs(TOY, jobs, ShardOptions(), at_once=2)] == ["a", "b", "c"]
+    assert [one for one in seen if "begins" in one] == ["a begins", "b begins", "c begins"]
+    assert seen.index("b is read") < seen.index("c begins")
+
+
+def test_shards_that_overlap_stop_when_nobody_waits_for_them(tmp_path, monkeypatch):
+    jobs, taken = [ShardJob(str(number), str(number)) for number in range(50)], []
+
+    def endless(spec, source, output, options, *, build, watch):
+        for row in watch(itertools.count() if source == "1" else iter([0])):
+            taken.append(row)
+        return ShardResult(source, output)
+
+    monkeypatch.setattr(jobs_of_shards, "score_shard", endless)
+    results = score_jobs(TOY, jobs, ShardOptions(), at_once=2)
+    assert next(results).source == "0"
+    results.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("msdscore-shard")]
+
+
+def test_a_shard_that_cannot_be_read_stops_none_beside_it(tmp_path):
+    write_shards(tmp_path, count=4)
+    (tmp_path / "00001.tar").write_bytes(b"no tar")
+    jobs = plan_jobs([str(tmp_path / "{00000..00004}.tar")], str(tmp_path / "out"))
+    found = list(score_jobs(TOY, jobs, ShardOptions(), at_once=2))
+    assert [result.error is None for result in found] == [True, False, True, True, False]
+    with pytest.raises(UnknownNameError, match="unknown encoder 'nosuch'"):
+        list(score_jobs(ScorerSpec(encoder="nosuch"), jobs, ShardOptions(overwrite=True), at_once=2))
+
+
+def test_shards_overlap_beside_a_gpu_alone_and_not_with_a_cache(tmp_path, monkeypatch):
+    cached = replace(TOY, device="cuda", cache=CacheSettings(folder=str(tmp_path)))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    specs = [TOY, replace(TOY, device="cuda:1"), ScorerSpec(encoder="toy"), cached]
+    assert [jobs_of_shards._shards_at_once(spec) for spec in specs] == [1, 2, 2, 1]
 
 
 def test_a_scorer_that_cannot_be_built_stops_all(tmp_path):

@@ -2,6 +2,7 @@
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import get_ident
 
 import pytest
@@ -15,10 +16,14 @@ from msdscore.encoders.batches import encode_in_batches
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.text_memory import TextMemory
 from msdscore.encoders.vision.canvas import Preprocessing
+from msdscore.engine.jobs import plan_jobs, score_jobs
+from msdscore.engine.shard import ShardOptions
 from msdscore.errors import ConfigError
 from msdscore.io import kept_decoders
 from msdscore.scoring.pipeline import BATCH_SIZES, Pipeline
+from msdscore.scoring.spec import ScorerSpec
 from msdscore.scoring.stream import Request, _waiting, score_requests
+from tar_shards import write_tar
 from tiny_clip import make_tiny_clip
 
 COLOURS = ("red", "green", "blue", "white", "black", "yellow", "purple")
@@ -117,12 +122,32 @@ def test_a_request_that_fails_ends_its_stream_and_no_other():
     assert len(list(score_requests(Pipeline(Elsewhere()), requests(12)))) == 12
 
 
-@pytest.mark.parametrize(("edge", "batch", "expected"), [(224, 256, 6), (224, 2048, 3), (512, 256, 4), (None, 256, 3)])
-def test_so_many_requests_wait_with_their_pictures_as_the_shared_memory_holds(edge, batch, expected):
+@pytest.mark.parametrize(
+    ("edge", "batch", "streams", "expected"),
+    [(224, 256, 1, 6), (224, 2048, 1, 3), (512, 256, 1, 4), (None, 256, 1, 3), (224, 256, 2, 6), (384, 256, 2, 3)],
+)
+def test_so_many_requests_wait_with_their_pictures_as_the_shared_memory_holds(edge, batch, streams, expected):
     encoder = Elsewhere()
     if edge:
         encoder.preprocessing = Preprocessing(edge, (edge, edge))
-    assert _waiting(Pipeline(encoder, batch_size=batch)) == expected
+    pipeline = Pipeline(encoder, batch_size=batch)
+    pipeline.streams = streams
+    assert _waiting(pipeline) == expected
+
+
+def test_shards_that_overlap_beside_a_gpu_have_the_same_bytes(tmp_path, monkeypatch):
+    for number in range(4):
+        write_tar(tmp_path / f"{number}.tar", 20, first=20 * number)
+    found = []
+    for at_once in (1, 2):
+        pipeline = Pipeline(Elsewhere(), batch_size=4, decoders=2)
+        monkeypatch.setattr(ScorerSpec, "build", lambda _, pipeline=pipeline: pipeline)
+        jobs = plan_jobs([str(tmp_path / "*.tar")], str(tmp_path / f"{at_once}"))
+        results = list(score_jobs(ScorerSpec(encoder="toy"), jobs, ShardOptions(), at_once=at_once))
+        assert all(result.fresh and not result.failed for result in results)
+        assert pipeline.streams == at_once
+        found.append([Path(job.output).read_bytes() for job in jobs])
+    assert found[0] == found[1]
 
 
 def test_batches_are_halved_where_memory_runs_out_and_stay_so():

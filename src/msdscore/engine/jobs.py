@@ -2,19 +2,25 @@
 
 import signal
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from threading import Event, Lock
 
 import torch
 
-from msdscore.engine.shard import ShardOptions, ShardResult, score_shard
+from msdscore.engine.shard import ShardOptions, ShardResult, Watch, score_shard
 from msdscore.errors import MSDScoreError
 from msdscore.io import stores
+from msdscore.io.inputs.rows import Row
 from msdscore.io.inputs.shards import expand_all, score_names
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
 # Of every worker on the CPU, whatever the machine has: sums over another number of threads differ in their last bits.
 THREADS = 2
+# Shards in work beside a GPU: one whose last rows are scored and written, and the next one, which is read meanwhile.
+GPU_SHARDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,42 +43,103 @@ class ShardWorker:
 
     spec: ScorerSpec
     options: ShardOptions
+    at_once: int = 1  # shards that may be in work at a time
     _built: Pipeline | None = None
     _broken: MSDScoreError | None = None
 
-    def __call__(self, job: ShardJob) -> ShardResult:
+    def __call__(self, job: ShardJob, *, watch: Watch | None = None) -> ShardResult:
         """Score one shard; what is wrong with it as a whole is told in the result, and the next one can come.
+
+        Its rows pass through `watch` as they are read. Several threads may call it, of which one at a time reads rows.
 
         Raises:
             MSDScoreError: the scorer itself cannot be built, which is so for every shard.
         """
         torch.set_num_threads(THREADS)
         try:
-            return score_shard(self.spec, job.source, job.output, self.options, build=self._pipeline)
+            return score_shard(self.spec, job.source, job.output, self.options, build=self._pipeline, watch=watch)
         except MSDScoreError as error:
             if error is self._broken:
                 raise
             return ShardResult(job.source, job.output, error=str(error))
 
     def _pipeline(self) -> Pipeline:
+        if self._broken is not None:
+            raise self._broken
         if self._built is None:
             try:
                 self._built = self.spec.build()
+                self._built.streams = self.at_once
             except MSDScoreError as error:
                 self._broken = error
                 raise
         return self._built
 
 
-def score_jobs(spec: ScorerSpec, jobs: Sequence[ShardJob], options: ShardOptions) -> Iterator[ShardResult]:
-    """Score shards one after the other in this process."""
-    worker, before = ShardWorker(spec, options), torch.get_num_threads()
+class _StoppedError(Exception):
+    """Nobody waits for the scores any more."""
+
+
+def score_jobs(
+    spec: ScorerSpec, jobs: Sequence[ShardJob], options: ShardOptions, *, at_once: int | None = None
+) -> Iterator[ShardResult]:
+    """Score shards in this process, and give their results in order.
+
+    At most `at_once` shards are in work: the next one begins when all rows of the one before are read. Without it there
+    are two beside a GPU, which then does not wait at the end of a shard, else one.
+    """
+    count = min(_shards_at_once(spec) if at_once is None else at_once, len(jobs))
+    worker, before = ShardWorker(spec, options, max(1, count)), torch.get_num_threads()
+    if count > 1:
+        try:
+            yield from _overlapping(worker, jobs)
+        finally:
+            torch.set_num_threads(before)
+        return
     for job in jobs:
         try:
             found = worker(job)
         finally:
             torch.set_num_threads(before)
         yield found
+
+
+def is_on_gpu(spec: ScorerSpec) -> bool:
+    """Whether a described scorer will compute on a GPU."""
+    return spec.device.startswith("cuda") or (spec.device == "auto" and torch.cuda.is_available())
+
+
+def _shards_at_once(spec: ScorerSpec) -> int:
+    # A cache counts what it has spared shard by shard, and knows of one at a time.
+    return GPU_SHARDS if is_on_gpu(spec) and spec.cache is None else 1
+
+
+def _overlapping(worker: ShardWorker, jobs: Sequence[ShardJob]) -> Iterator[ShardResult]:
+    """Shards in threads; the one that reads its rows has the turn."""
+    turn, stopped = Lock(), Event()
+
+    def score(job: ShardJob) -> ShardResult:
+        with ExitStack() as held:
+
+            def watch(rows: Iterator[Row]) -> Iterator[Row]:
+                for row in rows:
+                    if stopped.is_set():
+                        raise _StoppedError
+                    yield row
+                held.close()
+
+            held.enter_context(turn)
+            if stopped.is_set():
+                raise _StoppedError
+            return worker(job, watch=watch)
+
+    pool = ThreadPoolExecutor(worker.at_once, thread_name_prefix="msdscore-shard")
+    try:
+        for result in [pool.submit(score, job) for job in jobs]:
+            yield result.result()
+    finally:
+        stopped.set()
+        pool.shutdown(cancel_futures=True)
 
 
 def lost(job: ShardJob, exit_code: int | None) -> str:

@@ -26,6 +26,7 @@ from msdscore.scoring.stream import Request, by_picture, request, score_requests
 WINDOW_ROWS = 1024
 WINDOW_BYTES = 128 << 20
 BuildPipeline = Callable[[], Pipeline]
+Watch = Callable[[Iterator[Row]], Iterator[Row]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +84,13 @@ def score_shard(
     options: ShardOptions | None = None,
     *,
     build: BuildPipeline | None = None,
+    watch: Watch | None = None,
 ) -> ShardResult:
     """Score every row of a shard (tar, Parquet, JSON lines, …) into one Parquet file, put in place in one step.
 
     A finished output of the same scorer and the same input is left as it is, without loading the encoder. `build` gives
-    the pipeline of a described scorer where a worker keeps one for many shards; both names may be addresses (s3://…).
+    the pipeline of a described scorer where a worker keeps one for many shards; rows pass through `watch` as they are
+    read; both names may be addresses (s3://…).
 
     Raises:
         InputError: the shard cannot be read at all.
@@ -106,7 +109,8 @@ def score_shard(
         _refuse_other(target, pipeline.signature)
     rows, before = ShardRows(how.copied), pipeline.cache_use
     with ExitStack() as stack:
-        _score(pipeline, _read(name, how, stack), rows, worst=how.worst)
+        source_rows = _read(name, how, stack)
+        _score(pipeline, watch(source_rows) if watch else source_rows, rows, worst=how.worst)
     table = rows.table(pipeline.config)
     facts = ShardFacts(
         source=name,

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
-from msdscore.engine.jobs import THREADS, ShardJob, ShardWorker, lost, score_jobs
+from msdscore.engine.jobs import THREADS, ShardJob, ShardWorker, is_on_gpu, lost, score_jobs
 from msdscore.engine.shard import ShardOptions, ShardResult
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.io.kept_decoders import cores
@@ -52,10 +52,7 @@ def default_workers(spec: ScorerSpec) -> int:
 
 def _sharing_cores(spec: ScorerSpec, workers: int) -> ScorerSpec:
     """The scorer of one of several workers: beside a GPU each has its share of the cores to decode, unless told."""
-    import torch
-
-    on_gpu = spec.device.startswith("cuda") or (spec.device == "auto" and torch.cuda.is_available())
-    share = max(1, cores() // workers) if on_gpu else 0
+    share = max(1, cores() // workers) if is_on_gpu(spec) else 0
     return spec if spec.decoders is not None else replace(spec, decoders=share)
 
 

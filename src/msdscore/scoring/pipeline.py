@@ -74,6 +74,7 @@ class Pipeline:
         self.limits = limits or ImageLimits()
         self.batch_size = batch_size or BATCH_SIZES.get(encoder.device.type, BATCH_SIZES["cpu"])
         self.decoders = decoders
+        self.streams = 1  # that share the decoding processes and their memory
         self._texts: TextMemory | None = None
         self._placed: Bank | None = None
 

@@ -52,7 +52,7 @@ def score_requests(
         ThreadPoolExecutor(min(max(torch.get_num_threads(), DECODERS[0]), DECODERS[1])) as pool,
         ThreadPoolExecutor(ahead) as reader,
         ThreadPoolExecutor(GPU_REQUESTS) as scorers,
-        pipeline.decoding_processes(pool, ahead=(ahead + GPU_REQUESTS) * pipeline.batch_size)
+        pipeline.decoding_processes(pool, ahead=pipeline.streams * (ahead + GPU_REQUESTS) * pipeline.batch_size)
         or nullcontext() as processes,
     ):
         waiting: deque[Callable[[], list[Numbers | RowError]]] = deque()
@@ -82,7 +82,7 @@ def score_requests(
 
 def _waiting(pipeline: Pipeline) -> int:
     """How many requests may wait beside a GPU with their pictures decoded."""
-    each = pipeline.batch_size * room_per_picture(preprocessing_of(pipeline.encoder))
+    each = pipeline.streams * pipeline.batch_size * room_per_picture(preprocessing_of(pipeline.encoder))
     return min(max(ARENA // each - 2 * GPU_REQUESTS, GPU_AHEAD[0]), GPU_AHEAD[1])
 
 
