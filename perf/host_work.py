@@ -3,7 +3,8 @@
 python perf/host_work.py          processor time in microseconds, the best of some passes; needs no GPU
 
 A CLIP checkpoint whose towers answer at once with vectors of eight numbers, pictures of 16 x 16 pixels, and captions
-of 8 to 14 words in requests of 256, as on a GPU. `rows_of_jsonl` and `rows_of_tar` are what a run over files does
+of 8 to 14 words in requests of 256, as on a GPU. `worst_words` names the three words per caption that shards keep.
+`rows_of_jsonl` and `rows_of_tar` are what a run over files does
 beside that: reading, planning, writing. `launches` is what transformers' towers of CLIP ViT-L/14 take on top of it per
 pair, with next to nothing to compute: 12 layers per 256 texts, 24 per 256 pictures. The copy of pixels is not in it.
 """
@@ -29,6 +30,7 @@ from msdscore.encoders.vision.preprocessing import view
 from msdscore.scoring.embedded import Decoded
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.worst import worst_words
 
 SIZE, DIM, PASSES = 256, 8, 12
 
@@ -83,6 +85,17 @@ def written(seed):
     return [f"{' '.join(words)}.".capitalize() for words in some]
 
 
+def worst(pipeline, captions):
+    """The least supported words of a batch of captions."""
+    read = pipeline.embed_texts(captions[:SIZE])
+    layouts = [read.vectors.layout[row] for row in read.rows]
+    terms = torch.rand(SIZE, max(len(layout.spans) for layout in layouts), generator=torch.Generator().manual_seed(0))
+    measured = SimpleNamespace(
+        tokens=layouts, divergence=SimpleNamespace(support_terms=terms), log_odds=None, weights=None
+    )
+    return best(lambda number: worst_words(measured, captions[:SIZE], count=3), SIZE)
+
+
 def pictures(pipeline):
     """`embed_images` of one batch."""
     where = view(pipeline.encoder.preprocessing, (640, 480))
@@ -123,6 +136,7 @@ def measure(folder):
     make_rows(folder, count, size=(16, 16))
     yield "texts", texts(pipeline.remembering_texts(), make_captions(PASSES * SIZE, seed=1))
     yield "texts_as_written", texts(pipeline.remembering_texts(), written(2))
+    yield "worst_words", worst(pipeline, make_captions(SIZE, seed=1))
     yield "pictures", pictures(pipeline)
     yield "rows_of_jsonl", rows(pipeline, folder, count, run_file)
     yield "rows_of_tar", rows(pipeline, folder, count, run_tars)

@@ -45,7 +45,7 @@ def memory() -> None:
     gc.collect()
     before = resident()
     for row in held.watch(rows()):
-        held.put(row.index, NUMBERS)
+        held.put([row.index], [NUMBERS])
     while_scored = resident() - before
     table = held.table(MSDConfig())
     with_table = resident() - before

@@ -2,6 +2,7 @@ import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import PurePosixPath
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from msdscore.errors import ImageError, InputError
 from msdscore.io import parquet_images
 from msdscore.io.parquet_images import StoredImage, read_columns, stored_images
-from msdscore.io.tar import TarImage, _Header, read_samples, sample_key
+from msdscore.io.tar import TarImage, _Header, _Walk, read_samples, sample_key
 
 
 def picture_table(path, count=10, group=3):
@@ -132,6 +133,34 @@ def test_headers_are_read_as_tarfile_reads_them(form):
                 member.mtime = 1.5
                 shard.addfile(member, BytesIO(bytes(member.size)))
     assert members(stream.getvalue(), tarinfo=_Header) == members(stream.getvalue())
+
+
+@pytest.mark.parametrize("odd", ["", "é", "x" * 150, "link"])
+@pytest.mark.parametrize("time", [0, 1.5])
+def test_samples_before_and_behind_an_odd_header_are_those_of_tarfile(tmp_path, odd, time):
+    """Times in extended headers, as WebDataset's writer leaves them, are no odd ones."""
+    path = tmp_path / "s.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as shard:
+        for number in range(6):
+            for ending in ("jpg", "txt"):
+                member = tarfile.TarInfo(f"{number}{odd if number == 3 else ''}.{ending}")
+                member.size, member.mtime = 600 * number, time
+                if odd == "link" and number == 3:
+                    member.type, member.size = tarfile.SYMTYPE, 0
+                shard.addfile(member, BytesIO(b"a" * member.size))
+    expected = [one for one in members(path.read_bytes()) if one[2] == tarfile.REGTYPE]
+    with path.open("rb") as file, patch.object(tarfile, "open", wraps=tarfile.open) as opened:
+        walk, read = _Walk(file), []
+        for name, start, size in walk.files():
+            read.append((name, size, tarfile.REGTYPE, start))
+            assert opened.call_count == (1 if odd and len(read) > 6 else 0)
+            assert walk.content(start, size) == b"a" * size
+    assert read == expected
+    cut = path.read_bytes()[: expected[-1][3] + 700]
+    path.write_bytes(cut)
+    *found, last = read_samples(path, ("txt",))
+    assert [sample.key for sample in found] == [sample_key(one[0]) for one in expected[:-2:2]]
+    assert "the tar is cut off" in str(last.error)
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,11 +1,13 @@
 """The least supported words of a caption, as numbers name them and as an explanation ranks them."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
-from msdscore.encoders.base import TokenLayout
+from msdscore.encoders.text.pieces import places
 from msdscore.scorer import Scorer
-from msdscore.scoring.worst import _worst
+from msdscore.scoring.worst import _held, _held_by_any, _worst
 
 CAPTIONS = ("a red square", "a green square beside a blue circle", "the", "a snow-white cat, with 3.5 dogs!")
 
@@ -26,6 +28,19 @@ def test_none_are_named_unless_asked_for():
 
 
 def test_pieces_of_a_word_count_by_their_mean_and_unjudged_words_not_at_all():
-    layout = TokenLayout(((0, 4), (4, 7), (8, 11), (12, 15)))
-    assert _worst("playing cat dog", layout, [3.0, 1.0, 2.5, 1.0], None) == ("cat", "playing", "dog")
-    assert _worst("playing cat dog", layout, [3.0, 1.0, 2.5, 1.0], [0.2, 0.2, 0.0, 0.2]) == ("playing", "dog")
+    spans, gaps = ((0, 4), (4, 7), (8, 11), (12, 15)), [3.0, 1.0, 2.5, 1.0]
+    assert _worst("playing cat dog", spans, gaps, None, 3) == ("cat", "playing", "dog")
+    assert _worst("playing cat dog", spans, gaps, None, 1) == ("cat",)
+    assert _worst("playing cat dog", spans, gaps, [0.2, 0.2, 0.0, 0.2], 3) == ("playing", "dog")
+
+
+PLACES = st.lists(st.tuples(st.integers(0, 14), st.integers(0, 14)).map(sorted).map(tuple), max_size=6)
+
+
+@settings(deadline=None)
+@given(caption=st.text("ab,'. é3", max_size=14), spans=PLACES, in_order=st.booleans())
+def test_tokens_belong_to_the_words_that_an_explanation_gives_them_to(caption, spans, in_order):
+    pieces = places(caption)
+    if pieces:
+        ordered = sorted(spans) if in_order else spans
+        assert _held(ordered, pieces) == _held_by_any(ordered, pieces)

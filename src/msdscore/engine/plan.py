@@ -112,10 +112,10 @@ def _paths(images: Iterable[object]) -> dict[Path, None]:
 
 
 def _key(sets: list[list[Row]], stamps: Mapping[Path, str]) -> str:
-    digest = blake2b(digest_size=8)
-    for one in sets:
-        for row in one:
-            # Pictures given as bytes are part of the input, whose content the run knows.
-            stamp = stamps[row.image] if isinstance(row.image, Path) else ""
-            digest.update(f"{row.index}\0{row.error or ''}\0{stamp}\n".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+    # Pictures given as bytes are part of the input, whose content the run knows.
+    lines = [
+        f"{row.index}\0{row.error or ''}\0{stamps[row.image] if isinstance(row.image, Path) else ''}\n"
+        for one in sets
+        for row in one
+    ]
+    return blake2b("".join(lines).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

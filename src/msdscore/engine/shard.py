@@ -183,8 +183,7 @@ def _score(pipeline: Pipeline, source: Iterable[Row], rows: ShardRows, *, worst:
                 yield request(chunk.images, captions, chunk.owner, some)
 
     for numbers in score_requests(pipeline, requests(), worst=worst):
-        for index, one in zip(asked.popleft(), numbers, strict=True):
-            rows.put(index, one)
+        rows.put(asked.popleft(), numbers)
 
 
 def _result(facts: ShardFacts, target: str, *, fresh: bool) -> ShardResult:

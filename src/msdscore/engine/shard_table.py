@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from msdscore.io.inputs.columns import first_of
 from msdscore.io.inputs.rows import Row
 from msdscore.io.outputs.shards import FAILED, SCORED
 from msdscore.io.outputs.tables import table_from_columns
+from msdscore.io.tar import TarImage
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import NUMBERS, Numbers, soften
 from msdscore.scoring.score import COLUMNS
 
 _REASONS = 3  # of failed rows, that a shard's facts name
 _TEXTS = ("warnings", "error")
+_NUMBERS_OF = attrgetter(*NUMBERS)
 
 
 class ShardRows:
@@ -32,7 +35,9 @@ class ShardRows:
         self._uids: list[str | None] = []
         self._captions: list[str | None] = []
         self._others: list[dict[str, Any]] = []
-        self._numbers = {name: array("d") for name in NUMBERS}
+        self._numbers = np.full(
+            (len(NUMBERS), 0), np.nan
+        )  # one row per name, room for more rows of the shard than came
         self._groups, self._pictures = array("q"), array("q")
         self._words: dict[int, tuple[str, ...]] = {}
         self._warnings: dict[int, str] = {}
@@ -61,32 +66,35 @@ class ShardRows:
             self._captions.append(row.caption)
             if self._copied:
                 self._others.append({name: row.columns.get(name) for name in self._copied})
-            for values in self._numbers.values():
-                values.append(np.nan)
-            picture = 0 if row.image is None else text_key(image_name(row))
+            picture = _picture(row)
             self._pictures.append(picture)
             self._groups.append(picture if row.group is None else text_key(f"group {row.group}"))
             if row.error is not None:
                 self._errors[row.index] = row.error
             yield row
 
-    def put(self, row: int, found: Numbers | RowError) -> None:
-        """The numbers of a row, or its reason."""
-        if isinstance(found, RowError):
-            self._errors[row] = str(found)
-            return
-        for name, values in self._numbers.items():
-            if (number := getattr(found, name)) is not None:
-                values[row] = number
-        self._words[row] = found.worst
-        if found.warnings:
-            self._warnings[row] = "; ".join(found.warnings)
+    def put(self, rows: Sequence[int], found: Sequence[Numbers | RowError]) -> None:
+        """The numbers of some rows, or their reasons."""
+        good, told = [], []
+        for row, one in zip(rows, found, strict=True):
+            if isinstance(one, RowError):
+                self._errors[row] = str(one)
+                continue
+            good.append(row)
+            told.append(_NUMBERS_OF(one))
+            self._words[row] = one.worst
+            if one.warnings:
+                self._warnings[row] = "; ".join(one.warnings)
+        if good:
+            self._make_room()
+            self._numbers[:, good] = np.array(told, dtype=np.float64).T  # None becomes NaN
 
     def table(self, config: MSDConfig) -> pa.Table:
         """All rows in order, with uncertainty and Soft-MSD of their candidate sets."""
-        numbers = {name: np.array(values, dtype=np.float64) for name, values in self._numbers.items()}
-        numbers |= self._softened(numbers, config)
+        self._make_room()
         count = len(self._keys)
+        numbers = dict(zip(NUMBERS, self._numbers[:, :count], strict=True))
+        numbers |= self._softened(numbers, config)
         status = [FAILED if row in self._errors else SCORED for row in range(count)]
         words = [list(self._words[row]) if row in self._words else None for row in range(count)]
         columns = {
@@ -100,6 +108,13 @@ class ShardRows:
             "error": pa.array([self._errors.get(row) for row in range(count)], pa.string()),
         }
         return self._with_copied(pa.table(columns))
+
+    def _make_room(self) -> None:
+        """Room for the numbers of all rows that were read; doubled where it is short."""
+        held, needed = self._numbers.shape[1], len(self._keys)
+        if needed > held:
+            more = np.full((len(NUMBERS), max(needed, 2 * held) - held), np.nan)
+            self._numbers = np.concatenate([self._numbers, more], axis=1)
 
     def _with_copied(self, table: pa.Table) -> pa.Table:
         if not self._others:
@@ -136,6 +151,13 @@ def _integers(values: "array[int]") -> Keys:
 def _value(row: Row, name: str) -> Any:
     found = first_of(row.columns, (name,))
     return None if found is None else row.columns[found]
+
+
+def _picture(row: Row) -> int:
+    """A number that rows of one picture share: its place in the tar, else a hash of its name; 0 without a picture."""
+    if isinstance(row.image, TarImage):
+        return row.image.offset
+    return 0 if row.image is None else text_key(image_name(row))
 
 
 def _number_column(name: str, values: Any) -> pa.Array:

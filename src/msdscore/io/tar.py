@@ -1,10 +1,13 @@
 """Tar shards in the layout of WebDataset: files that share a name before the first dot make one sample."""
 
+import re
 import tarfile
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Self
+from typing import BinaryIO, Self
+from zlib import adler32
 
 from msdscore.errors import ImageError, InputError
 
@@ -13,6 +16,7 @@ _LARGEST_TEXT = 1 << 20  # bytes of a text file in a shard
 _END = 2 * tarfile.BLOCKSIZE  # empty bytes at the end of a whole tar, at least
 _BLOCK = 1 << 16
 _OCTAL = b"01234567"
+_TIMES = re.compile(rb"(?:\d+ [acm]time=[-0-9.]+\n)+")  # what an extended header may say without a change for us
 _CUT = "the tar is cut off; samples behind the cut are lost, fetch it again"
 
 
@@ -65,12 +69,13 @@ def read_samples(path: Path, text_endings: tuple[str, ...]) -> Iterator[TarSampl
     """
     some = False
     try:
-        with tarfile.open(path, "r:", tarinfo=_Header) as shard:
-            for sample in _samples(path, shard, text_endings):
+        with path.open("rb") as file:
+            walk = _Walk(file)
+            for sample in _samples(path, walk, text_endings):
                 some = True
                 yield sample
             # At a header that it cannot read, tarfile ends as it does at the end of the tar.
-            lost = _lost_behind(path, shard.offset)
+            lost = _lost_behind(path, walk.place)
     except tarfile.TarError as error:
         if not some:
             raise InputError(f"{path}: not an uncompressed tar shard ({error})") from error
@@ -92,7 +97,7 @@ def sample_key(name: str) -> str:
 
 def _parted(name: str) -> tuple[str, str]:
     """The key of a file in a tar, and its name without its folder."""
-    folder, slash, base = name.rpartition("/")
+    folder, slash, base = name.rpartition("/") if "/" in name else ("", "", name)
     if not base or name[0] in "./" or "//" in name or "/." in name:
         path = PurePosixPath(name)
         return str(path.parent / path.name.partition(".")[0]), path.name
@@ -105,18 +110,90 @@ class _Header(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         """The header in a block of 512 bytes; what is out of the ordinary is left to tarfile."""
-        name, _, rest = buf[:100].partition(b"\0")
-        size, total = buf[124:136].rstrip(b"\0 "), buf[148:156].strip(b"\0 ")
-        # An ordinary file, with its whole name in its place, and both numbers in octal digits.
-        ordinary = len(buf) == tarfile.BLOCKSIZE and buf[156:157] == tarfile.REGTYPE and buf[257:262] == b"ustar"
-        plain = ordinary and not buf[345] and name.isascii() and not rest.strip(b"\0")
-        if not plain or not size or not total or (size + total).strip(_OCTAL):
+        plain = _plain(bytes(buf), tarfile.REGTYPE)
+        if plain is None:
             return super().frombuf(buf, encoding, errors)
-        if sum(buf) - sum(buf[148:156]) + 8 * ord(" ") != int(total, 8):
-            return super().frombuf(buf, encoding, errors)
-        found = cls(name.decode("ascii"))
-        found.size, found.type, found.chksum = int(size, 8), tarfile.REGTYPE, int(total, 8)
+        found = cls(plain[0])
+        found.size, found.type, found.chksum = plain[1], tarfile.REGTYPE, int(buf[148:156].strip(b"\0 "), 8)
         return found
+
+
+def _plain(buf: bytes, kind: bytes) -> tuple[str, int] | None:
+    """Name and size in a header of a kind, with its whole name in its place; None for whatever is not so."""
+    if len(buf) != tarfile.BLOCKSIZE or buf[156:157] != kind or buf[257:262] != b"ustar" or buf[345]:
+        return None
+    name, _, rest = buf[:100].partition(b"\0")
+    size, total = buf[124:136].rstrip(b"\0 "), buf[148:156].strip(b"\0 ")
+    if not name.isascii() or rest.strip(b"\0") or not size or not total or (size + total).strip(_OCTAL):
+        return None
+    # The checksum is the sum of all bytes, its own place filled with spaces; adler32 adds them up, by 65521, from 1 on.
+    others = int(total, 8) - 8 * ord(" ") + sum(buf[148:156])
+    if (adler32(buf) - others - 1) & 0xFFFF and sum(buf) != others:
+        return None
+    return name.decode("ascii"), int(size, 8)
+
+
+class _Walk:
+    """The files of a tar in order: name, place and size; `place` is where the next header would stand.
+
+    Headers of ordinary files are read here, several times as fast as tarfile does; from the first one on that is out of
+    the ordinary, the empty blocks at the end at the latest, tarfile goes on.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.place = file, 0
+        self._rest: tarfile.TarFile | None = None
+        self._sparse: tarfile.TarInfo | None = None
+
+    def files(self) -> Iterator[tuple[str, int, int]]:
+        """Name, beginning of the content, and its size."""
+        while (found := self._ordinary()) is not None:
+            yield found
+        self.file.seek(self.place)
+        with tarfile.open(fileobj=self.file, mode="r:", tarinfo=_Header) as self._rest:
+            for member in self._rest:
+                if member.isfile():
+                    self._sparse = member if member.issparse() else None
+                    yield member.name, member.offset_data, member.size
+            self.place = self._rest.offset
+
+    def content(self, start: int, size: int) -> bytes:
+        """The content of the file that came last."""
+        if self._sparse is not None and self._rest is not None:
+            whole = self._rest.extractfile(self._sparse)
+            return b"" if whole is None else whole.read()
+        self.file.seek(start)
+        content = self.file.read(size)
+        if len(content) < size:
+            raise tarfile.ReadError("unexpected end of data")
+        return content
+
+    def _ordinary(self) -> tuple[str, int, int] | None:
+        place = self.place
+        header = self._next()
+        if header[156:157] == tarfile.XHDTYPE:  # what WebDataset's writer puts before every file
+            times = _plain(header, tarfile.XHDTYPE)
+            if times is None or times[1] > tarfile.BLOCKSIZE or not _TIMES.fullmatch(self.file.read(times[1])):
+                return None
+            place += 2 * tarfile.BLOCKSIZE
+            self.file.seek(place)
+            header = self.file.read(tarfile.BLOCKSIZE)
+        found = _plain(header, tarfile.REGTYPE)
+        if found is None:
+            return None
+        name, size = found
+        start = place + tarfile.BLOCKSIZE
+        self.place = start + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+        return name, start, size
+
+    def _next(self) -> bytes:
+        """The next header, read from the byte before on: where that one is missing, content is cut off."""
+        before = 1 if self.place else 0
+        self.file.seek(self.place - before)
+        block = self.file.read(tarfile.BLOCKSIZE + before)
+        if before and not block:
+            raise tarfile.ReadError("unexpected end of data")
+        return block[before:]
 
 
 def _lost_behind(path: Path, end: int) -> str | None:
@@ -130,11 +207,11 @@ def _lost_behind(path: Path, end: int) -> str | None:
     return None if left >= _END else _CUT
 
 
-def _samples(path: Path, shard: tarfile.TarFile, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
+def _samples(path: Path, walk: _Walk, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
     sample = TarSample("")
-    for member in shard:
-        key, base = _parted(member.name)
-        if not member.isfile() or base.startswith("."):
+    for name, start, size in walk.files():
+        key, base = _parted(name)
+        if base.startswith("."):
             continue
         ending = base.partition(".")[2].lower()
         if key != sample.key:
@@ -142,28 +219,16 @@ def _samples(path: Path, shard: tarfile.TarFile, text_endings: tuple[str, ...]) 
                 yield sample
             sample = TarSample(key)
         if ending in PICTURE_ENDINGS:
-            sample.picture = TarImage(path, member.offset_data, member.size, member.name)
-        elif ending in text_endings and member.size <= _LARGEST_TEXT:
-            _add_text(sample, ending, _content(shard, member))
+            sample.picture = TarImage(path, start, size, name)
+        elif ending in text_endings and size <= _LARGEST_TEXT:
+            _add_text(sample, ending, walk.content(start, size))
     if sample.key:
         yield sample
 
 
-def _content(shard: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = shard.fileobj
-    if member.issparse() or file is None:
-        whole = shard.extractfile(member)
-        return b"" if whole is None else whole.read()
-    file.seek(member.offset_data)
-    content = file.read(member.size)
-    if len(content) < member.size:
-        raise tarfile.ReadError("unexpected end of data")
-    return content
-
-
 def _add_text(sample: TarSample, ending: str, content: bytes) -> None:
     try:
-        text = content.decode("utf-8-sig")
+        text = content.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError:
         text = content.decode("utf-8", "replace")
         sample.error = sample.error or f"{sample.key}.{ending}: not valid UTF-8"

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from msdscore.encoders.base import TokenLayout
-from msdscore.encoders.text.pieces import names_something, owners_of, places
+from msdscore.encoders.text.pieces import Span, names_something, owners_of, places
 from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.words import NOT_JUDGED
 
@@ -19,7 +18,7 @@ def worst_words(measured: Measurement, captions: Sequence[str], *, count: int) -
     gaps = measured.divergence.support_terms if measured.log_odds is None else -measured.log_odds
     held = _lists(gaps, measured), None if measured.weights is None else _lists(measured.weights, measured)
     return [
-        _worst(caption, tokens, held[0][pair], None if held[1] is None else held[1][pair])[:count]
+        _worst(caption, tokens.spans, held[0][pair], None if held[1] is None else held[1][pair], count)
         for pair, (caption, tokens) in enumerate(zip(captions, measured.tokens, strict=True))
     ]
 
@@ -30,18 +29,46 @@ def _lists(values: Tensor, measured: Measurement) -> list[list[float]]:
 
 
 def _worst(
-    caption: str, tokens: TokenLayout, gaps: Sequence[float], weights: Sequence[float] | None
+    caption: str, spans: Sequence[Span], gaps: Sequence[float], weights: Sequence[float] | None, count: int
 ) -> tuple[str, ...]:
-    pieces = list(places(caption))
+    pieces = places(caption)
     if not pieces:
         return ()
-    held: dict[int, list[int]] = {}
-    for token, number in enumerate(owners_of([one[0] for one in pieces], [one[1] for one in pieces], tokens.spans)):
-        held.setdefault(number, []).append(token)
-    found = []
-    for number, own in held.items():
+    held = _held(spans, pieces)
+    ranked = sorted(
+        [
+            (-gaps[own[0]] if len(own) == 1 else -sum([gaps[token] for token in own]) / len(own), number)
+            for number, own in held.items()
+        ]
+    )
+    found: list[str] = []
+    for _, number in ranked:
         start, end, kind = pieces[number]
-        judged = weights is None or sum([weights[token] for token in own]) >= NOT_JUDGED
+        judged = weights is None or sum([weights[token] for token in held[number]]) >= NOT_JUDGED
         if judged and kind == "word" and names_something(caption[start:end]):
-            found.append((-sum([gaps[token] for token in own]) / len(own), start, end))
-    return tuple([caption[start:end] for _, start, end in sorted(found)])
+            found.append(caption[start:end])
+            if len(found) == count:
+                break
+    return tuple(found)
+
+
+def _held(spans: Sequence[Span], pieces: Sequence[tuple[int, int, str]]) -> dict[int, list[int]]:
+    """The tokens of every piece that has some, as `owners_of` tells; nearly always each lies within one, in order."""
+    held: dict[int, list[int]] = {}
+    number, (begin, stop, _) = 0, pieces[0]
+    for token, (start, end) in enumerate(spans):
+        while start >= stop and number + 1 < len(pieces):
+            number += 1
+            begin, stop, _ = pieces[number]
+        if begin <= start < end <= stop:
+            held.setdefault(number, []).append(token)
+        else:
+            return _held_by_any(spans, pieces)
+    return held
+
+
+def _held_by_any(spans: Sequence[Span], pieces: Sequence[tuple[int, int, str]]) -> dict[int, list[int]]:
+    held: dict[int, list[int]] = {}
+    for token, number in enumerate(owners_of([one[0] for one in pieces], [one[1] for one in pieces], spans)):
+        held.setdefault(number, []).append(token)
+    return held

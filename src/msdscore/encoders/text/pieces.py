@@ -20,7 +20,7 @@ _DIGIT_JOINERS = frozenset(".,:")
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 _BRIDGE = "of"
 # What `_places_of_any` finds in a caption of ASCII alone, many times as fast.
-_ASCII = re.compile(r"\w+(?:(?:['-]|(?<=\d)[.,:](?=\d))\w+)*|\S")
+_ASCII = re.compile(r"(\w+(?:(?:['-]|(?<=\d)[.,:](?=\d))\w+)*)|\S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +118,22 @@ def names_something(word: str) -> bool:
     return is_content(word.casefold().replace("’", "'"))
 
 
-def places(text: str) -> Iterator[tuple[int, int, PieceKind]]:
+def places(text: str) -> list[tuple[int, int, PieceKind]]:
     """Where the pieces of a caption begin and end, in order."""
-    if text.isascii():
-        for match in _ASCII.finditer(text):
-            start, end = match.span()
-            yield start, end, "word" if text[start].isalnum() or text[start] == "_" else "mark"
-    else:
-        yield from _places_of_any(text)
+    if not text.isascii():
+        return list(_places_of_any(text))
+    found: list[tuple[int, int, PieceKind]] = []
+    at = 0
+    for part in text.split(" "):
+        end = at + len(part)
+        if part.isalnum():
+            found.append((at, end, "word"))
+        elif part:
+            found += [
+                (*match.span(), "word" if match.lastindex else "mark") for match in _ASCII.finditer(text, at, end)
+            ]
+        at = end + 1
+    return found
 
 
 def _places_of_any(text: str) -> Iterator[tuple[int, int, PieceKind]]:

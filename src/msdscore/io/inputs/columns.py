@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from msdscore.errors import InputError, unknown_name
@@ -67,15 +68,18 @@ def first_of(names: Iterable[str], wanted: Sequence[str]) -> str | None:
     >>> first_of(["Caption", "text"], ("caption", "text"))
     'Caption'
     """
-    present = names if isinstance(names, Mapping) else list(names)
-    lower: dict[str, str] | None = None
+    # Rows of one file have the same names again and again.
+    return wanted[0] if isinstance(names, dict) and wanted[0] in names else _first_of(tuple(names), tuple(wanted))
+
+
+@lru_cache(maxsize=256)
+def _first_of(present: tuple[str, ...], wanted: tuple[str, ...]) -> str | None:
+    lower: dict[str, str] = {}
+    for other in present:
+        lower.setdefault(other.casefold(), other)
     for name in wanted:
         if name in present:
             return name
-        if lower is None:
-            lower = {}
-            for other in present:
-                lower.setdefault(other.casefold(), other)
         if (found := lower.get(name.casefold())) is not None:
             return found
     return None
