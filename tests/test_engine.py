@@ -19,9 +19,10 @@ from msdscore import MSDConfig, Scorer, load_encoder
 from msdscore.engine import local
 from msdscore.engine.assemble import whole_sets
 from msdscore.engine.local import RunOptions, score_rows
+from msdscore.engine.plan import FIRST_ROWS, plan
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.inputs.formats import open_records
-from msdscore.io.inputs.rows import open_rows
+from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.scoring.score import COLUMNS
 from msdscore.scoring.spec import ScorerSpec
 
@@ -499,3 +500,19 @@ def test_candidate_sets_are_worked_on_in_pieces_that_split_none():
         assert sum(map(len, sets)) == len(set(group[rows]))
         assert all(len(piece) <= most or len(some) == 1 for piece, some in zip(pieces, sets, strict=True))
     assert list(whole_sets(group, rows[:0], most=3)) == []
+
+
+def test_the_first_rows_wait_for_few_others_and_later_ones_are_looked_at_together():
+    read = []
+
+    def rows():
+        for number in range(9000):
+            read.append(number)
+            yield Row(number, str(number), b"%d" % (number % 3000), "a caption", None, {})
+
+    chunks = plan(rows(), chunk_rows=256, window_rows=4000)
+    assert next(chunks).number == 0
+    assert len(read) == FIRST_ROWS
+    later = list(chunks)
+    assert sum(len(chunk.rows) for chunk in later) == 9000 - 256
+    assert max(len(chunk.rows) / len(chunk.images) for chunk in later) == 2  # rows 3072 to 7071 are one window

@@ -11,6 +11,7 @@ from msdscore.io.inputs.rows import Row
 from msdscore.io.tar import TarImage
 
 WINDOW_ROWS = 1 << 16  # rows that are looked at together: pictures repeated within them are read once
+FIRST_ROWS = 1024  # of the first window, while nothing else has to be done; every further one is twice as large
 WINDOW_BYTES = 512 << 20  # of pictures that come as bytes
 
 
@@ -52,10 +53,11 @@ def image_name(row: Row) -> str:
 
 
 def _windows(rows: Iterable[Row], most: int, most_bytes: int) -> Iterator[list[Row]]:
-    """Consecutive rows, as many as may be held at once."""
-    stream = iter(rows)
-    while window := list(_bounded(islice(stream, most), most_bytes)):
+    """Consecutive rows, in the end as many as may be held at once."""
+    stream, count = iter(rows), min(FIRST_ROWS, most)
+    while window := list(_bounded(islice(stream, count), most_bytes)):
         yield window
+        count = min(2 * count, most)
 
 
 def _bounded(rows: Iterator[Row], most_bytes: int) -> Iterator[Row]:

@@ -121,7 +121,7 @@ class RowSource:
     def _find_image(self, values: Mapping[str, Any], own: str | None) -> Path | bytes | TarImage:
         if own is not None:
             content = _image_content(own, values[own])
-            return Path(self._folder, content) if isinstance(content, str) else content
+            return self._folder / content if isinstance(content, str) else content
         key_name = first_of(values, KEY_NAMES)
         if self._pictures is None or key_name is None:
             raise ImageError(f"no picture; expected one of {self.names.image_names()}; found: {listed(values)}")
