@@ -3,6 +3,8 @@
 import itertools
 import json
 import multiprocessing
+import os
+import tarfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +24,7 @@ from msdscore.engine.shard import ShardOptions, ShardResult
 from msdscore.engine.workers import default_workers, score_on_workers
 from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.scoring.spec import ScorerSpec
-from tar_shards import write_tar
+from tar_shards import add, jpeg, write_tar
 
 TOY = ScorerSpec(encoder="toy", device="cpu")
 
@@ -34,14 +36,16 @@ def write_shards(folder, count=4, rows=5):
 
 
 def contents(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+    """The files of a folder, but for hidden ones: who is killed while it writes leaves a temporary file behind."""
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).glob("[!.]*"))}
 
 
-def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path):
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path, at_once):
     pattern = write_shards(tmp_path / "in", count=5)
     alone, several = plan_jobs([pattern], str(tmp_path / "alone")), plan_jobs([pattern], str(tmp_path / "several"))
     assert all(result.fresh for result in score_jobs(TOY, alone, ShardOptions()))
-    results = score_on_workers(TOY, several, ShardOptions(), workers=2)
+    results = score_on_workers(TOY, several, ShardOptions(), workers=2, at_once=at_once)
     found = [next(results)]
     multiprocessing.active_children()[0].kill()
     found += results
@@ -49,6 +53,37 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path):
     assert all(result.error is None and result.rows == 5 for result in found)
     assert contents(tmp_path / "alone") == contents(tmp_path / "several")
     assert not multiprocessing.active_children()
+
+
+class Deadly(ScorerSpec):
+    """A scorer that ends its process at a caption."""
+
+    def build(self):
+        pipeline = super().build()
+        encode = pipeline.encoder.encode_texts
+
+        def encode_or_die(texts):
+            if any("deadly" in text for text in texts):
+                os._exit(3)
+            return encode(texts)
+
+        pipeline.encoder.encode_texts = encode_or_die
+        return pipeline
+
+
+def test_a_shard_that_ends_its_workers_takes_none_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers_of_shards, "TRIES", 2)
+    write_shards(tmp_path, count=4)
+    with tarfile.open(tmp_path / "00001.tar", "w") as shard:
+        add(shard, "0.jpg", jpeg("red"))
+        add(shard, "0.txt", b"a deadly caption")
+    jobs = plan_jobs([str(tmp_path / "*.tar")], str(tmp_path / "out"))
+    spec = Deadly(encoder="toy", device="cpu")
+    found = {
+        result.source: result.error for result in score_on_workers(spec, jobs, ShardOptions(), workers=2, at_once=2)
+    }
+    assert [found[job.source] is None for job in jobs] == [True, False, True, True]
+    assert "its worker process ended (exit code 3)" in found[jobs[1].source]
 
 
 def test_the_number_of_threads_is_the_same_for_every_worker_and_comes_back(tmp_path, monkeypatch):
@@ -70,7 +105,7 @@ def test_workers_on_one_gpu_share_it_and_the_cores(monkeypatch):
     spec = ScorerSpec(encoder="toy")
     assert default_workers(spec) == 1
     shared = workers_of_shards._sharing_cores(spec, 2)
-    asked = [workers_of_shards._Assignment(shared, ShardOptions(), number) for number in range(2)]
+    asked = [workers_of_shards._Assignment(shared, ShardOptions(), number=number) for number in range(2)]
     placed = list(map(workers_of_shards._placed, asked))
     assert [(one.device, one.decoders) for one in placed] == [("cuda:0", 8)] * 2
     told = ScorerSpec(encoder="toy", decoders=3)
@@ -148,7 +183,7 @@ def test_shards_overlap_beside_a_gpu_alone_and_not_with_a_cache(tmp_path, monkey
     cached = replace(TOY, device="cuda", cache=CacheSettings(folder=str(tmp_path)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     specs = [TOY, replace(TOY, device="cuda:1"), ScorerSpec(encoder="toy"), cached]
-    assert [jobs_of_shards._shards_at_once(spec) for spec in specs] == [1, 2, 2, 1]
+    assert [jobs_of_shards.shards_at_once(spec) for spec in specs] == [1, 2, 2, 1]
 
 
 def test_a_scorer_that_cannot_be_built_stops_all(tmp_path):

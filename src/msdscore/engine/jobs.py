@@ -2,10 +2,11 @@
 
 import signal
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Event, Lock
+from typing import Self
 
 import torch
 
@@ -76,8 +77,47 @@ class ShardWorker:
         return self._built
 
 
-class _StoppedError(Exception):
+class StoppedError(Exception):
     """Nobody waits for the scores any more."""
+
+
+class Overlapping:
+    """Shards in threads: the next one begins when all rows of the one before are read; a context manager.
+
+    At its end shards that are in work are left as soon as they ask for another row.
+    """
+
+    def __init__(self, worker: ShardWorker) -> None:
+        self._worker, self._turn, self._stopped = worker, Lock(), Event()
+        self._pool = ThreadPoolExecutor(worker.at_once, thread_name_prefix="msdscore-shard")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    def submit(self, job: ShardJob) -> "Future[ShardResult]":
+        """Have a shard scored, after those that were submitted before."""
+        return self._pool.submit(self._score, job)
+
+    def _score(self, job: ShardJob) -> ShardResult:
+        with ExitStack() as held:
+
+            def watch(rows: Iterator[Row]) -> Iterator[Row]:
+                for row in rows:
+                    self._check()
+                    yield row
+                held.close()
+
+            held.enter_context(self._turn)
+            self._check()
+            return self._worker(job, watch=watch)
+
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise StoppedError
 
 
 def score_jobs(
@@ -88,11 +128,13 @@ def score_jobs(
     At most `at_once` shards are in work: the next one begins when all rows of the one before are read. Without it there
     are two beside a GPU, which then does not wait at the end of a shard, else one.
     """
-    count = min(_shards_at_once(spec) if at_once is None else at_once, len(jobs))
+    count = min(shards_at_once(spec) if at_once is None else at_once, len(jobs))
     worker, before = ShardWorker(spec, options, max(1, count)), torch.get_num_threads()
     if count > 1:
         try:
-            yield from _overlapping(worker, jobs)
+            with Overlapping(worker) as shards:
+                for result in [shards.submit(job) for job in jobs]:
+                    yield result.result()
         finally:
             torch.set_num_threads(before)
         return
@@ -109,37 +151,10 @@ def is_on_gpu(spec: ScorerSpec) -> bool:
     return spec.device.startswith("cuda") or (spec.device == "auto" and torch.cuda.is_available())
 
 
-def _shards_at_once(spec: ScorerSpec) -> int:
+def shards_at_once(spec: ScorerSpec) -> int:
+    """How many shards one process has in work unless it is told."""
     # A cache counts what it has spared shard by shard, and knows of one at a time.
     return GPU_SHARDS if is_on_gpu(spec) and spec.cache is None else 1
-
-
-def _overlapping(worker: ShardWorker, jobs: Sequence[ShardJob]) -> Iterator[ShardResult]:
-    """Shards in threads; the one that reads its rows has the turn."""
-    turn, stopped = Lock(), Event()
-
-    def score(job: ShardJob) -> ShardResult:
-        with ExitStack() as held:
-
-            def watch(rows: Iterator[Row]) -> Iterator[Row]:
-                for row in rows:
-                    if stopped.is_set():
-                        raise _StoppedError
-                    yield row
-                held.close()
-
-            held.enter_context(turn)
-            if stopped.is_set():
-                raise _StoppedError
-            return worker(job, watch=watch)
-
-    pool = ThreadPoolExecutor(worker.at_once, thread_name_prefix="msdscore-shard")
-    try:
-        for result in [pool.submit(score, job) for job in jobs]:
-            yield result.result()
-    finally:
-        stopped.set()
-        pool.shutdown(cancel_futures=True)
 
 
 def lost(job: ShardJob, exit_code: int | None) -> str:

@@ -1,17 +1,31 @@
 """Shards on the processes of this machine: one per GPU, or several on its cores; one that dies loses nothing."""
 
+import os
 import signal
 import sys
+import traceback
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from threading import Lock
 from types import FrameType
 
-from msdscore.engine.jobs import THREADS, ShardJob, ShardWorker, is_on_gpu, lost, score_jobs
+from msdscore.engine.jobs import (
+    THREADS,
+    Overlapping,
+    ShardJob,
+    ShardWorker,
+    StoppedError,
+    is_on_gpu,
+    lost,
+    score_jobs,
+    shards_at_once,
+)
 from msdscore.engine.shard import ShardOptions, ShardResult
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.io.kept_decoders import cores
@@ -21,20 +35,26 @@ TRIES = 3  # of one shard, whose worker dies
 
 
 def score_on_workers(
-    spec: ScorerSpec, jobs: Sequence[ShardJob], options: ShardOptions, *, workers: int | None = None
+    spec: ScorerSpec,
+    jobs: Sequence[ShardJob],
+    options: ShardOptions,
+    *,
+    workers: int | None = None,
+    at_once: int | None = None,
 ) -> Iterator[ShardResult]:
     """Score shards on worker processes and give their results as they are done.
 
-    A worker that dies is replaced, and its shard tried again. Without `workers` there is one per GPU, else one for
-    every two cores; with one, everything runs in this process.
+    A worker that dies is replaced, and its shards tried again. Without `workers` there is one per GPU, else one for
+    every two cores; with one, everything runs in this process. Each has `at_once` shards in work, see `score_jobs`.
     """
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
     count = min(workers or default_workers(spec), len(jobs))
     if count <= 1:
-        yield from score_jobs(spec, jobs, options)
+        yield from score_jobs(spec, jobs, options, at_once=at_once)
         return
-    pool = _Pool(_sharing_cores(spec, count), options, count)
+    each = shards_at_once(spec) if at_once is None else at_once
+    pool = _Pool(_Assignment(_sharing_cores(spec, count), options, each), count)
     try:
         yield from pool.run(jobs)
     finally:
@@ -58,30 +78,34 @@ def _sharing_cores(spec: ScorerSpec, workers: int) -> ScorerSpec:
 
 @dataclass
 class _Member:
-    """A worker process, the pipe to it, and the job that it has."""
+    """A worker process, the pipe to it, and the jobs that it has."""
 
     process: BaseProcess
     pipe: Connection
     number: int
-    job: ShardJob | None = None
+    jobs: list[ShardJob] = field(default_factory=list)
 
 
 class _Pool:
-    """Worker processes that get one shard at a time, so that it is known which one a dead worker had."""
+    """Worker processes that get few shards at a time, so that it is known which ones a dead worker had.
 
-    def __init__(self, spec: ScorerSpec, options: ShardOptions, count: int) -> None:
-        self._spec, self._options, self._count = spec, options, count
+    What such a one had is tried again alone: no shard is given up for the sake of the one beside it.
+    """
+
+    def __init__(self, work: "_Assignment", count: int) -> None:
+        self._work, self._count = work, count
         self._members: list[_Member] = []
         self._tries: Counter[ShardJob] = Counter()
 
     def run(self, jobs: Sequence[ShardJob]) -> Iterator[ShardResult]:
         waiting = deque(jobs)
         self._members = [self._start(number) for number in range(self._count)]
-        while waiting or any(member.job for member in self._members):
-            for member in self._members:
-                if member.job is None and waiting:
-                    self._give(member, waiting.popleft())
-            ready = set(wait([member.pipe for member in self._members if member.job]))
+        while waiting or any(member.jobs for member in self._members):
+            for most in range(self._work.at_once):
+                for member in self._members:
+                    if waiting and len(member.jobs) <= most and self._may_have(member, waiting[0]):
+                        self._give(member, waiting.popleft())
+            ready = set(wait([member.pipe for member in self._members if member.jobs]))
             for member in [one for one in self._members if one.pipe in ready]:
                 result = self._receive(member, waiting)
                 if result is not None:
@@ -95,16 +119,18 @@ class _Pool:
             member.process.join(timeout=10)
             member.pipe.close()
 
+    def _may_have(self, member: _Member, job: ShardJob) -> bool:
+        """Whether a worker may have a shard beside its others: not where one of them was lost before."""
+        return not member.jobs or not (self._tries[job] or any(self._tries[one] > 1 for one in member.jobs))
+
     def _give(self, member: _Member, job: ShardJob) -> None:
-        member.job = job
+        member.jobs.append(job)
         self._tries[job] += 1
         with suppress(BrokenPipeError):  # it has died; receiving from it will tell
             member.pipe.send(job)
 
     def _receive(self, member: _Member, waiting: deque[ShardJob]) -> ShardResult | None:
-        """The result of a worker; where it has died, a new one in its place and its shard back among the waiting."""
-        job = member.job
-        assert job is not None, "only workers with a job are waited for"
+        """The result of a worker; where it has died, a new one in its place and its shards back among the waiting."""
         try:
             found = member.pipe.recv()
         except (EOFError, ConnectionError):
@@ -112,21 +138,23 @@ class _Pool:
         if isinstance(found, MSDScoreError):  # such as an encoder that is not there: it is so for every shard
             raise found
         if found is not None:
-            member.job = None
+            member.jobs = [job for job in member.jobs if job.output != found.output]
             return found
         member.process.join()
         code = member.process.exitcode
         member.pipe.close()
         self._members[member.number] = self._start(member.number)
-        if self._tries[job] < TRIES:
-            waiting.appendleft(job)
+        again = [job for job in member.jobs if self._tries[job] < TRIES]
+        waiting.extendleft(reversed(again))
+        if again:
             return None
+        (job,) = member.jobs  # one that was tried before was alone
         return ShardResult(job.source, job.output, error=lost(job, code))
 
     def _start(self, number: int) -> _Member:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
-        work = _Assignment(self._spec, self._options, number)
+        work = replace(self._work, number=number)
         process = context.Process(target=_serve, args=(work, theirs), daemon=True, name=f"msdscore-{number}")
         process.start()
         theirs.close()
@@ -139,21 +167,42 @@ class _Assignment:
 
     spec: ScorerSpec
     options: ShardOptions
-    number: int
+    at_once: int = 1
+    number: int = 0
 
 
 def _serve(work: _Assignment, pipe: Connection) -> None:
     """Score the shards that come through a pipe, until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the one that asked us ends us
     signal.signal(signal.SIGTERM, _leave)
-    worker = ShardWorker(_placed(work), work.options)
+    worker = ShardWorker(_placed(work), work.options, work.at_once)
     with suppress(EOFError, BrokenPipeError):
+        if work.at_once > 1:
+            _serve_overlapping(worker, pipe)
         while True:
             job = pipe.recv()
             try:
                 pipe.send(worker(job))
             except MSDScoreError as error:
                 pipe.send(error)
+
+
+def _serve_overlapping(worker: ShardWorker, pipe: Connection) -> None:
+    sending = Lock()
+
+    def answer(done: "Future[ShardResult]") -> None:
+        error = None if done.cancelled() else done.exception()
+        if done.cancelled() or isinstance(error, StoppedError):
+            return
+        if error is not None and not isinstance(error, MSDScoreError):  # as without threads, it ends the worker
+            traceback.print_exception(error)
+            os._exit(1)
+        with sending, suppress(BrokenPipeError):
+            pipe.send(error or done.result())
+
+    with Overlapping(worker) as shards:
+        while True:
+            shards.submit(pipe.recv()).add_done_callback(answer)
 
 
 def _placed(work: _Assignment) -> ScorerSpec:
