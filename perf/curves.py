@@ -60,7 +60,7 @@ def encoding():
 
 def workers():
     """Rows per second of tars by the number of processes, from where every one of them has finished a shard on."""
-    from end_to_end import workers_rate
+    from end_to_end_more import workers_rate
     from made_up_clip import SMALL, make_checkpoint, make_rows, make_tars
 
     found = {}
@@ -69,7 +69,7 @@ def workers():
         make_checkpoint(folder / "clip", "cpu", SMALL)
         make_tars(folder, *make_rows(folder, 4096, tars=False), 512)
         for count in (1, 2, 4):
-            found[count] = 1 / workers_rate(folder, folder / f"by-{count}", count)
+            found[count] = 1 / workers_rate(folder, "cpu", folder / f"by-{count}", count)[0]
     return found
 
 

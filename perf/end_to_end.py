@@ -1,6 +1,6 @@
 """From files to scores: the whole way against the encoder's own peak, the decode rate, plain cosine and torchmetrics.
 
-python perf/end_to_end.py                    on a GPU: CLIP ViT-L/14 in bfloat16 with random weights, some 100 seconds
+python perf/end_to_end.py                    on a GPU: CLIP ViT-L/14 in bfloat16 with random weights, some 60 seconds
 python perf/end_to_end.py --device cpu       a small CLIP on the CPU
 
 Pictures are JPEG files of 640 x 480 pixels made on the spot, captions have 8 to 14 words. Every figure is in pairs per
@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 import torch
 from against_torchmetrics import clip_scores
-from made_up_clip import LARGE, SMALL, make_captions, make_checkpoint, make_rows, make_tars
+from made_up_clip import LARGE, SMALL, make_captions, make_checkpoint, make_rows
 
 from msdscore.core.launching import launching
 from msdscore.core.sphere import unit
@@ -33,9 +33,6 @@ from msdscore.encoders.vision.canvas import read_pixels
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Request, score_requests
-
-WORKERS = (1, 2, 3)  # processes that share the GPU
-SHARD_ROWS, SHARDS = 1024, 12  # what they score
 
 
 class Pooled:
@@ -154,27 +151,6 @@ def run_tars(pipeline, folder, output):
     return sum(result.rows for result in results)
 
 
-def workers_rate(folder, output, count):
-    """`msdscore score *.tar -o DIR --workers N` from where every worker has finished a shard on, in rows per second.
-
-    And the seconds until then: processes start, encoders are loaded.
-    """
-    from msdscore.engine.jobs import ShardJob
-    from msdscore.engine.shard import ShardOptions
-    from msdscore.engine.workers import score_on_workers
-    from msdscore.scoring.spec import ScorerSpec
-
-    output.mkdir()
-    tars = sorted(folder.glob("*.tar"))
-    jobs = [ShardJob(str(tars[number % len(tars)]), str(output / f"{number}.parquet")) for number in range(SHARDS)]
-    spec, arrived, begun = ScorerSpec(encoder=str(folder / "clip"), dtype="bfloat16"), [], time.perf_counter()
-    for result in score_on_workers(spec, jobs, ShardOptions(), workers=count):
-        assert result.error is None, result.error
-        arrived.append((time.perf_counter(), result.rows))
-    first = arrived[count - 1][0]
-    return sum(rows for _, rows in arrived[count:]) / (arrived[-1][0] - first), first - begun
-
-
 def cores_rate(paths, steps):
     """Pictures per second that all cores decode and prepare, one process each, with nothing else to do."""
     prepare = partial(_decode, steps=steps)
@@ -229,7 +205,7 @@ def streams(said, pipelines, paths, device, name="stream"):
     for turn in range(2):
         for kind, pipeline in pipelines.items():
             captions = make_captions(len(paths), seed=1 + turn)
-            taken, cost = timed(lambda: stream(pipeline, paths, captions), device)  # noqa: B023
+            taken, cost = timed(partial(stream, pipeline, paths, captions), device)
             if len(paths) / taken > best.get(kind, 0):
                 best[kind], own[kind] = len(paths) / taken, 1e3 * cost / len(paths)
     for kind, rate in best.items():
@@ -247,9 +223,12 @@ def prepare(folder, device, count, said, **options):
     return paths, captions
 
 
+def dtype_on(device):
+    return "bfloat16" if device == "cuda" else "float32"
+
+
 def load(folder, device, **options):
-    dtype = "bfloat16" if device == "cuda" else "float32"
-    return load_encoder(str(folder / "clip"), device=device, dtype=dtype, **options)
+    return load_encoder(str(folder / "clip"), device=device, dtype=dtype_on(device), **options)
 
 
 def measure(folder, device, count, said):
@@ -272,7 +251,8 @@ def measure(folder, device, count, said):
     streams(said, {"msd": pipeline, "cosine": cosine}, paths, device)
     for name, work in (("files_to_parquet", run_file), ("tars_to_parquet", run_tars)):
         with optional(said, name):
-            twice = [timed(lambda: work(pipeline, folder, folder / f"{name}.parquet"), device) for _ in range(2)]  # noqa: B023
+            run = partial(work, pipeline, folder, folder / f"{name}.parquet")
+            twice = [timed(run, device) for _ in range(2)]
             said(name, count / min(twice)[0])
             said(f"own_ms_{name}", 1e3 * min(twice)[1] / count)
     with optional(said, "torchmetrics"):
@@ -281,18 +261,6 @@ def measure(folder, device, count, said):
     pipeline.decoders = 0
     said("decode_threads", threads_rate(pipeline, paths[: max(64, count // 8)]))
     streams(said, {"msd": pipeline}, paths[: max(64, count // 4)], device, "threads")
-    if device == "cuda":
-        for tar in folder.glob("*.tar"):
-            tar.unlink()
-        make_tars(folder, paths[: 4 * SHARD_ROWS], captions[: 4 * SHARD_ROWS], SHARD_ROWS)
-        del pipeline, cosine, encoder
-        torch.cuda.empty_cache()
-        for number in WORKERS:
-            name = f"tars_{number}_workers"
-            with optional(said, name):
-                rate, start = workers_rate(folder, folder / name, number)
-                said(name, rate)
-                said(f"seconds_{name}_start", start)
 
 
 def conclude(found):

@@ -4,6 +4,7 @@ python perf/end_to_end_more.py curves     pairs per second against decoding proc
 python perf/end_to_end_more.py pixels     resize=device and jpeg=smallest, 640 x 480 pixels
 python perf/end_to_end_more.py large      jpeg=reduced and jpeg=smallest, 1280 x 960 pixels
 python perf/end_to_end_more.py compile    compile=inductor
+python perf/end_to_end_more.py workers    tars by one, two and three processes that share the GPU
 python perf/end_to_end_more.py stages     milliseconds of every stage per request, and what decoding by threads changes
 
 The same checkpoint, pictures and captions as in `end_to_end.py`; every figure is in pairs per second, of a warm
@@ -15,12 +16,13 @@ import tempfile
 import time
 from collections import defaultdict
 from contextlib import ExitStack
+from functools import partial
 from os import cpu_count
 from pathlib import Path
 from unittest.mock import patch
 
-from end_to_end import cores_rate, load, peak, prepare, requests, seconds, stream, teller
-from made_up_clip import make_captions
+from end_to_end import cores_rate, dtype_on, load, peak, prepare, requests, seconds, stream, teller
+from made_up_clip import make_captions, make_tars
 
 from msdscore.core.transfer import Fetch
 from msdscore.scoring import pipeline as scoring_pipeline
@@ -30,6 +32,8 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Request, score_requests
 
 DECODERS = {4, 8, 12, 14, 15, 20}  # beside a GPU
+WORKERS = (1, 2, 3)  # processes that share the GPU
+SHARD_ROWS, SHARDS = 1024, 12  # what they score
 PIXELS = ({}, {"resize": "device"}, {"jpeg": "smallest"})
 LARGE_PIXELS = ({}, {"jpeg": "reduced"}, {"jpeg": "smallest"})
 
@@ -96,9 +100,44 @@ def compiled(folder, device, count, said):
         encoder = load(folder, device, compile=backend)
         pipeline = Pipeline(encoder, decoders=cpu_count())
         some = paths[: 2 * pipeline.batch_size]
-        said(f"seconds_first '{backend}'", seconds(lambda: stream(pipeline, some, make_captions(len(some))), device))  # noqa: B023
+        first = partial(stream, pipeline, some, make_captions(len(some)))
+        said(f"seconds_first '{backend}'", seconds(first, device))
         said(f"encoder_peak '{backend}'", peak(encoder, pipeline.batch_size, device, 8))
         said(f"stream_msd '{backend}'", rate(pipeline, paths, device, 2))
+
+
+def workers(folder, device, count, said):
+    rows = SHARD_ROWS if device == "cuda" else 32
+    make_tars(folder, *prepare(folder, device, min(count, 4 * rows), said, tars=False), rows)
+    for number in WORKERS:
+        rate, start = workers_rate(folder, device, folder / f"by-{number}", number)
+        said(f"tars_{number}_workers", rate)
+        said(f"seconds_tars_{number}_workers_start", start)
+
+
+def workers_rate(folder, device, output, count):
+    """`msdscore score *.tar -o DIR --workers N` from where every worker has finished a shard on, in rows per second.
+
+    And the seconds until then: processes start, encoders are loaded.
+    """
+    from msdscore.engine.jobs import ShardJob
+    from msdscore.engine.shard import ShardOptions
+    from msdscore.engine.workers import score_on_workers
+    from msdscore.scoring.spec import ScorerSpec
+
+    output.mkdir()
+    tars = sorted(folder.glob("*.tar"))
+    jobs = [ShardJob(str(tars[number % len(tars)]), str(output / f"{number}.parquet")) for number in range(SHARDS)]
+    spec, arrived, begun = (
+        ScorerSpec(encoder=str(folder / "clip"), device=device, dtype=dtype_on(device)),
+        [],
+        time.perf_counter(),
+    )
+    for result in score_on_workers(spec, jobs, ShardOptions(), workers=count):
+        assert result.error is None, result.error
+        arrived.append((time.perf_counter(), result.rows))
+    first = arrived[count - 1][0]
+    return sum(rows for _, rows in arrived[count:]) / (arrived[-1][0] - first), first - begun
 
 
 def stages(folder, device, count, said):
@@ -149,7 +188,7 @@ STAGES = (
     (scoring_pipeline, "numbers"),
     (Pipeline, "score"),
 )
-PARTS = {"curves": curves, "pixels": pixels, "large": large, "compile": compiled, "stages": stages}
+PARTS = {"curves": curves, "pixels": pixels, "large": large, "compile": compiled, "stages": stages, "workers": workers}
 
 
 def main():

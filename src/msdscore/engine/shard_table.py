@@ -35,9 +35,8 @@ class ShardRows:
         self._uids: list[str | None] = []
         self._captions: list[str | None] = []
         self._others: list[dict[str, Any]] = []
-        self._numbers = np.full(
-            (len(NUMBERS), 0), np.nan
-        )  # one row per name, room for more rows of the shard than came
+        # One row per name, with room for more rows of the shard than came.
+        self._numbers = np.full((len(NUMBERS), 0), np.nan)
         self._groups, self._pictures = array("q"), array("q")
         self._words: dict[int, tuple[str, ...]] = {}
         self._warnings: dict[int, str] = {}
