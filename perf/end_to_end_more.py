@@ -4,7 +4,7 @@ python perf/end_to_end_more.py curves     pairs per second against decoding proc
 python perf/end_to_end_more.py pixels     resize=device and jpeg=smallest, 640 x 480 pixels
 python perf/end_to_end_more.py large      jpeg=reduced and jpeg=smallest, 1280 x 960 pixels
 python perf/end_to_end_more.py compile    compile=inductor
-python perf/end_to_end_more.py workers    tars by one, two and three processes that share the GPU
+python perf/end_to_end_more.py workers    tars, and lists of files, by one, two and three processes that share the GPU
 python perf/end_to_end_more.py stages     milliseconds of every stage per request, and what decoding by threads changes
 
 The same checkpoint, pictures and captions as in `end_to_end.py`; every figure is in pairs per second, of a warm
@@ -22,7 +22,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from end_to_end import cores_rate, dtype_on, load, peak, prepare, requests, seconds, stream, teller
-from made_up_clip import make_captions, make_tars
+from made_up_clip import make_captions, make_lists, make_tars
 
 from msdscore.core.transfer import Fetch
 from msdscore.scoring import pipeline as scoring_pipeline
@@ -33,7 +33,7 @@ from msdscore.scoring.stream import Request, score_requests
 
 DECODERS = {4, 8, 12, 14, 15, 20}  # beside a GPU
 WORKERS = (1, 2, 3)  # processes that share the GPU
-SHARD_ROWS, SHARDS = 1024, 12  # what they score
+SHARD_ROWS, SHARDS = 1024, 24  # what they score
 PIXELS = ({}, {"resize": "device"}, {"jpeg": "smallest"})
 LARGE_PIXELS = ({}, {"jpeg": "reduced"}, {"jpeg": "smallest"})
 
@@ -108,17 +108,26 @@ def compiled(folder, device, count, said):
 
 def workers(folder, device, count, said):
     rows = SHARD_ROWS if device == "cuda" else 32
-    make_tars(folder, *prepare(folder, device, min(count, 4 * rows), said, tars=False), rows)
-    for number in WORKERS:
-        rate, start = workers_rate(folder, device, folder / f"by-{number}", number)
-        said(f"tars_{number}_workers", rate)
-        said(f"seconds_tars_{number}_workers_start", start)
+    paths, captions = prepare(folder, device, min(count, 4 * rows), said, tars=False)
+    make_tars(folder, paths, captions, rows)
+    make_lists(folder, paths, captions, rows)
+    encoder = load(folder, device)
+    said("encoder_peak", peak(encoder, 256 if device == "cuda" else 32, device, 8 if device == "cuda" else 1))
+    said("decode_cores", cores_rate(paths, encoder.preprocessing))
+    del encoder
+    for kind, pattern in (("tars", "*.tar"), ("lists", "list-*.jsonl")):
+        for number in WORKERS:
+            shards = sorted(folder.glob(pattern))
+            rate, start = workers_rate(folder, device, shards, folder / f"{kind}-by-{number}", number)
+            said(f"{kind}_{number}_workers", rate)
+            said(f"seconds_{kind}_{number}_workers_start", start)
 
 
-def workers_rate(folder, device, output, count):
-    """`msdscore score *.tar -o DIR --workers N` from where every worker has finished a shard on, in rows per second.
+def workers_rate(folder, device, shards, output, count):
+    """`msdscore score SHARDS -o DIR --workers N` in rows per second, while every worker has shards to do.
 
-    And the seconds until then: processes start, encoders are loaded.
+    And the seconds until each has finished its first: processes start, encoders are loaded. The last shards are not
+    counted either: work that had begun before the first moment is then as much as what is left at the last.
     """
     from msdscore.engine.jobs import ShardJob
     from msdscore.engine.shard import ShardOptions
@@ -126,8 +135,7 @@ def workers_rate(folder, device, output, count):
     from msdscore.scoring.spec import ScorerSpec
 
     output.mkdir()
-    tars = sorted(folder.glob("*.tar"))
-    jobs = [ShardJob(str(tars[number % len(tars)]), str(output / f"{number}.parquet")) for number in range(SHARDS)]
+    jobs = [ShardJob(str(shards[number % len(shards)]), str(output / f"{number}.parquet")) for number in range(SHARDS)]
     spec, arrived, begun = (
         ScorerSpec(encoder=str(folder / "clip"), device=device, dtype=dtype_on(device)),
         [],
@@ -136,8 +144,9 @@ def workers_rate(folder, device, output, count):
     for result in score_on_workers(spec, jobs, ShardOptions(), workers=count):
         assert result.error is None, result.error
         arrived.append((time.perf_counter(), result.rows))
-    first = arrived[count - 1][0]
-    return sum(rows for _, rows in arrived[count:]) / (arrived[-1][0] - first), first - begun
+    first, last = count - 1, SHARDS - 1 - 2 * count
+    spent = arrived[last][0] - arrived[first][0]
+    return sum(rows for _, rows in arrived[first + 1 : last + 1]) / spent, arrived[first][0] - begun
 
 
 def stages(folder, device, count, said):

@@ -118,11 +118,23 @@ def make_rows(folder, count, *, size=(640, 480), tars=True):
             path.write_bytes(contents[number])
         else:
             path.hardlink_to(paths[number % len(contents)])
-    rows = [{"image": f"pictures/{path.name}", "caption": text} for path, text in zip(paths, captions, strict=True)]
-    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    write_rows(folder / "rows.jsonl", paths, captions)
     if tars:
         make_tars(folder, paths, captions)
     return paths, captions
+
+
+def write_rows(file, paths, captions):
+    """Pictures by their paths and captions as JSON lines."""
+    rows = [{"image": f"pictures/{path.name}", "caption": text} for path, text in zip(paths, captions, strict=True)]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+
+
+def make_lists(folder, paths, captions, each):
+    """Files of so many rows that name pictures: `list-00000.jsonl` and so on."""
+    for first in range(0, len(paths), each):
+        some = slice(first, first + each)
+        write_rows(folder / f"list-{first // each:05d}.jsonl", paths[some], captions[some])
 
 
 def make_tars(folder, paths, captions, each=TAR_ROWS):
