@@ -5,7 +5,7 @@ python perf/end_to_end.py --device cpu       a small CLIP on the CPU
 
 Pictures are JPEG files of 640 x 480 pixels made on the spot, captions have 8 to 14 words. Every figure is in pairs per
 second unless it says otherwise, of a warm pipeline: kernels compiled, decoding processes started; whole ways are passed
-three times, in turns, and the rate is that of all three. The rate at which the cores decode is measured before and
+three times, in turns, and the rate is that of all passes. The rate at which the cores decode is measured before and
 after: it changes with what else the machine does. `own_ms` is the processor time per pair, over all threads, of the
 process that feeds the GPU; `encoder_peak_launching` is the peak with the kinds of attention that scoring allows.
 """
@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 import torch
 from against_torchmetrics import clip_scores
-from made_up_clip import LARGE, SMALL, make_captions, make_checkpoint, make_rows
+from made_up_clip import LARGE, SMALL, TAR_ROWS, make_captions, make_checkpoint, make_lists, make_rows
 
 from msdscore.core.launching import launching
 from msdscore.core.sphere import unit
@@ -34,8 +34,6 @@ from msdscore.encoders.vision.canvas import read_pixels
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Request, score_requests
-
-TURNS = 3  # of every whole way
 
 
 class Pooled:
@@ -140,7 +138,7 @@ def run_file(pipeline, folder, output):
     return made.rows
 
 
-def run_tars(pipeline, folder, output):
+def run_shards(pipeline, folder, output, *, pattern="*.tar"):
     """`msdscore score *.tar -o DIR`, less the loading of the encoder."""
     from msdscore.engine.jobs import plan_jobs, score_jobs
     from msdscore.engine.shard import ShardOptions
@@ -148,7 +146,7 @@ def run_tars(pipeline, folder, output):
 
     spec = ScorerSpec(encoder=str(folder / "clip"), device=str(pipeline.encoder.device))
     with patch.object(ScorerSpec, "build", lambda spec: copy(pipeline)):
-        jobs = plan_jobs([str(folder / "*.tar")], str(output))
+        jobs = plan_jobs([str(folder / pattern)], str(output))
         results = list(score_jobs(spec, jobs, ShardOptions(overwrite=True)))
     assert not any(result.failed or result.error for result in results)
     return sum(result.rows for result in results)
@@ -202,7 +200,7 @@ def optional(said, name):
         said(name, f"left out: {error}")
 
 
-def streams(said, pipelines, paths, device, name="stream", turns=TURNS):
+def streams(said, pipelines, paths, device, name="stream", *, turns):
     """The pipelines in turns, each time with captions that none has seen; rates over all turns."""
     spent = {kind: [] for kind in pipelines}
     for turn in range(turns):
@@ -238,8 +236,9 @@ def load(folder, device, **options):
     return load_encoder(str(folder / "clip"), device=device, dtype=dtype_on(device), **options)
 
 
-def measure(folder, device, count, said):
+def measure(folder, device, count, turns, said):
     paths, captions = prepare(folder, device, count, said)
+    make_lists(folder, paths, captions, TAR_ROWS)
     start = time.perf_counter()
     encoder = load(folder, device)
     said("seconds_load", time.perf_counter() - start)
@@ -256,26 +255,29 @@ def measure(folder, device, count, said):
     some = max(2 * size, 64)
     said("seconds_first_msd", seconds(lambda: stream(pipeline, paths[:some], captions[:some]), device))
     stream(cosine, paths[:some], captions[:some])
-    streams(said, {"msd": pipeline, "cosine": cosine}, paths, device)
-    for name, work in (("files_to_parquet", run_file), ("tars_to_parquet", run_tars)):
+    streams(said, {"msd": pipeline, "cosine": cosine}, paths, device, turns=turns)
+    lists = partial(run_shards, pattern="list-*.jsonl")
+    ways = {"tars_to_parquet": run_shards, "lists_to_parquet": lists, "one_file_to_parquet": run_file}
+    for name, work in ways.items():
         with optional(said, name):
             run = partial(work, pipeline, folder, folder / f"{name}.parquet")
-            tell_rate(said, name, count, [timed(run, device) for _ in range(TURNS)])
+            tell_rate(said, name, count, [timed(run, device) for _ in range(turns)])
     decoding.append(cores_rate(paths, encoder.preprocessing))
     said("decode_cores_in_the_end", decoding[1])
     said("decode_cores", 2 / sum(1 / rate for rate in decoding))
     with optional(said, "torchmetrics"):
-        part = max(64, count // 16)
+        part = max(64, min(1024, count // 16))
         said("torchmetrics", torchmetrics_rate(folder / "clip", paths[:part], captions[:part], device))
     pipeline.decoders = 0
-    said("decode_threads", threads_rate(pipeline, paths[: max(64, count // 8)]))
-    streams(said, {"msd": pipeline}, paths[: max(64, count // 4)], device, "threads", turns=1)
+    few = paths[: max(64, min(2048, count // 4))]
+    said("decode_threads", threads_rate(pipeline, few))
+    streams(said, {"msd": pipeline}, few, device, "threads", turns=1)
 
 
 def conclude(found):
     limit = min(found["encoder_peak"], found["decode_cores"])
     what = "the encoder's peak" if limit == found["encoder_peak"] else "the decode rate of the cores"
-    for name in [one for one in found if one.startswith(("stream", "threads_", "files", "tars"))]:
+    for name in [one for one in found if one.startswith(("stream", "threads_", "tars", "lists", "one_file"))]:
         if not isinstance(found[name], str):
             print(f"{name}: {100 * found[name] / limit:.1f} % of {what}")
     if "stream_msd" in found:
@@ -302,12 +304,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--pictures", type=int)
+    parser.add_argument("--turns", type=int, default=3, help="passes of every whole way")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     count = arguments.pictures or (8192 if arguments.device == "cuda" else 128)
     said, found = teller(arguments.json)
     with tempfile.TemporaryDirectory() as folder:
-        measure(Path(folder), arguments.device, count, said)
+        measure(Path(folder), arguments.device, count, arguments.turns, said)
     conclude(found)
 
 

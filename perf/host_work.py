@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
-from end_to_end import run_file, run_tars
+from end_to_end import run_file, run_shards
 from made_up_clip import SMALL, WORDS, make_captions, make_checkpoint, make_rows
 from torch import nn
 from transformers import CLIPConfig, CLIPModel
@@ -139,7 +139,7 @@ def measure(folder):
     yield "worst_words", worst(pipeline, make_captions(SIZE, seed=1))
     yield "pictures", pictures(pipeline)
     yield "rows_of_jsonl", rows(pipeline, folder, count, run_file)
-    yield "rows_of_tar", rows(pipeline, folder, count, run_tars)
+    yield "rows_of_tar", rows(pipeline, folder, count, run_shards)
     yield from launches().items()
 
 
