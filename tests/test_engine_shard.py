@@ -148,6 +148,23 @@ def test_scores_may_lie_beside_their_tars(tmp_path):
     assert facts_of(table.schema).rows == 6
 
 
+def test_scores_beside_their_tars_are_finished(tmp_path):
+    source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "00000.parquet"
+    assert [score_shard(TOY, source, output).fresh for _ in range(3)] == [True, False, False]
+
+
+def test_no_input_is_overwritten(tmp_path):
+    rows = pa.table({"image": [jpeg("red")], "caption": ["a red square"]})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    with pytest.raises(RunError, match=r"rows.parquet: is an input of this command, which would be lost"):
+        score_shard(TOY, tmp_path / "rows.parquet", tmp_path / "rows.parquet", ShardOptions(overwrite=True))
+    write_tar(tmp_path / "00000.tar")
+    pq.write_table(pa.table({"key": ["000000000"], "caption": ["a red square"]}), tmp_path / "00000.parquet")
+    with pytest.raises(RunError, match=r"00000.parquet: exists and holds something else than scores"):
+        score_shard(TOY, tmp_path / "00000.tar", tmp_path / "00000.parquet", ShardOptions(overwrite=True))
+    assert pq.read_table(tmp_path / "rows.parquet") == rows
+
+
 def test_several_captions_of_a_picture_are_one_candidate_set(tmp_path):
     path = tmp_path / "00000.tar"
     with tarfile.open(path, "w") as shard:

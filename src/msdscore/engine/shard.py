@@ -17,6 +17,7 @@ from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.manifest import REMEDY
 from msdscore.io.outputs.shards import ShardFacts, read_facts, write_shard
+from msdscore.io.outputs.targets import is_same_file, refuse_inputs
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.scoring.stream import Request, by_picture, request, score_requests
@@ -94,11 +95,11 @@ def score_shard(
 
     Raises:
         InputError: the shard cannot be read at all.
-        RunError: the output holds something else.
+        RunError: the output holds something else, or is what the shard is read from.
     """
     how, name, target = options or ShardOptions(), str(source), str(output)
     spec = scorer if isinstance(scorer, ScorerSpec) else None
-    fingerprint = _fingerprint(name)
+    fingerprint = _fingerprint(name, target)
     found = None if how.overwrite else _finished(target, fingerprint, how)
     if found is not None and spec is not None and found.spec is not None and found.spec == spec_facts(spec):
         return _result(found, target, fresh=False)
@@ -133,11 +134,16 @@ def spec_facts(spec: ScorerSpec) -> Mapping[str, Any] | None:
     return description(replace(spec, device="auto"))
 
 
-def _fingerprint(name: str) -> str:
-    """Marks of a shard and, for a tar, of the table of metadata beside it."""
-    own = stores.mark(name)
-    beside = _beside(name)
-    return own if beside is None else f"{own}+{stores.mark(beside)}"
+def _fingerprint(name: str, target: str) -> str:
+    """Marks of a shard and, for a tar, of the table of metadata beside it; neither of them may be the target."""
+    refuse_inputs(Path(target), [name])
+    own, beside = stores.mark(name), _beside(name)
+    if beside is None:
+        return own
+    if is_same_file(Path(target), beside):
+        read_facts(target)  # refuses metadata; scores that lie there are no part of the input
+        return own
+    return f"{own}+{stores.mark(beside)}"
 
 
 def _beside(name: str) -> str | None:

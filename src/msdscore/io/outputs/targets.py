@@ -25,7 +25,13 @@ def check_target(path: Path, suffixes: Sequence[str], *, inputs: Iterable[str | 
         raise ConfigError(f"{name}: unknown kind of output; expected a name ending in {', '.join(suffixes)}")
     if path.is_dir():
         raise ConfigError(f"{name}: is a folder; expected the name of a file to write")
-    if any(_is_same(path, source) for source in inputs):
+    refuse_inputs(path, inputs)
+
+
+def refuse_inputs(path: Path, inputs: Iterable[str | Path | None]) -> None:
+    """Refuse a name under which the command would lose what it reads."""
+    if any(is_same_file(path, source) for source in inputs):
+        name = shortened(str(path))
         raise RunError(f"{name}: is an input of this command, which would be lost; choose another output")
 
 
@@ -67,7 +73,7 @@ def _notes(path: Path) -> Path:
     return path.with_name(path.name + RUN_NOTES)
 
 
-def _is_same(path: Path, source: str | Path | None) -> bool:
+def is_same_file(path: Path, source: str | Path | None) -> bool:
     """Whether two names are one file, by whatever links; a file that is not there yet is compared by its name."""
     if source is None or str(source) == "-":
         return False
