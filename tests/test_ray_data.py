@@ -136,3 +136,37 @@ def test_an_actor_tells_what_is_wrong_with_a_scorer_or_a_shard(tmp_path):
     assert list(score_on_ray(TOY, [], ShardOptions())) == []
     with pytest.raises(ConfigError, match="expected at least 1 actor"):
         RayOptions(least=3, most=2)
+
+
+def test_where_no_cluster_listens_is_told_at_once(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray tries for many minutes"))
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1"):
+        with pytest.raises(ConfigError, match=rf"no Ray cluster at {address} \(.*refused.*ray start --head"):
+            list(score_on_ray(TOY, [], ShardOptions(), RayOptions(address=address)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked", "told"),
+    [
+        (TOY, RayOptions(cpus=64), "64 cores and 0 GPUs, and this machine has 2 and 0"),
+        (ScorerSpec(encoder="toy", device="cuda"), RayOptions(), "1 cores and 1 GPUs, and this machine has 2 and 0"),
+    ],
+)
+def test_actors_for_which_this_machine_has_no_room(monkeypatch, spec, asked, told):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name, value in {
+        "is_initialized": False,
+        "init": None,
+        "shutdown": None,
+        "cluster_resources": {"CPU": 2},
+    }.items():
+        monkeypatch.setattr(ray, name, lambda value=value, **_: value)
+    with pytest.raises(ConfigError, match=told):
+        list(score_on_ray(spec, [], ShardOptions(), asked))
+
+
+def test_what_an_actor_cannot_be_given():
+    for asked in ({"cpus": -1}, {"gpus": -1}, {"gpus": 1.5}):
+        with pytest.raises(ConfigError, match="a part of one GPU or whole ones"):
+            RayOptions(**asked)

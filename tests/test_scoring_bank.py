@@ -80,7 +80,9 @@ def test_banks_that_do_not_fit_are_refused(tmp_path):
         ConfigError, match="calibration needs a bank, and encoder .* brings none; build one with: msdscore bank"
     ):
         Scorer(encoder, BACKGROUND)
-    with pytest.raises(ConfigError, match="3 components with kappa 20, the configuration asks for 3 with 30"):
+    with pytest.raises(
+        ConfigError, match="3 components with kappa 20, the configuration asks for 3 with 30; .* --preset short"
+    ):
         Scorer(encoder, BACKGROUND.changed(kappa=30.0), bank=bank_of(encoder))
     with pytest.raises(ConfigError, match="was built for encoder .* not for toy@1"):
         Scorer("toy", BACKGROUND, bank=bank_of(encoder))

@@ -329,9 +329,11 @@ def test_evidence_needs_a_bank_of_captioned_pictures_and_information_needs_evide
     bare = replace(bank, bank=replace(bank.bank, words=None))
     with pytest.raises(ConfigError, match=r"needs a bank that was built from captioned pictures, .* msdscore bank"):
         Scorer(tiny_clip(), EVIDENCE, bank=bare)
-    with pytest.raises(ConfigError, match=r"information=0.1 needs evidence of words; set calibration=evidence"):
+    with pytest.raises(
+        ConfigError, match=r"information=0.1 needs evidence of words; set calibration=evidence or information=0"
+    ):
         MSDConfig(information=0.1)
-    with pytest.raises(ConfigError, match=r"tail=0.1 needs evidence of words; set calibration=evidence"):
+    with pytest.raises(ConfigError, match=r"tail=0.1 needs evidence of words; set calibration=evidence or tail=0"):
         MSDConfig(tail=0.1)
     with pytest.raises(ConfigError, match="at least 50 captioned pictures, got 10"):
         calibrated_bank(tiny_clip(), EVIDENCE, coloured(10))

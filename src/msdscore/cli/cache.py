@@ -30,7 +30,11 @@ def cache_settings(folder: Path | None, size: str = DEFAULT_SIZE, half: bool = F
     """What the three options ask for; None without a folder."""
     from msdscore.encoders.cached import CacheSettings
 
-    return None if folder is None else CacheSettings(folder=str(folder), limit=byte_count(size), half=half)
+    if folder is None:
+        if half or size != DEFAULT_SIZE:
+            raise ConfigError("--cache-size and --cache-half say how embeddings are kept; say where: --cache DIR")
+        return None
+    return CacheSettings(folder=str(folder), limit=byte_count(size), half=half)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

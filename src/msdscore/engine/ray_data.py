@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -46,6 +47,11 @@ class RayOptions:
     def __post_init__(self) -> None:
         if self.least < 1 or (self.most is not None and self.most < self.least):
             raise ConfigError(f"expected at least 1 actor, and no fewer at most, got {self.least} to {self.most}")
+        gpus = self.gpus or 0.0
+        if self.cpus < 0 or gpus < 0 or (gpus > 1 and gpus % 1):
+            raise ConfigError(
+                f"expected cores, and a part of one GPU or whole ones, per actor, got {self.cpus:g} and {gpus:g}"
+            )
 
 
 def score_on_ray(
@@ -59,10 +65,11 @@ def score_on_ray(
     how, ray = cluster or RayOptions(), require("ray", extra="ray")
     require("ray.data", extra="ray")
     started = not ray.is_initialized()
-    if started:
-        _connect(ray, how.address)
+    alone = _connect(ray, how.address) if started else False
     waiting = {job.output: job for job in jobs}
     try:
+        if alone:
+            _require_room(ray, spec, how)
         for row in _rows(ray, (spec, jobs, options), how) if jobs else ():
             waiting.pop(row["output"], None)
             yield _result(row)
@@ -73,15 +80,38 @@ def score_on_ray(
         yield _lost(job, "was given up by Ray")
 
 
-def _connect(ray: Any, address: str | None) -> None:
-    own = address is None and not os.environ.get("RAY_ADDRESS")
-    more = {"include_dashboard": False} if own else {}
+def _connect(ray: Any, address: str | None) -> bool:
+    """Join a cluster, or start one; whether it is this machine alone."""
+    place = address or os.environ.get("RAY_ADDRESS")
+    more = {} if place else {"include_dashboard": False}
     try:
+        if place:
+            _require_listener(place)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **more)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        place = address or os.environ.get("RAY_ADDRESS") or "this machine"
+    except (OSError, ValueError, RuntimeError) as error:
         reason = shortened(" ".join(str(error).split()), 200)
-        raise ConfigError(f"no Ray cluster at {place} ({reason}); start one with: ray start --head") from error
+        raise ConfigError(
+            f"no Ray cluster at {place or 'this machine'} ({reason}); start one with: ray start --head"
+        ) from error
+    return not place
+
+
+def _require_listener(address: str) -> None:
+    """Try a host and its port once; Ray itself would go on for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+def _require_room(ray: Any, spec: ScorerSpec, how: RayOptions) -> None:
+    """Refuse actors for which this machine has no room; where no other machine can come, they would wait for ever."""
+    there, gpus = ray.cluster_resources(), _gpus(ray, spec, how) or 0.0
+    cpus_there, gpus_there = there.get("CPU", 0.0), there.get("GPU", 0.0)
+    if how.cpus > cpus_there or gpus > gpus_there:
+        raise ConfigError(
+            f"an actor asks for {how.cpus:g} cores and {gpus:g} GPUs, and this machine has {cpus_there:g} and "
+            f"{gpus_there:g}; ask for less, or join a cluster with --address"
+        )
 
 
 def _rows(

@@ -44,7 +44,9 @@ class NamedBank:
             if mixtures is not None and (mixtures.kappa, mixtures.means.shape[1]) != (config.kappa, wanted):
                 raise ConfigError(
                     f"the bank {self.name} has {side} mixtures of {mixtures.means.shape[1]} components with kappa "
-                    f"{mixtures.kappa:g}, the configuration asks for {wanted} with {config.kappa:g}; build one to fit"
+                    f"{mixtures.kappa:g}, the configuration asks for {wanted} with {config.kappa:g}; "
+                    "build one to fit with: msdscore bank PICTURES -o bank.safetensors, or score without a bank: "
+                    "--preset short"
                 )
         if config.calibration == "evidence":
             self._require_words(config)

@@ -58,7 +58,9 @@ class MSDConfig:
         _require_choice("mixture", self.mixture, get_args(MixtureKind))
         for name in ("information", "tail"):
             if getattr(self, name) and self.calibration != "evidence":
-                raise ConfigError(f"{name}={getattr(self, name):g} needs evidence of words; set calibration=evidence")
+                raise ConfigError(
+                    f"{name}={getattr(self, name):g} needs evidence of words; set calibration=evidence or {name}=0"
+                )
         if self.mixture != "vmf" and self.calibration != "none":
             raise ConfigError(f"mixture={self.mixture} has no calibrated form; set calibration=none")
 
