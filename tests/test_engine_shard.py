@@ -209,6 +209,12 @@ def test_columns_can_be_named(tmp_path):
     assert table["input_key"].to_pylist() == ["0"]
 
 
+def test_a_column_to_copy_must_be_there(tmp_path):
+    path = write_tar(tmp_path / "00000.tar")
+    with pytest.raises(ConfigError, match=r"unknown column of .*00000.tar 'sha255'. Did you mean 'sha256'\?"):
+        score_shard(TOY, path, tmp_path / "out.parquet", ShardOptions(copied=("sha255",)))
+
+
 def test_stores_by_address_give_the_same_bytes(tmp_path):
     local = write_tar(tmp_path / "00000.tar", described=False, said=False)
     beside = pa.table(

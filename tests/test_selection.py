@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -217,6 +218,12 @@ def test_mistakes_are_one_line(shards, tmp_path, monkeypatch, arguments, message
 
     assert re.search(message, answer.stderr), answer.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["scores"]
+
+
+def test_braces_name_files_of_scores_as_they_name_shards(shards):
+    folder, _ = shards
+    found = scores.open_scores([f"{folder}/{{00000..00001}}.parquet"])
+    assert [Path(file.name).name for file in found] == ["00000.parquet", "00001.parquet"]
 
 
 def test_a_file_that_is_named_twice_counts_once(shards, tmp_path):

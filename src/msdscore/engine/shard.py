@@ -11,7 +11,7 @@ from msdscore.encoders.cached import CacheUse
 from msdscore.engine.earlier import description
 from msdscore.engine.plan import plan
 from msdscore.engine.shard_table import ShardRows
-from msdscore.errors import ConfigError, RunError, shortened
+from msdscore.errors import ConfigError, RunError, shortened, unknown_name
 from msdscore.io import stores
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.rows import Row, open_rows
@@ -173,7 +173,11 @@ def _read(name: str, how: ShardOptions, until: ExitStack) -> Iterator[Row]:
     if path != Path(name) and (beside := _beside(name)):
         table = until.enter_context(stores.fetched(beside))
         table.replace(path.with_suffix(".parquet"))
-    return until.enter_context(open_rows(path, images=how.images, columns=how.columns)).read()
+    source = until.enter_context(open_rows(path, images=how.images, columns=how.columns))
+    for column in how.copied:
+        if source.seen and column not in source.seen:
+            raise unknown_name(f"column of {shortened(name)}", column, source.seen)
+    return source.read()
 
 
 def _score(pipeline: Pipeline, source: Iterable[Row], rows: ShardRows, *, worst: int) -> None:

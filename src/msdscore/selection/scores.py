@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from msdscore.errors import ConfigError, InputError, shortened, unknown_name
 from msdscore.io import stores
 from msdscore.io.inputs.formats import open_records
+from msdscore.io.inputs.shards import expand
 from msdscore.io.outputs.manifest import RUN_NOTES
 from msdscore.io.outputs.shards import SIGNATURE_KEY, ShardFacts, facts_of
 
@@ -112,6 +113,8 @@ def require_columns(files: Sequence[ScoreFile], names: Sequence[str]) -> None:
 
 
 def _found(name: str) -> list[ScoreFile]:
+    if "{" in name:
+        return [file for one in expand(name) for file in _found(one)]
     if "*" in name:
         return [_parquet(found) for found in stores.matching(name)]
     if _is_parquet(name):
