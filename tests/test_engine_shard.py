@@ -11,7 +11,7 @@ import pytest
 
 from msdscore import Scorer
 from msdscore.engine.shard import ShardOptions, score_shard
-from msdscore.errors import ConfigError, InputError, MissingExtraError, RunError
+from msdscore.errors import ConfigError, InputError, MissingExtraError, RunError, UnknownNameError
 from msdscore.io import stores
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.shards import expand, expand_all, score_names
@@ -211,7 +211,7 @@ def test_columns_can_be_named(tmp_path):
 
 def test_a_column_to_copy_must_be_there(tmp_path):
     path = write_tar(tmp_path / "00000.tar")
-    with pytest.raises(ConfigError, match=r"unknown column of .*00000.tar 'sha255'. Did you mean 'sha256'\?"):
+    with pytest.raises(UnknownNameError, match=r"unknown column of .*00000.tar 'sha255'. Did you mean 'sha256'\?"):
         score_shard(TOY, path, tmp_path / "out.parquet", ShardOptions(copied=("sha255",)))
 
 
