@@ -75,6 +75,7 @@ def _places(caption):
 def test_words_weigh_what_they_can_be_judged_by_and_denied_or_silent_ones_nothing():
     assert weights_of("a dog on grass beside Zorblax").weights[0].tolist() == pytest.approx([0, 1, 0, 0.5, 0, 0.1])
     assert weights_of("grass but no dogs").weights[0].tolist() == pytest.approx([0.5, 0, 0, 0])
+    assert weights_of("none nobody neither nothing").weights[0].tolist() == [0, 0, 0, 0]
     assert weights_of("no cat . a dog").weights[0].tolist() == pytest.approx([0, 0, 0, 0, 1])
 
 

@@ -93,11 +93,11 @@ def _read(caption: str, places: Sequence[re.Match[str]]) -> list[Mention]:
         word = place.group().casefold()
         if reach and _BREAK.search(caption, denial, place.start()):
             reach = 0
-        base = stem(word)
-        found.append(Mention(base, is_content(word), reach > 0, base not in seen))
+        base, denies = stem(word), word in _DENIALS or word.endswith(("n't", "n’t"))
+        found.append(Mention(base, is_content(word) and not denies, reach > 0, base not in seen))
         seen.add(base)
         reach = max(reach - 1, 0)
-        if word in _DENIALS or word.endswith(("n't", "n’t")):
+        if denies:
             denial, reach = place.end(), _REACH
     return found
 
