@@ -326,6 +326,16 @@ def test_other_words_give_the_bank_another_name(bank):
     assert named(replace(bank.bank, words=moved), tiny_clip()).name != bank.name
 
 
+def test_tables_show_information_and_match_where_they_are_known(bank):
+    scores = Scorer(tiny_clip(), EVIDENCE, bank=bank).rank(picture(), ["red", "a blue square"])
+    assert str(scores).splitlines()[0].split()[-3:] == ["information", "match", "caption"]
+    assert f"{scores[0].match:.2f}  {scores[0].caption}" in str(scores)
+    assert "<th>match</th>" in scores._repr_html_()
+    assert "match" not in str(Scorer(tiny_clip(), "short").rank(picture(), ["red"])).splitlines()[0]
+    with pytest.raises(ConfigError, match="calibration is none; set calibration=evidence"):
+        Scorer(tiny_clip(), "short", bank=bank)
+
+
 def test_evidence_needs_a_bank_of_captioned_pictures_and_information_needs_evidence(bank):
     bare = replace(bank, bank=replace(bank.bank, words=None))
     with pytest.raises(ConfigError, match=r"needs a bank that was built from captioned pictures, .* msdscore bank"):

@@ -287,7 +287,8 @@ def _bank(given: NamedBank | None, encoder: Encoder, config: MSDConfig) -> Named
     """The bank given, else the one that comes with the encoder; none where the terms are not calibrated."""
     if config.calibration == "none":
         if given is not None:
-            raise ConfigError("a bank is given, and calibration is none; set calibration=background, or leave it out")
+            made_for = "background" if given.bank.words is None else "evidence"
+            raise ConfigError(f"a bank is given, and calibration is none; set calibration={made_for}, or leave it out")
         return None
     named = given or own_bank(encoder)
     if named is None:

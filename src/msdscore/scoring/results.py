@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from msdscore.errors import ConfigError, RowError, require
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import NUMBERS, UNTOLD, Numbers, soften
-from msdscore.scoring.score import COLUMNS, Score, html_head, html_row, known
+from msdscore.scoring.score import COLUMNS, SHOWN, Score, cell, html_table, known, shown
 
 if TYPE_CHECKING:
     import pandas
@@ -184,14 +183,15 @@ class Scores:
         return frame
 
     def __str__(self) -> str:
-        lines = [f"{'':>2} {'Soft-MSD':>9} {'MSD':>9} {'similarity':>10} {'coverage':>9} {'support':>8}  caption"]
-        lines += [
-            f"{place:>2} {s.soft_msd:>+9.4f} {s.msd:>+9.4f} {s.similarity:>+10.4f} {s.coverage:>9.4f} {s.support:>8.4f}"
-            f"  {s.caption}"
-            for place, s in enumerate(self._ranked(), start=1)
-        ]
-        notes = [f"warning, {s.caption[:40]!r}: {warning}" for s in self._ranked() for warning in s.warnings]
-        notes += [f"not scored, {s.caption[:40]!r}: {s.error}" for s in self._ranked() if s.error is not None]
+        ranked = self._ranked()
+        widths = {name: max(9, len(SHOWN[name][0])) for name in shown(ranked)}
+        heads = " ".join(f"{SHOWN[name][0]:>{width}}" for name, width in widths.items())
+        lines = [f"{'':>2} {heads}  caption"]
+        for place, score in enumerate(ranked, start=1):
+            numbers = " ".join(f"{cell(score, name):>{width}}" for name, width in widths.items())
+            lines.append(f"{place:>2} {numbers}  {score.caption}")
+        notes = [f"warning, {s.caption[:40]!r}: {warning}" for s in ranked for warning in s.warnings]
+        notes += [f"not scored, {s.caption[:40]!r}: {s.error}" for s in ranked if s.error is not None]
         return "\n".join([*lines, *notes, self.signature])
 
     def __repr__(self) -> str:
@@ -199,8 +199,7 @@ class Scores:
         return f"Scores({len(self)} captions, {self.failed} failed{best}, {self.signature})"
 
     def _repr_html_(self) -> str:
-        cells = "".join(html_row(score) for score in self._ranked())
-        return f"<table>{html_head()}{cells}</table><small><code>{escape(self.signature)}</code></small>"
+        return html_table(self._ranked(), self.signature)
 
     def _ranked(self) -> Sequence[Score]:
         return [self[index] for index in self.ranking]

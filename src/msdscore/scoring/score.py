@@ -1,6 +1,7 @@
 """The score of one caption: what it holds, which direction is better, how it prints."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
@@ -22,6 +23,16 @@ COLUMNS = (
     "warnings",
     "error",
 )
+# What a table of scores shows: heading and form of each number.
+SHOWN = {
+    "soft_msd": ("Soft-MSD", "+.4f"),
+    "msd": ("MSD", "+.4f"),
+    "similarity": ("similarity", "+.4f"),
+    "coverage": ("coverage", ".4f"),
+    "support": ("support", ".4f"),
+    "information": ("information", ".4f"),
+    "match": ("match", ".2f"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,7 @@ class Score:
         )
 
     def _repr_html_(self) -> str:
-        return f"<table>{html_head()}{html_row(self)}</table><small><code>{escape(self.signature)}</code></small>"
+        return html_table([self], self.signature)
 
     def row(self) -> dict[str, Any]:
         """The added columns of a scored row; None where there is no number."""
@@ -95,14 +106,25 @@ def known(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def html_head() -> str:
-    """The head of a table of scores, as notebooks show it."""
-    names = ("soft_msd", "msd", "similarity", "coverage", "support", "caption")
-    return f"<tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>"
+def shown(scores: Sequence[Score]) -> list[str]:
+    """The numbers that a table of these scores shows: all but those that none of them has."""
+    return [name for name in SHOWN if any(getattr(score, name) is not None for score in scores)]
 
 
-def html_row(score: Score) -> str:
-    """One score as a row of that table."""
-    values = (score.soft_msd, score.msd, score.similarity, score.coverage, score.support)
-    cells = "".join(f"<td style='text-align:right'>{value:.4f}</td>" for value in values)
-    return f"<tr>{cells}<td style='text-align:left'>{escape(score.caption)}</td></tr>"
+def cell(score: Score, name: str) -> str:
+    """One number of a table of scores; nothing where there is none."""
+    value = getattr(score, name)
+    return "" if value is None else format(value, SHOWN[name][1])
+
+
+def html_table(scores: Sequence[Score], signature: str) -> str:
+    """A table of scores and their signature, as notebooks show it."""
+    names = shown(scores)
+    head = "".join(f"<th>{name}</th>" for name in (*names, "caption"))
+    rows = [
+        "".join(f"<td style='text-align:right'>{cell(score, name)}</td>" for name in names)
+        + f"<td style='text-align:left'>{escape(score.caption)}</td>"
+        for score in scores
+    ]
+    body = "".join(f"<tr>{row}</tr>" for row in (head, *rows))
+    return f"<table>{body}</table><small><code>{escape(signature)}</code></small>"
