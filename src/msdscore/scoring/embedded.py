@@ -8,7 +8,7 @@ from PIL.Image import Image
 
 from msdscore.encoders.base import Embeddings, Prepared
 from msdscore.encoders.batches import join, take
-from msdscore.errors import CaptionError, RowError
+from msdscore.errors import CaptionError, InputError, RowError
 
 Item = TypeVar("Item")
 # The batch, the row of every item, and the reasons of the items that have none.
@@ -26,6 +26,13 @@ class Decoded:
     prepared: Prepared
     key: int = 0
     picture: Image | None = None
+
+
+def require_some(decoded: Sequence[Decoded | RowError]) -> None:
+    """Refuse pictures none of which can be read, with the reason of the first."""
+    reasons = [one for one in decoded if isinstance(one, RowError)]
+    if reasons and len(reasons) == len(decoded):
+        raise InputError(f"none of {len(reasons)} pictures can be read; the first: {reasons[0]}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from msdscore.benchmarks.readers.captioned import CaptionedPicture
 from msdscore.benchmarks.run.vectors import make_vectors
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.metrics.base import Cases, Metric
-from msdscore.scoring.embedded import Decoded
+from msdscore.scoring.embedded import Decoded, require_some
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, Resampling, bootstrap_share
 from msdscore.studies import edits
@@ -165,8 +165,10 @@ def _measure(
 ) -> list[list[tuple[Any, ...]]]:
     """Score the tests of a few pictures: for every metric (picture, what was tested, difference of the scores)."""
     pictures: dict[tuple[int, str], Image.Image] = {}
-    for place in {*some, *((place + 1) % len(entries) for place in some)}:
-        decoded = _decoded(pipeline, entries[place])
+    places = list(dict.fromkeys([*some, *((place + 1) % len(entries) for place in some)]))
+    opened = [_decoded(pipeline, entries[place]) for place in places]
+    require_some(opened)
+    for place, decoded in zip(places, opened, strict=True):
         if not isinstance(decoded, RowError) and decoded.picture is not None:
             pictures |= {(place, name): image for name, image in variants(decoded.picture).items()}
     asked: list[tuple[int, Check]] = []

@@ -17,6 +17,7 @@ from msdscore.benchmarks.base import picture
 from msdscore.benchmarks.readers.captioned import CaptionedPicture
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.scoring.calibrate import similar_texts
+from msdscore.scoring.embedded import require_some
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.ranks import auc, prepare
 from msdscore.stats.resample import Interval, bootstrap
@@ -101,6 +102,7 @@ def _measure(
     """Picture, kind of caption and match of every caption that could be scored."""
     shown = [(place, kind, text) for place in some for kind, text in _captions(entries, similar, place)]
     decoded = pipeline.decode([picture(entries[place].image) for place in some])
+    require_some(decoded)
     scored = pipeline.score(decoded, [text for _, _, text in shown], [some.index(place) for place, _, _ in shown])
     return [
         (place, kind, found.match)

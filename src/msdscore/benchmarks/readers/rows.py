@@ -1,6 +1,7 @@
-"""The rows form of a benchmark: `NAME.jsonl` beside its pictures in `NAME.images*.parquet`, or in `images/`.
+"""The rows form of a benchmark: `NAME.jsonl` with its pictures in `NAME.images*.parquet`, in files, or in `images/`.
 
-Every row has `image`, a `file_name` of the Parquet files, whose column `image` is {bytes, path}. Beside it
+Every row has `image`: a `file_name` of the Parquet files, whose column `image` is {bytes, path}, or a path from the
+rows' folder, or from `images/` there. Beside it
 
 - pairs: `caption` and `negative_caption`, or two `captions` and the `label` (0 or 1) of the better one;
 - ratings: `caption` and `expert` or `ratings` (a list), or `human` or `rating` (one number);
@@ -121,7 +122,10 @@ def captioned_pictures(path: Path) -> list[CaptionedPicture]:
 
 
 def _image(path: Path, name: str, stored: dict[str, StoredImage]) -> Image:
-    return stored.get(Path(name).name) or path.parent / "images" / name
+    if found := stored.get(Path(name).name):
+        return found
+    beside = path.parent / name
+    return beside if beside.is_file() else path.parent / "images" / name
 
 
 def _pair(line: Line) -> Pair:
