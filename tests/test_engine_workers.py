@@ -222,6 +222,15 @@ def test_parts_and_a_cache(tmp_path):
     assert "15 of 15 pictures (100.0 %)" in again.stderr
 
 
+def test_a_folder_may_have_a_dot_in_its_name(tmp_path):
+    tar, there = write_tar(tmp_path / "0.tar"), tmp_path / "scores.v2"
+    there.mkdir()
+    for folder in (f"{tmp_path}/scores.v1/", str(there)):
+        made = CliRunner().invoke(app, ["score", str(tar), "-o", folder, "-e", "toy", "--workers", "1"])
+        assert made.exit_code == 0, made.output
+        assert pq.read_metadata(f"{folder}/0.parquet").num_rows == 6
+
+
 def test_the_command_scores_one_tar_into_a_file(tmp_path):
     tar = write_tar(tmp_path / "0.tar")
     made = CliRunner().invoke(app, ["score", str(tar), "-o", str(tmp_path / "0.jsonl"), "-e", "toy"])

@@ -104,16 +104,20 @@ class _Tally:
 
 
 def is_folder(output: str | None, sources: Sequence[str]) -> bool:
-    """Whether scores go into a folder, one file per shard: its name has no suffix, and no picture is scored.
+    """Whether scores go into a folder, one file per shard, and no picture is scored.
 
-    >>> is_folder("scores", ["a.tar"]), is_folder("a.parquet", ["a.tar"]), is_folder("s3://b/scores", ["a.tar"])
+    Its name has no suffix or ends in a slash, or it is there already and its suffix is not one of a file of scores.
+
+    >>> is_folder("scores", ["a.tar"]), is_folder("a.parquet", ["a.tar"]), is_folder("s3://b/v1.2/", ["a.tar"])
     (True, False, True)
     """
     if output is None or Path(sources[0]).suffix.lower() in PICTURES:
         return False
+    from msdscore.io.outputs.files import known_outputs
     from msdscore.io.stores import base_name
 
-    return not Path(base_name(output)).suffix
+    suffix = Path(base_name(output)).suffix.lower()
+    return not suffix or output.endswith("/") or (suffix not in known_outputs() and Path(output).is_dir())
 
 
 def refuse(*, prefix: str, input_format: str | None) -> None:
