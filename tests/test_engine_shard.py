@@ -213,6 +213,12 @@ def test_a_column_to_copy_must_be_there(tmp_path):
     path = write_tar(tmp_path / "00000.tar")
     with pytest.raises(UnknownNameError, match=r"unknown column of .*00000.tar 'sha255'. Did you mean 'sha256'\?"):
         score_shard(TOY, path, tmp_path / "out.parquet", ShardOptions(copied=("sha255",)))
+    score_shard(TOY, path, tmp_path / "out.parquet", ShardOptions(copied=("exif",)))  # a later row might have one
+    assert pq.read_table(tmp_path / "out.parquet")["exif"].null_count == 6
+    typed = pa.table({"image": [jpeg("red")], "caption": ["a red square"]})
+    pq.write_table(typed, tmp_path / "rows.parquet")
+    with pytest.raises(UnknownNameError, match=r"unknown column of .*rows.parquet 'exif'"):
+        score_shard(TOY, tmp_path / "rows.parquet", tmp_path / "other.parquet", ShardOptions(copied=("exif",)))
 
 
 def test_stores_by_address_give_the_same_bytes(tmp_path):

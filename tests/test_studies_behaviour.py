@@ -123,6 +123,19 @@ def test_pictures_may_lie_beside_the_rows_and_are_asked_for_where_none_can_be_re
     assert behaviour(pipeline, [load_metric("cosine")], captioned_pictures(tmp_path / "set.jsonl")).pictures == 3
 
 
+def test_a_stretch_of_pictures_that_cannot_be_read_does_not_end_the_study(tmp_path, monkeypatch):
+    monkeypatch.setattr("msdscore.studies.behaviour._PICTURES", 1)
+    names = ["gone", "lost", *COLOURS[:3]]
+    write_rows(tmp_path / "set.jsonl", [{"image": f"{n}.png", "captions": ["a", "b"]} for n in names])
+    for colour in COLOURS[:3]:
+        (tmp_path / f"{colour}.png").write_bytes(encoded(colour, 48))
+    entries, pipeline = captioned_pictures(tmp_path / "set.jsonl"), Scorer("toy", "short").pipeline
+    found = behaviour(pipeline, [load_metric("cosine")], entries)
+    assert (found.pictures, found.left_out) == (2, 3)
+    with pytest.raises(InputError, match="of no two that follow each other both can be read"):
+        behaviour(pipeline, [load_metric("cosine")], entries[1:3])
+
+
 def test_the_command(rows, tmp_path):
     answer = CliRunner().invoke(
         app,

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from msdscore.engine.shard_table import ShardRows
 from msdscore.errors import ConfigError, RunError, shortened, unknown_name
 from msdscore.io import stores
 from msdscore.io.inputs.columns import ColumnNames
-from msdscore.io.inputs.rows import Row, open_rows
+from msdscore.io.inputs.rows import Row, RowSource, open_rows
 from msdscore.io.outputs.manifest import REMEDY
 from msdscore.io.outputs.shards import ShardFacts, read_facts, write_shard
 from msdscore.io.outputs.targets import is_same_file, refuse_inputs
@@ -26,6 +27,7 @@ from msdscore.scoring.stream import Request, by_picture, request, score_requests
 # together in shards.
 WINDOW_ROWS = 1024
 WINDOW_BYTES = 128 << 20
+_SLIP = 0.8  # names of columns so much alike are taken for one
 BuildPipeline = Callable[[], Pipeline]
 Watch = Callable[[Iterator[Row]], Iterator[Row]]
 
@@ -100,6 +102,7 @@ def score_shard(
     how, name, target = options or ShardOptions(), str(source), str(output)
     spec = scorer if isinstance(scorer, ScorerSpec) else None
     fingerprint = _fingerprint(name, target)
+    _refuse_losing(name, target)
     found = None if how.overwrite else _finished(target, fingerprint, how)
     if found is not None and spec is not None and found.spec is not None and found.spec == spec_facts(spec):
         return _result(found, target, fresh=False)
@@ -134,14 +137,17 @@ def spec_facts(spec: ScorerSpec) -> Mapping[str, Any] | None:
     return description(replace(spec, device="auto"))
 
 
-def _fingerprint(name: str, target: str) -> str:
-    """Marks of a shard and, for a tar, of the table of metadata beside it; neither of them may be the target."""
+def _refuse_losing(name: str, target: str) -> None:
+    """Refuse a target that is the shard itself, or the metadata beside it."""
     refuse_inputs(Path(target), [name])
+    if is_same_file(Path(target), _beside(name)):
+        read_facts(target)  # which refuses everything but scores
+
+
+def _fingerprint(name: str, target: str) -> str:
+    """Marks of a shard and, for a tar, of the table of metadata beside it; scores that lie there are no part of it."""
     own, beside = stores.mark(name), _beside(name)
-    if beside is None:
-        return own
-    if is_same_file(Path(target), beside):
-        read_facts(target)  # refuses metadata; scores that lie there are no part of the input
+    if beside is None or is_same_file(Path(target), beside):
         return own
     return f"{own}+{stores.mark(beside)}"
 
@@ -174,10 +180,17 @@ def _read(name: str, how: ShardOptions, until: ExitStack) -> Iterator[Row]:
         table = until.enter_context(stores.fetched(beside))
         table.replace(path.with_suffix(".parquet"))
     source = until.enter_context(open_rows(path, images=how.images, columns=how.columns))
-    for column in how.copied:
-        if source.seen and column not in source.seen:
-            raise unknown_name(f"column of {shortened(name)}", column, source.seen)
+    _require_columns(name, source, how.copied)
     return source.read()
+
+
+def _require_columns(name: str, source: RowSource, wanted: Iterable[str]) -> None:
+    """Refuse columns that are not there; where every row may have its own, only what looks like a slip of the pen."""
+    for column in wanted:
+        if column in source.seen or not source.seen:
+            continue
+        if source.columns is not None or get_close_matches(column, source.seen, cutoff=_SLIP):
+            raise unknown_name(f"column of {shortened(name)}", column, source.seen)
 
 
 def _score(pipeline: Pipeline, source: Iterable[Row], rows: ShardRows, *, worst: int) -> None:

@@ -1,6 +1,6 @@
 """Pictures and captions on their way to vectors: decoded, then a row of a batch for each, or the reason why not."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -28,10 +28,14 @@ class Decoded:
     picture: Image | None = None
 
 
-def require_some(decoded: Sequence[Decoded | RowError]) -> None:
-    """Refuse pictures none of which can be read, with the reason of the first."""
-    reasons = [one for one in decoded if isinstance(one, RowError)]
-    if reasons and len(reasons) == len(decoded):
+def require_some(decoded: Iterable[Decoded | RowError]) -> None:
+    """Refuse pictures none of which can be read, with the reason of the first; with the first that can, it is done."""
+    reasons: list[RowError] = []
+    for one in decoded:
+        if not isinstance(one, RowError):
+            return
+        reasons.append(one)
+    if reasons:
         raise InputError(f"none of {len(reasons)} pictures can be read; the first: {reasons[0]}")
 
 

@@ -152,6 +152,9 @@ def behaviour(
                              for name, family, expects, sides, gap in rows]  # fmt: skip
         progress(some[-1] + 1, len(usable))
     done = len({name for name, _, _ in next(iter(found.values()), [])})
+    if metrics and not done:
+        require_some(_decoded(pipeline, entry) for entry in usable)
+        raise InputError("no picture could be tested: of no two that follow each other both can be read")
     results = {label: tuple(_families(rows)) for label, rows in found.items()}
     return Behaviour(results, done, len(entries) - done, pipeline.signature)
 
@@ -165,10 +168,8 @@ def _measure(
 ) -> list[list[tuple[Any, ...]]]:
     """Score the tests of a few pictures: for every metric (picture, what was tested, difference of the scores)."""
     pictures: dict[tuple[int, str], Image.Image] = {}
-    places = list(dict.fromkeys([*some, *((place + 1) % len(entries) for place in some)]))
-    opened = [_decoded(pipeline, entries[place]) for place in places]
-    require_some(opened)
-    for place, decoded in zip(places, opened, strict=True):
+    for place in dict.fromkeys([*some, *((place + 1) % len(entries) for place in some)]):
+        decoded = _decoded(pipeline, entries[place])
         if not isinstance(decoded, RowError) and decoded.picture is not None:
             pictures |= {(place, name): image for name, image in variants(decoded.picture).items()}
     asked: list[tuple[int, Check]] = []

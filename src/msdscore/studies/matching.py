@@ -93,6 +93,8 @@ def reliability(
         some = chosen[start : start + _PICTURES]
         rows += [tuple(row) for row in steps(number, partial(_measure, pipeline, entries, similar, some))]
         progress(min(start + _PICTURES, len(chosen)), len(chosen))
+    if not rows:
+        require_some(pipeline.decode([picture(entries[place].image)])[0] for place in chosen)
     return _summary(rows, pipeline.signature)
 
 
@@ -102,7 +104,6 @@ def _measure(
     """Picture, kind of caption and match of every caption that could be scored."""
     shown = [(place, kind, text) for place in some for kind, text in _captions(entries, similar, place)]
     decoded = pipeline.decode([picture(entries[place].image) for place in some])
-    require_some(decoded)
     scored = pipeline.score(decoded, [text for _, _, text in shown], [some.index(place) for place, _, _ in shown])
     return [
         (place, kind, found.match)
