@@ -10,6 +10,7 @@ Gate = Literal["length", "coverage", "support", "fixed"]
 Init = Literal["sample", "spread"]
 Calibration = Literal["none", "background", "evidence"]
 MixtureKind = Literal["vmf", "vmf-adaptive", "gaussian", "gaussian-diagonal", "gaussian-shrunk"]
+_LARGEST = 1e6  # of any number, and 1e-6 of those that are divided by: beyond them scores overflow in float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,11 @@ class MSDConfig:
         for name in ("kappa", "gate_width", "temperature"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
+            if getattr(self, name) < 1 / _LARGEST:
+                raise ConfigError(f"{name} must be at least {1 / _LARGEST:g}, got {getattr(self, name)}")
+        for name in ("alpha", "information", "tail"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.iterations < 1:
             raise ConfigError(f"iterations must be at least 1, got {self.iterations}")
         if not 0 <= self.beta <= 1:
@@ -95,6 +101,8 @@ def _require_number(name: str, value: Any, kind: type) -> None:
         raise ConfigError(f"{name} must be a whole number, got {value!r}")
     if kind is float and (isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)):
         raise ConfigError(f"{name} must be a finite number, got {value!r}")
+    if kind is float and abs(value) > _LARGEST:
+        raise ConfigError(f"{name} must lie within {_LARGEST:g}, got {value!r}")
 
 
 def _require_components(components: Any) -> None:
