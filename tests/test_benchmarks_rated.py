@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from msdscore.benchmarks.base import Note
-from msdscore.benchmarks.registry import load
+from msdscore.benchmarks.protocols.counting import evaluate
+from msdscore.benchmarks.registry import benchmark, load
 from msdscore.errors import InputError
 
 _TOKENS = {
@@ -122,6 +123,16 @@ def test_crowdflower_json_keys_keep_their_suffix(tmp_path: Path) -> None:
     items = load("flickr8k-cf", tmp_path).items
     assert [(item.id, item.ratings) for item in items] == [("1:0", (1.0,)), ("1:1", (0.25,))]
     assert items[0].image == tmp_path / "Flicker8k_Dataset" / "1.jpg"
+
+
+def test_a_rating_that_is_missing_is_no_judgement(tmp_path: Path) -> None:
+    judged = [("a", 1.0), ("b", float("nan")), ("c", 0.5), ("d", 0.0)]
+    (tmp_path / "crowdflower_flickr8k.json").write_text(json.dumps({"1.jpg": _entry("1.jpg", "x", judged, [])}))
+    items = load("flickr8k-cf", tmp_path).items
+    for scores in ([4.0, 3.0, 2.0, 1.0], [4.0, 3.0, float("nan"), 1.0]):
+        figures = evaluate(benchmark("flickr8k-cf"), items, scores)
+        known = sum(score == score for score in scores) - 1
+        assert {figure.name: (figure.value, figure.n) for figure in figures}["tau_b"] == (1.0, known)
 
 
 def test_missing_flickr8k_files_are_named(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -1,5 +1,7 @@
 """The registry: every row resolves, names are guessed, other packages can add rows."""
 
+import json
+import re
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -48,6 +50,35 @@ def test_rows_are_whole(row: Benchmark) -> None:
 def test_names_are_unique_and_the_issue_is_covered() -> None:
     names = [row.name for row in registry.BENCHMARKS]
     assert len(set(names)) == len(names) == 16
+
+
+@pytest.mark.parametrize("row", registry.BENCHMARKS, ids=lambda row: row.name)
+def test_a_folder_that_does_not_exist_is_named_itself(row: Benchmark, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no folder .*/nowhere; give the folder of the benchmark's files"):
+        registry.load(row.name, tmp_path / "nowhere")
+
+
+OTHER_JSON = {
+    "sugarcrepe": ("swap_obj.json", []),
+    "coco-cf": ("coco_cf_easy.json", {"rows": []}),
+    "caparena": ("caparena_annots_eval.json", {}),
+    "flickr8k-expert": ("flickr8k.json", []),
+    "composite": ("composite.json", []),
+    "pascal50s": ("pascal_50s.json", []),
+    "foil": ("foilv1.0_test_2017.json", {"images": []}),
+    "valse": ("existence.json", []),
+    "thumb": ("mscoco_THumB-1.0.jsonl", [1]),
+    "hat": ("hat-trainval.json", [["a"]]),
+}
+
+
+@pytest.mark.parametrize(("name", "file", "content"), [(name, *case) for name, case in OTHER_JSON.items()])
+def test_other_json_under_the_released_name_is_refused_in_one_line(name, file, content, tmp_path: Path) -> None:
+    (tmp_path / file).write_text(json.dumps(content))
+    options = {"subsets": "swap_obj"} if name == "sugarcrepe" else {}
+    with pytest.raises(InputError, match=rf"{re.escape(file)}.*expected .*, got") as caught:
+        registry.load(name, tmp_path, **options)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("row", registry.BENCHMARKS, ids=lambda row: row.name)

@@ -91,7 +91,7 @@ def test_the_rows_file_is_found_by_whole_words_of_its_name(tmp_path):
 def thumb_rows():
     systems = {"Human": (5, 5), "Up-Down": (3, 2), "VinVL": (4, 4)}
     return [
-        {"SYS": name, "seg_id": f"s{k}", "set_id": 0, "hyp": f" {name}  {k}", "image": f"COCO_val2014_{k}.jpg", "P": p,
+        {"SYS": name, "seg_id": f"{k}", "set_id": 5 * k, "hyp": f" {name}  {k}", "image": f"COCO_val2014_{k}.jpg", "P": p,
          "R": r - k % 2, "Fl": -0.1, "Inc": 0, "Con": 0, "human_score": (p + r - k % 2) / 2 - 0.1}
         for k in range(4) for name, (p, r) in systems.items()
     ]  # fmt: skip
@@ -99,10 +99,12 @@ def thumb_rows():
 
 def test_thumb_as_it_is_released(tmp_path):
     write_rows(tmp_path / "mscoco_THumB-1.0.jsonl", thumb_rows())
-    (tmp_path / "mscoco_references.json").write_text(json.dumps({"s0": ["a  dog", "dogs"]}))
+    references = [{"seg_id": f"{k}", "set_id": 5 * k, "refs": [f"a  dog {k}", "dogs"]} for k in (1, 0)]
+    write_rows(tmp_path / "mscoco_references.json", references)  # JSON Lines despite its name
     items = load("thumb", tmp_path).items
-    assert items[0].id == "s0/Human"
-    assert (items[0].caption, items[0].ratings, items[0].references) == ("Human 0", (4.9,), ("a dog", "dogs"))
+    assert items[0].id == "0/Human"
+    assert (items[0].caption, items[0].ratings, items[0].references) == ("Human 0", (4.9,), ("a dog 0", "dogs"))
+    assert (items[3].references, items[-1].references) == (("a dog 1", "dogs"), ())
     assert items[0].scales == (Scale("precision", 5.0), Scale("recall", 5.0))
     assert items[0].image == tmp_path / "val2014" / "COCO_val2014_0.jpg"
     totals = np.array([item.ratings[0] for item in items])
@@ -118,13 +120,20 @@ def test_thumb_as_it_is_released(tmp_path):
     assert worst["mean/Human"].value < 0 < worst["mean/Up-Down"].value
 
 
+def hat_row(sample, caption, invented, image):
+    return {
+        "sample_id": sample, "caption": caption, "grounding": [[word, word in invented] for word in caption.split()],
+        "contains_hallucination": bool(invented), "image_path": image, "session_id": "s", "references": ["one  dog"],
+        "is_gold": False, "is_positive": True, "is_machine_generated": True,
+    }  # fmt: skip
+
+
 def hat_rows():
     return [
-        {"sample_id": "7", "caption": "a dog and a cat", "image_path": "val2014/x.jpg",
-         "grounding": [["a", 0], ["dog", 0], ["and", 0], ["a", 0], ["cat", 1]]},
-        {"sample_id": "7", "caption": "a dog", "image_path": "val2014/x.jpg", "grounding": [["a", 0], ["dog", 0]]},
-        {"sample_id": "8", "caption": "?", "image_path": "val2014/y.jpg", "grounding": []},
-    ]  # fmt: skip
+        hat_row("7", "a dog and a cat.", ["cat."], "COCO_val2014_000000000001.jpg"),
+        hat_row("7", "a dog", [], "COCO_val2014_000000000001.jpg"),
+        hat_row("8", "", [], "COCO_val2014_000000000002.jpg"),
+    ]
 
 
 def test_hat_as_it_is_released(tmp_path):
@@ -133,7 +142,21 @@ def test_hat_as_it_is_released(tmp_path):
     assert [item.ratings for item in reading.items] == [(0.0,), (1.0,)]
     assert reading.notes == (Note("captions left out: no word is marked", 1),)
     assert values("hat", reading.items, [0.1, 0.9])["auc"].value == 1
-    assert read_hat_words(tmp_path)[0].words[-1] == ("cat", True)
+    assert read_hat_words(tmp_path)[0].words[-1] == ("cat.", True)
+    assert reading.items[0].references == ("one dog",)
+    assert reading.items[0].image == tmp_path / "val2014" / "COCO_val2014_000000000001.jpg"
+
+
+@pytest.mark.parametrize(("apart", "pairs"), [(5, 1), (6, 0)])
+def test_long_captions_of_the_same_length_are_within_five_words(tmp_path, apart, pairs):
+    texts = {"clean": "dog " * 80, "inventing": "cat " * (80 + apart)}  # a tenth of 80 words would be eight
+    rows = [
+        {"image": "1.jpg", "caption": text, "hallucinated": ["cat"] if name == "inventing" else [], "objects": []}
+        for name, text in texts.items()
+    ]
+    write_rows(tmp_path / "dev_long.jsonl", rows)
+    found = values("long-captions", load("long-captions", tmp_path).items, [1.0, 0.0])
+    assert found["pairs/matched length"].n == pairs
 
 
 def test_long_captions_are_paired_within_a_picture_and_at_matched_length(tmp_path):

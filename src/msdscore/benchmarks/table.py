@@ -263,7 +263,7 @@ BENCHMARKS = (
         statistics=f"{_COUNT}.ratings:long_captions",
         counting=(
             "share of pairs of one picture in which the caption without absent objects scores higher than one with; "
-            "the same at matched length; AUC over captions"
+            "the same among pairs within five words of the same length; AUC over captions"
         ),
         licence="your captions; COCO terms (pictures)",
         size="long captions of your systems, marked by CHAIR's rule (with its errors)",

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from msdscore.benchmarks.base import Rated, picture_key
 from msdscore.benchmarks.protocols.figure import Floats, Measured, Statistic
-from msdscore.benchmarks.protocols.lengths import matched, words
+from msdscore.benchmarks.protocols.lengths import words
 from msdscore.benchmarks.readers.thumb import HUMAN
 from msdscore.stats.ranks import MEASURES, Columns, prepare
 
 Ints = NDArray[np.int64]
 Items = Sequence[Rated]
+_WORDS_APART = 5  # long captions of the same length: at most so many words apart, as the benchmark's protocol has it
 _NAMES = {"tau_c": "kendall_c", "tau_b": "kendall_b", "spearman": "spearman", "pearson": "pearson", "auc": "auc"}
 
 
@@ -61,13 +62,13 @@ def hallucinating(items: Items) -> list[Statistic]:
 
 
 def long_captions(items: Items) -> list[Statistic]:
-    """Pairs of one picture, a clean caption against one that invents: over all, at matched length; AUC over captions.
+    """Pairs of one image, a clean caption against one that invents: all, those within five words; AUC over captions.
 
     Shorter captions invent less, so that "shorter wins" is strong over all pairs, and worth nothing at matched length.
     """
     clean, inventing = _pairs_of_pictures(items)
     lengths = np.array([words(item.caption) for item in items])
-    alike = matched(lengths[clean], lengths[inventing])
+    alike = np.abs(lengths[clean] - lengths[inventing]) <= _WORDS_APART
     return [
         _pair_accuracy("pairs", clean, inventing),
         _pair_accuracy("pairs/matched length", clean[alike], inventing[alike]),
@@ -95,7 +96,7 @@ def _single(items: Items, name: str, suffix: str = "", at: Iterable[int] | None 
 
 
 def _averaged(items: Items, name: str) -> Statistic:
-    means = np.array([np.mean(item.ratings) for item in items], dtype=np.float64)
+    means = np.array([np.mean([r for r in item.ratings if r == r] or [np.nan]) for item in items], dtype=np.float64)
     return Statistic(f"{name}/averaged", _correlation(_NAMES[name], means, np.arange(len(means))), compared=False)
 
 
@@ -105,10 +106,11 @@ def _pearson(name: str, values: Floats, owner: Ints) -> Statistic:
 
 def _correlation(method: str, ratings: Floats, owner: Ints) -> Callable[[Floats], Measured]:
     measure, known = MEASURES[method], prepare(ratings, ratings)
+    judged = owner[known.kept]  # a rating that is NaN is no judgement, as the benchmarks' own scripts have it
 
     def of(scores: Floats) -> Measured:
-        columns = _against(known, scores, owner)
-        kept = owner[columns.kept]
+        columns = _against(known, scores, judged)
+        kept = judged[columns.kept]
         return Measured(lambda weights: measure(columns, weights[kept]), len(columns), columns.missing)
 
     return of
@@ -119,7 +121,8 @@ def _against(known: Columns, scores: Floats, owner: Ints) -> Columns:
     if np.isnan(scores[owner]).any():
         return prepare(scores[owner], known.second)
     groups = np.unique(scores, return_inverse=True)[1].astype(np.int64)[owner]
-    return replace(known, first=scores[owner], first_groups=groups)
+    every = np.ones(len(owner), dtype=np.bool_)
+    return replace(known, first=scores[owner], first_groups=groups, kept=every, missing=0)
 
 
 def _mean_of_system(systems: Sequence[str], name: str) -> Statistic:

@@ -38,7 +38,7 @@ def read(root: Path, *, file: str = "caparena_annots_eval.json") -> ItemSet[Batt
     """
     path = find(root, file, f"eval/{file}", f"data/eval/{file}", get=GET)
     images = folder(root, "images", "data/eval/images", "eval/images", "page_all_images", "all_images")
-    return ItemSet(tuple(_battle(path, i, row, images) for i, row in enumerate(read_json(path))))
+    return ItemSet(tuple(_battle(path, i, row, images) for i, row in enumerate(read_json(path, list))))
 
 
 def read_auto(root: Path, *, captions: Path | None = None, system: str | None = None) -> ItemSet[Battle]:

@@ -25,8 +25,8 @@ def read(root: Path, *, splits: str | Sequence[str] = SPLITS, images: str = "", 
     for split in chosen("split", splits, SPLITS):
         name = f"coco_cf_{split}.json"
         path = find(root, name, f"coco_cf/{name}", f"data/coco_cf/{name}", get=GET)
-        blob = read_json(path)
-        rows = blob["data"] if isinstance(blob, dict) and "data" in blob else blob
+        content = read_json(path, (list, dict))
+        rows = field(content, "data", where=str(path)) if isinstance(content, dict) else content
         kept = _split(path, split, rows, place, part)
         failed += len(rows) - len(kept)
         pairs += kept

@@ -104,6 +104,6 @@ def coco_captions(root: Path) -> dict[int, list[str]]:
     path = find_optional(root, "captions_val2014.json", "annotations/captions_val2014.json")
     captions: dict[int, list[str]] = {}
     if path is not None:
-        for row in read_json(path)["annotations"]:
+        for row in field(read_json(path), "annotations", where=str(path)):
             captions.setdefault(int(row["image_id"]), []).append(tidy(row["caption"]))
     return captions

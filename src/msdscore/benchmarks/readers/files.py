@@ -7,6 +7,8 @@ from typing import Any
 
 from msdscore.errors import InputError, unknown_name
 
+_FORMS: dict[type, str] = {dict: "a JSON object", list: "a JSON list", str: "a text"}
+
 
 def chosen(kind: str, names: str | Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
     """The parts of a benchmark that were asked for; one name may stand alone.
@@ -21,35 +23,33 @@ def chosen(kind: str, names: str | Iterable[str], known: Iterable[str]) -> tuple
     return wanted
 
 
-def find(root: Path, *places: str, get: str) -> Path:
-    """The first of some places (or patterns) under `root` that exists; `get` says where it comes from."""
-    found = find_optional(root, *places)
-    if found is None:
-        raise missing(root, *places, get=get)
-    return found
+def find(root: Path, *patterns: str, get: str) -> Path:
+    """The first file under `root` that matches one of the patterns; `get` says where it comes from."""
+    path = find_optional(root, *patterns)
+    if path is None:
+        raise missing(root, *patterns, get=get)
+    return path
 
 
-def find_optional(root: Path, *places: str) -> Path | None:
-    """The same, or None."""
-    for place in places:
-        matches = sorted(root.glob(place))
-        if matches:
-            return matches[0]
-    return None
+def find_optional(root: Path, *patterns: str) -> Path | None:
+    """The first file under `root` that matches one of the patterns, or None."""
+    return next(iter(find_all(root, *patterns)), None)
 
 
-def find_all(root: Path, *places: str) -> list[Path]:
-    """All files of the first place that matches any."""
-    for place in places:
-        matches = sorted(path for path in root.glob(place) if path.is_file())
+def find_all(root: Path, *patterns: str) -> list[Path]:
+    """All files under `root` that match the first pattern that any matches."""
+    for pattern in patterns:
+        matches = sorted(path for path in root.glob(pattern) if path.is_file())
         if matches:
             return matches
     return []
 
 
-def missing(root: Path, *places: str, get: str) -> InputError:
-    """The error for a file that is not there: which one, where it should lie, and how to get it."""
-    expected = " or ".join(str(root / place) for place in places)
+def missing(root: Path, *patterns: str, get: str) -> InputError:
+    """The error for a file that does not exist: which one, where it should lie, and how to get it."""
+    if not root.is_dir():
+        return InputError(f"there is no folder {root}; give the folder of the benchmark's files (--root)")
+    expected = " or ".join(str(root / pattern) for pattern in patterns)
     return InputError(f"expected {expected}, found nothing there; get it from {get}")
 
 
@@ -67,12 +67,18 @@ def locate(root: Path, written: str, *folders: str) -> Path:
     return folder(root, *folders) / path.name
 
 
-def read_json(path: Path) -> Any:
-    """A JSON file, with its name in the error."""
+def read_json(path: Path, form: type | tuple[type, ...] = dict) -> Any:
+    """The content of a JSON file, which must be an object (or another `form`)."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, form):
+        forms = " or ".join(_FORMS[one] for one in (form if isinstance(form, tuple) else (form,)))
+        raise InputError(
+            f"{path}: expected {forms} as the released file has it, got {_FORMS.get(type(content), 'a value')}"
+        )
+    return content
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
@@ -81,9 +87,12 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            yield json.loads(line)
+            row = json.loads(line)
         except json.JSONDecodeError as error:
             raise InputError(f"{path} line {number} is not valid JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{path} line {number}: expected a JSON object, got {_FORMS.get(type(row), 'a value')}")
+        yield row
 
 
 def read_tsv(path: Path, columns: int) -> Iterator[tuple[str, ...]]:
@@ -102,8 +111,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     return enumerate(path.read_text(encoding="utf-8").split("\n"), start=1)
 
 
-def field(row: dict[str, Any], *names: str, where: str) -> Any:
+def field(row: Any, *names: str, where: str) -> Any:
     """The first of some fields that a row has, or an error that names the row."""
+    if not isinstance(row, dict):
+        raise InputError(
+            f"{where}: expected an object with the field {names[0]}, got {_FORMS.get(type(row), 'a value')}"
+        )
     for name in names:
         if name in row:
             return row[name]

@@ -23,7 +23,7 @@ def read(root: Path, *, sample: Literal["all", "one-per-image"] = "all", seed: i
     found = read_json(path)
     names = {row["id"]: row["file_name"] for row in found.get("images", ())}
     groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for row in found["annotations"]:
+    for row in field(found, "annotations", where=str(path)):
         groups[field(row, "id", where=str(path))].append(row)
     images, references = folder(root, "val2014", "coco/val2014", "images/val2014"), coco_captions(root)
     pairs = [pair for group in groups.values() for pair in _pairs(group, names, images, references)]

@@ -27,6 +27,7 @@ class MarkedCaption:
     words: tuple[tuple[str, bool], ...] = ()
     present: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
 
 
 def read_hat(root: Path) -> ItemSet[Rated]:
@@ -51,7 +52,7 @@ def read_long_rows(path: Path) -> ItemSet[Rated]:
 def read_hat_words(root: Path) -> list[MarkedCaption]:
     """HAT's captions with the words that people marked."""
     path = find(root, "hat-trainval.json", "data/hat-trainval.json", "*hat*.json", get=GET_HAT)
-    return [_marked(root, path, number, row) for number, row in enumerate(read_json(path))]
+    return [_marked(root, path, number, row) for number, row in enumerate(read_json(path, list))]
 
 
 def read_long_words(root: Path) -> list[MarkedCaption]:
@@ -76,15 +77,24 @@ def _marked(root: Path, path: Path, number: int, row: dict[str, Any]) -> MarkedC
     words = tuple((str(word), bool(invented)) for word, invented in field(row, "grounding", where=where))
     image = locate(root, str(field(row, "image_path", where=where)), *_FOLDERS)
     key = str(row.get("sample_id", number))
-    return MarkedCaption(f"{key}:{number}", image, str(field(row, "caption", where=where)), words)
+    references = tuple(tidy(text) for text in row.get("references") or ())
+    return MarkedCaption(
+        f"{key}:{number}", image, str(field(row, "caption", where=where)), words, references=references
+    )
 
 
 def _rated(captions: list[MarkedCaption]) -> ItemSet[Rated]:
     """Captions with a rating; those without a marked or unmarked word cannot be told and are left out."""
     items = tuple(
-        Rated(one.id, one.image, tidy(one.caption), (INVENTS if any(bad for _, bad in one.words) else CLEAN,))
-        for one in captions
-        if one.words
+        Rated(
+            marked.id,
+            marked.image,
+            tidy(marked.caption),
+            (INVENTS if any(invented for _, invented in marked.words) else CLEAN,),
+            marked.references,
+        )
+        for marked in captions
+        if marked.words
     )
     bare = len(captions) - len(items)
     return ItemSet(items, (Note("captions left out: no word is marked", bare),) if bare else ())

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.benchmarks.base import Image, ItemSet, Rated, Scale
-from msdscore.benchmarks.readers.files import field, find, find_optional, locate, read_json, read_jsonl, tidy
+from msdscore.benchmarks.readers.files import field, find, find_optional, locate, read_jsonl, tidy
 from msdscore.benchmarks.readers.rows import read_lines
 
 GET = "https://github.com/jungokasai/THumB (mscoco/mscoco_THumB-1.0.jsonl)"
@@ -16,17 +16,25 @@ _PENALTIES = (("Fl", "fluency"), ("Con", "conciseness"), ("Inc", "inclusive"))
 def read(root: Path) -> ItemSet[Rated]:
     """The released file; references where `mscoco_references.json` lies beside it."""
     path = find(root, "mscoco_THumB-1.0.jsonl", "mscoco/mscoco_THumB-1.0.jsonl", get=GET)
-    beside = find_optional(path.parent, "mscoco_references.json")
-    references: dict[str, Any] = read_json(beside) if beside else {}
+    references = _references(find_optional(path.parent, "mscoco_references.json*"))
     items = []
     for number, row in enumerate(read_jsonl(path), start=1):
         where = f"{path} row {number}"
         image, segment = str(field(row, "image", where=where)), str(field(row, "seg_id", where=where))
-        others = references.get(segment, references.get(image, ()))
         key = f"{segment}/{field(row, 'SYS', 'system', where=where)}"
-        place = locate(root, image, *_FOLDERS)
-        items.append(_rated(key, place, row, where, tuple(tidy(text) for text in others)))
+        items.append(_rated(key, locate(root, image, *_FOLDERS), row, where, references.get(segment, ())))
     return ItemSet(tuple(items))
+
+
+def _references(path: Path | None) -> dict[str, tuple[str, ...]]:
+    """References by `seg_id`. The released file is JSON Lines despite its name."""
+    if path is None:
+        return {}
+    rows = [(f"{path} row {number}", row) for number, row in enumerate(read_jsonl(path), start=1)]
+    return {
+        str(field(row, "seg_id", where=where)): tuple(tidy(text) for text in field(row, "refs", where=where))
+        for where, row in rows
+    }
 
 
 def read_rows(path: Path) -> ItemSet[Rated]:

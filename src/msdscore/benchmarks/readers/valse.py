@@ -28,7 +28,7 @@ def read(root: Path, *, pieces: str | Sequence[str] = PIECES) -> ItemSet[Pair]:
     """The valid pairs of the pieces: at least two of three annotators chose the caption and not the foil."""
     pairs, invalid = [], 0
     for piece in chosen("piece", pieces, PIECES):
-        loose = piece.replace("-", "?")  # some copies are spelled with underscores
+        loose = piece.replace("-", "?")  # the authors' own scripts spell some with underscores
         path = find(root, f"{loose}.json", f"data/{loose}.json", get=GET)
         rows = read_json(path)
         valid = {key: row for key, row in rows.items() if _votes(row)[0] >= ENOUGH_VOTES}
