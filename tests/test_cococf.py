@@ -434,3 +434,11 @@ def test_refinement_leaves_the_reader_without_a_hint_and_says_what_it_was_before
     checked = CliRunner().invoke(app, ["cococf", "check", str(tmp_path / "out"), "--reader", str(language_model)])
     assert checked.exit_code == 0, checked.output
     assert "causal language model" in checked.stdout
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '"a"', "[1]", '{"data": {}}', '[{"caption": "a"}]', "not json"])
+def test_other_json_is_refused_in_one_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "other.json").write_text(content)
+    with pytest.raises(InputError, match=r"other\.json") as caught:
+        read_written([tmp_path / "other.json"])
+    assert "\n" not in str(caught.value)

@@ -1,14 +1,17 @@
 """capevalkit: the callable, the runner, the manifest; with capevalkit itself where it is installed."""
 
 import json
+import shlex
 import sys
 import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
 from msdscore import ConfigError, RunError, Scorer
+from msdscore.integrations import capevalkit as capevalkit_module
 from msdscore.integrations.capevalkit import caption_metric, install, main
 
 COLOURS = ("red", "blue")
@@ -95,6 +98,20 @@ def test_the_manifest(tmp_path, capsys):
     assert "--predictions" in capsys.readouterr().out
 
 
+DOCUMENTED = next(
+    line
+    for line in (Path(__file__).parents[1] / "docs" / "integrations" / "capevalkit.md").read_text().splitlines()
+    if line.startswith("capevalkit score")
+)
+
+
+def test_the_documented_command_names_the_metric_as_capevalkit_wants_it():
+    words = shlex.split(DOCUMENTED)
+    assert words[:4] == ["capevalkit", "score", "--metric", "msdscore"]
+    assert {"--predictions", "--output"} <= set(words)
+    assert " ".join(words[:4]) in capevalkit_module.__doc__
+
+
 def test_with_capevalkit_itself(folder, samples, monkeypatch):
     pytest.importorskip("capevalkit", reason="capevalkit is not installed (it pins datasets below 4)")
     monkeypatch.setenv("CAPEVALKIT_RUNTIME_ROOT", str(folder / "runtime"))
@@ -115,6 +132,13 @@ def test_with_capevalkit_itself(folder, samples, monkeypatch):
         quiet=True,
     )
     assert {one: scores["MSD"] for one, scores in found["msdscore"]["per_item"].items()} == expected(samples)
+    from capevalkit.interfaces.cli import main as command
+
+    monkeypatch.chdir(folder)
+    (folder / "predictions.jsonl").write_text("\n".join(json.dumps(pair) for pair in pairs))
+    assert command([*shlex.split(DOCUMENTED)[1:], "--", "--encoder", "toy"]) == 0
+    scored = json.loads((folder / "scores.json").read_text())["per_item"]
+    assert {one: scores["MSD"] for one, scores in scored.items()} == expected(samples)
     data = folder / "data" / "composite"
     data.mkdir(parents=True)
     (folder / "red.png").rename(data / "red.png")

@@ -195,4 +195,7 @@ def test_transformers(sample, tmp_path):
     trainer.train()
     mean = sample.check(None).means()["msd"].value
     assert writer.scalars["msd/msd"] == (pytest.approx(mean), 1)
+    (logged,) = [entry for entry in trainer.state.log_history if "eval_msd" in entry]
+    assert (logged["step"], logged["eval_msd"]) == (1, pytest.approx(mean))
+    assert "eval_loss" in logged
     assert trainer.evaluate()["eval_msd"] == pytest.approx(mean)

@@ -236,3 +236,42 @@ def test_grpo_trains_with_it(tmp_path):
     logged = trainer.state.log_history[0]
     assert logged["rewards/msd_reward/mean"] == pytest.approx(sum(calls[0]) / 2, abs=1e-5)
     assert logged["msd/judged"] == 1.0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_grpo_trains_a_vision_language_model_on_rows_as_the_page_shows_them(tmp_path):
+    pytest.importorskip("trl", reason="trl is not installed (extra trl)")
+    datasets = pytest.importorskip("datasets")
+    from transformers import AutoProcessor, LlavaForConditionalGeneration
+    from trl import GRPOConfig, GRPOTrainer
+
+    from tiny_talker import make_talker
+
+    folder = make_talker(tmp_path / "model", {"Say.": "a red square"}, steps=1)
+    calls = []
+
+    class Watched(MSDReward):
+        def __call__(self, prompts=None, completions=(), **given):
+            # A model with random weights writes no words: only the caption is another one.
+            calls.append(super().__call__(prompts, [f"a red square {n}" for n in range(len(completions))], **given))
+            return calls[-1]
+
+    args = GRPOConfig(
+        output_dir=str(tmp_path / "out"), per_device_train_batch_size=2, num_generations=2, max_completion_length=4,
+        max_steps=1, report_to=[], use_cpu=True, logging_steps=1, save_strategy="no", log_completions=False,
+    )  # fmt: skip
+
+    def trainer(prompt):
+        rows = datasets.Dataset.from_dict({"prompt": [prompt] * 2, "image": [RED, RED]})
+        return GRPOTrainer(
+            model=LlavaForConditionalGeneration.from_pretrained(folder), reward_funcs=Watched("toy"), args=args,
+            train_dataset=rows.cast_column("image", datasets.Image()),
+            processing_class=AutoProcessor.from_pretrained(folder),
+        )  # fmt: skip
+
+    talking = trainer([{"role": "user", "content": "Say."}])
+    talking.train()
+    assert talking.state.log_history[0]["msd/judged"] == 1.0
+    assert None not in calls[0]
+    with pytest.raises(ValueError, match="requires conversational prompts"):
+        trainer("Say.").train()

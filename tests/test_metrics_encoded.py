@@ -95,6 +95,28 @@ def test_clipscore_is_its_formula_with_its_prefix(scorer, batch):
     assert load_metric("clipscore").choices == "w:2.5|prefix:A photo depicts"
 
 
+def test_clipscore_with_the_crop_of_its_own_code(tmp_path):
+    transforms = pytest.importorskip("torchvision.transforms")
+    from tiny_clip import make_tiny_clip
+
+    folder = str(make_tiny_clip(tmp_path / "clip"))
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (427, 640, 3), dtype=np.uint8))
+    caption, values = "a cat", {}
+    for crop in ("transformers", "torchvision"):
+        own = Scorer(folder, crop=crop, long_text="cut")
+        values[crop] = score("clipscore", with_vectors(make_batch([noise], [(0, (caption,))]), own))[0, 0]
+        assert ("crop:torchvision" in own.signature) == (crop == "torchvision")
+    steps = own.encoder.preprocessing
+    side = steps.crop[0]
+    cut = transforms.Compose([transforms.Resize(side, Image.Resampling.BICUBIC), transforms.CenterCrop(side)])(noise)
+    # The original's canvas needs no further resize or crop, whoever rounds.
+    expected = 2.5 * max(cosine(own, cut, f"A photo depicts {caption}"), 0)
+    assert values["torchvision"] == pytest.approx(expected, abs=1e-6)
+    assert abs(values["transformers"] - expected) > 1e-4
+    with pytest.raises(ConfigError, match="crop must be 'transformers' or 'torchvision', got 'even'"):
+        Scorer(folder, crop="even")
+
+
 def test_refclipscore_is_the_harmonic_mean_with_the_nearest_reference(scorer):
     references = ("a red ball", "a dark room")
     batch = with_vectors(make_batch([RED], [(0, PAIR), (0, PAIR)], references=[references, ()]), scorer)

@@ -47,10 +47,12 @@ def read_written(paths: Sequence[Path]) -> list[WrittenPair]:
     for file in files:
         if not file.is_file():
             raise InputError(f"{file}: no such file; expected the folder that msdscore cococf build wrote")
-        blob = read_json(file)
-        rows = blob["data"] if isinstance(blob, dict) and "data" in blob else blob
+        content = read_json(file, (dict, list))
+        rows = field(content, "data", where=str(file)) if isinstance(content, dict) else content
         split = next((one for one in get_args(Split) if one in file.stem), "")
         found += [_written(row, split, f"{file} row {number}") for number, row in enumerate(rows)]
+    if not found:
+        raise InputError(f"{files[0]}: expected pairs of captions, got none")
     return found
 
 
@@ -99,10 +101,11 @@ def _row(number: int, pair: CounterfactualPair) -> dict[str, Any]:
 
 
 def _written(row: dict[str, Any], split: str, where: str) -> WrittenPair:
+    image = str(field(row, "image_path", where=where))
     change = row.get("change") or {}
     spans = [tuple((int(a), int(b)) for a, b in change.get(f"{one}_spans", ())) for one in ("caption", "negative")]
     return WrittenPair(
-        str(field(row, "image_path", where=where)),
+        image,
         str(field(row, "caption", where=where)),
         str(field(row, "negative_caption", "neg_caption", where=where)),
         split,

@@ -86,18 +86,16 @@ def _captioned(source: str, path: Path) -> Iterable[AnnotatedPicture]:
         raise InputError(f"{path}: no such file of captions")
     if path.suffix == ".jsonl":
         return (_row(row, source, f"{path} row {number}") for number, row in enumerate(read_jsonl(path), start=1))
-    content = read_json(path)
-    if isinstance(content, dict) and "annotations" in content and "images" in content:
-        return _coco(content, source or PEOPLE)
-    if isinstance(content, dict):
-        return (
-            AnnotatedPicture(str(name), (SourcedCaption(tidy(text), source or path.stem),))
-            for name, text in content.items()
-            if not str(text).startswith(_ERROR) and tidy(text)
-        )
+    content = read_json(path, (dict, list))
     if isinstance(content, list):
         return (_row(row, source, f"{path} row {number}") for number, row in enumerate(content))
-    raise InputError(f"{path}: expected COCO captions, rows, or a map from file names to captions")
+    if "annotations" in content and "images" in content:
+        return _coco(content, source or PEOPLE)
+    return (
+        AnnotatedPicture(str(name), (SourcedCaption(tidy(text), source or path.stem),))
+        for name, text in content.items()
+        if not str(text).startswith(_ERROR) and tidy(text)
+    )
 
 
 def _coco(content: Mapping[str, Any], source: str) -> list[AnnotatedPicture]:
@@ -109,7 +107,7 @@ def _coco(content: Mapping[str, Any], source: str) -> list[AnnotatedPicture]:
 
 def _row(row: Mapping[str, Any], source: str, where: str) -> AnnotatedPicture:
     """One row; a caption that is known to invent something (`hallucinated`) is no caption to start from."""
-    name = Path(str(field(dict(row), "image", "image_path", "file_name", where=where))).name
+    name = Path(str(field(row, "image", "image_path", "file_name", where=where))).name
     texts = [SourcedCaption(tidy(text), source or PEOPLE) for text in row.get("captions") or ()]
     texts += [SourcedCaption(tidy(text), source or _MACHINE) for text in row.get(_MACHINE) or ()]
     single = row.get("caption")

@@ -1,7 +1,7 @@
 """The CLIP family through transformers: patches and tokens projected into the space of the pooled vectors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from msdscore.encoders.backbone import Backbone, Identity, States, compile_tower
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, square_preprocessing
-from msdscore.encoders.options import LargeOptions, read_options
+from msdscore.encoders.options import LargeOptions, read_options, require_choice
 from msdscore.encoders.placement import place
 from msdscore.encoders.text.longclip import stretch_text_model
 from msdscore.encoders.text.tokens import Reading, literal_backend, pack_texts, unpack_pooled, unpack_tokens
@@ -27,6 +27,11 @@ class ClipOptions(LargeOptions):
 
     patch_norm: bool = False  # the authors project patches without the final norm of the tower
     stretch: bool = False  # read 248 tokens at once, as LongCLIP starts from a CLIP of 77 positions
+    crop: str = "transformers"  # or "torchvision": half a pixel beside the centre is rounded as in CLIP's own code
+
+    def __post_init__(self) -> None:
+        LargeOptions.__post_init__(self)
+        require_choice("crop", self.crop, ("transformers", "torchvision"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,10 @@ def load_clip(
     parts = ClipParts(
         model=model,
         backend=literal_backend(tokenizer),
-        preprocessing=chosen.applied(square_preprocessing(checkpoint, int(model.config.vision_config.image_size))),
+        preprocessing=replace(
+            chosen.applied(square_preprocessing(checkpoint, int(model.config.vision_config.image_size))),
+            even_centre=chosen.crop == "torchvision",
+        ),
         reading=_reading(model, tokenizer, chosen.long_text),
         patch_norm=chosen.patch_norm,
     )
@@ -118,7 +126,8 @@ def load_clip(
 
 def _choices(options: ClipOptions) -> tuple[str, ...]:
     stretched = ("positions:248",) if options.stretch else ()
-    return (f"norm:{'yes' if options.patch_norm else 'no'}", *stretched, *options.bits_choice)
+    cropped = ("crop:torchvision",) if options.crop == "torchvision" else ()
+    return (f"norm:{'yes' if options.patch_norm else 'no'}", *stretched, *cropped, *options.bits_choice)
 
 
 def _reading(model: Any, tokenizer: Any, long_text: str) -> Reading:

@@ -1,7 +1,7 @@
 """MSD as a metric of capevalkit: a callable for its Python API, and a runner for its command line.
 
 python -m msdscore.integrations.capevalkit install              # once: writes metric.toml into its metrics
-capevalkit score msdscore --predictions p.jsonl --output scores.json
+capevalkit score --metric msdscore --predictions p.jsonl --output scores.json
 """
 
 import argparse

@@ -16,8 +16,8 @@ class MSDCallback(TrainerCallback):
     """Logs means with intervals and the table to `loggers`, and puts the means into the metrics of the evaluation.
 
     `loggers` are TensorBoard writers or Weights & Biases runs. `eval_msd`, `eval_msd_match` and others stand in what
-    `trainer.evaluate()` gives, so `metric_for_best_model="eval_msd"` works. It runs on the first process alone, with
-    the model in evaluation mode and without gradients.
+    `trainer.evaluate()` returns and in `trainer.state.log_history`, so `metric_for_best_model="eval_msd"` works. It
+    runs on the first process alone, with the model in evaluation mode and without gradients.
     """
 
     def __init__(self, captions: ValidationCaptions, *, loggers: Sequence[Any] = (), prefix: str = "msd") -> None:
@@ -30,8 +30,14 @@ class MSDCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         checked = self._captions.check_trained(given["model"])
-        for name, mean in checked.means().items():
-            given.get("metrics", {})["eval_msd" if name == "msd" else f"eval_msd_{name}"] = mean.value
+        means = {
+            "eval_msd" if name == "msd" else f"eval_msd_{name}": mean.value for name, mean in checked.means().items()
+        }
+        given.get("metrics", {}).update(means)
+        # The trainer logs an evaluation before it calls its callbacks: the means join what it has logged.
+        if not state.log_history or state.log_history[-1].get("step") != state.global_step:
+            state.log_history.append({"step": state.global_step})
+        state.log_history[-1].update(means)
         for place in self._loggers:
             log_scalars(place, checked.scalars(self._prefix), state.global_step)
             log_captions(place, checked, state.global_step, prefix=self._prefix)

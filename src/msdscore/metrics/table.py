@@ -78,7 +78,7 @@ ROWS: tuple[MetricRow, ...] = (
         needs=("encoder",),
         options=("prefix",),
         citation=_HESSEL,
-        note="the published metric is this with encoder clip-b32 and encoder option long_text=cut",
+        note="the published metric is this with encoder clip-b32 and encoder options long_text=cut, crop=torchvision",
     ),
     MetricRow(
         name="refclipscore",
