@@ -123,7 +123,7 @@ def test_places_that_cannot_be_used_are_one_line(red, tmp_path):
     for arguments, line in (
         (["score", red, "-e", "toy"], "red.png: a picture is scored with its captions: msdscore score IMAGE CAPTION…"),
         (["score", red, "red", "-e", "toy", "-o", red / "x.csv"], "cannot be written ("),
-        (["demo", "-e", "toy", "-o", red], "red.png: is a file; expected a folder for the page and the figures"),
+        (["demo", "-e", "toy", "-o", red], "red.png: is a file; expected the name of a folder"),
     ):
         answer = msdscore(*arguments)
         assert answer.returncode == 2, answer.stderr

@@ -1,7 +1,10 @@
 """One rule for every command that writes a file: nothing of the user's is lost without --overwrite."""
 
 import json
+import tarfile
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
@@ -101,7 +104,100 @@ def test_an_input_is_never_written(folder):
             assert "is an input of this command" in msdscore(*command, option, target, *overwrite)
     assert {path: path.read_bytes() for path in before} == before
     both = folder / "both.png"
-    assert "is an input" in msdscore("explain", red, "red", "-e", "toy", "-o", both, "--words", both)
+    assert "give two names" in msdscore("explain", red, "red", "-e", "toy", "-o", both, "--words", both)
+
+
+def lost(folder):
+    """Commands that would replace what they read, by the names of the files that must stay."""
+    photo = folder / "photo.csv"
+    photo.write_bytes((folder / "red.png").read_bytes())
+    rows = [{"image": "photo.csv", "caption": "red"}, {"image": "red.png", "caption": "blue"}]
+    for name in ("rows.jsonl", "plain.run.json"):
+        (folder / name).write_text("\n".join(map(json.dumps, rows)))
+    (folder / "plain.jsonl.run.json").write_text(json.dumps(rows))
+    for name in ("A.json", "B.json", "r.json"):
+        (folder / name).write_text(json.dumps(rows))
+    (folder / "r.md").write_text("precious")
+    (folder / "cf").mkdir()
+    (folder / "cf/quality.json").write_text(json.dumps({"a.jpg": "a dog on a chair"}))
+    with tarfile.open(folder / "00000.tar", "w") as tar:
+        tar.add(folder / "red.png", "0.png")
+    pq.write_table(pa.table({"key": ["0"], "caption": ["red"]}), folder / "00000.parquet")
+    (folder / "parts.csv.parts").mkdir()
+    (folder / "parts.csv.parts/mine.jsonl").write_text(json.dumps(rows[0]))
+    scoring = ("score", "-e", "toy", "-o")
+    return {
+        "an input": ("caption", "rows.jsonl", "-m", "none", "-o", "rows.jsonl"),
+        "an image of a folder": ("caption", ".", "-m", "none", "-o", "link.csv"),
+        "a side file": ("rank-captioners", "A.json", "B.json", "-o", "A.html"),
+        "a named side file": ("rank-captioners", "me=A.json", "B.json", "-o", "A.html"),
+        "rows of a study": ("study", "timing", "--rows", "r.json", "-o", "r.json", "-e", "toy"),
+        "a side file of a study": ("study", "timing", "--rows", "r.md", "-o", "r.json", "-e", "toy"),
+        "among the data of a study": ("study", "timing", "--rows", ".", "-o", "A.json", "-e", "toy"),
+        "a report of cococf": ("cococf", "build", "cf/quality.json", "-o", "cf"),
+        "run metadata": (*scoring, "plain.jsonl", "plain.jsonl.run.json"),
+        "metadata of a tar": (*scoring, "00000.parquet", "00000.tar"),
+        "an image of a row": (*scoring, "photo.csv", "rows.jsonl"),
+        "a folder of parts": (*scoring, "parts.csv", "parts.csv.parts/mine.jsonl"),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "an input", "an image of a folder", "a side file", "a named side file", "rows of a study",
+        "a side file of a study", "among the data of a study", "a report of cococf", "run metadata",
+        "metadata of a tar", "an image of a row", "a folder of parts",
+    ],
+)  # fmt: skip
+def test_nothing_that_a_command_reads_is_lost(folder, name, monkeypatch):
+    command = lost(folder)[name]
+    (folder / "link.csv").symlink_to("red.png")
+    monkeypatch.chdir(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for overwrite in ([], ["--overwrite"]):
+        error = msdscore(*command, *overwrite)
+        assert error is not None
+        if overwrite:
+            assert "is an input of this command" in error or "was not written by msdscore" in error
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_side_files_of_others_are_refused_and_ours_are_replaced(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    rows = [{"image": f"{one}.png", "caption": one, "system": who} for one in ("red", "blue") for who in "ab"]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert msdscore("score", "rows.jsonl", "-e", "toy", "-o", "scored.jsonl") is None
+    ranking = ("rank-captioners", "scored.jsonl", "-o", "page.html", "--samples", 10, "--overwrite")
+    (folder / "page.json").write_text("precious")
+    assert "page.json: exists and was not written by msdscore" in msdscore(*ranking)
+    assert (folder / "page.json").read_text() == "precious"
+    assert not (folder / "page.html").exists()
+    (folder / "page.json").unlink()
+    assert msdscore(*ranking) is None
+    assert msdscore(*ranking, "--seed", 1) is None
+
+
+def test_metadata_of_a_run_that_is_none_stays(folder):
+    notes = folder / "out.csv.run.json"
+    notes.write_text("precious")
+    assert msdscore("score", folder / "red.png", "red", "-e", "toy", "-o", folder / "out.csv") is None
+    assert notes.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout"])
+def test_a_dash_is_standard_output(folder, name, monkeypatch):
+    monkeypatch.chdir(folder)
+    known = commands(folder)
+    before = sorted(folder.rglob("*"))
+    for what, begin in (("explain", b"{"), ("report", b"<!doctype html>"), ("bank", b"")):
+        result = CliRunner().invoke(app, [*map(str, known[what][0]), "-o", name])
+        assert result.exit_code == 0, result.exception
+        assert result.stdout_bytes.lower().startswith(begin)
+        assert result.stdout_bytes
+    for command in (("bench", "sugarcrepe", "--root", "."), ("demo",), ("cococf", "build", "rows.jsonl")):
+        assert "expected the name of a folder" in msdscore(*command, "-o", name)
+    assert sorted(folder.rglob("*")) == before
 
 
 def test_captions_of_a_bank_come_from_a_text_or_from_rows(folder):

@@ -134,7 +134,7 @@ def test_metadata_of_datacomp_beside_the_tar(tmp_path, keyed):
     assert result.failed == 0
     assert table["uid"].to_pylist() == columns["uid"]
     assert table["caption"].to_pylist() == columns["text"]
-    with pytest.raises(RunError, match="holds something else than scores"):
+    with pytest.raises(RunError, match="is an input of this command"):
         score_shard(TOY, path, path.with_suffix(".parquet"))
     pq.write_table(pa.table(keys | columns | {"text": ["x red", "y red", "z red"]}), path.with_suffix(".parquet"))
     assert score_shard(TOY, path, tmp_path / "out.parquet").fresh
@@ -160,7 +160,7 @@ def test_no_input_is_overwritten(tmp_path):
         score_shard(TOY, tmp_path / "rows.parquet", tmp_path / "rows.parquet", ShardOptions(overwrite=True))
     write_tar(tmp_path / "00000.tar")
     pq.write_table(pa.table({"key": ["000000000"], "caption": ["a red square"]}), tmp_path / "00000.parquet")
-    with pytest.raises(RunError, match=r"00000.parquet: exists and holds something else than scores"):
+    with pytest.raises(RunError, match=r"00000.parquet: is an input of this command"):
         score_shard(TOY, tmp_path / "00000.tar", tmp_path / "00000.parquet", ShardOptions(overwrite=True))
     assert pq.read_table(tmp_path / "rows.parquet") == rows
 

@@ -197,7 +197,7 @@ def test_an_output_is_not_lost(tmp_path):
     assert path.read_text() == "a\n1\n"
     write_table(other, path, overwrite=True)
     assert path.read_text() == "a\n2\n"
-    (tmp_path / "out.csv.run.json").write_text("{}")
+    (tmp_path / "out.csv.run.json").write_text('{"manifest": {}}')
     with pytest.raises(RunError, match=r"out\.csv: holds a finished run"):
         write_table(other, path)
     write_table(other, path, overwrite=True)

@@ -38,6 +38,7 @@ class CaptionRun:
 
     system: str
     identity: str
+    source: Path | None = None  # the folder or the file of rows that names the pictures
     part: int = 8  # pictures that a crash can cost at most
     overwrite: bool = False
 
@@ -74,7 +75,7 @@ def caption_pictures(
 
     The model is loaded only if there is something to do. Model, prompt and decoding are kept in the run metadata.
     """
-    check_output(output)
+    check_output(output, inputs=[about.source, *(one.source for one in pictures if isinstance(one.source, Path))])
     if about.overwrite:
         discard(output)
     system, part = about.system, about.part

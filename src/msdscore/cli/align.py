@@ -42,7 +42,9 @@ def train(
     from msdscore.align.run.session import TrainOptions
     from msdscore.align.run.train import train as run_training
     from msdscore.cli.progress import events
+    from msdscore.io.outputs.targets import check_folder
 
+    check_folder(output)
     chosen = load_recipe(recipe, changes=change, no_reconstruction=no_reconstruction)
     judged = _source(val, val_images, None) if val else None
     with events() as tell:
@@ -92,7 +94,9 @@ def export(
     from msdscore.align.export import export as write
     from msdscore.cli.bank import spread_over
     from msdscore.io.images import open_image
+    from msdscore.io.outputs.targets import check_folder
 
+    check_folder(folder)
     pictures = [] if background is None else [open_image(path) for path in spread_over(background, limit)]
     made = write(run, folder, dtype=dtype, background=pictures, overwrite=overwrite)
     typer.echo(f"{made}: load it with --encoder {folder}")
@@ -107,7 +111,9 @@ def join(
 ) -> None:
     """Write several encoders as one, whose similarities are the means of theirs; make its bank with `msdscore bank`."""
     from msdscore.align.join import join as write
+    from msdscore.io.outputs.targets import check_folder
 
+    check_folder(output)
     made = write(folders, output, dtype=dtype, overwrite=overwrite)
     typer.echo(f"{made}: load it with --encoder {output}")
 

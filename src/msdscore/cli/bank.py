@@ -51,13 +51,13 @@ def bank(
     from msdscore.encoders.loading.banks import bank_bytes
     from msdscore.encoders.registry import load_encoder
     from msdscore.io.images import open_image
-    from msdscore.io.outputs.targets import check_target, put
+    from msdscore.io.outputs.targets import check_target, is_standard_output, put
     from msdscore.scoring.bank import build_bank
     from msdscore.scoring.calibrate import calibrated_bank
     from msdscore.scoring.config import MSDConfig
     from msdscore.scoring.pipeline import recommended_config
 
-    check_target(output, (".safetensors",), inputs=[captions, folder, *pairs])
+    check_target(output, (".safetensors",), inputs=[captions, *pairs])
     chosen = dict(map(options.setting, encoder_option))
     found = load_encoder(encoder, device=device, dtype=dtype, revision=revision, **chosen)
     # Other settings of the same encoder need no picture to be encoded again.
@@ -75,7 +75,8 @@ def bank(
         texts = _read_captions(captions) if captions else []
         built = build_bank(loaded, config, pictures, texts, batch_size=batch_size or 32)
     put(output, bank_bytes(built.bank, encoder=built.encoder), overwrite=overwrite)
-    typer.echo(f"bank {built.name} of {len(built.bank.images)} pictures for {built.encoder} -> {output}")
+    to_people = is_standard_output(output)
+    typer.echo(f"bank {built.name} of {len(built.bank.images)} images for {built.encoder} -> {output}", err=to_people)
 
 
 def _captioned(pictures: Path, rows: list[str]) -> "list[Captioned]":

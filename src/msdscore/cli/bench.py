@@ -58,7 +58,10 @@ def bench(
     import sys
 
     from msdscore.benchmarks.run.plan import BenchmarkPlan
+    from msdscore.io.outputs.targets import check_folder
 
+    outputs = [f"{name}{end}" for name in names for end in (".json", ".parquet")]
+    check_folder(output, outputs, inputs=[root, scorer.bank])
     spec = scorer.spec(batch_size=batch_size, cache=cache.settings())
     pipeline = functools.cache(spec.build)
     plans = [

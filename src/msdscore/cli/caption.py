@@ -64,6 +64,7 @@ def caption(
         about = CaptionRun(
             system=system or Path(model).name,
             identity=f"{model}@{url or 'local'}",
+            source=source,
             part=batch_size,
             overwrite=overwrite,
         )

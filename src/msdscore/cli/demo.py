@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.errors import ConfigError
 
 
 def demo(
@@ -21,11 +20,11 @@ def demo(
     import json as js
 
     from msdscore.cli.tables import demo_table
+    from msdscore.io.outputs.targets import check_folder
     from msdscore.report.demo import show, write
     from msdscore.scorer import Scorer
 
-    if output.exists() and not output.is_dir():
-        raise ConfigError(f"{output}: is a file; expected a folder for the page and the figures")
+    check_folder(output)
     shown = show(Scorer(encoder))
     page = write(shown, output, overwrite=overwrite)
     if json:

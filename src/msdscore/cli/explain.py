@@ -32,13 +32,18 @@ def explain(
     json: options.Json = False,
 ) -> None:
     """Show why a caption scores as it does: the score's own terms for every word and region."""
+    from msdscore.errors import ConfigError
     from msdscore.explain.save import FIGURES, encoded, known_kinds, words_content
-    from msdscore.io.outputs.targets import check_target, put_all
+    from msdscore.io.outputs.targets import check_target, is_standard_output, put_all
 
+    if output is not None and is_standard_output(output):
+        output, json = None, True
     if output is not None:
-        check_target(output, known_kinds(), inputs=[image])
+        check_target(output, known_kinds(), inputs=[image, scorer.bank])
     if words is not None:
-        check_target(words, FIGURES, inputs=[image, output])
+        check_target(words, FIGURES, inputs=[image, scorer.bank])
+        if output is not None and words.resolve() == output.resolve():
+            raise ConfigError(f"{words}: is the file of -o too; give two names")
     explained = scorer.scorer(max_pixels=max_pixels).contrast(image, [caption, *against])
     made = {} if output is None else {output: encoded(explained.items, output.suffix)}
     made |= {} if words is None else {words: words_content(explained[0], words.suffix)}

@@ -39,20 +39,23 @@ def rank_captioners(
     from json import dumps
 
     from msdscore.cli.tables import grid_table
-    from msdscore.io.outputs.targets import check_target, put_all
+    from msdscore.io.outputs.targets import MARK, check_target, is_standard_output, put_all
     from msdscore.report.ranking import rank, read_contest
     from msdscore.report.ranking_page import duel_grid, overview_grid, page
     from msdscore.stats.resample import Resampling
 
     if output is not None:
-        check_target(output, (".html", ".htm"), inputs=[*files, rows])
+        check_target(output, (".html", ".htm"), inputs=[*files, rows], side=[output.with_suffix(".json")])
     found = rank(
         read_contest(files, shared=shared, people=people), people=people, how=Resampling(samples=samples, seed=seed)
     )
-    plain = dumps(found.to_dict(), ensure_ascii=False, indent=1) + "\n"
+    plain = dumps({"note": MARK, **found.to_dict()}, ensure_ascii=False, indent=1) + "\n"
     if output is not None:
         text = page(found, title=title, show=show, images=images, rows=rows)
-        put_all({output: text.encode(), output.with_suffix(".json"): plain.encode()}, overwrite=overwrite)
+        beside = {} if is_standard_output(output) else {output.with_suffix(".json"): plain.encode()}
+        put_all({output: text.encode()}, side=beside, overwrite=overwrite)
+    if output is not None and is_standard_output(output):
+        return
     if json:
         typer.echo(plain, nl=False)
         return

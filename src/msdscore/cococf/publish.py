@@ -12,7 +12,7 @@ from msdscore.cococf.quality import Pool, Quality, TextReader, judge_quality, re
 from msdscore.cococf.refine import pool_settings, pool_texts, refine
 from msdscore.cococf.sources import AnnotatedPicture, read_sources
 from msdscore.errors import InputError
-from msdscore.io.outputs.targets import put_all, refuse_existing
+from msdscore.io.outputs.targets import check_folder, put_all, refuse_existing, run_files
 
 _READ = "reader.parquet"  # beside whose name the causal language model's reading is kept until the set is written
 
@@ -36,6 +36,8 @@ def publish(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Published:
     """Read, build, judge and write `coco_cf_SPLIT.json`, `quality.json` and `quality.md` into a folder."""
+    names = [split_name("easy"), split_name("hard"), "quality.json", "quality.md", *map(str, run_files(Path(_READ)))]
+    check_folder(output, names, inputs=[*captions, objects, classes])
     if overwrite:
         forget_likelihoods(output / _READ)
     else:

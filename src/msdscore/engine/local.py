@@ -16,6 +16,7 @@ from msdscore.io.inputs.rows import RowSource
 from msdscore.io.outputs.files import check_output
 from msdscore.io.outputs.manifest import compare
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
+from msdscore.io.outputs.targets import refuse_inputs, run_files
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
@@ -85,6 +86,8 @@ def score_rows(
     check_output(output, inputs=[source.name])
     naming = Naming(how.prefix, frozenset(source.seen))
     if how.overwrite:
+        images = (row.image for row in source.read() if isinstance(row.image, Path))
+        refuse_inputs([output, *run_files(output)], images)
         discard(output)
     notes = run_notes(output)
     earlier = None if notes is None else EarlierRun(output, notes, naming, how.retry)

@@ -139,9 +139,7 @@ def spec_facts(spec: ScorerSpec) -> Mapping[str, Any] | None:
 
 def _refuse_losing(name: str, target: str) -> None:
     """Refuse a target that is the shard itself, or the metadata beside it."""
-    refuse_inputs(Path(target), [name])
-    if is_same_file(Path(target), _beside(name)):
-        read_facts(target)  # which refuses everything but scores
+    refuse_inputs([Path(target)], [name])
 
 
 def _fingerprint(name: str, target: str) -> str:

@@ -10,7 +10,7 @@ from msdscore.errors import require
 from msdscore.explain.document import document
 from msdscore.explain.terms import Attribution
 from msdscore.explain.typeset import any_letters
-from msdscore.io.outputs.targets import check_target, put
+from msdscore.io.outputs.targets import MARK, check_target, put
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ def png(items: Sequence[Attribution]) -> bytes:
 def rendered(figure: "Figure", kind: str) -> bytes:
     """A Matplotlib figure as bytes of a kind of file; no date goes in, so equal inputs give equal bytes."""
     place = BytesIO()
-    quiet = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    quiet = {"png": {"Software": MARK}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     rc_context: Any = require("matplotlib", extra="figures").rc_context
     # Names inside an SVG are drawn at random unless salted.
     with any_letters(), rc_context({"svg.hashsalt": "msdscore"}):

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,6 +120,8 @@ def as_command(run: "Callable[..., Outcome]") -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         asked = StudyOptions(**{field.name: given.pop(field.name) for field in fields(StudyOptions)})
+        if asked.output is not None and str(asked.output) in ("-", "/dev/stdout"):
+            asked = replace(asked, output=None, json=True)
         _check(asked)
         with stoppable():
             outcome = run(asked, **given)
@@ -138,26 +140,32 @@ def shown(what: str) -> Iterator[Callable[[int, int], None]]:
 
 def _check(asked: StudyOptions) -> None:
     """Refuse a name that cannot be written; a study takes long, so a file that is there is refused at once."""
-    from msdscore.io.outputs.targets import check_target, refuse_existing
+    from msdscore.io.outputs.targets import check_target, refuse_existing, refuse_foreign
 
-    if asked.output is not None:
-        check_target(asked.output, (".json",))
-        refuse_existing([] if asked.overwrite else [asked.output.with_suffix(end) for end in (".json", ".md", ".png")])
+    if asked.output is None:
+        return
+    beside = [asked.output.with_suffix(end) for end in (".md", ".png")]
+    check_target(asked.output, (".json",), inputs=[asked.root, asked.bank], side=beside)
+    refuse_existing([] if asked.overwrite else [asked.output, *beside])
+    # Among the files of the data lies what the study reads, by whatever name.
+    within = asked.root.is_dir() and asked.output.resolve().is_relative_to(asked.root.resolve())
+    refuse_foreign([asked.output, *beside] if within else beside)
 
 
 def _write(outcome: "Outcome", asked: StudyOptions) -> None:
     """Tables or JSON to standard output; numbers, tables and figure to files where asked."""
     import json
 
-    from msdscore.io.outputs.targets import put_all
+    from msdscore.io.outputs.targets import MARK, put_all
     from msdscore.studies.charts import draw
     from msdscore.studies.kept import forget
 
-    numbers = json.dumps(outcome.to_dict(), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    values = {"note": MARK, **outcome.to_dict()}
+    numbers = json.dumps(values, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
     if asked.output is not None:
-        contents = {asked.output: numbers.encode(), asked.output.with_suffix(".md"): outcome.text.encode()}
+        beside = {asked.output.with_suffix(".md"): f"{outcome.text}\n<!-- {MARK} -->\n".encode()}
         if outcome.charts:
-            contents[asked.output.with_suffix(".png")] = draw(outcome.charts)
-        put_all(contents, overwrite=True)
+            beside[asked.output.with_suffix(".png")] = draw(outcome.charts)
+        put_all({asked.output: numbers.encode()}, side=beside, overwrite=True)
         forget(asked.output)
     typer.echo(numbers if asked.json else outcome.text, nl=not asked.json)

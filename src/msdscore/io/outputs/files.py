@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from msdscore.errors import ConfigError
 from msdscore.io.outputs.tables import MergedRows, as_text, conform, json_value, unified
-from msdscore.io.outputs.targets import check_target, put
+from msdscore.io.outputs.targets import check_target, is_standard_output, put, run_files
 
 _SLICE = 4096  # rows turned into Python values at once
 _ROW_GROUP = 32768  # small tables are gathered, since tiny row groups make a Parquet file slow
@@ -31,8 +32,13 @@ def known_outputs() -> tuple[str, ...]:
 
 
 def check_output(path: Path, *, inputs: Iterable[str | Path | None] = ()) -> None:
-    """Refuse a folder, an input, or a file name whose suffix says nothing, before any work is done."""
-    check_target(path, known_outputs(), inputs=inputs)
+    """Refuse, before any work is done, what a run must not write: a folder, an input, a name that says no format.
+
+    The files that a run writes beside its output are checked against the inputs too.
+    """
+    if is_standard_output(path):
+        raise ConfigError(f"{path}: a run needs a file; expected a name ending in {', '.join(known_outputs())}")
+    check_target(path, known_outputs(), inputs=inputs, side=run_files(path))
 
 
 def write_table(

@@ -1,38 +1,124 @@
-"""The one rule for files that a command writes: nothing of the user's is lost without `--overwrite`.
+"""The one rule for files that a command writes: nothing of the user's is lost.
 
-1. The name ends in something that the command writes, and is no folder.
-2. The file is none of the inputs; `--overwrite` does not change that.
+1. The name ends in something that the command writes, and is no folder; `-` is standard output.
+2. Neither the file nor what is written beside it is an input or read with one; `--overwrite` does not change that.
 3. A file that is there already and holds something else is refused, except with `--overwrite`.
+4. A side file, whose name the user has not given, is replaced only where it carries our mark.
 
-Runs over many rows keep a fourth: what they have written for the same work, they go on with (see `outputs.run`).
+Runs over many rows keep a fifth: what they have written for the same work, they go on with (see `outputs.run`).
 """
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from msdscore.errors import ConfigError, RunError, shortened
 from msdscore.io.atomic import write_bytes
 from msdscore.io.outputs.manifest import REMEDY, RUN_NOTES
 
+MARK = "written by msdscore"  # in the first or the last bytes of a side file
+_MARKED = 1024  # bytes at either end in which the mark stands
+_STANDARD_OUTPUT = frozenset(("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"))
+Source = str | Path | None
 
-def check_target(path: Path, suffixes: Sequence[str], *, inputs: Iterable[str | Path | None] = ()) -> None:
+
+def is_standard_output(path: str | Path) -> bool:
+    """Whether a name stands for standard output.
+
+    >>> is_standard_output("-"), is_standard_output(Path("/dev/stdout")), is_standard_output("a.json")
+    (True, True, False)
+    """
+    return str(path) in _STANDARD_OUTPUT
+
+
+def check_target(
+    path: Path, suffixes: Sequence[str], *, inputs: Iterable[Source] = (), side: Iterable[Path] = ()
+) -> None:
     """Refuse, before any work is done, a name that the command cannot or must not write.
 
-    `inputs` are the files that it reads; what is no file, such as `-` or None, is passed over.
+    `inputs` are the files that it reads, as the command line names them; `side` are the files and folders that it
+    writes beside `path`.
     """
     name = shortened(str(path))
+    if is_standard_output(path):
+        return
     if path.suffix.lower() not in suffixes:
         raise ConfigError(f"{name}: unknown kind of output; expected a name ending in {', '.join(suffixes)}")
     if path.is_dir():
         raise ConfigError(f"{name}: is a folder; expected the name of a file to write")
-    refuse_inputs(path, inputs)
+    refuse_inputs([path, *side], inputs)
 
 
-def refuse_inputs(path: Path, inputs: Iterable[str | Path | None]) -> None:
-    """Refuse a name under which the command would lose what it reads."""
-    if any(is_same_file(path, source) for source in inputs):
-        name = shortened(str(path))
-        raise RunError(f"{name}: is an input of this command, which would be lost; choose another output")
+def check_folder(path: Path, names: Iterable[str] = (), *, inputs: Iterable[Source] = ()) -> None:
+    """Refuse a folder that the command cannot write, or in which one of the files `names` is an input."""
+    name = shortened(str(path))
+    if is_standard_output(path):
+        raise ConfigError(f"{name}: this command writes several files; expected the name of a folder")
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{name}: is a file; expected the name of a folder")
+    refuse_inputs([path / one for one in names], inputs)
+
+
+def run_files(output: Path) -> list[Path]:
+    """What a run writes beside its output: the run metadata, and the folder of its parts."""
+    return [output.with_name(output.name + RUN_NOTES), output.with_name(f"{output.name}.parts")]
+
+
+def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[Source]) -> None:
+    """Refuse outputs under which the command would lose what it reads, by whatever links.
+
+    An output that is a folder loses everything in it. Files that are not there cannot be lost, so that nothing is
+    asked of the inputs of a command whose outputs are all new.
+    """
+    files, folders = dict[tuple[int, int], Path](), list[Path]()
+    for path in outputs:
+        with suppress(OSError, ValueError):  # not there, or no name of a file at all
+            status = path.stat()
+            files[status.st_dev, status.st_ino] = path
+            folders += [path.resolve()] if path.is_dir() else []
+    if not files:
+        return
+    for source in inputs:
+        for read in _read_with(source):
+            with suppress(OSError, ValueError):
+                status = read.stat()
+                lost = files.get((status.st_dev, status.st_ino))
+                if folders and lost is None:
+                    whole = read.resolve()
+                    lost = next((folder for folder in folders if whole.is_relative_to(folder)), None)
+                if lost is not None:
+                    name = shortened(str(lost))
+                    raise RunError(f"{name}: is an input of this command, which would be lost; choose another output")
+
+
+def _read_with(source: Source) -> Iterator[Path]:
+    """The file that an argument names (as FILE or NAME=FILE), and the files that are read with it."""
+    if source is None or str(source) in ("", "-"):
+        return
+    path = Path(source)
+    name, equals, file = str(source).partition("=")
+    if equals and name and file and not path.exists():
+        path = Path(file)
+    yield path
+    if path.is_dir():
+        return
+    yield path.with_name(path.name + RUN_NOTES)
+    yield path.with_name(f"{path.stem}.images.parquet")
+    table = path.with_suffix(".parquet")
+    if path.suffix.lower() == ".tar" and not _is_scores(table):
+        yield table
+
+
+def _is_scores(path: Path) -> bool:
+    """Whether a Parquet file is an output of `msdscore score`, which no tar is read with."""
+    try:
+        return b"msdscore" in (pq.read_schema(path).metadata or {})
+    except (OSError, ValueError, pa.ArrowException):
+        return False
 
 
 def refuse_existing(paths: Iterable[Path]) -> None:
@@ -42,38 +128,76 @@ def refuse_existing(paths: Iterable[Path]) -> None:
             raise RunError(f"{shortened(str(path))}: exists; {REMEDY}")
 
 
+def refuse_foreign(paths: Iterable[Path]) -> None:
+    """Refuse side files that are there without our mark: nobody has asked to replace them."""
+    for path in paths:
+        if path.exists() and not _has_mark(path):
+            name = shortened(str(path))
+            raise RunError(f"{name}: exists and was not written by msdscore; move it away, or choose another -o")
+
+
+def _has_mark(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            first = file.read(_MARKED)
+            file.seek(max(0, path.stat().st_size - _MARKED))
+            return MARK.encode() in first + b"\0" + file.read(_MARKED)
+    except OSError:
+        return False
+
+
 def put(path: Path, content: bytes, *, overwrite: bool = False) -> None:
     """Write a file in one step; one that holds something else stays as it is, except with `overwrite`."""
     put_all({path: content}, overwrite=overwrite)
 
 
-def put_all(contents: dict[Path, bytes], *, overwrite: bool = False) -> None:
-    """Write several files; if one of them must not be written, none is."""
+def put_all(
+    contents: Mapping[Path, bytes], *, side: Mapping[Path, bytes] | None = None, overwrite: bool = False
+) -> None:
+    """Write several files; if one of them must not be written, none is. `side` files carry our mark."""
+    everything = {**contents, **(side or {})}
+    written = {path: content for path, content in everything.items() if not is_standard_output(path)}
     try:
         if not overwrite:
-            for path, content in contents.items():
+            for path, content in written.items():
                 _refuse_other(path, content)
-        for path, content in contents.items():
+        refuse_foreign(side or ())
+        for path, content in written.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, content, folder=path.parent)
-            _notes(path).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                _drop_notes(path)
     except OSError as error:
         name = shortened(str(path))
         raise RunError(f"{name}: cannot be written ({error.strerror or error}); choose another name") from error
+    for path in everything.keys() - written.keys():
+        sys.stdout.buffer.write(everything[path])
+
+
+def _drop_notes(path: Path) -> None:
+    """Remove the metadata of a run whose output was replaced; a file of that name that no run has written stays."""
+    notes = run_files(path)[0]
+    if is_run_notes(notes):
+        notes.unlink()
+
+
+def is_run_notes(path: Path) -> bool:
+    """Whether a file is the metadata of a run."""
+    try:
+        head = path.read_bytes()[:_MARKED].lstrip()
+    except OSError:
+        return False
+    return head.startswith(b"{") and b'"manifest"' in head
 
 
 def _refuse_other(path: Path, content: bytes) -> None:
-    if _notes(path).exists() and path.exists():
+    if path.exists() and is_run_notes(run_files(path)[0]):
         raise RunError(f"{path}: holds a finished run; {REMEDY}")
     if path.exists() and (path.stat().st_size != len(content) or path.read_bytes() != content):
         raise RunError(f"{path}: exists and holds something else; {REMEDY}")
 
 
-def _notes(path: Path) -> Path:
-    return path.with_name(path.name + RUN_NOTES)
-
-
-def is_same_file(path: Path, source: str | Path | None) -> bool:
+def is_same_file(path: Path, source: Source) -> bool:
     """Whether two names are one file, by whatever links; a file that is not there yet is compared by its name."""
     if source is None or str(source) == "-":
         return False
