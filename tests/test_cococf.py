@@ -14,13 +14,15 @@ import tiny_lm
 from msdscore.benchmarks.registry import load
 from msdscore.cli.app import app
 from msdscore.cococf import language
-from msdscore.cococf.balance import Balance
+from msdscore.cococf.balance import Balance, GramReader, reads_well
 from msdscore.cococf.build import BuildSettings, build
 from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, subject
 from msdscore.cococf.files import WrittenPair, read_written, written
 from msdscore.cococf.knowledge import Knowledge, learn, picture_facts
 from msdscore.cococf.language import read_likelihoods
-from msdscore.cococf.quality import find_faults, judge_quality, outside_spans
+from msdscore.cococf.ngrams import caption_model
+from msdscore.cococf.quality import find_faults, judge_quality, outside_spans, section
+from msdscore.cococf.refine import refine
 from msdscore.cococf.sites import object_sites, read_caption
 from msdscore.cococf.sources import AnnotatedPicture, SourcedCaption, read_objects, read_sources
 from msdscore.cococf.vocabulary import vocabulary
@@ -442,3 +444,47 @@ def test_other_json_is_refused_in_one_line(tmp_path: Path, content: str) -> None
     with pytest.raises(InputError, match=r"other\.json") as caught:
         read_written([tmp_path / "other.json"])
     assert "\n" not in str(caught.value)
+
+
+def test_parts_that_text_alone_gives_away_are_named(tmp_path: Path) -> None:
+    telling = [
+        WrittenPair(f"{n}.jpg", f"a dog {n % 9} runs", f"a zebra {n % 9} runs", "hard", "swap_att") for n in range(60)
+    ]
+    even = [
+        WrittenPair(f"{n}.jpg", f"a {one} sits", f"a {two} sits", "easy", "replace_obj")
+        for n in range(60)
+        for one, two in [("dog", "cat") if n % 2 else ("cat", "dog")]
+    ]  # fmt: skip
+    assert judge_quality(even).leaning == ()
+    found = judge_quality([*telling, *even])
+    assert any(line.startswith("hard swap_att: language model 100.0") for line in found.leaning)
+    assert not any(line.startswith("easy") for line in found.leaning)
+    assert "- hard swap_att: bag of words" in section(found)
+    assert found.to_dict()["leaning"] == list(found.leaning)
+    rows = [{"image_path": p.image, "caption": p.positive, "negative_caption": p.negative} for p in telling]
+    (tmp_path / "coco_cf_hard.json").write_text(json.dumps(rows))
+    done = CliRunner().invoke(app, ["cococf", "check", str(tmp_path / "coco_cf_hard.json")])
+    assert "warning: text alone gives a part of the set away: hard" in done.stderr
+
+
+def test_changes_that_read_badly_are_not_made() -> None:
+    texts = ["a man walking down a street"] * 20 + ["a man kneeling next to a dog"] * 20
+    texts += ["a woman running down a road", "a man sitting in a chair"] * 20
+    readers = (GramReader(caption_model(texts), {}),)
+    made = {one.negative: one for one in changes("a man walking down a street", "replace_rel", "easy")}
+    made |= {one.negative: one for one in changes("a man walking down a street", "replace_rel", "hard")}
+    assert not reads_well(made["a man kneeling down a street"], readers)
+    assert reads_well(made["a man running down a street"], readers)
+    assert reads_well(made["a man jumping down a street"], readers)  # a word that nobody uses cannot be judged
+    (swapped,) = changes("a man sitting in a chair", "swap_obj", "easy")
+    assert swapped.negative == "a chair sitting in a man"
+    assert not reads_well(swapped, readers)
+    assert reads_well(swapped, (GramReader(caption_model([*texts, "a bullet in a man"]), {}),))
+
+
+def test_a_language_model_leaves_out_what_it_finds_to_read_badly(built) -> None:
+    known = dict.fromkeys((text for pair in built.pairs for text in (pair.made.positive, pair.made.negative)), 0.0)
+    bad = built.pairs[0].made.negative
+    kept = refine(built, known | {bad: -9.0}, made_up(240), built.settings)
+    assert bad not in {pair.made.negative for pair in kept.pairs}
+    assert kept.pairs

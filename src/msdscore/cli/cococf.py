@@ -91,3 +91,5 @@ def _show(quality: "Quality", *, as_json: bool) -> None:
     from msdscore.cococf.quality import section
 
     typer.echo(dumps(quality.to_dict(), ensure_ascii=False) if as_json else section(quality))
+    for line in quality.leaning:
+        typer.echo(f"warning: text alone gives a part of the set away: {line}; chance is 50", err=True)

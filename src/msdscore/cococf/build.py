@@ -7,7 +7,7 @@ from itertools import islice
 from math import ceil
 from random import Random
 
-from msdscore.cococf.balance import Balance, GramReader
+from msdscore.cococf.balance import Balance, GramReader, reads_well
 from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, Split, plainly, subject
 from msdscore.cococf.knowledge import Knowledge, PictureFacts, learn, picture_facts
 from msdscore.cococf.ngrams import CaptionModel, Gram, caption_model, count_grams
@@ -166,11 +166,15 @@ def _pair(
             others = [one.text for one in unit.picture.captions if one.text != text]
             about = subject(text, facts, knowledge, others)
             found = islice(MAKERS[subset](about, split), _OPTIONS)
-            options += [plainly(one, text) if settings.add == "plain" and one.action == "add" else one for one in found]
+            options += [
+                plainly(made, text) if settings.add == "plain" and made.action == "add" else made
+                for made in found
+                if reads_well(made, unit.readers)
+            ]
         *choosing, control = unit.readers
-        made = balance.choose(options, choosing, chance, control=control)
-        if made is not None:
-            return CounterfactualPair(unit.picture, unit.source, split, made)
+        chosen = balance.choose(options, choosing, chance, control=control)
+        if chosen is not None:
+            return CounterfactualPair(unit.picture, unit.source, split, chosen)
     return None
 
 

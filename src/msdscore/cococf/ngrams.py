@@ -35,6 +35,10 @@ class CaptionModel:
                 mixed += share * max(0, known(gram, 0) - left_out(gram, 0)) / before
         return math.log(mixed)
 
+    def seen(self, gram: Gram, own: Mapping[Gram, int]) -> int:
+        """How often words stood in a row in the captions of other images."""
+        return self.counts.get(gram, 0) - own.get(gram, 0)
+
 
 def count_grams(texts: Iterable[str]) -> dict[Gram, int]:
     """Every one, two and three words in a row, and with an empty last word how often the words before it stood."""

@@ -28,6 +28,9 @@ _RIDGE = 1.0  # of the bag of words
 _STEPS = 8
 NAMES = ("shorter", "words", "model")
 READER = "reader"  # the causal language model, where one was asked
+TITLES = dict(
+    zip((*NAMES, READER), ("shorter wins", "bag of words", "language model", "causal language model"), strict=True)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,23 @@ class Quality:
     reader: str = ""  # name of the causal language model
     pool: Pool | None = None
 
+    @property
+    def leaning(self) -> tuple[str, ...]:
+        """Parts of the set that text alone gives away: a reader's 95 % interval leaves out one half.
+
+        A bag of words below one half is no hint: words are put in and taken out equally often over all pairs, so that
+        those which the other images' pairs put in are taken out in the rest.
+        """
+        return tuple(
+            f"{row.split} {row.subset}: {title} {_percent(share)}"
+            for row in self.rows
+            for name, title in TITLES.items()
+            if (share := getattr(row, name)) is not None and (share.low > 0.5 or (share.high < 0.5 and name != "words"))
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return asdict(self)
+        return asdict(self) | {"leaning": list(self.leaning)}
 
 
 def judge_quality(
@@ -125,7 +142,7 @@ def outside_spans(text: str, spans: Sequence[tuple[int, int]]) -> str:
 def section(quality: Quality) -> str:
     """The report in Markdown."""
     names = (*NAMES, READER) if quality.rows[0].reader else NAMES
-    heads = " | ".join(("shorter wins", "bag of words", "language model", "causal language model")[: len(names)])
+    heads = " | ".join(TITLES[name] for name in names)
     lines = [f"| split | change | pairs | pictures | {heads} |", f"|---|---|---:|---:|{'---:|' * len(names)}"]
     for row in quality.rows:
         shares = " | ".join(_percent(getattr(row, name)) for name in names)
@@ -139,6 +156,9 @@ def section(quality: Quality) -> str:
             f"Before refinement: {quality.pool.pairs} pairs, language model {model}, {quality.reader} {reader}.",
         ]
     lines += ["", f"Share of pairs (%) whose true caption a reader without the picture finds; chance is 50. {_HOW}"]
+    if quality.leaning:
+        lines += ["", "**Text alone gives these parts away; leave them out, or build from more pictures:**", ""]
+        lines += [f"- {line}" for line in quality.leaning]
     return "\n".join([*lines, "", f"Captions by: {sources}.", "", f"Faults: {faults}.", ""])
 
 

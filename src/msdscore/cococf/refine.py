@@ -14,6 +14,7 @@ from msdscore.cococf.changes import SPLITS
 from msdscore.cococf.sources import AnnotatedPicture
 
 _POOL = 1.5  # pairs that are made for each one that is wanted
+_WORSE = 8.0  # nats by which a wrong caption may read worse than the true one; with more it reads badly
 
 
 def pool_settings(settings: BuildSettings) -> BuildSettings:
@@ -35,6 +36,8 @@ def refine(
     chance, kept = Random(settings.seed), list[CounterfactualPair]()
     for pair in chance.sample(pool.pairs, len(pool.pairs)):
         balance = balances[pair.split]
+        if known[pair.made.positive] - known[pair.made.negative] > _WORSE:
+            continue
         if balance.counts[pair.made.subset] < settings.most:
             grams = GramReader(control, own_counts(pair.picture, CONTROL))
             kept += [pair] if balance.choose([pair.made], (reader, grams), chance) else []
