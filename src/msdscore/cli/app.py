@@ -22,7 +22,8 @@ from msdscore.cli.report import report
 from msdscore.cli.score import score
 from msdscore.cli.select import select
 from msdscore.cli.serve import serve
-from msdscore.cli.study.commands import study
+from msdscore.cli.study import HELP as STUDY_HELP
+from msdscore.cli.study import study
 from msdscore.cli.table import table
 from msdscore.errors import MSDScoreError, shortened
 from msdscore.version import __version__
@@ -48,8 +49,8 @@ app.command()(table)
 app.command()(metrics)
 app.command()(caption)
 app.command()(rank_captioners)
+app.command(no_args_is_help=True, help=STUDY_HELP)(study)
 app.add_typer(benchmarks, name="benchmarks")
-app.add_typer(study, name="study")
 app.add_typer(align, name="align")
 app.add_typer(cococf, name="cococf")
 

@@ -1,83 +1,61 @@
-"""Metrics tested as people test software: small generated tests on real pictures, each with a pass rate.
+"""Metrics tested as people test software: small generated tests on real images, each with a pass rate.
 
-A family of checks changes a caption or a picture and says what a sound metric does: a caption that became wrong must
+A family of checks changes a caption or an image and says what a sound metric does: a caption that became wrong must
 score lower, one that became richer higher, one that means the same about the same. What "about the same" is, the metric
-says itself: a tenth of the median gap between a picture's own caption and another picture's.
+says itself: a tenth of the median gap between an image's own caption and another image's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from io import BytesIO
 from random import Random
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from msdscore.benchmarks.base import picture
 from msdscore.benchmarks.readers.captioned import CaptionedPicture
+from msdscore.benchmarks.readers.rows import captioned_pictures
 from msdscore.benchmarks.run.vectors import make_vectors
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.metrics.base import Cases, Metric
+from msdscore.metrics.registry import load_metrics
 from msdscore.scoring.embedded import Decoded, require_some
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.stats.resample import Interval, Resampling, bootstrap_share
+from msdscore.stats.resample import bootstrap_share
 from msdscore.studies import edits
-from msdscore.studies.kept import Steps, every_time
-from msdscore.studies.outcome import Chart, ChartLine, Progress
+from msdscore.studies.context import Study, every_nth, split
+from msdscore.studies.table import Column, Plot, Table, Value
 
-Floats = npt.NDArray[np.float64]
 Expectation = Literal["first higher", "same"]
 Edit = Callable[[str, edits.Known, Random], str | None]
-Shown = tuple[str, str]  # variant of the picture, caption
-CheckedGap = tuple[str, "Check", float]  # picture, test, difference of the scores
+Shown = tuple[str, str]  # variant of the image, caption
+CheckedGap = tuple[str, "Check", float]  # image, check, difference of the scores
 AS_IT_IS, WRONG = "as it is", "wrong"
 TOLERANCE = 0.1  # of the median gap between own and other captions
-_PICTURES = 8  # worked on together
-MOST_PICTURES = 200  # that a study draws where it is not told
+BATCH = 8  # images
+MOST_IMAGES = 200  # where there is no limit
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: two ways to show a caption with a picture, and what is expected of their scores."""
+    """Two ways to show a caption with an image, and what is expected of their scores."""
 
     family: str
     expects: Expectation
     first: Shown
     second: Shown
 
-    def with_wrong_picture(self) -> "Check | None":
-        """The same test of captions with another picture; None where that would mean nothing."""
+    def with_wrong_image(self) -> "Check | None":
+        """The same check of captions with another image; None where that would mean nothing."""
         if self.expects == "same" or self.first[0] != AS_IT_IS:
             return None
         return Check(self.family, self.expects, (WRONG, self.first[1]), (WRONG, self.second[1]))
 
-
-@dataclass(frozen=True, slots=True)
-class FamilyResult:
-    """The pass rate of one family with one metric, and the same with wrong pictures where that means something."""
-
-    family: str
-    expects: Expectation
-    n: int
-    passed: Interval
-    wrong: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Behaviour:
-    """The pass rates of every metric by label, in the order of the families."""
-
-    results: dict[str, tuple[FamilyResult, ...]]
-    pictures: int
-    left_out: int
-    signature: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
+    def passes(self, gap: float, near: float) -> float:
+        """1 where a difference of scores is as expected, else 0; `near` is the largest difference of equals."""
+        return float(gap > 0 if self.expects == "first higher" else abs(gap) <= near)
 
 
 _WRONG_WORDS: tuple[tuple[str, Edit], ...] = (
@@ -92,7 +70,7 @@ _SAME_WORDS: tuple[tuple[str, Edit], ...] = (("case and full stop", edits.bare),
 
 
 def checks_of(own: Sequence[str], other: Sequence[str], chance: Random) -> Iterator[Check]:
-    """All tests of one picture from its own captions and those of another picture."""
+    """All checks of one image from its own captions and those of another image."""
     first, second, stranger = own[0], own[1], other[0]
     known = edits.words_of(own)
     whole = (AS_IT_IS, first)
@@ -102,10 +80,10 @@ def checks_of(own: Sequence[str], other: Sequence[str], chance: Random) -> Itera
     yield Check("paragraph against sentence", "first higher", (AS_IT_IS, edits.joined(own)), whole)
     yield Check("paraphrase against another's caption", "first higher", (AS_IT_IS, second), (AS_IT_IS, stranger))
     for family, change in _WRONG_WORDS:
-        # Not every caption names a colour or a number: any of the picture's captions will do.
-        made = next(((text, new) for text in own if (new := change(text, known, chance))), None)
-        if made is not None:
-            yield Check(family, "first higher", (AS_IT_IS, made[0]), (AS_IT_IS, made[1]))
+        # Not every caption names a colour or a number: any of the image's captions will do.
+        edited = next(((text, new) for text in own if (new := change(text, known, chance))), None)
+        if edited is not None:
+            yield Check(family, "first higher", (AS_IT_IS, edited[0]), (AS_IT_IS, edited[1]))
     for family, change in _SAME_WORDS:
         changed = change(first, known, chance)
         if changed and changed != first:
@@ -118,7 +96,7 @@ def checks_of(own: Sequence[str], other: Sequence[str], chance: Random) -> Itera
 
 
 def variants(image: Image.Image) -> dict[str, Image.Image]:
-    """The picture as it is, saved as JPEG, mirrored, and cropped to the middle nine tenths."""
+    """The image as it is, saved as JPEG, mirrored, and cropped to the middle nine tenths."""
     buffer = BytesIO()
     image.save(buffer, "JPEG", quality=75)
     saved = Image.open(BytesIO(buffer.getvalue())).convert("RGB")
@@ -127,95 +105,96 @@ def variants(image: Image.Image) -> dict[str, Image.Image]:
     return {AS_IT_IS: image, "JPEG 75": saved, "mirrored": ImageOps.mirror(image), "cropped": cut}
 
 
-def behaviour(
-    pipeline: Pipeline,
-    metrics: Sequence[Metric],
-    entries: Sequence[CaptionedPicture],
-    *,
-    seed: int = 0,
-    steps: Steps = every_time,
-    progress: Progress = lambda done, total: None,
-) -> Behaviour:
-    """Pass rates of metrics on pictures with at least two captions each; the next picture is the stranger."""
-    for metric in metrics:
-        if metric.needs("pairs") or metric.needs("references") or metric.row.scope == "corpus":
-            raise ConfigError(f"metric {metric.label} scores no caption by itself; behaviour tests cannot ask it")
+def behaviour(study: Study, *, metric: Sequence[str] = ("cosine", "max-sim", "msd")) -> list[Table]:
+    """Pass rates of metrics on images with at least two captions each; the next image is the stranger."""
+    metrics = load_metrics(metric)
+    for checked in metrics:
+        if checked.needs("pairs") or checked.needs("references") or checked.row.scope == "corpus":
+            raise ConfigError(f"metric {checked.label} scores no caption by itself; behaviour tests cannot ask it")
+    entries = every_nth(captioned_pictures(study.root), study.limit or MOST_IMAGES)
+    return [pass_rates(study, study.pipeline(), metrics, entries)]
+
+
+def pass_rates(
+    study: Study, pipeline: Pipeline, metrics: Sequence[Metric], entries: Sequence[CaptionedPicture]
+) -> Table:
+    """One row per family of checks, with the pass rate of every metric."""
     usable = [entry for entry in entries if len(entry.captions) > 1]
     if len(usable) < 2:
         raise InputError(f"expected at least 2 pictures with 2 captions each, got {len(usable)}")
-    found: dict[str, list[CheckedGap]] = {metric.label: [] for metric in metrics}
-    for number, start in enumerate(range(0, len(usable), _PICTURES)):
-        some = list(range(start, min(start + _PICTURES, len(usable))))
-        made = partial(_measure, pipeline, metrics, usable, some, Random(f"{seed}-{number}"))
-        for label, rows in zip(found, steps(number, made), strict=True):
-            found[label] += [(name, Check(family, expects, *map(tuple, sides)), gap)
-                             for name, family, expects, sides, gap in rows]  # fmt: skip
-        progress(some[-1] + 1, len(usable))
-    done = len({name for name, _, _ in next(iter(found.values()), [])})
-    if metrics and not done:
+
+    def measure(number: int, batch: Sequence[int]) -> list[list[tuple[Any, ...]]]:
+        return _measure(pipeline, metrics, usable, batch, Random(f"{study.seed}-{number}"))
+
+    labels = [checked.label for checked in metrics]
+    gaps: dict[str, list[CheckedGap]] = {label: [] for label in labels}
+    for answer in study.run("behaviour", split(range(len(usable)), BATCH), measure, pipeline, metrics=labels):
+        for label, rows in zip(labels, answer, strict=True):
+            gaps[label] += [(name, Check(family, expects, *map(tuple, sides)), gap)
+                            for name, family, expects, sides, gap in rows]  # fmt: skip
+    images = len({name for name, _, _ in next(iter(gaps.values()), [])})
+    if metrics and not images:
         require_some(_decoded(pipeline, entry) for entry in usable)
         raise InputError("no picture could be tested: of no two that follow each other both can be read")
-    results = {label: tuple(_families(rows)) for label, rows in found.items()}
-    return Behaviour(results, done, len(entries) - done, pipeline.signature)
+    return _table(gaps, images, len(entries) - images, pipeline.signature)
 
 
 def _measure(
     pipeline: Pipeline,
     metrics: Sequence[Metric],
     entries: Sequence[CaptionedPicture],
-    some: Sequence[int],
+    batch: Sequence[int],
     chance: Random,
 ) -> list[list[tuple[Any, ...]]]:
-    """Score the tests of a few pictures: for every metric (picture, what was tested, difference of the scores)."""
-    pictures: dict[tuple[int, str], Image.Image] = {}
-    for place in dict.fromkeys([*some, *((place + 1) % len(entries) for place in some)]):
-        decoded = _decoded(pipeline, entries[place])
+    """Score the checks of a batch of images: for every metric (image, what was checked, difference of the scores)."""
+    images: dict[tuple[int, str], Image.Image] = {}
+    for number in dict.fromkeys([*batch, *((number + 1) % len(entries) for number in batch)]):
+        decoded = _decoded(pipeline, entries[number])
         if not isinstance(decoded, RowError) and decoded.picture is not None:
-            pictures |= {(place, name): image for name, image in variants(decoded.picture).items()}
+            images |= {(number, name): image for name, image in variants(decoded.picture).items()}
     asked: list[tuple[int, Check]] = []
-    for place in some:
-        stranger = (place + 1) % len(entries)
-        if (place, AS_IT_IS) in pictures and (stranger, AS_IT_IS) in pictures:
-            pictures[place, WRONG] = pictures[stranger, AS_IT_IS]
-            made = list(checks_of(entries[place].captions, entries[stranger].captions, chance))
-            asked += [(place, test) for one in made for test in (one, one.with_wrong_picture()) if test is not None]
-    shown = list(dict.fromkeys((place, side) for place, test in asked for side in (test.first, test.second)))
+    for number in batch:
+        stranger = (number + 1) % len(entries)
+        if (number, AS_IT_IS) in images and (stranger, AS_IT_IS) in images:
+            images[number, WRONG] = images[stranger, AS_IT_IS]
+            for check in checks_of(entries[number].captions, entries[stranger].captions, chance):
+                asked += [(number, test) for test in (check, check.with_wrong_image()) if test is not None]
+    shown = list(dict.fromkeys((number, side) for number, check in asked for side in (check.first, check.second)))
     if not shown:
         return [[] for _ in metrics]
-    cases, found = _cases(pipeline, pictures, shown), []
+    cases, answers = _cases(pipeline, images, shown), []
     for metric in metrics:
         values = metric.score(cases).values[:, 0] * (1 if metric.higher_is_better else -1)
         score = dict(zip(shown, values.tolist(), strict=True))
-        gaps = [score[place, test.first] - score[place, test.second] for place, test in asked]
-        found.append([
-            (entries[place].id, test.family, test.expects, (test.first, test.second), gap)
-            for (place, test), gap in zip(asked, gaps, strict=True)
+        answers.append([
+            (entries[number].id, check.family, check.expects, (check.first, check.second),
+             score[number, check.first] - score[number, check.second])
+            for number, check in asked
         ])  # fmt: skip
-    return found
+    return answers
 
 
 def _decoded(pipeline: Pipeline, entry: CaptionedPicture) -> Decoded | RowError:
     try:
         return pipeline.decode([picture(entry.image)], keep=True)[0]
-    except RowError as error:  # a row of a table without a picture
+    except RowError as error:  # a row of a table without an image
         return error
 
 
 def _cases(
     pipeline: Pipeline, pictures: dict[tuple[int, str], Image.Image], shown: Sequence[tuple[int, Shown]]
 ) -> Cases:
-    """One case per picture variant and caption."""
-    used = list(dict.fromkeys((place, variant) for place, (variant, _) in shown))
+    """One case per image variant and caption."""
+    used = list(dict.fromkeys((number, variant) for number, (variant, _) in shown))
     texts = tuple(dict.fromkeys(caption for _, (_, caption) in shown))
-    number, text = {key: at for at, key in enumerate(used)}, {caption: at for at, caption in enumerate(texts)}
-    owner = np.array([number[place, variant] for place, (variant, _) in shown], dtype=np.int64)
+    owner_of, text_of = ({key: at for at, key in enumerate(keys)} for keys in (used, texts))
     images = tuple(pictures[key] for key in used)
     bare = Cases(
         ids=tuple(str(at) for at in range(len(shown))),
         texts=texts,
-        captions=np.array([[text[caption]] for _, (_, caption) in shown], dtype=np.int64),
+        captions=np.array([[text_of[caption]] for _, (_, caption) in shown], dtype=np.int64),
         pictures=images,
-        owner=owner,
+        owner=np.array([owner_of[number, variant] for number, (variant, _) in shown], dtype=np.int64),
         group=np.arange(len(shown)),
         control=np.zeros(len(shown), dtype=bool),
         references=((),) * len(shown),
@@ -225,52 +204,42 @@ def _cases(
     return replace(bare, vectors=vectors)
 
 
-def _families(rows: Sequence[CheckedGap]) -> Iterator[FamilyResult]:
-    """Pass rates family by family, resampled by picture; a missing score fails its test."""
+def _table(gaps: dict[str, list[CheckedGap]], images: int, left_out: int, signature: str) -> Table:
+    rows: dict[str, dict[str, Value]] = {}
+    for label, checked in gaps.items():
+        for number, (check, values) in enumerate(_families(label, checked), start=1):
+            row = rows.setdefault(check.family, {"number": number, "family": check.family, "expects": check.expects})
+            row |= values
+    columns = [Column("number", "no."), Column("family"), Column("expects", "expected"), Column("n")]
+    for label in gaps:
+        columns += [Column(label, "", ".0f", 100), Column(f"{label}, wrong image", "wrong image", ".0f", 100)]
+    plot = Plot(x="number", y=list(gaps), title="pass rates (families by their numbers)", x_label="family",
+                y_label="per cent")  # fmt: skip
+    return Table(
+        name="families",
+        title=f"Pass rates over {images} images, per cent with 95 % interval",
+        columns=columns,
+        rows=list(rows.values()),
+        notes=[f"{left_out} images left out",
+               "what the rate with the wrong image shares with the right one is read from the text alone",
+               f'"same" means within {TOLERANCE:.0%} of the median gap between own and other captions'],
+        signature=signature,
+        facts={"pictures": images, "left_out": left_out},
+        plots=[plot],
+    )  # fmt: skip
+
+
+def _families(label: str, rows: Sequence[CheckedGap]) -> Iterator[tuple[Check, dict[str, Value]]]:
+    """Pass rates family by family, resampled by image; a missing score fails its check."""
     true = [row for row in rows if row[1].first[0] != WRONG]
-    gaps = [gap for _, test, gap in true if test.family == "own against another's caption"]
+    gaps = [gap for _, check, gap in true if check.family == "own against another's caption"]
     near = TOLERANCE * abs(float(np.nanmedian(gaps)))
-    for family in dict.fromkeys(test.family for _, test, _ in true):
-        mine = [(name, test, gap) for name, test, gap in true if test.family == family]
-        wrong = [_passes(test, gap, near) for _, test, gap in rows if test.family == family and test.first[0] == WRONG]
-        values = np.array([_passes(test, gap, near) for _, test, gap in mine])
-        passed = bootstrap_share(values, clusters=[name for name, _, _ in mine], how=Resampling())
-        yield FamilyResult(family, mine[0][1].expects, len(mine), passed, float(np.mean(wrong)) if wrong else None)
-
-
-def _passes(test: Check, gap: float, near: float) -> float:
-    return float(gap > 0 if test.expects == "first higher" else abs(gap) <= near)
-
-
-def section(result: Behaviour) -> str:
-    """One table in Markdown: a row per family, a column per metric, with wrong pictures in brackets."""
-    labels = list(result.results)
-    lines = [
-        f"Pass rates in per cent over {result.pictures} pictures ({result.left_out} left out), with 95 % interval; in "
-        "brackets the rate with the wrong picture: what it shares with the right one is read from the text alone. "
-        f'"Same" means within {TOLERANCE:.0%} of the median gap between own and other captions.',
-        "",
-        f"`{result.signature}`",
-        "",
-        f"| family | expected | n | {' | '.join(labels)} |",
-        f"|---|---|---|{'---|' * len(labels)}",
-    ]
-    for row in zip(*result.results.values(), strict=True):
-        cells = " | ".join(map(_cell, row))
-        lines.append(f"| {row[0].family} | {row[0].expects} | {row[0].n} | {cells} |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(one: FamilyResult) -> str:
-    wrong = "" if one.wrong is None else f" ({100 * one.wrong:.0f})"
-    return f"{100 * one.passed.value:.0f} [{100 * one.passed.low:.0f}, {100 * one.passed.high:.0f}]{wrong}"
-
-
-def charts(result: Behaviour) -> tuple[Chart, ...]:
-    """Pass rates of all families, metric by metric."""
-    lines = tuple(
-        ChartLine.of(label, {str(place): one.passed for place, one in enumerate(families, start=1)})
-        for label, families in result.results.items()
-    )
-    title = "pass rates (families in the order of the table)"
-    return (Chart(title=title, x_label="family", y_label="per cent", lines=lines),)
+    for family in dict.fromkeys(check.family for _, check, _ in true):
+        mine = [(name, check, gap) for name, check, gap in true if check.family == family]
+        wrong = [
+            check.passes(gap, near) for _, check, gap in rows if check.family == family and check.first[0] == WRONG
+        ]
+        values = np.array([check.passes(gap, near) for _, check, gap in mine])
+        passed = bootstrap_share(values, clusters=[name for name, _, _ in mine])
+        rate = float(np.mean(wrong)) if wrong else None
+        yield mine[0][1], {"n": len(mine), label: passed, f"{label}, wrong image": rate}

@@ -1,165 +1,115 @@
-"""How long one pair takes, stage by stage and by the length of its caption: alone, and in company.
+"""How long one pair takes, stage by stage and by the length of its caption: alone, and in a batch.
 
 Latency is what a user waits for who asks for one pair; the paper's table gives it by the length of the caption. Pairs
 scored together cost less each, which the last column shows.
 """
 
-import math
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
 
+from msdscore.benchmarks.base import picture
+from msdscore.benchmarks.readers.rows import captioned_pictures
 from msdscore.io.images import ImageSource
 from msdscore.scoring.measurement import numbers
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.stats.resample import Interval, bootstrap_mean
-from msdscore.studies.outcome import Chart, ChartLine, Progress, spelled
+from msdscore.stats.resample import bootstrap_mean
+from msdscore.studies.context import Study, every_nth
+from msdscore.studies.table import Column, Plot, Row, Table
 
-MOST_PICTURES = 50
+MOST_IMAGES = 50
 BUCKETS = (10, 20, 40, 80)  # most tokens of a bucket; the last one has no end
-Found = TypeVar("Found")
+STAGES = ("decode", "image encoder", "text encoder", "scoring")
+SourcePair = tuple[ImageSource, str]
+Timed = tuple[SourcePair, tuple[float, ...]]  # a pair, and the milliseconds of its stages
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class PairTime:
-    """Milliseconds of the stages of one pair that is scored alone."""
-
-    decode: float
-    image: float
-    text: float
-    scoring: float
-
-    @property
-    def total(self) -> float:
-        """All stages."""
-        return sum(asdict(self).values())
-
-
-STAGES = (*(field.name for field in fields(PairTime)), "total")
-
-
-@dataclass(frozen=True, slots=True)
-class BucketTimes:
-    """Pairs whose captions have `least` to `most` tokens; `together` is the scoring per pair of all of them at once."""
-
-    least: int
-    most: int | None
-    stages: Mapping[str, Interval]
-    together: float
-
-    @property
-    def name(self) -> str:
-        """The range of tokens."""
-        return f"{self.least}+" if self.most is None else f"{self.least}-{self.most}"
+def timing(study: Study) -> list[Table]:
+    """Milliseconds per pair by the length of the caption: with one caption of each image, and with all as one."""
+    entries = every_nth(captioned_pictures(study.root), study.limit or MOST_IMAGES)
+    pairs = [
+        (picture(entry.image), text)
+        for entry in entries
+        for text in dict.fromkeys((entry.captions[0], " ".join(entry.captions)))
+    ]
+    pipeline = replace(study.spec, cache=None).build()
+    machine = _machine(pipeline.encoder.device)
+    stages = [Column(stage, "", ".2f") for stage in (*STAGES, "all")]
+    plot = Plot(x="tokens", y=[stage.name for stage in stages], title="one pair at a time",
+                x_label="tokens of the caption", y_label="milliseconds")  # fmt: skip
+    with study.progress("timing") as show:
+        rows = times(pipeline, pairs, show)
+    return [
+        Table(
+            name="buckets",
+            title="Milliseconds per pair, mean with 95 % interval",
+            columns=[Column("tokens"), Column("pairs"), *stages, Column("together", "scoring, together", ".2f")],
+            rows=rows,
+            notes=["one pair at a time, and scoring of a row's pairs at once", f"measured on {machine}"],
+            signature=pipeline.signature,
+            facts={"machine": machine},
+            plots=[plot],
+        )
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Times by length, with what they were measured on."""
-
-    buckets: tuple[BucketTimes, ...]
-    machine: str
-    signature: str
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values."""
-        rows = [
-            {
-                "tokens": one.name,
-                "milliseconds": {stage: spelled(found) for stage, found in one.stages.items()},
-                "scoring_together": one.together,
-            }
-            for one in self.buckets
-        ]
-        return {"machine": self.machine, "signature": self.signature, "buckets": rows}
-
-
-def timing(
-    pipeline: Pipeline, pairs: Sequence[tuple[ImageSource, str]], *, progress: Progress = lambda done, total: None
-) -> Timing:
+def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Callable[[int, int], None]) -> list[Row]:
     """Time every pair alone, then those of each length together; the first pair warms up and is timed again."""
-    grouped: dict[int, list[tuple[tuple[ImageSource, str], PairTime]]] = {}
+    buckets: dict[int, list[Timed]] = {}
     for number, pair in enumerate([pairs[0], *pairs]):
         length, taken = _time(pipeline, pair)
         if number:
-            grouped.setdefault(sum(length > most for most in BUCKETS), []).append((pair, taken))
+            buckets.setdefault(sum(length > most for most in BUCKETS), []).append((pair, taken))
         progress(number, len(pairs))
-    buckets = tuple(_bucket(pipeline, number, grouped[number]) for number in sorted(grouped))
-    return Timing(buckets, _machine(pipeline.encoder.device), pipeline.signature)
+    return [_row(pipeline, number, buckets[number]) for number in sorted(buckets)]
 
 
-def _time(pipeline: Pipeline, pair: tuple[ImageSource, str]) -> tuple[int, PairTime]:
+def _time(pipeline: Pipeline, pair: SourcePair) -> tuple[int, tuple[float, ...]]:
+    """Tokens of the caption, and milliseconds of every stage."""
     source, caption = pair
     device = pipeline.encoder.device
     decode, decoded = _milliseconds(lambda: pipeline.decode([source]), device)
-    image, seen = _milliseconds(lambda: pipeline.embed_images(decoded).require(), device)
-    text, read = _milliseconds(lambda: pipeline.embed_texts([caption]).require(), device)
-    scoring, found = _milliseconds(lambda: numbers(pipeline.measure(seen, read, [0], [0]), pipeline.config)[0], device)
-    return found.length, PairTime(decode, image, text, scoring)
+    image, images = _milliseconds(lambda: pipeline.embed_images(decoded).require(), device)
+    text, texts = _milliseconds(lambda: pipeline.embed_texts([caption]).require(), device)
+    scoring, row = _milliseconds(lambda: numbers(pipeline.measure(images, texts, [0], [0]), pipeline.config)[0], device)
+    return row.length, (decode, image, text, scoring)
 
 
-def _bucket(pipeline: Pipeline, number: int, timed: Sequence[tuple[tuple[ImageSource, str], PairTime]]) -> BucketTimes:
+def _row(pipeline: Pipeline, number: int, timed: Sequence[Timed]) -> Row:
     sources, captions = zip(*(pair for pair, _ in timed), strict=True)
-    seen = pipeline.embed_images(pipeline.decode(sources)).require()
-    read = pipeline.embed_texts(captions).require()
+    images = pipeline.embed_images(pipeline.decode(sources)).require()
+    texts = pipeline.embed_texts(captions).require()
     every = range(len(timed))
     together = min(
-        _milliseconds(lambda: pipeline.measure(seen, read, every, every), pipeline.encoder.device)[0] for _ in range(2)
+        _milliseconds(lambda: pipeline.measure(images, texts, every, every), pipeline.encoder.device)[0]
+        for _ in range(2)
     )
-    stages = {stage: bootstrap_mean([getattr(taken, stage) for _, taken in timed]) for stage in STAGES}
     least = BUCKETS[number - 1] + 1 if number else 1
-    return BucketTimes(least, BUCKETS[number] if number < len(BUCKETS) else None, stages, together / len(timed))
+    stages = {stage: bootstrap_mean([taken[at] for _, taken in timed]) for at, stage in enumerate(STAGES)}
+    return {
+        "tokens": f"{least}-{BUCKETS[number]}" if number < len(BUCKETS) else f"{least}+",
+        "pairs": len(timed),
+        **stages,
+        "all": bootstrap_mean([sum(taken) for _, taken in timed]),
+        "together": together / len(timed),
+    }
 
 
-def _milliseconds(work: Callable[[], Found], device: torch.device) -> tuple[float, Found]:
-    """How long the work takes until the device is done with it, and what it gives."""
+def _milliseconds(work: Callable[[], T], device: torch.device) -> tuple[float, T]:
+    """How long the work takes until the device has finished it, and its result."""
     start = time.perf_counter()
-    found = work()
+    result = work()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return 1e3 * (time.perf_counter() - start), found
+    return 1e3 * (time.perf_counter() - start), result
 
 
 def _machine(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads, torch {torch.__version__}"
-
-
-def section(result: Timing) -> str:
-    """The table in Markdown."""
-    lines = [
-        "Milliseconds per pair, mean with 95 % interval: one pair at a time, and scoring of a row's pairs at once. "
-        f"Measured on {result.machine}.",
-        "",
-        f"`{result.signature}`",
-        "",
-        "| tokens | pairs | decode | image encoder | text encoder | scoring | all | scoring, together |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for one in result.buckets:
-        cells = " | ".join(_cell(one.stages[stage]) for stage in STAGES)
-        lines.append(f"| {one.name} | {one.stages['total'].n} | {cells} | {one.together:.2f} |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(found: Interval) -> str:
-    if math.isnan(found.low):
-        return f"{found.value:.2f}"
-    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
-
-
-def charts(result: Timing) -> tuple[Chart, ...]:
-    """The stages by the length of the caption."""
-    lines = tuple(
-        ChartLine.of(stage, {one.name: one.stages[stage] for one in result.buckets}, scale=1) for stage in STAGES
-    )
-    return (
-        Chart(
-            title="one pair at a time", x_label="tokens of the caption", y_label="milliseconds", lines=lines
-        ),
-    )  # fmt: skip

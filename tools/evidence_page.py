@@ -1,6 +1,6 @@
 """The evidence page: the score, its parts and its rivals on human judgements, with intervals, tests and controls.
 
-Run it as `python -m msdscore.studies.evidence --data FOLDER --output docs/evidence.md`; the folder holds any of the
+Run it as `python tools/evidence_page.py --data FOLDER --output docs/evidence.md`; the folder holds any of the
 benchmarks below, in their released form or in the rows form.
 """
 
@@ -11,9 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from msdscore.benchmarks.readers.hallucinations import read_long_words
-from msdscore.benchmarks.readers.rows import captioned_pictures
-from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.results.compare import Comparison, compare_sides, is_subset, side_of
 from msdscore.benchmarks.results.grids import NONE, Grid, markdown, number, p_value, result_grids
 from msdscore.benchmarks.results.overview import LEVEL, Opened, overview
@@ -25,14 +22,14 @@ from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import InputError
 from msdscore.io.atomic import write_bytes
-from msdscore.metrics.registry import load_metrics
 from msdscore.scorer import Scorer
-from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.spec import DEFAULT_ENCODER
+from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.stats.resample import Resampling, holm
 from msdscore.studies.behaviour import behaviour
-from msdscore.studies.behaviour import section as behaviour_tables
-from msdscore.studies.explanations import words as word_study
+from msdscore.studies.context import Study
+from msdscore.studies.table import to_markdown
+from msdscore.studies.transfer import is_present
+from msdscore.studies.words import words
 
 BASELINE = "cosine"
 MIXTURES = ("coverage", "support", "bi-kl", "msd", "soft-msd")
@@ -51,7 +48,6 @@ METRICS = {
     "rsicd": (*SHARED, "random"),
 }
 CHECKED = (BASELINE, "max-sim", "coverage", "support", "msd")
-CHECKED_PICTURES = 200
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 _TITLE = "# Evidence\n\n"
 _MARKS = f"† differs from {BASELINE} (p < {LEVEL}, Holm over the metrics of a benchmark)"
@@ -84,33 +80,6 @@ def collect(
     if not found:
         raise InputError(f"expected one of {', '.join(METRICS)} under {data}, found none")
     return found
-
-
-def is_present(name: str, data: Path) -> bool:
-    """Whether the files of a benchmark lie under a folder; damaged ones raise."""
-    try:
-        load(name, data)
-    except InputError as error:
-        if "found nothing there" in str(error):
-            return False
-        raise
-    return True
-
-
-def words_section(data: Path, pipeline: Pipeline, synonyms: Path | None, limit: int | None) -> str:
-    """Invented words by their terms, where there are long captions with marks."""
-    captions = read_long_words(data)[:limit]
-    known = word_study.read_synonyms(synonyms) if synonyms else None
-    result = word_study.word_study(pipeline, captions, synonyms=known, progress=_tell("words"))
-    return f"## Words that long captions invent\n\n{word_study.section(result)}"
-
-
-def behaviour_section(rows: Path, pipeline: Pipeline, limit: int | None) -> str:
-    """Pass rates of small generated tests on captioned pictures."""
-    entries = captioned_pictures(rows)
-    entries = entries[:: max(1, len(entries) // (limit or CHECKED_PICTURES))][: limit or CHECKED_PICTURES]
-    result = behaviour(pipeline, load_metrics(CHECKED), entries, progress=_tell("behaviour"))
-    return f"## Behaviour\n\n{behaviour_tables(result)}"
 
 
 def page(evidence: Sequence[Evidence], command: str, more: Sequence[str] = ()) -> str:
@@ -199,7 +168,7 @@ def write_into(text: str, output: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse, gather, write."""
-    parser = argparse.ArgumentParser(prog="python -m msdscore.studies.evidence", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python tools/evidence_page.py", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of the benchmarks")
     parser.add_argument("--output", "-o", type=Path, default=Path("docs/evidence.md"))
     parser.add_argument("--encoder", "-e", default=DEFAULT_ENCODER)
@@ -218,21 +187,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with TemporaryDirectory() as temporary:
         how = {"preset": asked.preset, "samples": asked.samples, "limit": asked.limit}
         found = collect(asked.data, asked.results or Path(temporary), encoder, **how)
-    write_into(page(found, _command(asked), _more(asked, Scorer(encoder, asked.preset).pipeline)), asked.output)
+    write_into(page(found, _command(asked), _more(asked)), asked.output)
 
 
-def _more(asked: argparse.Namespace, pipeline: Pipeline) -> list[str]:
+def _more(asked: argparse.Namespace) -> list[str]:
     """The sections of other studies that there is data for."""
+    cache = None if asked.cache is None else CacheSettings(folder=str(asked.cache))
+    spec = ScorerSpec(encoder=asked.encoder, config=asked.preset, cache=cache)
+    study = Study(root=asked.data, spec=spec, limit=asked.limit)
     sections = []
     if is_present("long-captions", asked.data):
-        sections.append(words_section(asked.data, pipeline, asked.synonyms, asked.limit))
+        tables = words(study, marks="chair", synonyms=asked.synonyms)
+        sections.append(f"## Words that long captions invent\n\n{to_markdown(tables)}")
     if asked.captions:
-        sections.append(behaviour_section(asked.captions, pipeline, asked.limit))
+        tables = behaviour(replace(study, root=asked.captions), metric=CHECKED)
+        sections.append(f"## Behaviour\n\n{to_markdown(tables)}")
     return sections
 
 
 def _command(asked: argparse.Namespace) -> str:
-    words = ["python -m msdscore.studies.evidence --data DATA", f"--encoder {asked.encoder}"]
+    words = ["python tools/evidence_page.py --data DATA", f"--encoder {asked.encoder}"]
     words += [f"--preset {asked.preset}"] if asked.preset else []
     words += [f"--limit {asked.limit}"] if asked.limit else []
     words += ["--synonyms SYNONYMS"] if asked.synonyms else []

@@ -1,0 +1,153 @@
+"""`msdscore study NAME`: the paper's experiments and ours."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from msdscore.cli import options
+from msdscore.cli.cache import DEFAULT_SIZE, Cache, CacheHalf, CacheSize, cache_settings
+from msdscore.studies.registry import STUDIES
+
+if TYPE_CHECKING:
+    from msdscore.studies.table import Table
+
+SCORER, OWN = "Scorer", "Options of some studies"
+HELP = "The experiments behind the score, each with tables, a figure and numbers:\n\n" + "\n\n".join(
+    f"{name}: {line}" for name, (_, line) in STUDIES.items()
+)
+
+
+def study(
+    name: Annotated[str, typer.Argument(help="Which study; they are listed above.")],
+    root: Annotated[
+        Path, typer.Option("--root", "--rows", help="Folder of the data (released files or rows), or a rows file.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="JSON file; tables (.md) and figure (.png) go beside it.")
+    ] = None,
+    overwrite: options.Overwrite = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="How many items at most.")] = None,
+    seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
+    option: Annotated[
+        list[str], typer.Option("--option", help="Of the benchmark's reader, e.g. images=val2017. Repeatable.")
+    ] = [],  # noqa: B006, typer copies it
+    encoder: options.Encoder = "mini",
+    preset: options.Preset = None,
+    change: options.Change = [],  # noqa: B006
+    encoder_option: options.EncoderOption = [],  # noqa: B006
+    bank: options.BankFile = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    batch_size: options.BatchSize = None,
+    cache: Cache = None,
+    cache_size: CacheSize = DEFAULT_SIZE,
+    cache_half: CacheHalf = False,
+    json: options.Json = False,
+    benchmark: Annotated[
+        list[str] | None,
+        typer.Option("--benchmark", "-b", help="See `msdscore benchmarks`. Repeatable.", rich_help_panel=OWN),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", "-m", help="See `msdscore metrics`. Repeatable.", rich_help_panel=OWN),
+    ] = None,
+    control: Annotated[
+        bool | None, typer.Option("--control/--no-control", help="Score with wrong images too.", rich_help_panel=OWN)
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Resamples behind an interval.", rich_help_panel=OWN)
+    ] = None,
+    values: Annotated[
+        str | None, typer.Option(help="kappa …: values to try, e.g. '10 20 40' or '3,2 5,3'.", rich_help_panel=OWN)
+    ] = None,
+    buckets: Annotated[
+        int | None, typer.Option(min=1, help="direction: quantiles of the caption length.", rich_help_panel=OWN)
+    ] = None,
+    bins: Annotated[
+        int | None, typer.Option(min=1, help="margin, entropy: quantiles of margin or length.", rich_help_panel=OWN)
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=2, help="stability: drawn starts.", rich_help_panel=OWN)] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option("--also", help="backbones, ood: further encoders. Repeatable.", rich_help_panel=OWN),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", help="reconstruction: captioned images, as `align train` reads.", rich_help_panel=OWN),
+    ] = None,
+    images: Annotated[
+        list[str] | None, typer.Option("--images", help="reconstruction: folders of images.", rich_help_panel=OWN)
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="reconstruction: name of a recipe, or a TOML file.", rich_help_panel=OWN)
+    ] = None,
+    recipe_set: Annotated[
+        list[str] | None,
+        typer.Option("--recipe-set", help="reconstruction: change, e.g. train.steps=100.", rich_help_panel=OWN),
+    ] = None,
+    share: Annotated[
+        float | None, typer.Option(help="faithfulness: share of regions that is masked.", rich_help_panel=OWN)
+    ] = None,
+    every_projection: Annotated[
+        bool | None, typer.Option("--every-projection", help="faithfulness: try all projections.", rich_help_panel=OWN)
+    ] = None,
+    marks: Annotated[
+        str | None, typer.Option(help="words: hat (marked by people) or chair (absent objects).", rich_help_panel=OWN)
+    ] = None,
+    synonyms: Annotated[
+        Path | None,
+        typer.Option(help="words: names of object classes, a line each, separated by commas.", rich_help_panel=OWN),
+    ] = None,
+) -> None:
+    """Run a study, print its tables, and write them where asked."""
+    from msdscore.cli.progress import bar
+    from msdscore.cli.stopping import stoppable
+    from msdscore.studies.context import Study
+    from msdscore.studies.registry import run_study
+
+    own = {
+        "benchmark": benchmark, "metric": metric, "control": control, "samples": samples, "values": values,
+        "buckets": buckets, "bins": bins, "seeds": seeds, "also": also, "data": data, "images": images,
+        "recipe": recipe, "recipe_set": recipe_set, "share": share, "every_projection": every_projection or None,
+        "marks": marks, "synonyms": synonyms,
+    }  # fmt: skip
+    spec = options.make_spec(
+        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size, max_pixels=None,
+        device=device, dtype=dtype, cache=cache_settings(cache, cache_size, cache_half),
+    )  # fmt: skip
+    _check(output, overwrite)
+    asked = Study(
+        root=root, spec=spec, output=output, overwrite=overwrite, limit=limit, seed=seed,
+        options=dict(map(options.setting, option)), progress=bar,
+    )  # fmt: skip
+    with stoppable():
+        tables = run_study(name, asked, **{option: value for option, value in own.items() if value not in (None, [])})
+    _write(name, tables, output, as_json=json)
+
+
+def _check(output: Path | None, overwrite: bool) -> None:
+    """Refuse a name that cannot be written; a study takes long, so a file that is there is refused at once."""
+    from msdscore.io.outputs.targets import check_target, refuse_existing
+
+    if output is not None:
+        check_target(output, (".json",))
+        refuse_existing([] if overwrite else [output.with_suffix(end) for end in (".json", ".md", ".png")])
+
+
+def _write(name: str, tables: "list[Table]", output: Path | None, *, as_json: bool) -> None:
+    """Tables or JSON to standard output; numbers, tables and figure to files where asked."""
+    import json
+
+    from msdscore.io.outputs.targets import put_all
+    from msdscore.studies.context import forget
+    from msdscore.studies.table import to_figure, to_json, to_markdown
+
+    numbers = json.dumps(to_json(name, tables), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    text = to_markdown(tables)
+    if output is not None:
+        figure = to_figure(tables)
+        contents = {output: numbers.encode(), output.with_suffix(".md"): text.encode()}
+        put_all(contents | ({} if figure is None else {output.with_suffix(".png"): figure}), overwrite=True)
+        forget(output)
+    typer.echo(numbers if as_json else text, nl=not as_json)

@@ -1,0 +1,239 @@
+"""Fitted mixtures of captions: how stable their clusterings are over drawn starts, and how soft."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from msdscore.benchmarks.base import Item, Pair, clusters, picture
+from msdscore.core.schedule import PointSet, fit_all
+from msdscore.core.sphere import real_points
+from msdscore.core.variants.families import FAMILIES
+from msdscore.errors import InputError
+from msdscore.scoring.comparison import fit_settings
+from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.embedded import Embedded
+from msdscore.scoring.measurement import numbers
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.stats.clusterings import adjusted_rand
+from msdscore.stats.resample import bootstrap_mean, bootstrap_share
+from msdscore.studies.context import PAPER, Study, pair_batches, split
+from msdscore.studies.pairs import quantile_bins
+from msdscore.studies.sweep import MIXTURES
+from msdscore.studies.table import Column, Plot, Row, Table, Value, per_cent
+
+Floats = npt.NDArray[np.float64]
+Shares = Float[Tensor, "batch components points"]
+Caption = tuple[str, str]  # text, key of the image it belongs to
+KINDS = {"fixed kappa": "vmf", "adaptive kappa": "vmf-adaptive"}
+HARD = 0.01  # nats: below it an assignment counts as hard
+_CAPTIONS = 128  # of a batch
+
+
+def stability(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), seeds: int = 5) -> list[Table]:
+    """Clusterings and scores over drawn starts: vMF against Gaussians, `sample` against `spread`."""
+    name = benchmark[-1]
+    pairs, pipeline = study.pairs(name), study.pipeline(PAPER)
+    captions = distinct_captions(pairs, study.limit)
+    work: dict[str, Any] = {"benchmark": name, "seeds": seeds}
+    indices: dict[str, list[float]] = {mixture: [] for mixture in MIXTURES}
+    for answer in study.run(
+        "clusterings",
+        split(captions, _CAPTIONS),
+        lambda _, batch: _rand_indices(pipeline, batch, seeds),
+        pipeline,
+        **work,
+    ):
+        for mixture, values in answer.items():
+            indices[mixture] += values
+    batches = pair_batches(pairs)
+    scores = [
+        row
+        for answer in study.run("scores", batches, lambda _, batch: _scores(pipeline, batch, seeds), pipeline, **work)
+        for row in answer
+    ]
+    spread = spread_rows(np.array(scores), [pair for batch in batches for pair in batch])
+    shared: dict[str, Any] = {"signature": pipeline.signature, "facts": {**work, "pairs": len(pairs)}}
+    return [*_clustering_tables(indices, [image for _, image in captions], **shared), Table(
+        name="scores",
+        title=f"MSD over {seeds} drawn starts (`sample`) and from the fixed one (`spread`), {len(pairs)} pairs",
+        columns=[Column("figure"), Column("value", "", ".4f"), Column("least", "", ".4f"), Column("most", "", ".4f")],
+        rows=spread,
+        **shared,
+    )]  # fmt: skip
+
+
+def entropy(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), bins: int = 5) -> list[Table]:
+    """Mean entropy of the responsibilities of each caption's tokens, with fixed and with adaptive concentration."""
+    name, pipeline = benchmark[-1], study.pipeline(PAPER)
+    captions = distinct_captions(study.items(name), study.limit)
+    batches = split(captions, 2 * _CAPTIONS)
+    answers = study.run("entropy", batches, lambda _, batch: _entropies(pipeline, batch), pipeline, benchmark=name)
+    lengths, *columns = np.array([row for answer in answers for row in answer]).T
+    each, images = dict(zip(KINDS, columns, strict=True)), np.array([image for _, image in captions])
+    rows = [entropy_row(lengths, each, images, chosen) for chosen in quantile_bins(lengths, bins)]
+    largest = float(np.log(pipeline.config.components[1]))
+    heads = [Column(f"entropy, {kind}", "", ".4f") for kind in KINDS]
+    look: dict[str, Any] = {"x_label": "tokens", "y_label": "entropy, nats", "level": largest}
+    shared: dict[str, Any] = {
+        "signature": pipeline.signature,
+        "facts": {"benchmark": name, "largest_possible": largest, "hard_below": HARD},
+    }
+    binned = Table(
+        name="bins",
+        title="Entropy of responsibilities by caption length in tokens",
+        columns=[
+            Column("tokens"),
+            Column("captions"),
+            *heads,
+            *(per_cent(f"hard, {kind}", f"hard, {kind} (%)") for kind in KINDS),
+        ],
+        rows=rows,
+        notes=[f"entropy in nats, at most {largest:.3f}; hard: mean entropy of a caption's tokens below {HARD} nats"],
+        plots=[Plot(x="middle", y=[head.name for head in heads], title="mean by length", **look)],
+        **shared,
+    )
+    points = [
+        dict(zip(("tokens", *KINDS), values, strict=True))
+        for values in zip(lengths.tolist(), *(c.tolist() for c in columns), strict=True)
+    ]
+    cloud = Plot(x="tokens", y=list(KINDS), title="responsibility entropy, caption by caption", points=True, **look)
+    return [binned, Table(name="captions", rows=points, plots=[cloud], **shared)]
+
+
+def distinct_captions(items: Sequence[Item], limit: int | None) -> list[Caption]:
+    """Every caption of a benchmark once, spread evenly where there are more than `limit`."""
+    images: dict[str, str] = {}
+    for item, name in zip(items, clusters(items).tolist(), strict=True):
+        for text in item.captions:
+            images.setdefault(text, name)
+    if not images:
+        raise InputError("expected a benchmark with captions, got none")
+    every = list(images.items())
+    return every if limit is None else [every[number * len(every) // limit] for number in range(min(limit, len(every)))]
+
+
+def text_shares(texts: Embedded, config: MSDConfig) -> tuple[Shares, Bool[Tensor, "batch points"]]:
+    """Responsibilities of the components of each caption's mixture for its tokens, and which tokens are real."""
+    vectors, kind = texts.vectors, config.mixture
+    keys = torch.tensor(texts.keys, dtype=torch.int64, device=vectors.points.device)
+    real = real_points(vectors.points, vectors.mask)
+    points = real if kind == "vmf" else FAMILIES[kind].lift(real.double())
+    mixture = fit_all(PointSet(points, vectors.mask, keys), fit_settings(config, config.components[1]))
+    logits = mixture.kappa * (mixture.means @ points.to(mixture.means.dtype).mT) + mixture.log_weights.unsqueeze(-1)
+    return logits.softmax(dim=1), vectors.mask
+
+
+def entropies(shares: Shares, mask: Bool[Tensor, "batch points"]) -> Float[Tensor, " batch"]:
+    r"""The mean entropy :math:`-\sum_k r_{nk}\log r_{nk}` of each caption's tokens, in nats.
+
+    >>> halves = torch.full((1, 2, 3), 0.5)
+    >>> entropies(halves, torch.ones(1, 3, dtype=torch.bool)).exp()
+    tensor([2.])
+    """
+    each = -torch.special.xlogy(shares, shares).sum(dim=1).masked_fill(~mask, 0.0)
+    return each.sum(dim=1) / mask.sum(dim=1).clamp_min(1)
+
+
+def entropy_row(lengths: Floats, each: dict[str, Floats], images: npt.NDArray[np.str_], chosen: Any) -> Row:
+    """Mean entropy and share of hard assignments by kind of mixture, of captions of about equal length."""
+    shortest, longest = int(lengths[chosen].min()), int(lengths[chosen].max())
+    row: dict[str, Value] = {"tokens": f"{shortest} to {longest}", "shortest": shortest, "longest": longest,
+                             "middle": (shortest + longest) / 2, "captions": len(chosen)}  # fmt: skip
+    for kind, values in each.items():
+        hard = (values[chosen] < HARD).astype(float)
+        row[f"entropy, {kind}"] = bootstrap_mean(values[chosen], clusters=images[chosen])
+        row[f"hard, {kind}"] = bootstrap_share(hard, clusters=images[chosen])
+    return row
+
+
+def spread_rows(values: Floats, pairs: Sequence[Pair]) -> list[Row]:
+    """Accuracy of MSD over drawn starts and from the fixed one, and how much a score varies over them."""
+    scores = values.reshape(len(pairs), 2, -1)  # pair, right and wrong caption, fixed start then seeds
+    right = (scores[:, 0] > scores[:, 1]).astype(np.float64)
+    drawn, names = right[:, 1:].mean(axis=0), clusters(pairs)
+    deviations = scores[:, :, 1:].std(axis=2, ddof=1).mean(axis=1)
+    return [
+        {"figure": "accuracy, sample: mean over seeds", "value": float(drawn.mean()), "least": float(drawn.min()),
+         "most": float(drawn.max())},
+        {"figure": "accuracy, spread", "value": bootstrap_mean(right[:, 0], clusters=names)},
+        {"figure": "standard deviation of a score over seeds", "value": bootstrap_mean(deviations, clusters=names)},
+        {"figure": "standard deviation between captions", "value": float(scores[:, :, 0].std(ddof=1))},
+    ]  # fmt: skip
+
+
+def _clustering_tables(indices: dict[str, list[float]], images: Sequence[str], **shared: Any) -> list[Table]:
+    """The mean index of every distribution, and the index of every caption, sorted."""
+    rows: list[Row] = [
+        {"mixture": name, "ari": bootstrap_mean(values, clusters=images), "deviation": float(np.std(values, ddof=1)),
+         "captions": len(values)}
+        for name, values in indices.items()
+    ]  # fmt: skip
+    points: list[Row] = [
+        {"mixture": name, "share": share, "index": index}
+        for name, values in indices.items()
+        for share, index in zip(np.linspace(0, 1, len(values)).tolist(), sorted(values), strict=True)
+    ]
+    cloud = Plot(x="share", y=["index"], series="mixture", title="caption by caption", x_label="share of captions",
+                 y_label="index", points=True)  # fmt: skip
+    table = Table(
+        name="clusterings",
+        title="Adjusted Rand index of token clusterings between seeds, mean over captions",
+        columns=[Column("mixture", "distribution"), Column("ari", "mean with 95 % interval", ".4f"),
+                 Column("deviation", "standard deviation over captions", ".3f"), Column("captions")],
+        rows=rows,
+        plots=[Plot(x="mixture", y=["ari"], title="adjusted Rand index between seeds", y_label="index")],
+        **shared,
+    )  # fmt: skip
+    return [table, Table(name="captions", rows=points, plots=[cloud], **shared)]
+
+
+def _rand_indices(pipeline: Pipeline, captions: Sequence[Caption], seeds: int) -> dict[str, list[float]]:
+    """For every distribution the mean index of each caption over all pairs of seeds."""
+    texts = pipeline.embed_texts([text for text, _ in captions]).require()
+    order = [texts.row(item) for item in range(len(captions))]
+    indices = {}
+    for name, kind in MIXTURES.items():
+        config = pipeline.config.changed(mixture=kind, init="sample")
+        labels = [_labels(texts, config.changed(seed=seed)) for seed in range(seeds)]
+        indices[name] = [
+            float(np.mean([adjusted_rand(a[row], b[row]) for a, b in combinations(labels, 2)])) for row in order
+        ]
+    return indices
+
+
+def _labels(texts: Embedded, config: MSDConfig) -> list[list[int]]:
+    """The component of each real token, caption by caption."""
+    shares, mask = text_shares(texts, config)
+    most = shares.argmax(dim=1)
+    return [row[real].tolist() for row, real in zip(most, mask, strict=True)]
+
+
+def _scores(pipeline: Pipeline, pairs: Sequence[Pair], seeds: int) -> list[list[float]]:
+    """MSD of both captions of each pair: with the deterministic start, then with every seed."""
+    drawing = Pipeline(pipeline.encoder, pipeline.config.changed(init="sample"), batch_size=pipeline.batch_size)
+    images = drawing.embed_images(drawing.decode([picture(pair.image) for pair in pairs])).require()
+    texts = drawing.embed_texts([text for pair in pairs for text in pair.captions]).require()
+    owner = [number for number in range(len(pairs)) for _ in range(2)]
+    configs = [drawing.config.changed(init="spread"), *(drawing.config.changed(seed=seed) for seed in range(seeds))]
+    columns = []
+    for config in configs:
+        measured = Pipeline(pipeline.encoder, config).measure(images, texts, owner, range(len(owner)))
+        columns.append([row.msd for row in numbers(measured, config)])
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _entropies(pipeline: Pipeline, captions: Sequence[Caption]) -> list[list[float]]:
+    """Length and entropies of every caption."""
+    texts = pipeline.embed_texts([text for text, _ in captions]).require()
+    columns = []
+    for kind in KINDS.values():
+        shares, mask = text_shares(texts, pipeline.config.changed(mixture=kind))
+        columns.append(entropies(shares.double(), mask).tolist())
+    rows = list(zip(texts.vectors.mask.sum(dim=1).tolist(), *columns, strict=True))
+    return [list(rows[texts.row(item)]) for item in range(len(captions))]

@@ -1,0 +1,169 @@
+"""What every study works with: the data, the scorer, and batches whose answers are kept until it is finished."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from glob import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from msdscore.benchmarks.base import Item, Pair, picture_key
+from msdscore.benchmarks.registry import load
+from msdscore.benchmarks.run.plan import BenchmarkPlan
+from msdscore.encoders.cached import CachedEncoder
+from msdscore.errors import InputError
+from msdscore.io.outputs.run import discard, open_run
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.spec import ScorerSpec
+
+PAPER = "short"  # the preset of the paper's settings for captions of a sentence
+Progress = Callable[[int, int], None]
+T = TypeVar("T")
+_MEMORY = 4 << 30  # bytes of vectors that a study keeps in memory for its next variant
+_ANSWER, _SUFFIX = "answer", ".steps.parquet"
+_PAIRS = 16  # of a batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What is studied: data under `root` and the scorer of `spec`, on at most `limit` items, drawn by `seed`.
+
+    Work in progress is kept beside `output`, where there is one. `options` are those of the benchmark's reader;
+    `progress` opens a display of work done and work in all, under a title.
+    """
+
+    root: Path
+    spec: ScorerSpec = field(default_factory=ScorerSpec)
+    output: Path | None = None
+    overwrite: bool = False
+    limit: int | None = None
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    progress: Callable[[str], AbstractContextManager[Progress]] = lambda title: nullcontext(lambda done, total: None)
+
+    def pipeline(self, preset: str | None = None, encoder: str | None = None) -> Pipeline:
+        """The scorer with an encoder that remembers its vectors; `preset` is used where the spec names none."""
+        spec = replace(self.spec, config=self.spec.config or preset, encoder=encoder or self.spec.encoder, cache=None)
+        pipeline = spec.build()
+        pipeline.encoder = CachedEncoder(pipeline.encoder, memory=_MEMORY, disk=self.spec.cache)
+        return pipeline
+
+    def folder(self, benchmark: str) -> Path:
+        """The folder of a benchmark: one of its name under `root`, or `root` itself."""
+        own = self.root / benchmark
+        return own if own.is_dir() else self.root
+
+    def items(self, benchmark: str) -> tuple[Item, ...]:
+        """The items of a benchmark, from released files or rows."""
+        return load(benchmark, self.folder(benchmark), **self.options).items
+
+    def pairs(self, benchmark: str) -> list[Pair]:
+        """At most `limit` pairs of a benchmark, drawn by `seed` and kept in the order of the file."""
+        return drawn_pairs([item for item in self.items(benchmark) if isinstance(item, Pair)], self.limit, self.seed)
+
+    def plan(
+        self, benchmark: str, metrics: Sequence[str], *, options: Mapping[str, Any] = {}, **how: Any
+    ) -> BenchmarkPlan:
+        """The plan of a benchmark run; `how` are further fields of `BenchmarkPlan`."""
+        return BenchmarkPlan(
+            name=benchmark, root=self.folder(benchmark), metrics=tuple(metrics), limit=self.limit, seed=self.seed,
+            options={**self.options, **options}, **how,
+        )  # fmt: skip
+
+    @contextmanager
+    def runs(self) -> Iterator[Path]:
+        """The folder of benchmark runs: beside the output, or a temporary one."""
+        if self.output is not None:
+            yield self.output.with_name(f"{self.output.stem}.runs")
+            return
+        with TemporaryDirectory() as folder:
+            yield Path(folder)
+
+    def run(
+        self,
+        title: str,
+        batches: Sequence[T],
+        measure: Callable[[int, T], Any],
+        pipeline: Pipeline,
+        **depends: Any,
+    ) -> Iterator[Any]:
+        """`measure(number, batch)` of every batch in turn: plain values, each computed once and kept beside the output.
+
+        `depends` names what the answers depend on beside the options of the study; answers of other work are refused,
+        or with `overwrite` discarded.
+        """
+        work = {
+            "signature": pipeline.signature, "root": str(self.root.resolve()), "limit": self.limit, "seed": self.seed,
+            "options": sorted(f"{name}={value}" for name, value in self.options.items()), **depends,
+        }  # fmt: skip
+        with self._kept(title, work) as kept, self.progress(title) as show:
+            for number, batch in enumerate(batches):
+                yield kept(number, partial(measure, number, batch))
+                show(number + 1, len(batches))
+
+    @contextmanager
+    def _kept(self, title: str, work: Mapping[str, Any]) -> Iterator[Callable[[int, Callable[[], Any]], Any]]:
+        if self.output is None:
+            yield lambda number, compute: compute()
+            return
+        path = self.output.with_name(f"{self.output.stem}.{title}{_SUFFIX}")
+        if self.overwrite:
+            discard(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open_run(path, work) as run:
+            done = run.done()
+            answers = (json.loads(part[_ANSWER][0].as_py()) for part in run.tables()) if done else ()
+            known = dict(zip(done, answers, strict=True))
+
+            def step(number: int, compute: Callable[[], Any]) -> Any:
+                if number not in known:
+                    known[number] = compute()
+                    run.write(number, pa.table({_ANSWER: [json.dumps(known[number])]}))
+                return known[number]
+
+            yield step
+
+
+def forget(output: Path) -> None:
+    """Discard the answers kept for an output that is written now."""
+    for folder in output.parent.glob(f"{escape(output.stem)}.*{_SUFFIX}.parts"):
+        discard(folder.with_suffix(""))
+
+
+def split(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    """Batches of at most `size` items.
+
+    >>> split("abc", 2)
+    ['ab', 'c']
+    """
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def every_nth(items: Sequence[T], limit: int | None) -> list[T]:
+    """At most `limit` items, at equal distances in the list.
+
+    >>> every_nth("abcdef", 3)
+    ['a', 'c', 'e']
+    """
+    return list(items if limit is None else items[:: max(1, len(items) // limit)][:limit])
+
+
+def drawn_pairs(pairs: Sequence[Pair], limit: int | None, seed: int) -> list[Pair]:
+    """At most `limit` pairs, drawn by `seed` and kept in the order of the file."""
+    if not pairs:
+        raise InputError("expected at least one pair with a right and a wrong caption, got none")
+    if limit is None or limit >= len(pairs):
+        return list(pairs)
+    chosen = np.random.default_rng(seed).choice(len(pairs), size=limit, replace=False)
+    return [pairs[number] for number in np.sort(chosen)]
+
+
+def pair_batches(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:
+    """Batches of pairs, those of one image side by side."""
+    return split(sorted(pairs, key=lambda pair: picture_key(pair.image)), _PAIRS)

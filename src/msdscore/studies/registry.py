@@ -1,0 +1,52 @@
+"""The studies by name: where the function of each lies, and what it answers in one line."""
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from msdscore.errors import ConfigError, unknown_name
+
+if TYPE_CHECKING:
+    from msdscore.studies.context import Study
+    from msdscore.studies.table import Table
+
+STUDIES = {
+    "mixtures": ("msdscore.studies.sweep:mixtures", "Distributions of local vectors: vMF, or Gaussians."),
+    "kappa": ("msdscore.studies.sweep:kappa", "The concentration of the mixtures."),
+    "alpha": ("msdscore.studies.sweep:alpha", "The weight of the local divergence against the similarity."),
+    "components": ("msdscore.studies.sweep:components", "The number of components of both mixtures."),
+    "iterations": ("msdscore.studies.sweep:iterations", "The iterations of EM."),
+    "direction": ("msdscore.studies.pairs:direction", "Coverage, support, a fixed weight or the length gate."),
+    "margin": ("msdscore.studies.pairs:margin", "Gains by how far apart the similarities of two captions lie."),
+    "stability": ("msdscore.studies.clustering:stability", "Clusterings and scores over drawn starts."),
+    "entropy": ("msdscore.studies.clustering:entropy", "Entropy of responsibilities by caption length."),
+    "reconstruction": ("msdscore.studies.transfer:reconstruction", "Aligners trained with and without reconstruction."),
+    "backbones": ("msdscore.studies.transfer:backbones", "Every part of the score with several encoders."),
+    "ood": ("msdscore.studies.transfer:ood", "Own against other captions in domains not trained on."),
+    "faithfulness": ("msdscore.studies.faithfulness:faithfulness", "Do maps show what moves the score?"),
+    "localisation": ("msdscore.studies.localisation:localisation", "Is the changed word the least supported one?"),
+    "words": ("msdscore.studies.words:words", "Do terms of words find what a caption invents?"),
+    "behaviour": ("msdscore.studies.behaviour:behaviour", "Small generated tests: what can a metric see?"),
+    "timing": ("msdscore.studies.timing:timing", "Milliseconds per pair, by caption length."),
+    "match": ("msdscore.studies.match:match", "Reliability diagram of `match`."),
+}
+
+
+def run_study(name: str, study: "Study", **own: Any) -> "list[Table]":
+    """The tables of a study; `own` are the options that it takes beside those of all studies."""
+    function = load_study(name)
+    known = list(inspect.signature(function).parameters)[1:]
+    for option in own:
+        if option not in known:
+            names = ", ".join(f"--{other.replace('_', '-')}" for other in known) or "none of its own"
+            raise ConfigError(f"study {name} has no option --{option.replace('_', '-')}; it has {names}")
+    return function(study, **own)
+
+
+def load_study(name: str) -> "Callable[..., list[Table]]":
+    """The function behind a name."""
+    if name not in STUDIES:
+        raise unknown_name("study", name, STUDIES)
+    module, _, function = STUDIES[name][0].partition(":")
+    return getattr(import_module(module), function)

@@ -1,0 +1,301 @@
+"""The page that sets our numbers beside the paper's, filled from the result files of the studies.
+
+Run it as `python tools/paper_page.py --results FOLDER --output docs/paper.md`; the folder holds what the studies wrote,
+each under its own name (`kappa.json` …). A study that is missing leaves its part of the page as it is.
+"""
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import published
+
+from msdscore.benchmarks.results.grids import NONE, Grid, markdown
+from msdscore.errors import InputError
+from msdscore.io.atomic import write_bytes
+
+Json = Mapping[str, Any]  # a table of a result file, a row of it, or an interval
+_PER_CENT = 100
+
+
+def subtask_grid(table: Json, label: str, papers: Mapping[str, Sequence[float]], *, title: str = "MSD") -> Grid:
+    """A row per subtask and one for their mean; a column per choice, ours and the paper's side by side.
+
+    Notes have the interval of each mean, and its paired difference from the choice in use.
+    """
+    variants = [row for row in table["rows"] if row["metric"] == label]
+    ours = {row["variant"]: _accuracies(row) for row in variants}
+    columns, cells = ["subtask"], []
+    for name, values in ours.items():
+        columns += [name] + ([f"paper, {name}"] if name in papers else [])
+        cells += [values] + ([papers[name]] if name in papers else [])
+    for name in papers:
+        if name not in ours:
+            columns, cells = [*columns, f"paper, {name}"], [*cells, papers[name]]
+    rows = [(name, *(f"{values[at]:.1f}" for values in cells)) for at, name in enumerate(published.SUBTASKS)]
+    rows.append(("mean", *(f"{sum(values) / len(values):.1f}" for values in cells)))
+    notes = tuple(_mean(row, table["headline"]) for row in variants)
+    return Grid(f"{title} ({_size(table)})", tuple(columns), tuple(rows), notes)
+
+
+def _accuracies(row: Json) -> list[float]:
+    """Accuracies per subtask, in per cent, in the paper's order; NaN where a set has no such subtask."""
+    values = [row.get(f"accuracy/{name}") for name in published.SUBTASKS]
+    return [math.nan if value is None else _PER_CENT * value["value"] for value in values]
+
+
+def _mean(row: Json, headline: str) -> str:
+    """The mean of one choice in words."""
+    gap = row["difference"]
+    against = "" if gap is None else f"; difference {_signed(gap)}, p {row['p']:.3f}, Holm {row['p_holm']:.3f}"
+    return f"{row['variant']}: {_interval(row[headline])}{against}"
+
+
+def _mixtures(tables: Mapping[str, Json]) -> list[Grid]:
+    titles = {"same_alpha": "MSD, the same alpha", "equal_weight": "MSD, equal weight of the divergences"}
+    return [subtask_grid(tables[key], "msd", published.MIXTURES, title=title) for key, title in titles.items()]
+
+
+def _kappa(tables: Mapping[str, Json]) -> list[Grid]:
+    return [subtask_grid(next(iter(tables.values())), "msd", published.KAPPA)]
+
+
+def _values(tables: Mapping[str, Json]) -> list[Grid]:
+    """A sweep that the paper names and has no table of."""
+    table = next(iter(tables.values()))
+    head = table["headline"]
+    cells = {(row["variant"], row["metric"]): _interval(row[head]) for row in table["rows"]}
+    variants, labels = (list(dict.fromkeys(key[at] for key in cells)) for at in (0, 1))
+    rows = tuple((variant, *(cells[variant, label] for label in labels)) for variant in variants)
+    return [Grid(f"{head} ({_size(table)})", ("setting", *labels), rows)]
+
+
+def _stability(tables: Mapping[str, Json]) -> list[Grid]:
+    rows = [
+        (row["mixture"], f"{row['ari']['value']:.3f} ± {row['deviation']:.3f}", _papers_index(row["mixture"]))
+        for row in tables["clusterings"]["rows"]
+    ]
+    drawn, fixed, over_seeds, between = tables["scores"]["rows"]
+    facts = (
+        ("accuracy over seeds, `sample`", f"{_PER_CENT * drawn['least']:.1f} to {_PER_CENT * drawn['most']:.1f}"),
+        ("accuracy, `spread`", _interval(fixed["value"])),
+        (over_seeds["figure"], f"{over_seeds['value']['value']:.4f}"),
+        (between["figure"], f"{between['value']:.4f}"),
+    )
+    title = f"MSD over {tables['scores']['seeds']} seeds, {tables['scores']['pairs']} pairs"
+    return [
+        Grid("Adjusted Rand index between seeds, mean ± deviation over captions", ("distribution", "ours", "paper"),
+             tuple(rows)),
+        Grid(title, ("figure", "ours"), facts),
+    ]  # fmt: skip
+
+
+def _papers_index(name: str) -> str:
+    known = published.STABILITY.get("Gaussian" if name.startswith("Gaussian, diagonal") else name)
+    return NONE if known is None else f"{known[0]:.3f} ± {known[1]:.3f}"
+
+
+def _entropy(tables: Mapping[str, Json]) -> list[Grid]:
+    rows = tables["bins"]["rows"]
+    heads = [name for name in rows[0] if name.startswith(("entropy, ", "hard, "))]
+    cells = [
+        (row["tokens"], str(row["captions"]),
+         *(f"{row[name]['value']:.3f}" if name.startswith("entropy") else f"{_PER_CENT * row[name]['value']:.0f} %"
+           for name in sorted(heads, key=lambda name: name.partition(",")[0])))
+        for row in rows
+    ]  # fmt: skip
+    columns = ("tokens", "captions", *sorted(heads, key=lambda name: name.partition(",")[0]))
+    return [Grid("Entropy of responsibilities, nats", columns, tuple(cells))]
+
+
+def _direction(tables: Mapping[str, Json]) -> list[Grid]:
+    grids = []
+    for name, table in tables.items():
+        if name != "by_length":
+            head, rows = table["headline"], [row for row in table["rows"] if row["metric"] == "soft-msd"]
+            cells = tuple(
+                (row["variant"], _interval(row[head]), _number(row["wrong image"]),
+                 f"{published.DIRECTION[row['variant']]:.1f}" if row["variant"] in published.DIRECTION else NONE)
+                for row in rows
+            )  # fmt: skip
+            columns = ("Soft-MSD", f"{table['benchmark']}: {head}", "wrong image", "paper, CapArena")
+            grids.append(Grid(f"Direction ({_size(table)})", columns, cells))
+    labels = ("coverage", "support", "bi-kl")
+    buckets = tuple(
+        (row["words"], str(row["pairs"]), *(_interval(row[label]) for label in labels))
+        for row in tables["by_length"]["rows"]
+    )
+    theirs = tuple((name, *(f"{value:.1f}" for value in values)) for name, values in published.BY_LENGTH.items())
+    return [
+        *grids,
+        Grid("Ours, by length in words", ("words", "pairs", *labels), buckets),
+        Grid("The paper's, by length in tokens", ("tokens", *labels), theirs),
+    ]
+
+
+def _margin(tables: Mapping[str, Json]) -> list[Grid]:
+    """The bins of the first benchmark beside the paper's."""
+    labels = ("cosine", "coverage", "msd", "soft-msd")
+    columns = ("bin", "mean margin", "mean u", *labels, "soft-msd − cosine")
+    rows = tuple(
+        (str(row["bin"]), f"{row['margin']:.4f}", f"{row['uncertainty']:.3f}",
+         *(f"{_PER_CENT * row[label]['value']:.1f}" for label in labels), _signed(row["gain"]))
+        for row in tables["bins"]["rows"]
+    )  # fmt: skip
+    notes = tuple(
+        f"{row['metrics']}: {_signed(row['difference'])}, "
+        + ", ".join(f"{name.removeprefix('p, ')} p {p:.3f}" for name, p in row.items() if name.startswith("p, "))
+        for row in tables["gains"]["rows"]
+    )
+    grids = [Grid(f"Ours ({_size(tables['bins'])})", columns, rows, notes)]
+    for name, bins in published.MARGIN.items():
+        theirs = tuple(
+            (str(at), f"{row[0]:.4f}", f"{row[1]:.3f}", *(f"{value:.1f}" for value in row[2:6]), f"{row[6]:+.1f}")
+            for at, row in enumerate(bins)
+        )
+        grids.append(Grid(f"The paper's, {name}", columns, theirs))
+    return grids
+
+
+def _transfer(tables: Mapping[str, Json]) -> list[Grid]:
+    rows = tables["encoders"]["rows"]
+    labels = [name for name, value in rows[0].items() if isinstance(value, Mapping) and " − " not in name]
+    gain = "soft-msd − cosine"
+    cells = tuple(
+        (f"{row['dataset']}, {row['encoder']}", *(_interval(row[label]) for label in labels),
+         f"{_signed(row[gain])} (p {row[f'{gain}, p_holm']:.3f})")
+        for row in rows
+    )  # fmt: skip
+    return [Grid("Ours", ("set and encoder", *labels, f"{gain} (p, Holm)"), cells)]
+
+
+def _ood(tables: Mapping[str, Json]) -> list[Grid]:
+    theirs = tuple((name, *(f"{value:.1f}" for value in values)) for name, values in published.OOD.items())
+    return [*_transfer(tables), Grid("The paper's", ("set and encoder", "cosine", "msd", "soft-msd"), theirs)]
+
+
+def _faithfulness(tables: Mapping[str, Json]) -> list[Grid]:
+    regions, masking = ("top", "random", "bottom"), tables["masking"]
+    rows = [
+        (f"{row['kind']}, {row['masking']}", *(f"{row[region]['value']:+.4f}" for region in regions))
+        for row in masking["rows"]
+        if row["projection"] == masking["rows"][0]["projection"]
+    ]
+    rows += [
+        (f"paper, {kind}", *(f"{value:+.4f}" for value in values)) for kind, values in published.FAITHFULNESS.items()
+    ]
+    title = f"Effect of masking 10 % of the regions on d ({masking['pairs']} pairs)"
+    return [Grid(title, ("captions", *regions), tuple(rows))]
+
+
+def _localisation(tables: Mapping[str, Json]) -> list[Grid]:
+    ways = ("terms", "occlusion", "wrong_picture", "chance")
+    rows = [
+        (f"{row['subset']}, first {row['depth']}", str(row["items"]), *(_interval(row[way]) for way in ways))
+        for row in tables["rows"]["rows"]
+    ]
+    return [Grid("The changed word among the first", ("subset", "captions", *ways), tuple(rows))]
+
+
+def _words(tables: Mapping[str, Json]) -> list[Grid]:
+    table = tables["rows"]
+    rows = [
+        (row["name"], str(row["n"]), _interval(row["true"]), _interval(row["wrong"]), _number(row["chance"]))
+        for row in table["rows"]
+    ]
+    columns = ("figure", "n", "terms", "wrong picture", "chance")
+    return [Grid(f"Invented words ({table['captions']} captions)", columns, tuple(rows))]
+
+
+PARTS: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
+    "mixtures": _mixtures,
+    "kappa": _kappa,
+    "alpha": _values,
+    "components": _values,
+    "iterations": _values,
+    "stability": _stability,
+    "entropy": _entropy,
+    "direction": _direction,
+    "margin": _margin,
+    "reconstruction": _transfer,
+    "backbones": _transfer,
+    "ood": _ood,
+    "faithfulness": _faithfulness,
+    "localisation": _localisation,
+    "words": _words,
+}
+
+
+def part(study: str, result: Json) -> str:
+    """The tables of one study in Markdown, with the settings they were made with."""
+    tables: dict[str, Json] = {}
+    for table in result["tables"]:
+        tables.setdefault(table["name"], table)
+    signatures = list(_signatures(result["tables"]))
+    signature = next((text for text in signatures if "kappa:" in text), signatures[0] if signatures else "")
+    return "\n".join([*map(markdown, PARTS[study](tables)), *([f"`{signature}`\n"] if signature else [])])
+
+
+def fill(page: str, parts: Mapping[str, str]) -> str:
+    """The page with new parts between their marks; every part must have its place.
+
+    >>> fill("a <!-- study kappa: begin --> old <!-- study kappa: end --> z", {"kappa": "new"}).split()[6:-6]
+    ['new']
+    """
+    for study, text in parts.items():
+        marks = re.compile(rf"(<!-- study {study}: begin -->).*?(<!-- study {study}: end -->)", re.DOTALL)
+        if not marks.search(page):
+            raise InputError(f"the page has no place for study {study}; expected <!-- study {study}: begin --> and end")
+        head, tail = marks.split(page, maxsplit=1)[0], marks.split(page, maxsplit=1)[3]
+        page = f"{head}<!-- study {study}: begin -->\n\n{text.strip()}\n\n<!-- study {study}: end -->{tail}"
+    return page
+
+
+def _signatures(tables: Sequence[Json]) -> Iterator[str]:
+    for table in tables:
+        yield from filter(None, (table["signature"], *(row.get("signature") for row in table["rows"])))
+
+
+def _interval(value: Json) -> str:
+    return _bounded(value, ".1f")
+
+
+def _signed(value: Json) -> str:
+    return _bounded(value, "+.1f")
+
+
+def _bounded(value: Json, form: str) -> str:
+    """A share in per cent with its interval, which few images may not have."""
+    low, high = value["low"], value["high"]
+    ends = "" if low is None or high is None else f" [{_PER_CENT * low:{form}}, {_PER_CENT * high:{form}}]"
+    return f"{_PER_CENT * value['value']:{form}}{ends}"
+
+
+def _number(value: float | None) -> str:
+    return NONE if value is None else f"{_PER_CENT * value:.1f}"
+
+
+def _size(table: Json) -> str:
+    return f"{table['benchmark']}, {table['counted']} items, {table['pictures']} pictures"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read what there is, and fill the page."""
+    parser = argparse.ArgumentParser(prog="python tools/paper_page.py", description=__doc__)
+    parser.add_argument("--results", type=Path, required=True, help="folder of the studies' result files")
+    parser.add_argument("--output", "-o", type=Path, default=Path("docs/paper.md"))
+    asked = parser.parse_args(arguments)
+    present = [study for study in PARTS if (asked.results / f"{study}.json").is_file()]
+    if not present:
+        raise InputError(f"{asked.results}: expected result files of studies, such as kappa.json, found none")
+    parts = {study: part(study, json.loads((asked.results / f"{study}.json").read_text("utf-8"))) for study in present}
+    page = fill(asked.output.read_text(encoding="utf-8"), parts)
+    write_bytes(asked.output, page.encode(), folder=asked.output.parent)
+
+
+if __name__ == "__main__":
+    main()
