@@ -48,21 +48,21 @@ test-transformers4: $(TF4)/ready
 	$(TF4)/bin/python -m pytest tests/test_encoders_*.py
 
 check: setup
-	$(BIN)/ruff format --check src tests perf
-	$(BIN)/ruff check src tests perf
+	$(BIN)/ruff format --check src tests tools perf
+	$(BIN)/ruff check src tests tools perf
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: setup
-	$(BIN)/ruff format src tests perf
-	$(BIN)/ruff check --fix src tests perf
+	$(BIN)/ruff format src tests tools perf
+	$(BIN)/ruff check --fix src tests tools perf
 
 bench: setup
 	$(BIN)/python perf/scoring.py
 	$(BIN)/python perf/mini.py
 
 evidence: setup
-	$(BIN)/python -m msdscore.studies.evidence --data $(DATA) --output docs/evidence.md
+	$(BIN)/python tools/evidence_page.py --data $(DATA) --cache build/cache --output docs/evidence.md
 
 # Each study goes on where it was stopped, and is left alone once its numbers are there.
 STUDIES := mixtures kappa alpha components iterations stability entropy direction margin backbones ood faithfulness localisation
@@ -73,7 +73,7 @@ paper: setup
 	  --limit $(LIMIT) --cache build/cache -o build/paper/$$name.json || exit 1; done
 	test -f build/paper/words.json || $(BIN)/msdscore study words --root $(DATA) --marks chair \
 	  --synonyms $(DATA)/coco_object_synonyms.txt --limit $(LIMIT) --cache build/cache -o build/paper/words.json
-	$(BIN)/python -m msdscore.studies.paper.page --results build/paper --output docs/paper.md
+	$(BIN)/python tools/paper_page.py --results build/paper --output docs/paper.md
 
 notebooks: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter execute --inplace docs/notebooks/*.ipynb
@@ -95,4 +95,4 @@ release: setup
 
 clean:
 	rm -rf $(VENV) .venv-* build dist demo-out site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests perf -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests tools perf -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""The commands bench, compare, table, benchmarks and metrics; and the evidence page."""
+"""The commands bench, compare, table, benchmarks and metrics."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_pictures, write_rows
+from bench_sets import make_expert, make_sugarcrepe
 from msdscore.benchmarks.registry import benchmarks
 from msdscore.cli.app import app
 from msdscore.errors import MSDScoreError
 from msdscore.metrics.registry import list_metrics
-from msdscore.studies import evidence
 
 
 def call(*arguments):
@@ -87,61 +86,9 @@ def test_lists_name_everything():
     assert "metric" in str(call("metrics", "nothing").exception)
 
 
-def test_the_evidence_page_keeps_what_people_wrote(tmp_path):
-    make_sugarcrepe(tmp_path / "data")
-    make_expert(tmp_path / "data")
-    page = tmp_path / "evidence.md"
-    page.write_text(f"# Evidence\n\nOur words.\n\n{evidence.BEGIN}\nold\n{evidence.END}\n\nMore words.\n")
-    evidence.main(["--data", str(tmp_path / "data"), "-o", str(page), "--encoder", "toy", "--samples", "20"])
-    text = page.read_text()
-    assert text.startswith("# Evidence\n\nOur words.\n\n<!-- generated: begin -->")
-    assert text.endswith("<!-- generated: end -->\n\nMore words.\n")
-    assert "old" not in text
-    assert "`python -m msdscore.studies.evidence --data DATA --encoder toy --samples 20`" in text
-    assert str(tmp_path) not in text
-    for heading in ("## SugarCrepe", "## Flickr8k-Expert", "Paired tests against cosine", "with the wrong one"):
-        assert heading in text
-    assert "- msd against cosine: " in text
-    assert "## Behaviour" not in text
-
-
-def test_the_evidence_page_holds_words_and_behaviour_where_there_is_data(tmp_path):
-    rows = [
-        {"image": f"{c}.png", "caption": f"a {c} square and a {o} square", "hallucinated": [o], "objects": [c],
-         "captions": [f"a {c} square", f"the square is {c}"]}
-        for c, o in zip(COLOURS, COLOURS[1:] + COLOURS[:1], strict=True)
-    ]  # fmt: skip
-    write_rows(tmp_path / "long.jsonl", rows)
-    write_pictures(tmp_path / "long.images.parquet", {f"{colour}.png": encoded(colour) for colour in COLOURS})
-    page = tmp_path / "evidence.md"
-    arguments = ["--data", tmp_path, "-o", page, "-e", "toy", "--samples", 20, "--captions", tmp_path / "long.jsonl"]
-    evidence.main(list(map(str, arguments)))
-    text = page.read_text()
-    assert "## Words that long captions invent" in text
-    assert "| AUC within captions | 8 |" in text
-    assert "| wrong colour | first higher | 8 |" in text
-    assert "--captions CAPTIONS" in text
-    with pytest.raises(MSDScoreError, match="expected one of sugarcrepe, .* found none"):
-        evidence.main(["--data", str(page.parent / "out"), "-o", str(page), "-e", "toy"])
-
-
 def test_the_page_on_benchmarks_names_every_benchmark_and_metric():
     page = (Path(__file__).parent.parent / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     for row in benchmarks():
         assert f"| `{row.name}` |" in page, row.name
     for metric in list_metrics():
         assert f"`{metric.name}" in page, metric.name
-
-
-def test_the_evidence_page_stands_under_the_papers_settings_too(tmp_path):
-    make_sugarcrepe(tmp_path / "data")
-    make_expert(tmp_path / "data")
-    page = tmp_path / "evidence.md"
-    arguments = ["--data", tmp_path / "data", "-o", page, "--encoder", "toy", "--samples", 5, "--preset", "long"]
-    evidence.main(list(map(str, arguments)))
-    text = page.read_text()
-    assert "## SugarCrepe, long" in text
-    assert "## SugarCrepe, the paper's settings" in text
-    assert "|k:5,3|" in text
-    assert "|k:3,2|" in text
-    assert "--preset long" in text

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -17,7 +18,9 @@ from msdscore.metrics.base import CaseScores
 from msdscore.metrics.registry import load_metric
 from msdscore.scorer import Scorer
 from msdscore.studies import edits
-from msdscore.studies.behaviour import behaviour, checks_of, section, variants
+from msdscore.studies.behaviour import behaviour, checks_of, pass_rates, variants
+from msdscore.studies.context import Study
+from msdscore.studies.table import to_markdown
 
 CAPTION = "Two brown dogs run behind a horse on the beach ."
 
@@ -68,8 +71,8 @@ def test_tests_say_what_is_expected():
     assert made["false detail added"].second[1].endswith("A red bus.")
     assert made["wrong colour"].expects == "first higher"
     assert made["picture mirrored"].second == ("mirrored", CAPTION)
-    assert made["wrong colour"].with_wrong_picture().first == ("wrong", CAPTION)
-    assert made["picture mirrored"].with_wrong_picture() is None
+    assert made["wrong colour"].with_wrong_image().first == ("wrong", CAPTION)
+    assert made["picture mirrored"].with_wrong_image() is None
     assert len(made) == 17
 
 
@@ -82,58 +85,59 @@ def rows(tmp_path):
     return tmp_path / "set.jsonl"
 
 
+def rates(metrics, entries):
+    table = pass_rates(Study(root=Path()), Scorer("toy", "short").pipeline, metrics, entries)
+    return table, {row["family"]: row for row in table.rows}
+
+
 def test_metrics_pass_what_they_can_see(rows):
-    pipeline = Scorer("toy", "short").pipeline
-    constant = replace(load_metric("constant"), label="constant")
-    longer = replace(load_metric("length"), label="length")
-    result = behaviour(pipeline, [load_metric("cosine"), constant, longer], captioned_pictures(rows))
-    found = {label: {one.family: one for one in families} for label, families in result.results.items()}
-    assert result.pictures == 6
-    assert found["cosine"]["own against another's caption"].passed.value == 1.0
-    assert found["cosine"]["wrong colour"].passed.value == 1.0
-    assert found["cosine"]["wrong colour"].wrong < 1.0
-    assert found["cosine"]["case and full stop"].passed.value == 1.0
-    assert found["constant"]["wrong colour"].passed.value == 0.0
-    assert found["constant"]["picture mirrored"].passed.value == 1.0
-    assert found["length"]["paragraph against sentence"].passed.value == 1.0
-    assert found["length"]["paragraph against sentence"].wrong == 1.0  # read from the text alone
-    assert found["length"]["false detail added"].passed.value == 0.0
-    assert "| wrong colour | first higher | 6 | 100 [" in section(result)
+    metrics = [load_metric("cosine"), load_metric("constant"), load_metric("length")]
+    table, families = rates(metrics, captioned_pictures(rows))
+    assert table.facts["pictures"] == 6
+    assert families["own against another's caption"]["cosine"].value == 1.0
+    assert families["wrong colour"]["cosine"].value == 1.0
+    assert families["wrong colour"]["cosine, wrong image"] < 1.0
+    assert families["case and full stop"]["cosine"].value == 1.0
+    assert families["wrong colour"]["constant"].value == 0.0
+    assert families["picture mirrored"]["constant"].value == 1.0
+    assert families["paragraph against sentence"]["length"].value == 1.0
+    assert families["paragraph against sentence"]["length, wrong image"] == 1.0  # read from the text alone
+    assert families["false detail added"]["length"].value == 0.0
+    assert "| wrong colour | first higher | 6 | 100 [" in to_markdown([table])
 
 
 def test_a_missing_score_fails_and_bad_requests_are_refused(rows):
-    pipeline = Scorer("toy", "short").pipeline
     silent = replace(load_metric("constant"), score=lambda cases: CaseScores(np.full(cases.captions.shape, np.nan)))
     with np.errstate(all="ignore"), pytest.warns(RuntimeWarning):
-        families = behaviour(pipeline, [silent], captioned_pictures(rows)).results["constant"]
-    assert {one.passed.value for one in families} == {0.0}
+        _, families = rates([silent], captioned_pictures(rows))
+    assert {row["constant"].value for row in families.values()} == {0.0}
     with pytest.raises(ConfigError, match="metric rank-agg scores no caption by itself"):
-        behaviour(pipeline, [load_metric("rank-agg")], captioned_pictures(rows))
+        behaviour(Study(root=rows), metric=["rank-agg"])
     with pytest.raises(InputError, match="expected at least 2 pictures with 2 captions each, got 0"):
-        behaviour(pipeline, [load_metric("cosine")], [])
+        rates([load_metric("cosine")], [])
 
 
 def test_pictures_may_lie_beside_the_rows_and_are_asked_for_where_none_can_be_read(tmp_path):
     write_rows(tmp_path / "set.jsonl", [{"image": f"{n}.png", "captions": ["a", "b"]} for n in COLOURS[:3]])
-    pipeline = Scorer("toy", "short").pipeline
     with pytest.raises(InputError, match=r"none of 3 pictures can be read; the first: .*images/red.png"):
-        behaviour(pipeline, [load_metric("cosine")], captioned_pictures(tmp_path / "set.jsonl"))
+        rates([load_metric("cosine")], captioned_pictures(tmp_path / "set.jsonl"))
     for colour in COLOURS[:3]:
         (tmp_path / f"{colour}.png").write_bytes(encoded(colour, 48))
-    assert behaviour(pipeline, [load_metric("cosine")], captioned_pictures(tmp_path / "set.jsonl")).pictures == 3
+    table, _ = rates([load_metric("cosine")], captioned_pictures(tmp_path / "set.jsonl"))
+    assert table.facts["pictures"] == 3
 
 
 def test_a_stretch_of_pictures_that_cannot_be_read_does_not_end_the_study(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.studies.behaviour._PICTURES", 1)
+    monkeypatch.setattr("msdscore.studies.behaviour.BATCH", 1)
     names = ["gone", "lost", *COLOURS[:3]]
     write_rows(tmp_path / "set.jsonl", [{"image": f"{n}.png", "captions": ["a", "b"]} for n in names])
     for colour in COLOURS[:3]:
         (tmp_path / f"{colour}.png").write_bytes(encoded(colour, 48))
-    entries, pipeline = captioned_pictures(tmp_path / "set.jsonl"), Scorer("toy", "short").pipeline
-    found = behaviour(pipeline, [load_metric("cosine")], entries)
-    assert (found.pictures, found.left_out) == (2, 3)
+    entries = captioned_pictures(tmp_path / "set.jsonl")
+    table, _ = rates([load_metric("cosine")], entries)
+    assert (table.facts["pictures"], table.facts["left_out"]) == (2, 3)
     with pytest.raises(InputError, match="of no two that follow each other both can be read"):
-        behaviour(pipeline, [load_metric("cosine")], entries[1:3])
+        rates([load_metric("cosine")], entries[1:3])
 
 
 def test_the_command(rows, tmp_path):
@@ -155,5 +159,6 @@ def test_the_command(rows, tmp_path):
         ],
     )
     assert answer.exit_code == 0, answer.output
-    assert "| family | expected | n | cosine | length |" in answer.stdout
-    assert set(json.loads((tmp_path / "b.json").read_text())["results"]) == {"cosine", "length"}
+    assert "| no. | family | expected | n | cosine | wrong image | length | wrong image |" in answer.stdout
+    (table,) = json.loads((tmp_path / "b.json").read_text())["tables"]
+    assert {"cosine", "length"} <= set(table["rows"][0])

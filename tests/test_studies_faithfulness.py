@@ -1,6 +1,7 @@
 """Studies of the explanations, on pictures whose right answer is known."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from msdscore.benchmarks.registry import load
 from msdscore.cli.app import app
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, InputError
-from msdscore.studies.explanations import curves, localisation, masking
-from msdscore.studies.explanations.faithfulness import MaskingSettings, faithfulness, section
-from msdscore.studies.paper.page import part
+from msdscore.scoring.spec import ScorerSpec
+from msdscore.studies import faithfulness, localisation
+from msdscore.studies.context import Study, drawn_pairs
+from msdscore.studies.table import to_markdown
+from paper_page import part
 
 
 @pytest.fixture(scope="module")
@@ -36,62 +39,64 @@ def scorer():
     return Scorer("toy").pipeline
 
 
-def test_maps_are_faithful_where_the_answer_is_known(scorer, pairs):
-    table = faithfulness(scorer, pairs, MaskingSettings())
-    assert [(row.kind, row.masking) for row in table.rows] == [
+@pytest.fixture
+def study(root):
+    return Study(root=root, spec=ScorerSpec(encoder="toy"))
+
+
+def test_maps_are_faithful_where_the_answer_is_known(study):
+    table, areas, curves = faithfulness.faithfulness(study)
+    assert [(row["kind"], row["masking"]) for row in table.rows] == [
         ("correct", "patches"), ("correct", "pixels"), ("incorrect", "patches"), ("incorrect", "pixels"),
     ]  # fmt: skip
-    assert all(row.ordered for row in table.rows)
-    assert all(row.top_over_random.low > 0 for row in table.rows)
-    assert table.to_dict()["ordered"]
-    assert section([table]).count("| held |") == 4
+    assert all(row["order"] == "held" for row in table.rows)
+    assert all(row["top_over_random"].low > 0 for row in table.rows)
+    assert table.facts["ordered"]
+    assert to_markdown([table]).count("| held |") == 4
+    gains = {(row["kind"], row["curve"]): row["gain"].value for row in areas.rows}
+    assert gains["correct", "deletion"] > 0 > gains["correct", "insertion"]
+    assert gains["incorrect", "insertion"] > 0 > gains["incorrect", "deletion"]
+    heights = {}
+    for row in curves.rows:
+        heights.setdefault((row["kind"], row["curve"], row["order"]), []).append(row["d"])
+    start = heights["correct captions", "deletion", "map"][0]
+    assert heights["correct captions", "deletion", "random"][0] == start
+    assert heights["correct captions", "insertion", "map"][-1] == pytest.approx(start, abs=1e-6)
 
 
 def test_dropping_patches_equals_a_picture_without_them(scorer, pairs):
-    chunk = masking.measured_pairs(scorer, pairs[:2], "influence")
+    chunk = faithfulness.measured_pairs(scorer, pairs[:2], "influence")
     none = [np.array([], dtype=np.int64)] * 4
-    np.testing.assert_allclose(masking.without_patches(scorer, chunk, none), chunk.divergence, atol=1e-6)
+    np.testing.assert_allclose(faithfulness.without_patches(scorer, chunk, none), chunk.divergence, atol=1e-6)
     left = np.flatnonzero(np.arange(36) % 6 < 3)  # the left half is gone, so only the right colour is to be named
-    after = masking.without_patches(scorer, chunk, [left] * 4)
+    after = faithfulness.without_patches(scorer, chunk, [left] * 4)
     assert (np.abs(after - chunk.divergence) > 0.1).all()
 
 
 def test_blanking_paints_boxes_in_the_mean_colour():
     picture = two_coloured("red", "white", (8, 4))
     cells = PatchLayout((8, 4), (1, 2), torch.tensor([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 8.0, 4.0]]))
-    values = np.asarray(masking.blank(picture, cells, np.array([1])))
+    values = np.asarray(faithfulness.blank(picture, cells, np.array([1])))
     assert values[0, 0].tolist() == [220, 30, 30]
     assert values[0, 7].tolist() == np.asarray(picture).reshape(-1, 3).mean(axis=0).astype(np.uint8).tolist()
 
 
-def test_masking_is_repeatable_and_seeded(scorer, pairs):
-    one, two = (faithfulness(scorer, pairs, MaskingSettings(limit=6), maskings=["patches"]) for _ in range(2))
-    assert one == two
-    assert one.pairs == 6
-    other = faithfulness(scorer, pairs, MaskingSettings(limit=6, seed=1), maskings=["patches"])
-    assert other != one
+def test_masking_is_repeatable_and_seeded(study, scorer, pairs):
+    def effects(seed):
+        return faithfulness.masking_rows(replace(study, seed=seed), scorer, pairs[:6], "influence", 0.1)
+
+    assert effects(0) == effects(0)
+    assert effects(1) != effects(0)
 
 
-def test_a_share_that_leaves_nothing_is_refused():
+def test_a_share_that_leaves_nothing_is_refused(study):
     with pytest.raises(ConfigError, match=r"share must lie between 0 and 0\.5, got 0\.7"):
-        MaskingSettings(share=0.7)
+        faithfulness.faithfulness(study, share=0.7)
 
 
 def test_no_pairs_is_an_error():
     with pytest.raises(InputError, match="expected at least one pair"):
-        masking.drawn_pairs([], None, 0)
-
-
-def test_curves_bend_the_right_way(scorer, pairs):
-    result = curves.curves(scorer, pairs[:4], MaskingSettings())
-    gains = {(kind, way): gain.value for kind, way, gain in result.gains}
-    assert gains["correct", "deletion"] > 0 > gains["correct", "insertion"]
-    assert gains["incorrect", "insertion"] > 0 > gains["incorrect", "deletion"]
-    whole = {(curve.kind, curve.way, curve.order): curve for curve in result.curves}
-    start = whole["correct", "deletion", "map"].divergence[0]
-    assert whole["correct", "deletion", "random"].divergence[0] == start
-    assert whole["correct", "insertion", "map"].divergence[-1] == pytest.approx(start, abs=1e-6)
-    assert "| correct | deletion |" in curves.section(result)
+        drawn_pairs([], None, 0)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +117,7 @@ def test_questions_leave_out_what_cannot_be_asked():
     def pair(right, wrong, subset="replace_obj"):
         return Pair(right + wrong, two_coloured, right, wrong, subset=subset)
 
-    asked = localisation.questions(
+    asked = localisation.wrong_captions(
         [
             pair("a red car", "a blue car"),
             pair("a dog on grass", "a dog under grass"),
@@ -124,30 +129,31 @@ def test_questions_leave_out_what_cannot_be_asked():
 
 
 def test_chance_is_that_of_a_random_order():
-    question = localisation._question(Pair("x", two_coloured, "a red car on gravel", "a blue van on gravel"))
+    pair = Pair("x", two_coloured, "a red car on gravel", "a blue van on gravel", subset="replace_obj")
+    (question,) = localisation.wrong_captions([pair])
     rng = np.random.default_rng(0)
     hits = [bool(question.changed & set(rng.permutation(3)[:1].tolist())) for _ in range(4000)]
-    assert localisation._chance(question, 1) == pytest.approx(2 / 3)
+    assert question.chance(1) == pytest.approx(2 / 3)
     assert np.mean(hits) == pytest.approx(2 / 3, abs=0.03)
-    assert localisation._chance(question, 3) == 1.0
+    assert question.chance(3) == 1.0
 
 
-def test_terms_find_the_changed_colour_and_a_wrong_picture_does_not(scorer, pairs):
-    result = localisation.localisation(scorer, pairs)
-    assert {row.subset for row in result.rows} == {"replace_obj", "replace_att"}
-    for row in result.rows:
-        assert row.terms.value > row.chance.value
-        assert row.terms.value > row.wrong_picture.value
-    assert "| replace_att | 6 | 1 |" in localisation.section(result)
+def test_terms_find_the_changed_colour_and_a_wrong_picture_does_not(study):
+    (table,) = localisation.localisation(study)
+    assert {row["subset"] for row in table.rows} == {"replace_obj", "replace_att"}
+    for row in table.rows:
+        assert row["terms"].value > row["chance"].value
+        assert row["terms"].value > row["wrong_picture"].value
+    assert "| replace_att | 6 | 1 |" in to_markdown([table])
 
 
-def test_other_subsets_are_no_question(scorer, pairs):
-    from dataclasses import replace
-
+def test_other_subsets_are_no_question(study, pairs, monkeypatch):
+    monkeypatch.setattr(Study, "items", lambda self, name: [replace(pair, subset="add_obj") for pair in pairs])
     with pytest.raises(InputError, match="expected pairs of the subsets replace_obj, replace_att, got none"):
-        localisation.localisation(scorer, [replace(pair, subset="add_obj") for pair in pairs])
+        localisation.localisation(study)
+    monkeypatch.setattr(Study, "items", lambda self, name: [replace(pair, negative=pair.positive) for pair in pairs])
     with pytest.raises(InputError, match="expected wrong captions that change one content word, got none among"):
-        localisation.localisation(scorer, [replace(pair, negative=pair.positive) for pair in pairs])
+        localisation.localisation(study)
 
 
 def test_the_commands_write_numbers_and_tables(root, tmp_path):
@@ -155,7 +161,7 @@ def test_the_commands_write_numbers_and_tables(root, tmp_path):
     answer = CliRunner().invoke(app, ["study", "faithfulness", *common, "-o", str(tmp_path / "f.json")])
     assert answer.exit_code == 0, answer.output
     assert "| influence | correct | patches |" in answer.output
-    assert json.loads((tmp_path / "f.json").read_text())["masking"][0]["pairs"] == 3
+    assert json.loads((tmp_path / "f.json").read_text())["tables"][0]["pairs"] == 3
     assert "| paper, correct | +0.1159 |" in part("faithfulness", json.loads((tmp_path / "f.json").read_text()))
     assert "deletion" in (tmp_path / "f.md").read_text(encoding="utf-8")
     answer = CliRunner().invoke(app, ["study", "localisation", *common])

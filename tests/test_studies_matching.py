@@ -8,10 +8,9 @@ from typer.testing import CliRunner
 
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError
-from msdscore.scoring.pipeline import Pipeline
-from msdscore.studies import matching
-from test_scoring import tiny_clip
-from test_scoring_evidence import EVIDENCE, coloured
+from msdscore.studies.match import reliability
+from msdscore.studies.table import to_figure, to_markdown
+from test_scoring_evidence import coloured
 
 
 def drawn(count=6000, bend=1.0):
@@ -27,15 +26,16 @@ def drawn(count=6000, bend=1.0):
 
 
 def test_a_true_map_lies_on_the_diagonal_and_an_overconfident_one_does_not():
-    true, bent = (matching._summary(drawn(bend=bend), "s") for bend in (1.0, 3.0))
-    assert sum(one.n for one in true.bins) == 6000
-    for one in true.bins:
-        assert one.low <= one.predicted <= one.high
-        assert abs(one.predicted - one.observed.value) < 0.06
-    assert true.error.value < 0.03 < 0.08 < bent.error.value
-    assert true.areas["similar"] == pytest.approx(bent.areas["similar"])  # a monotone map changes no order
-    assert "| 0.0 to 0.1 |" in matching.section(true)
-    assert len(matching.charts(true)[0].lines) == 2
+    true, bent = (reliability(drawn(bend=bend), "s") for bend in (1.0, 3.0))
+    assert sum(row["n"] for row in true.rows) == 6000
+    for row in true.rows:
+        assert row["low"] <= row["predicted"] <= row["high"]
+        assert abs(row["predicted"] - row["observed"].value) < 0.06
+    assert true.facts["error"].value < 0.03 < 0.08 < bent.facts["error"].value
+    # A monotone map changes no order.
+    assert true.facts["areas"]["similar"] == pytest.approx(bent.facts["areas"]["similar"])
+    assert "| 0.0 to 0.1 |" in to_markdown([true])
+    assert to_figure([true])
 
 
 def test_one_command_draws_the_diagram_and_settings_without_a_match_are_refused(tmp_path):
@@ -52,18 +52,16 @@ def test_one_command_draws_the_diagram_and_settings_without_a_match_are_refused(
     answer = CliRunner().invoke(app, [*study, "--set", "calibration=evidence", "--bank", str(bank)])
     assert answer.exit_code == 0, answer.output
     found = json.loads(made.read_text(encoding="utf-8"))
-    assert found["pictures"] == 12
+    assert found["tables"][0]["pictures"] == 12
     assert made.with_suffix(".png").exists()
     refused = CliRunner().invoke(app, [*study[:-2], "--overwrite"])
     assert refused.exit_code != 0
     assert "expected settings with a match" in str(refused.exception)
-    with pytest.raises(InputError, match="at least 2 captioned pictures"):
-        matching.reliability(Pipeline(tiny_clip(), EVIDENCE, bank=_bank()), [])
+    (tmp_path / "few.jsonl").write_text(rows[0], encoding="utf-8")
+    few = [*study, "--set", "calibration=evidence", "--bank", str(bank), "--overwrite"]
+    few[few.index("--rows") + 1] = str(tmp_path / "few.jsonl")
+    answer = CliRunner().invoke(app, few)
+    assert isinstance(answer.exception, InputError)
+    assert "at least 2 captioned pictures" in str(answer.exception)
     with pytest.raises(ConfigError, match="no caption has a match"):
-        matching._summary([], "s")
-
-
-def _bank():
-    from msdscore.scoring.calibrate import calibrated_bank
-
-    return calibrated_bank(tiny_clip(), EVIDENCE, coloured(), pictures=20)
+        reliability([], "s")

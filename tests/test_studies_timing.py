@@ -9,22 +9,21 @@ from typer.testing import CliRunner
 from bench_sets import COLOURS, encoded, write_pictures, write_rows
 from msdscore.cli.app import app
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.studies.timing import STAGES, section, timing
+from msdscore.studies.timing import STAGES, times
 
 
 def test_pairs_are_timed_by_the_length_of_their_captions():
     red = Image.new("RGB", (32, 32), "red")
     pairs = [(red, "a red square"), (red, "red " * 15), (red, "a blue one"), (red, "word " * 100)]
-    told = []
-    result = timing(ScorerSpec(encoder="toy").build(), pairs, progress=lambda *now: told.append(now))
-    assert [(one.name, one.stages["total"].n) for one in result.buckets] == [("1-10", 2), ("11-20", 1), ("81+", 1)]
-    assert told[-1] == (4, 4)
-    for one in result.buckets:
-        parts = [one.stages[stage].value for stage in STAGES]
+    shown = []
+    rows = times(ScorerSpec(encoder="toy").build(), pairs, lambda *now: shown.append(now))
+    assert [(row["tokens"], row["pairs"]) for row in rows] == [("1-10", 2), ("11-20", 1), ("81+", 1)]
+    assert shown[-1] == (4, 4)
+    for row in rows:
+        parts = [row[stage].value for stage in STAGES]
         assert all(part > 0 for part in parts)
-        assert sum(parts[:-1]) == pytest.approx(parts[-1])
-        assert one.together > 0
-    assert "| 11-20 | 1 |" in section(result)
+        assert sum(parts) == pytest.approx(row["all"].value)
+        assert row["together"] > 0
 
 
 def test_the_command_times_one_caption_and_all_as_one(tmp_path):
@@ -36,5 +35,5 @@ def test_the_command_times_one_caption_and_all_as_one(tmp_path):
     done = CliRunner().invoke(app, [*asked, "--limit", "2"])
     assert done.exit_code == 0, done.output
     found = json.loads(output.read_text(encoding="utf-8"))
-    assert [one["tokens"] for one in found["buckets"]] == ["1-10", "11-20"]
+    assert [row["tokens"] for row in found["tables"][0]["rows"]] == ["1-10", "11-20"]
     assert output.with_suffix(".md").is_file()

@@ -9,11 +9,12 @@ from align_data import make_rows
 from bench_sets import COLOURS, encoded, make_sugarcrepe, write_pictures, write_rows
 from msdscore.align.data.formats import DataSource
 from msdscore.align.recipe_file import load_recipe
-from msdscore.align.run.session import TrainOptions
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError
-from msdscore.studies.ablations import reconstruction
-from msdscore.studies.paper.page import part
+from msdscore.scoring.spec import ScorerSpec
+from msdscore.studies.context import Study
+from msdscore.studies.transfer import train_both
+from paper_page import part
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_llama
 
@@ -38,15 +39,15 @@ def invoke(*words):
 
 def test_backbones_show_what_each_encoder_gains(root, clip, tmp_path):
     text = invoke("backbones", "--root", root, "-e", "toy", "--also", clip, "--samples", 20, "-o", tmp_path / "b.json")
-    assert "soft-msd − cosine (p, Holm)" in text
-    found = json.loads((tmp_path / "b.json").read_text())["results"]
-    assert [one["encoder"] for one in found] == ["toy", str(clip)]
-    assert found[0]["metrics"]["cosine"]["value"] > found[1]["metrics"]["cosine"]["value"]
-    assert set(found[0]["gains"]) == {"coverage", "support", "bi-kl", "msd", "soft-msd", "rank-agg"}
-    for one in found:
-        gap = one["metrics"]["msd"]["value"] - one["metrics"]["cosine"]["value"]
-        assert one["gains"]["msd"]["value"] == pytest.approx(gap)
-        assert one["gains"]["msd"]["p_holm"] >= one["gains"]["msd"]["p"]
+    assert "soft-msd − cosine" in text
+    rows = json.loads((tmp_path / "b.json").read_text())["tables"][0]["rows"]
+    assert [row["encoder"] for row in rows] == ["toy", str(clip)]
+    assert rows[0]["cosine"]["value"] > rows[1]["cosine"]["value"]
+    gains = {name.removesuffix(" − cosine") for name in rows[0] if name.endswith(" − cosine")}
+    assert gains == {"coverage", "support", "bi-kl", "msd", "soft-msd", "rank-agg"}
+    for row in rows:
+        assert row["msd − cosine"]["value"] == pytest.approx(row["msd"]["value"] - row["cosine"]["value"])
+        assert row["msd − cosine, p_holm"] >= row["msd − cosine, p"]
 
 
 def test_other_domains_have_easy_and_hard_negatives(tmp_path):
@@ -56,8 +57,7 @@ def test_other_domains_have_easy_and_hard_negatives(tmp_path):
     write_rows(tmp_path / "rsicd.jsonl", rows)
     whole = json.loads(invoke("ood", "--root", tmp_path, "-e", "toy", "--samples", 20, "--json"))
     assert "RSICD, RemoteCLIP" in part("ood", whole)
-    found = whole["results"]
-    assert [one["dataset"] for one in found] == ["rsicd, easy negatives", "rsicd, hard negatives"]
+    assert [row["dataset"] for row in whole["tables"][0]["rows"]] == ["rsicd, easy negatives", "rsicd, hard negatives"]
     answer = CliRunner().invoke(app, ["study", "ood", "--root", str(tmp_path / "none"), "-e", "toy"])
     assert "found none" in str(answer.exception) or "there is no" in str(answer.exception)
 
@@ -71,9 +71,9 @@ def test_reconstruction_is_the_one_difference_between_two_aligners(root, clip, t
     command = ("reconstruction", "--root", root, "--data", rows, *words, "--samples", 20, "--no-control",
                "--device", "cpu", "--limit", 8, "-o", tmp_path / "r.json")  # fmt: skip
     invoke(*command)
-    found = json.loads((tmp_path / "r.json").read_text())
-    assert [one["encoder"] for one in found["results"]] == ["with reconstruction", "without reconstruction"]
-    assert found["results"][0]["signature"] != found["results"][1]["signature"]
+    found = json.loads((tmp_path / "r.json").read_text())["tables"][0]
+    assert [row["encoder"] for row in found["rows"]] == ["with reconstruction", "without reconstruction"]
+    assert found["rows"][0]["signature"] != found["rows"][1]["signature"]
     assert {report["step"] for report in found["training"].values()} == {3}
     curves = {
         name: (tmp_path / "r.runs" / f"{name}-reconstruction" / "run" / "curves.jsonl").read_text()
@@ -86,4 +86,4 @@ def test_reconstruction_is_the_one_difference_between_two_aligners(root, clip, t
 def test_a_recipe_without_reconstruction_has_nothing_to_leave_out(clip, tmp_path):
     recipe = load_recipe("paper", changes=[f"image.source={clip}", f"text.source={clip}"], no_reconstruction=True)
     with pytest.raises(ConfigError, match="the recipe has no reconstruction to leave out"):
-        reconstruction.train_both(recipe, DataSource(("x.jsonl",)), tmp_path, options=TrainOptions(device="cpu"))
+        train_both(Study(root=tmp_path, spec=ScorerSpec(device="cpu")), recipe, DataSource(("x.jsonl",)), tmp_path)

@@ -7,11 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from bench_sets import COLOURS, encoded, write_pictures, write_rows
-from msdscore.benchmarks.readers.hallucinations import MarkedCaption, read_long_words
+from msdscore.benchmarks.readers.hallucinations import MarkedCaption
 from msdscore.cli.app import app
 from msdscore.errors import InputError
-from msdscore.scorer import Scorer
-from msdscore.studies.explanations.words import mentions_of, read_synonyms, word_study
+from msdscore.scoring.spec import ScorerSpec
+from msdscore.studies.context import Study
+from msdscore.studies.words import mentions_of, read_synonyms, words
 
 
 def marked(caption, **more):
@@ -19,12 +20,12 @@ def marked(caption, **more):
 
 
 def texts(one, synonyms=None):
-    return [(one.caption[slice(*found.span)], found.invented) for found in mentions_of(one, synonyms or {})]
+    return [(one.caption[slice(*span)], invented) for span, invented in mentions_of(one, synonyms or {})]
 
 
 def test_marked_words_are_found_in_order_and_function_words_left_out():
-    words = (("a", False), ("dog", False), ("and", False), ("a", True), ("dog.", True), ("gone", True))
-    assert texts(marked("a dog and a dog.", words=words)) == [("dog", False), ("dog.", True)]
+    marks = (("a", False), ("dog", False), ("and", False), ("a", True), ("dog.", True), ("gone", True))
+    assert texts(marked("a dog and a dog.", words=marks)) == [("dog", False), ("dog.", True)]
 
 
 def test_names_are_whole_words_singular_or_plural_and_the_longest_stands():
@@ -51,16 +52,17 @@ def long(tmp_path):
 
 
 def test_the_terms_find_what_is_not_there_and_the_wrong_picture_does_not(long):
-    result = word_study(Scorer("toy", "short").pipeline, read_long_words(long))
-    rows = {row.name: row for row in result.rows}
-    assert (result.captions, result.left_out) == (8, 0)
-    assert rows["AUC, all words"].n == 16
-    for row in rows.values():
-        assert row.true.value > 0.85, row.name
-        assert row.wrong.value < row.true.value, row.name
-        assert row.chance == 0.5
+    study = Study(root=long, spec=ScorerSpec(encoder="toy", config="short"))
+    (table,) = words(study, marks="chair")
+    assert (table.facts["captions"], table.facts["left_out"]) == (8, 0)
+    assert table.rows[0]["n"] == 16
+    for row in table.rows:
+        assert row["true"].value > 0.85, row["name"]
+        assert row["wrong"].value < row["true"].value, row["name"]
+        assert row["chance"] == 0.5
+    write_rows(long / "long.jsonl", [{"image": "red.png", "caption": "a dog", "hallucinated": [], "objects": ["dog"]}])
     with pytest.raises(InputError, match="expected captions with marked inventions, got none"):
-        word_study(Scorer("toy", "short").pipeline, [marked("a dog", present=("dog",))])
+        words(study, marks="chair")
 
 
 def test_the_command_prints_a_table_and_writes_numbers(long, tmp_path):
@@ -70,7 +72,7 @@ def test_the_command_prints_a_table_and_writes_numbers(long, tmp_path):
     )
     assert answer.exit_code == 0, answer.output
     assert "| AUC within captions | 8 |" in answer.stdout
-    rows = json.loads((tmp_path / "words.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "words.json").read_text())["tables"][0]["rows"]
     assert np.isfinite([row["true"]["value"] for row in rows]).all()
     wrong = CliRunner().invoke(app, ["study", "words", "--root", str(long), "--marks", "chiar"])
     assert "Did you mean 'chair'" in str(wrong.exception)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import published
-
 from msdscore.benchmarks.results.grids import NONE, Grid, markdown
 from msdscore.errors import InputError
 from msdscore.io.atomic import write_bytes

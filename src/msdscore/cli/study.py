@@ -10,9 +10,10 @@ from msdscore.cli.cache import DEFAULT_SIZE, Cache, CacheHalf, CacheSize, cache_
 from msdscore.studies.registry import STUDIES
 
 if TYPE_CHECKING:
+    from msdscore.studies.context import Study
     from msdscore.studies.table import Table
 
-SCORER, OWN = "Scorer", "Options of some studies"
+OWN = "Options of some studies"
 HELP = "The experiments behind the score, each with tables, a figure and numbers:\n\n" + "\n\n".join(
     f"{name}: {line}" for name, (_, line) in STUDIES.items()
 )
@@ -116,38 +117,48 @@ def study(
         encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size, max_pixels=None,
         device=device, dtype=dtype, cache=cache_settings(cache, cache_size, cache_half),
     )  # fmt: skip
-    _check(output, overwrite)
+    if output is not None and str(output) in ("-", "/dev/stdout"):
+        output, json = None, True
     asked = Study(
         root=root, spec=spec, output=output, overwrite=overwrite, limit=limit, seed=seed,
         options=dict(map(options.setting, option)), progress=bar,
     )  # fmt: skip
+    _check(asked)
     with stoppable():
         tables = run_study(name, asked, **{option: value for option, value in own.items() if value not in (None, [])})
     _write(name, tables, output, as_json=json)
 
 
-def _check(output: Path | None, overwrite: bool) -> None:
+def _check(asked: "Study") -> None:
     """Refuse a name that cannot be written; a study takes long, so a file that is there is refused at once."""
-    from msdscore.io.outputs.targets import check_target, refuse_existing
+    from msdscore.io.outputs.targets import check_target, refuse_existing, refuse_foreign
 
-    if output is not None:
-        check_target(output, (".json",))
-        refuse_existing([] if overwrite else [output.with_suffix(end) for end in (".json", ".md", ".png")])
+    if asked.output is None:
+        return
+    beside = [asked.output.with_suffix(end) for end in (".md", ".png")]
+    bank = None if asked.spec.bank is None else Path(asked.spec.bank)
+    check_target(asked.output, (".json",), inputs=[asked.root, bank], side=beside)
+    refuse_existing([] if asked.overwrite else [asked.output, *beside])
+    # Among the files of the data lies what the study reads, by whatever name.
+    within = asked.root.is_dir() and asked.output.resolve().is_relative_to(asked.root.resolve())
+    refuse_foreign([asked.output, *beside] if within else beside)
 
 
 def _write(name: str, tables: "list[Table]", output: Path | None, *, as_json: bool) -> None:
     """Tables or JSON to standard output; numbers, tables and figure to files where asked."""
     import json
 
-    from msdscore.io.outputs.targets import put_all
+    from msdscore.io.outputs.targets import MARK, put_all
     from msdscore.studies.context import forget
     from msdscore.studies.table import to_figure, to_json, to_markdown
 
-    numbers = json.dumps(to_json(name, tables), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    values = {"note": MARK, **to_json(name, tables)}
+    numbers = json.dumps(values, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
     text = to_markdown(tables)
     if output is not None:
-        figure = to_figure(tables)
-        contents = {output: numbers.encode(), output.with_suffix(".md"): text.encode()}
-        put_all(contents | ({} if figure is None else {output.with_suffix(".png"): figure}), overwrite=True)
+        beside = {output.with_suffix(".md"): f"{text}\n<!-- {MARK} -->\n".encode()}
+        if figure := to_figure(tables):
+            beside[output.with_suffix(".png")] = figure
+        put_all({output: numbers.encode()}, side=beside, overwrite=True)
         forget(output)
     typer.echo(numbers if as_json else text, nl=not as_json)

@@ -1,0 +1,109 @@
+"""What all studies share: answers that are kept, one renderer of tables, and commands that go on after a stop."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from coloured_pairs import write_pairs
+from msdscore.cli.app import app
+from msdscore.errors import RunError
+from msdscore.scorer import Scorer
+from msdscore.stats.resample import bootstrap_mean
+from msdscore.studies import localisation
+from msdscore.studies.context import Study, forget
+from msdscore.studies.registry import STUDIES, load_study
+from msdscore.studies.table import Column, Plot, Table, per_cent, to_figure, to_json, to_markdown
+
+
+def test_every_row_of_the_registry_names_a_function():
+    for name in STUDIES:
+        assert callable(load_study(name)), name
+
+
+def test_an_answer_is_computed_once_until_it_is_forgotten(tmp_path):
+    pipeline, calls = Scorer("toy", "short").pipeline, []
+
+    def measure(number, batch):
+        calls.append(number)
+        return {"value": 0.1 + number, "none": float("nan")}
+
+    study = Study(root=tmp_path / "data", output=tmp_path / "s.json", seed=1)
+    first = list(study.run("x", ["a", "b"], measure, pipeline))
+    again = list(study.run("x", ["a", "b", "c"], measure, pipeline))
+    assert calls == [0, 1, 2]
+    assert [answer["value"] for answer in again[:2]] == [answer["value"] for answer in first]
+    with pytest.raises(RunError, match="belongs to a run with another seed"):
+        list(replace(study, seed=2).run("x", ["a"], measure, pipeline))
+    list(replace(study, seed=2, overwrite=True).run("x", ["a"], measure, pipeline))
+    assert calls == [0, 1, 2, 0]
+    forget(tmp_path / "s.json")
+    assert not list(tmp_path.iterdir())
+
+
+ROWS = [
+    {"name": name, "at": 10.0**number, "share": bootstrap_mean([0.2, 0.4 + number]), "p": 0.0004, "set": "a"}
+    for number, name in enumerate(("vmf", "gaussian"))
+]
+
+
+@pytest.mark.parametrize("x", ["name", "at", ""])
+@pytest.mark.parametrize("points", [False, True])
+def test_figures_are_the_same_bytes_each_time(x, points):
+    plot = Plot(x=x, y=["share", "p"], series="set", panel=["name"] if x else [], level=50.0, points=points and bool(x))
+    table = Table(name="t", columns=[per_cent("share")], rows=ROWS, plots=[plot, replace(plot, series="")])
+    assert to_figure([table]).startswith(b"\x89PNG")
+    assert to_figure([table], "svg") == to_figure([table], "svg")
+
+
+def test_intervals_become_bands_for_few_lines_and_bars_for_many():
+    few = Plot(x="at", y=["share"], logarithmic=True, diagonal=True)
+    many = replace(few, y=["share", "share", "share"])
+    drawn = [to_figure([Table(name="t", rows=ROWS, plots=[plot])], "svg") for plot in (few, many)]
+    assert drawn[0] != drawn[1]
+    assert to_figure([Table(name="t", rows=ROWS)]) is None
+
+
+def test_columns_say_what_is_printed_and_json_has_all():
+    columns = [Column("name", "mixture"), per_cent("share"), Column("p", "", "p"), Column("gone")]
+    table = Table(name="t", title="T", columns=columns, rows=ROWS, notes=["n"], signature="s", facts={"k": (1, 2)})
+    text = to_markdown([table, Table(name="hidden", rows=ROWS)])
+    assert text.count("**T**") == 1
+    assert "| mixture | share | p | gone |" in text
+    assert "| vmf | 30.0 [20.0, 40.0] | <0.001 | – |" in text
+    assert text.endswith("- n\n- `s`\n")
+    values = to_json("study", [table])["tables"][0]
+    assert values["k"] == [1, 2]
+    assert values["rows"][0]["share"]["value"] == pytest.approx(0.3)
+    assert values["rows"][0]["set"] == "a"
+    row = to_json("study", [Table(name="t", rows=[{"a": float("nan")}])])["tables"][0]["rows"]
+    assert json.dumps(row) == '[{"a": null}]'
+
+
+def test_a_stopped_study_goes_on_where_it_was(tmp_path, monkeypatch):
+    write_pairs(tmp_path, 18)
+    command = ["study", "localisation", "--root", str(tmp_path), "-e", "toy", "-o", str(tmp_path / "out.json")]
+    real, asked = localisation.rank_words, []
+
+    def stopping(pipeline, one, stranger):
+        asked.append(one.pair.id)
+        if len(asked) == 17:
+            raise KeyboardInterrupt
+        return real(pipeline, one, stranger)
+
+    monkeypatch.setattr(localisation, "rank_words", stopping)
+    answer = CliRunner().invoke(app, command)
+    assert answer.exit_code == 130
+    assert "finished parts are kept" in answer.stderr
+    answer = CliRunner().invoke(app, [*command, "--json"])
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.stdout) == json.loads((tmp_path / "out.json").read_text())
+    assert len(asked) < 2 * len(set(asked))
+    assert asked.count(asked[0]) == 1
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.json", "out.md", "out.png"]
+    whole = CliRunner().invoke(app, [*command[:-2], "--json"])
+    assert json.loads(whole.stdout) == json.loads(answer.stdout)
+    again = CliRunner().invoke(app, command)
+    assert "exists" in str(again.exception)
