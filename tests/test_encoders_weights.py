@@ -6,8 +6,9 @@ import subprocess
 import sys
 import threading
 import time
-from hashlib import file_digest
+from hashlib import sha1, sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote
 
@@ -107,24 +108,116 @@ def test_tuned_parts_and_adapters_count_and_a_bank_does_not(folder):
     assert len({first, second, find_checkpoint(str(folder)).mark}) == 3
 
 
-def test_what_was_hashed_once_is_not_read_again_until_it_changes(folder, tmp_path, monkeypatch):
+@pytest.fixture
+def large(folder, tmp_path, monkeypatch):
+    """Weights of 17 blocks that are larger than what is always read whole, written a minute ago."""
     monkeypatch.setenv("MSDSCORE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(hashing, "WHOLE_UP_TO", 1 << 16)
+    monkeypatch.setattr(hashing, "BLOCK", 1 << 16)
+    now = time.time()
+    monkeypatch.setattr(hashing.time, "time", lambda: now + 60)
     weights = folder / "model.safetensors"
-    reads = []
-    monkeypatch.setattr(hashing, "file_digest", lambda file, kind: reads.append(file.name) or file_digest(file, kind))
-    fresh = hashing.file_sha256(weights)  # written a moment ago: it may change again without a new time
-    assert hashing.file_sha256(weights) == fresh
-    assert len(reads) == 2
-    os.utime(weights, ns=(10**18, 10**18))
+    weights.write_bytes(bytes(range(256)) * 4096 + b"end")
+    return weights
+
+
+def flip_in_place(path, place=300_000):
+    """Flip one bit and give the file its size and time of modification back."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+def count_whole_reads(monkeypatch):
+    """Calls of SHA-256 without content, which begin the reading of a whole large file."""
+    reads, begin = [], hashing.sha256
+
+    def counted(*content):
+        if not content:
+            reads.append(1)
+        return begin(*content)
+
+    monkeypatch.setattr(hashing, "sha256", counted)
+    return reads
+
+
+def test_a_bit_flipped_in_place_changes_the_mark_of_small_and_of_large_weights(folder, large, monkeypatch):
+    first = find_checkpoint(str(folder)).mark
+    assert find_checkpoint(str(folder)).mark == first
+    flip_in_place(large)
+    second = find_checkpoint(str(folder)).mark
+    monkeypatch.setattr(hashing, "WHOLE_UP_TO", 1 << 30)
+    assert find_checkpoint(str(folder)).mark == second
+    flip_in_place(large, place=5)
+    assert len({first, second, find_checkpoint(str(folder)).mark}) == 3
+
+
+def test_a_sample_of_blocks_finds_what_the_times_do_not_show(large, monkeypatch):
+    """A disk that forgets bits, or a file system without times of change: the record names the file as it is now."""
+    first = hashing.file_sha256(large)
+    flip_in_place(large)
+    (record,) = (Path(os.environ["MSDSCORE_HOME"]) / "hashes").iterdir()
+    kept, now = json.loads(record.read_text()), large.stat()
+    kept["state"][2:5] = now.st_mtime_ns, now.st_ctime_ns, now.st_ino
+    record.write_text(json.dumps(kept))
+    monkeypatch.setattr(hashing, "SAMPLED", 0)
+    assert hashing.file_sha256(large) == first
+    with hashing.loading(verify=True):
+        assert hashing.file_sha256(large) != first
+    record.write_text(json.dumps(kept))
+    monkeypatch.setattr(hashing, "SAMPLED", 32)
+    assert hashing.file_sha256(large) != first
+
+
+def test_large_weights_are_read_whole_once_until_they_change(large, monkeypatch):
+    reads = count_whole_reads(monkeypatch)
+    fresh = hashing.file_sha256(large)
     for _ in range(3):
-        assert hashing.file_sha256(weights) == fresh
-    assert len(reads) == 3
-    weights.write_bytes(weights.read_bytes()[::-1])
-    os.utime(weights, ns=(2 * 10**18, 10**18 + 1))
-    assert hashing.file_sha256(weights) != fresh
-    for kept in (tmp_path / "home" / "hashes").iterdir():
-        kept.write_text("damaged")
-    assert len({hashing.file_sha256(weights), hashing.file_sha256(weights)}) == 1
+        assert hashing.file_sha256(large) == fresh
+    assert len(reads) == 1
+    large.write_bytes(large.read_bytes()[::-1])
+    assert hashing.file_sha256(large) != fresh
+    for record in (Path(os.environ["MSDSCORE_HOME"]) / "hashes").iterdir():
+        record.write_text("damaged")
+    assert len({hashing.file_sha256(large), hashing.file_sha256(large)}) == 1
+    # A file written a moment ago may change again without a new time.
+    monkeypatch.setattr(hashing.time, "time", lambda: large.stat().st_ctime)
+    for record in (Path(os.environ["MSDSCORE_HOME"]) / "hashes").iterdir():
+        record.unlink()
+    before = len(reads)
+    assert hashing.file_sha256(large) == hashing.file_sha256(large)
+    assert len(reads) == before + 2
+
+
+def test_one_load_hashes_a_file_once(folder):
+    with hashing.loading():
+        first = find_checkpoint(str(folder)).mark
+        flip_in_place(folder / "model.safetensors")
+        assert find_checkpoint(str(folder)).mark == first
+    assert find_checkpoint(str(folder)).mark != first
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_files_of_the_hub_have_the_bytes_that_the_hub_gave(tmp_path, name):
+    snapshot = cache_of(tmp_path, {})
+    blobs = snapshot.parents[1] / "blobs"
+    blobs.mkdir()
+    for file, content in (("config.json", b'{"model_type": "clip"}'), ("model.safetensors", b"weights")):
+        git = b"blob %d\0" % len(content) + content
+        blob = blobs / (sha256(content) if file.endswith("tensors") else sha1(git)).hexdigest()
+        blob.write_bytes(content)
+        (snapshot / file).symlink_to(blob)
+    code = f"print(find_checkpoint({NAME!r}).mark)"
+    assert in_fresh_process(code, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1") == COMMIT[:8]
+    flip_in_place((snapshot / name).resolve(), place=3)
+    found = in_fresh_process(code, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1")
+    assert found.startswith("WeightsError")
+    assert f"{name}: is damaged (its bytes are not those of the hub); delete and download it again" in found
 
 
 def test_a_home_that_cannot_be_written_is_no_obstacle(folder, tmp_path, monkeypatch):

@@ -38,7 +38,8 @@ class Scorer:
     sentence, `Scorer(..., "long")` for captions of a paragraph.
 
     `bank` is a bank of background pictures or the path of one; `cache` a folder where embeddings are kept for later
-    runs; `options` are `device`, `dtype`, `revision` and those of the encoder's family.
+    runs; `options` are `device`, `dtype`, `revision`, `verify` (read every byte of the weights, however large) and those
+    of the encoder's family.
 
     >>> from PIL import Image
     >>> scorer = Scorer("toy")
@@ -70,7 +71,7 @@ class Scorer:
                 encoder, _settings(config), bank=_loaded(bank), limits=limits, batch_size=batch_size
             )
             return
-        place = {name: options.pop(name) for name in ("device", "dtype", "revision") if name in options}
+        place = {name: options.pop(name) for name in ("device", "dtype", "revision", "verify") if name in options}
         spec = ScorerSpec(
             encoder=encoder,
             config=config,

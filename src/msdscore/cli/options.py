@@ -25,6 +25,7 @@ EncoderOption = Annotated[list[str], typer.Option("--encoder-option", help="An o
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")]
 Revision = Annotated[str | None, typer.Option(help="Revision of the weights on the hub.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Read every byte of the weights, however large they are.")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Pictures per batch; found by itself if not given.")]
 MaxPixels = Annotated[int | None, typer.Option(help="Refuse pictures with more pixels.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -47,13 +48,14 @@ class ScorerOptions:
     device: Device = "auto"
     dtype: Dtype = "auto"
     revision: Revision = None
+    verify: Verify = False
 
     def spec(self, *, batch_size: int | None = None, max_pixels: int | None = None, **more: Any) -> "ScorerSpec":
         """The scorer that they ask for; `more` are fields of `ScorerSpec`."""
         return make_spec(
             self.encoder, self.preset, self.change, encoder_options=self.encoder_option, bank=self.bank,
             batch_size=batch_size, max_pixels=max_pixels, device=self.device, dtype=self.dtype,
-            revision=self.revision, **more,
+            revision=self.revision, verify=self.verify, **more,
         )  # fmt: skip
 
     def scorer(self, *, max_pixels: int | None = None) -> "Scorer":

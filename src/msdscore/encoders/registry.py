@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msdscore.encoders.loading.checkpoints import cached_folder, looks_like_hub_name, model_type
+from msdscore.encoders.loading.hashing import loading
 from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.table import FAMILIES, ROWS, SCHEMES, EncoderRow
 from msdscore.errors import ConfigError, MissingExtraError, MSDScoreError, WeightsError, unknown_name
@@ -88,9 +89,18 @@ def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
 
 
 def load_encoder(
-    name: str, *, device: str = "auto", dtype: str = "auto", revision: str | None = None, **options: Any
+    name: str,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    revision: str | None = None,
+    verify: bool = False,
+    **options: Any,
 ) -> "Encoder":
     """Load an encoder by short name, hub name or folder; `options` are those of its family.
+
+    `verify` reads every byte of its weights, however large; without it files over 256 MiB are checked by their times
+    and a sample of blocks.
 
     >>> load_encoder("toy").signature
     'toy@1'
@@ -99,10 +109,11 @@ def load_encoder(
         UnknownNameError: no such encoder or option.
         WeightsError: its weights are missing, unreachable or damaged.
     """
-    row = find_row(name, revision=revision)
-    loader = _resolve(row)
-    chosen = {**row.options, **options}
-    encoder: Encoder = loader(row.source, name=name, revision=revision, device=device, dtype=dtype, **chosen)
+    with loading(verify=verify):
+        row = find_row(name, revision=revision)
+        loader = _resolve(row)
+        chosen = {**row.options, **options}
+        encoder: Encoder = loader(row.source, name=name, revision=revision, device=device, dtype=dtype, **chosen)
     return encoder
 
 

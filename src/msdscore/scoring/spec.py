@@ -40,6 +40,7 @@ class ScorerSpec:
     device: str = "auto"
     dtype: str = "auto"
     revision: str | None = None
+    verify: bool = field(default=False, compare=False)  # read every byte of the weights; changes no score
     config: MSDConfig | str | None = None
     changes: NamedValues = ()
     bank: str | None = None
@@ -60,7 +61,12 @@ class ScorerSpec:
     def build(self, bank: NamedBank | None = None) -> Pipeline:
         """Load everything that the description names; a `bank` given here is used instead of its own."""
         encoder = load_encoder(
-            self.encoder, device=self.device, dtype=self.dtype, revision=self.revision, **dict(self.options)
+            self.encoder,
+            device=self.device,
+            dtype=self.dtype,
+            revision=self.revision,
+            verify=self.verify,
+            **dict(self.options),
         )
         base = self.config
         config = MSDConfig.preset(base) if isinstance(base, str) else base or recommended_config(encoder)
@@ -89,7 +95,9 @@ class ScorerSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON and for a run's metadata."""
-        return asdict(self) | {"options": dict(self.options), "changes": dict(self.changes)}
+        values = asdict(self) | {"options": dict(self.options), "changes": dict(self.changes)}
+        del values["verify"]
+        return values
 
 
 def _pairs(given: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> NamedValues:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from msdscore.encoders.loading.hashing import content_mark
+from msdscore.encoders.loading.hashing import content_mark, verify_cached
 from msdscore.errors import WeightsError, require
 
 CONFIG = "config.json"
@@ -102,10 +102,10 @@ def find_checkpoint(
         return _local(Checkpoint(source, folder, "", form), needs)
     _require_hub_name(source)
     cached = _cached(source, revision, form)
-    if cached is not None and not _missing(cached, needs):
-        return cached
-    fetched = _fetch(source, revision, lambda files: _wanted(files, form), form)
-    return _checked(fetched, needs)
+    if cached is None or _missing(cached, needs):
+        cached = _checked(_fetch(source, revision, lambda files: _wanted(files, form), form), needs)
+    verify_cached(_files(cached))
+    return cached
 
 
 def find_file(source: str, *files: str, revision: str | None = None) -> Checkpoint:
@@ -120,8 +120,10 @@ def find_file(source: str, *files: str, revision: str | None = None) -> Checkpoi
         here = [form for form in forms if (folder / form.config).is_file()]
         return _local(Checkpoint(source, folder, "", (here or forms)[0]), ())
     _require_hub_name(source)
-    cached = [found for form in forms if (found := _cached(source, revision, form)) is not None]
-    return cached[0] if cached else _fetch(source, revision, lambda listed: _first(files, listed), *forms)
+    cached = next((found for form in forms if (found := _cached(source, revision, form)) is not None), None)
+    cached = cached or _fetch(source, revision, lambda listed: _first(files, listed), *forms)
+    verify_cached(_files(cached))
+    return cached
 
 
 def _first(files: Iterable[str], listed: Sequence[str]) -> list[str]:
@@ -176,7 +178,8 @@ def _require_hub_name(source: str) -> None:
 
 
 def _local(found: Checkpoint, needs: Needs) -> Checkpoint:
-    return replace(found, mark=_content_mark(_checked(found, needs)))
+    files = _files(_checked(found, needs))
+    return replace(found, mark=content_mark(path for path in files if path.name != BANK))  # which changes no vector
 
 
 def _checked(checkpoint: Checkpoint, needs: Needs) -> Checkpoint:
@@ -192,16 +195,13 @@ def _missing(checkpoint: Checkpoint, needs: Needs) -> list[str]:
     return gaps if checkpoint.weight_files() else [*gaps, f"complete {' or '.join(checkpoint.form.weights)}"]
 
 
-def _content_mark(checkpoint: Checkpoint) -> str:
-    """Eight digits of a hash over every byte of the small files and the weights, tuned parts and adapters among them.
-
-    What lies beside a single file of weights does not belong to it; a bank changes scores and not vectors.
-    """
-    found = set(checkpoint.weight_files())
+def _files(checkpoint: Checkpoint) -> set[Path]:
+    """The weights, tuned parts and adapters and the small files; beside a single file of weights nothing counts."""
+    files = set(checkpoint.weight_files())
     if checkpoint.form.config.endswith(".json"):
         kinds = (*_SMALL_FILES, ".safetensors")
-        found |= {path for path in checkpoint.folder.iterdir() if path.suffix in kinds and path.is_file()}
-    return content_mark(path for path in found if path.name != BANK)
+        files |= {path for path in checkpoint.folder.iterdir() if path.suffix in kinds and path.is_file()}
+    return files
 
 
 def cached_folder(source: str, *, revision: str | None = None) -> Path | None:

@@ -1,47 +1,145 @@
-"""Which weights these are, by every byte of their files; what was hashed once is remembered by size and time."""
+"""Which weights these are, by the bytes of their files.
+
+Files up to `WHOLE_UP_TO` bytes are read whole at every load. A larger file is read whole once; its hash is used again
+while its size and times are the same and `SAMPLED` blocks, drawn anew at every load, have the recorded bytes. Within
+`loading(verify=True)` every byte of every file is read.
+"""
 
 import json
 import os
+import random
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from hashlib import file_digest, sha256
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from hashlib import blake2b, file_digest, sha1, sha256
 from pathlib import Path
 
 from msdscore.errors import WeightsError
 from msdscore.io.atomic import write_bytes
 
+WHOLE_UP_TO = 256 << 20
+BLOCK = 4 << 20
+SAMPLED = 32
+SUMS = "SHA256SUMS"  # lists the files of a folder as `sha256sum` does
+
 # A file that changed a moment ago may change again within one tick of its file system's clock.
 _SETTLED_SECONDS = 3.0
 
-SUMS = "SHA256SUMS"  # lists the files of a folder as `sha256sum` does
+
+@dataclass(slots=True)
+class _Load:
+    """What one load of an encoder has read; a file that several parts need is hashed once."""
+
+    verify: bool
+    hashes: dict[str, str] = field(default_factory=dict)
+
+
+_current: ContextVar[_Load | None] = ContextVar("load", default=None)
+
+
+@contextmanager
+def loading(*, verify: bool = False) -> Iterator[None]:
+    """One load of an encoder: each file is hashed once, and whole where `verify` asks for it.
+
+    A load inside of another belongs to it.
+    """
+    outer = _current.get()
+    token = _current.set(_Load(verify) if outer is None else outer)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file. Large checkpoints are read once: size, time and place of a file stand for its content after.
+    """SHA-256 of a file, from its recorded hash where the file is large, unchanged by its times and by a sample.
 
-    The memory lies in `$MSDSCORE_HOME/hashes`, or `~/.cache/msdscore/hashes`; where it cannot be written, all is read.
+    Records lie in `$MSDSCORE_HOME/hashes`, or `~/.cache/msdscore/hashes`; where they cannot be written, all is read.
     """
+    load = _current.get()
+    if load is None:
+        return _hashed(path, verify=False)
+    resolved = str(path.resolve())
+    if resolved not in load.hashes:
+        load.hashes[resolved] = _hashed(path, verify=load.verify)
+    return load.hashes[resolved]
+
+
+def _hashed(path: Path, *, verify: bool) -> str:
     status = path.stat()
-    state = [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino]
-    known = _memory(path)
-    with suppress(OSError, ValueError):
-        remembered = json.loads(known.read_bytes())
-        if isinstance(remembered, dict) and remembered.get("state") == state:
-            return str(remembered["sha256"])
-    with path.open("rb") as file:
-        found = file_digest(file, "sha256").hexdigest()
-    if time.time() - status.st_mtime > _SETTLED_SECONDS:
+    if status.st_size <= WHOLE_UP_TO:
+        with path.open("rb") as file:
+            return file_digest(file, "sha256").hexdigest()
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    state = [str(path.resolve()), status.st_size, *times, status.st_ino, BLOCK]
+    record = _record_of(path)
+    if not verify:
+        with suppress(OSError, ValueError, KeyError, IndexError, TypeError):
+            recorded = json.loads(record.read_bytes())
+            if recorded["state"] == state and _sample_agrees(path, recorded["blocks"]):
+                return str(recorded["sha256"])
+    content, blocks = _read_whole(path)
+    if time.time() - max(times) / 1e9 > _SETTLED_SECONDS:
         with suppress(OSError):
-            known.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(known, json.dumps({"state": state, "sha256": found}).encode(), folder=known.parent)
-    return found
+            record.parent.mkdir(parents=True, exist_ok=True)
+            entry = {"state": state, "sha256": content, "blocks": blocks}
+            write_bytes(record, json.dumps(entry).encode(), folder=record.parent)
+    return content
 
 
-def _memory(path: Path) -> Path:
+def _read_whole(path: Path) -> tuple[str, list[str]]:
+    """SHA-256 of a file, and a short hash of each of its blocks."""
+    whole, blocks = sha256(), []
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            whole.update(block)
+            blocks.append(_block_hash(block))
+    return whole.hexdigest(), blocks
+
+
+def _sample_agrees(path: Path, blocks: Sequence[str]) -> bool:
+    # Other blocks at every load: what one load misses, a later one finds. No score depends on the draw.
+    numbers = random.SystemRandom().sample(range(len(blocks)), min(SAMPLED, len(blocks)))
+    with path.open("rb") as file:
+        for number in sorted(numbers):
+            file.seek(number * BLOCK)
+            if _block_hash(file.read(BLOCK)) != blocks[number]:
+                return False
+    return True
+
+
+def _block_hash(block: bytes) -> str:
+    return blake2b(block, digest_size=8).hexdigest()
+
+
+def _record_of(path: Path) -> Path:
     home = os.environ.get("MSDSCORE_HOME")
     base = Path(home).expanduser() if home else Path.home() / ".cache" / "msdscore"
     return base / "hashes" / f"{sha256(str(path.resolve()).encode('utf-8', 'surrogatepass')).hexdigest()[:32]}.json"
+
+
+def verify_cached(files: Iterable[Path]) -> None:
+    """Refuse files of the Hugging Face cache whose bytes are not those that the hub gave.
+
+    The cache names a file's content by its hash: SHA-256 for large files, git's own for small ones. Where it holds
+    copies in place of links, there is nothing to compare with.
+
+    Raises:
+        WeightsError: a file has other bytes.
+    """
+    for path in files:
+        name = path.resolve().name
+        if path.is_symlink() and len(name) in (40, 64) and name != (
+            file_sha256(path) if len(name) == 64 else _git_hash(path)
+        ):
+            raise WeightsError(f"{path}: is damaged (its bytes are not those of the hub); delete and download it again")
+
+
+def _git_hash(path: Path) -> str:
+    content = path.read_bytes()
+    return sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def content_mark(files: Iterable[Path]) -> str:
