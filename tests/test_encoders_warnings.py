@@ -13,14 +13,20 @@ from msdscore import Scorer, load_encoder
 from msdscore.encoders.base import encode_pictures
 from msdscore.encoders.table import languages_of
 from msdscore.encoders.text.tokens import MOST_TOKENS, Reading, Tokens, pack
-from msdscore.encoders.text.warnings import text_warnings, token_warnings
+from msdscore.text.warnings import text_warnings, token_warnings
 from tiny_clip import make_tiny_clip
 
 ENGLISH = [
     "a dog runs on the beach",
     "dog",
     "A street sign reading 'Rue de la Paix'",
-    "a café in le marais",
+    "the café in le marais",
+    "red car",
+    "golden retriever",
+    "IMG_2033.jpg",
+    "Toyota Corolla 2010",
+    "m m m mm m",
+    "a family: 👨‍👩‍👧",
     "Le Mans race",
     "a plate of spaghetti alla carbonara",
     "two tennis players at Roland Garros",
@@ -37,7 +43,12 @@ OTHERS = [
     "犬が走る",
     "كلب على الشاطئ",
     "собака на пляже",
+    "Eine Katze schaut in die Kamera",
+    "gros plan d'un chat",
+    "kucing melihat ke kamera",
+    "schwarze Katze",
 ]
+FOREIGN = json.loads((Path(__file__).parents[1] / "perf" / "foreign_captions.json").read_text(encoding="utf-8"))
 DATA = Path(os.environ.get("MSDSCORE_TEST_DATA", "nowhere")) / "train_coco2017.jsonl"
 
 
@@ -49,6 +60,38 @@ def test_english_is_not_warned_about(text):
 @pytest.mark.parametrize("text", OTHERS)
 def test_other_languages_are_for_an_encoder_of_english_alone(text):
     assert text_warnings(text, english=True) == ("not English",)
+    assert text_warnings(text, english=False) == ()
+
+
+@pytest.mark.parametrize(("half", "most"), [("chosen_on", 0), ("held_out", 1)])
+def test_short_captions_of_many_languages_are_noticed(half, most):
+    captions = [caption for language in FOREIGN[half].values() for caption in language]
+    missed = [caption for caption in captions if text_warnings(caption, english=True) != ("not English",)]
+    assert len(missed) <= most, missed
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("a dog\u200b runs on the beach", "invisible characters"),
+        ("a d\u200dog with a hat", "invisible characters"),
+        ("\u202ethe dog", "invisible characters"),
+        ("!!!", "no words"),
+        ("… — ?", "no words"),
+        ("As an AI language model, I cannot see images.", "speaks of itself"),
+        ("I'm sorry, but I can't help with the image.", "speaks of itself"),
+        ("I am unable to see the image above.", "speaks of itself"),
+        ("Sure! Here is a short caption for the photo: a dog", "speaks of itself"),
+    ],
+)
+def test_captions_that_describe_nothing_or_hide_something(text, warning):
+    assert text_warnings(text, english=True) == text_warnings(text, english=False) == (warning,)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "🐕", "a sign that says I am sorry", "a man with a caption on his shirt", "می‌خواهم"]
+)
+def test_what_is_no_reason_to_warn_an_encoder_of_any_language(text):
     assert text_warnings(text, english=False) == ()
 
 
@@ -68,7 +111,8 @@ def test_words_outside_the_vocabulary_are_named_once_and_shortly():
 
 @given(st.text(max_size=60))
 def test_any_text_can_be_looked_at(text):
-    assert set(text_warnings(text, english=True)) <= {"not English", "only stop words"}
+    known = {"not English", "only stop words", "no words", "invisible characters", "speaks of itself"}
+    assert set(text_warnings(text, english=True)) <= known
 
 
 @pytest.mark.skipif(not DATA.is_file(), reason="needs captions of COCO in the folder MSDSCORE_TEST_DATA")
@@ -78,7 +122,7 @@ def test_of_ten_thousand_english_captions_hardly_any_is_warned_about():
             caption for _, line in zip(range(2000), lines, strict=False) for caption in json.loads(line)["captions"]
         ]
     warned = [caption for caption in captions if text_warnings(caption, english=True)]
-    assert len(warned) <= len(captions) // 2000, warned[:5]
+    assert len(warned) <= len(captions) // 2000, warned[:9]
 
 
 def test_the_table_says_which_encoders_read_english_alone():

@@ -38,7 +38,7 @@ class Scorer:
     sentence, `Scorer(..., "long")` for captions of a paragraph.
 
     `bank` is a bank of background pictures or the path of one; `cache` a folder where embeddings are kept for later
-    runs; `options` are `device`, `dtype`, `revision`, `verify` (read every byte of the weights, however large) and those
+    runs; `options` are `device`, `dtype`, `revision`, `verify` (read every byte of the weights) and those
     of the encoder's family.
 
     >>> from PIL import Image

@@ -21,9 +21,9 @@ from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, T
 from msdscore.encoders.options import SharedOptions, read_options, require_choice, require_no_options
 from msdscore.encoders.placement import Placement, place
 from msdscore.encoders.table import languages_of
-from msdscore.encoders.text.warnings import text_warnings
 from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_picture, whole_picture
 from msdscore.errors import ConfigError
+from msdscore.text.warnings import text_warnings
 
 # What a family needs, and a plugin with it, comes from here.
 __all__ = [

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from msdscore.core.mixture import Mixture
 from msdscore.encoders.base import PatchLayout, TokenLayout
-from msdscore.encoders.text.pieces import Piece, PieceKind, group, owners, segment
 from msdscore.errors import ConfigError, RowError
 from msdscore.explain import maps
 from msdscore.scoring.config import MSDConfig
@@ -19,6 +18,7 @@ from msdscore.scoring.embedded import Decoded, Embedded
 from msdscore.scoring.measurement import Measurement, gate
 from msdscore.scoring.score import Score
 from msdscore.scoring.words import NOT_JUDGED
+from msdscore.text.words import Word, owners, phrases, segment
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,7 +40,7 @@ class Unit:
     text: str
     start: int
     end: int
-    kind: PieceKind
+    kind: str
     content: bool
     tokens: tuple[int, ...]
     term: float | None
@@ -108,7 +108,7 @@ class Attribution:
     def phrases(self) -> tuple[Unit, ...]:
         """Adjacent content words together ("cup of milk"), the least supported first."""
         units = self.units
-        found = [[units[number] for number in numbers] for numbers in group(segment(self.score.caption))]
+        found = [[units[number] for number in numbers] for numbers in phrases(segment(self.score.caption))]
         return ranked(_joined(self.score.caption, some, self.terms) for some in found)
 
     @cached_property
@@ -220,7 +220,7 @@ def ranked(units: Iterable[Unit]) -> tuple[Unit, ...]:
     return tuple(unit for _, unit in sorted(known, key=lambda pair: -pair[0]))
 
 
-def _unit(piece: Piece, tokens: tuple[int, ...], terms: Floats, evidence: tuple[Floats, Floats | None]) -> Unit:
+def _unit(piece: Word, tokens: tuple[int, ...], terms: Floats, evidence: tuple[Floats, Floats | None]) -> Unit:
     own, (gaps, weights) = list(tokens), evidence
     # The pieces of a word share its weight, so their sum is the word's.
     judged = weights is None or not own or float(weights[own].sum()) >= NOT_JUDGED
@@ -232,7 +232,7 @@ def _unit(piece: Piece, tokens: tuple[int, ...], terms: Floats, evidence: tuple[
 def _joined(caption: str, units: Sequence[Unit], terms: maps.Terms) -> Unit:
     """One unit from several that follow each other."""
     start, end = units[0].start, units[-1].end
-    whole = Piece(caption[start:end], start, end, "word", content=True)
+    whole = Word(caption[start:end], start, end, caption[start:end], content=True, denied=False, new=True)
     tokens = tuple(token for unit in units for token in unit.tokens)
     return _unit(whole, tokens, terms.support, (terms.gaps, terms.weights))
 

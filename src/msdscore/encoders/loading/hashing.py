@@ -131,8 +131,10 @@ def verify_cached(files: Iterable[Path]) -> None:
     """
     for path in files:
         name = path.resolve().name
-        if path.is_symlink() and len(name) in (40, 64) and name != (
-            file_sha256(path) if len(name) == 64 else _git_hash(path)
+        if (
+            path.is_symlink()
+            and len(name) in (40, 64)
+            and name != (file_sha256(path) if len(name) == 64 else _git_hash(path))
         ):
             raise WeightsError(f"{path}: is damaged (its bytes are not those of the hub); delete and download it again")
 

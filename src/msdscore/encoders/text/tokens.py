@@ -15,10 +15,10 @@ from torch import Tensor
 from msdscore.core.sphere import unit
 from msdscore.core.transfer import sent
 from msdscore.encoders.base import TokenLayout
-from msdscore.encoders.text.warnings import spelled_out, token_warnings
 from msdscore.encoders.text.windows import Span, Window, plan_cut, plan_windows
 from msdscore.encoders.text.word_memory import Parts, memory_of
 from msdscore.errors import WeightsError
+from msdscore.text.warnings import spelled_out, token_warnings
 
 # No caption is longer; a whole book would take minutes.
 MOST_TOKENS = 4096

@@ -14,8 +14,8 @@ from torch.nn.functional import interpolate
 from msdscore.encoders.base import PatchLayout, Prepared, TokenLayout
 from msdscore.encoders.placement import Placement
 from msdscore.encoders.text.tokens import Windows
-from msdscore.encoders.text.words import content_tokens, pick
 from msdscore.errors import ConfigError, unknown_name
+from msdscore.text.words import content_tokens
 
 IMAGE_KINDS = ("encoder", "transformers", "timm", "mini")
 TEXT_KINDS = ("encoder", "transformers", "mini")
@@ -180,7 +180,19 @@ def keep_content(features: Features, texts: Sequence[str]) -> Features:
         replace(layout, spans=tuple(layout.spans[number] for number in own))
         for layout, own in zip(layouts, chosen, strict=True)
     )
-    return replace(features, local=Points(*pick(features.local.vectors, chosen)), layout=fewer)
+    return replace(features, local=Points(*_pick(features.local.vectors, chosen)), layout=fewer)
+
+
+def _pick(
+    points: Float[Tensor, "batch points dim"], chosen: Sequence[Sequence[int]]
+) -> tuple[Float[Tensor, "batch kept dim"], Bool[Tensor, "batch kept"]]:
+    """The chosen points of every item, moved to the front, and their mask."""
+    width = max((len(own) for own in chosen), default=0)
+    rows = [[*own, *[0] * (width - len(own))] for own in chosen]
+    index = torch.tensor(rows, dtype=torch.int64, device=points.device).reshape(len(chosen), width)
+    sizes = torch.tensor([[len(own)] for own in chosen], device=points.device)
+    mask = torch.arange(width, device=points.device) < sizes
+    return points.gather(1, index.unsqueeze(-1).expand(-1, -1, points.shape[2])), mask
 
 
 def feature_dims(found: Features) -> tuple[int, int, int]:

@@ -1,6 +1,7 @@
 """Load the two frozen towers that a spec names."""
 
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -80,7 +81,7 @@ def _encoder(source: str, revision: str, where: TowerPlace, loaded: dict[tuple[s
     key = (source, revision)
     if key not in loaded:
         # Only a family that reads in windows knows what to do with long texts; its default is to window.
-        options = {} if where.long_text == "window" else {"long_text": where.long_text}
+        options: dict[str, Any] = {} if where.long_text == "window" else {"long_text": where.long_text}
         loaded[key] = load_encoder(source, device=where.device, dtype=where.dtype, revision=revision or None, **options)
     return loaded[key]
 

@@ -28,9 +28,9 @@ from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.encoders.mini import lite2, minilm
 from msdscore.encoders.placement import Placement, place
 from msdscore.encoders.text.tokens import pack_texts, tokenise, unpack_tokens
-from msdscore.encoders.text.words import content_word_of_each
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_picture, stack_pixels
 from msdscore.errors import WeightsError
+from msdscore.text.words import token_contents
 
 SIZE, GRID = 288, 12  # of the shipped encoder
 _CPU_BATCH = 4  # pictures at a time: more spill out of a CPU's caches and are slower
@@ -159,7 +159,7 @@ class MiniLMTexts:
     def split(self, text: str) -> tuple[list[int], list[str]]:
         """Token numbers of a text, and the content word of each in lower case; empty where it belongs to none."""
         tokens = tokenise(self._tokenizer, text)
-        return list(tokens.ids), content_word_of_each(text, tokens.spans)
+        return list(tokens.ids), token_contents(text, tokens.spans)
 
     @torch.no_grad()
     def read(

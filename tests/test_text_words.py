@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msdscore.encoders.text.pieces import _places_of_any, best_owner, group, owners, places, segment
+from msdscore.text.words import best_owner, content_tokens, owners, phrases, segment, token_contents, words_at
 
 
 def texts(caption):
@@ -50,8 +50,8 @@ def test_emoji_are_words_and_marks_are_not():
 
 def test_phrases_stop_at_marks_and_function_words():
     pieces = segment("two black dogs, a cup of hot milk of the farm")
-    phrases = [" ".join(pieces[number].text for number in phrase) for phrase in group(pieces)]
-    assert phrases == ["two black dogs", "cup of hot milk", "farm"]
+    groups = [" ".join(pieces[number].text for number in phrase) for phrase in phrases(pieces)]
+    assert groups == ["two black dogs", "cup of hot milk", "farm"]
 
 
 @given(st.text(max_size=30).filter(lambda text: text.strip()), st.data())
@@ -69,9 +69,12 @@ def test_a_token_goes_where_it_shares_most_characters_else_to_the_nearest():
     assert owners([(1, 6), (2, 3), (8, 9), (4, 8)], pieces) == (1, 0, 1, 1)
 
 
+@pytest.mark.parametrize("compounds", [True, False])
 @given(st.text(st.characters(codec="ascii"), max_size=40))
-def test_the_fast_way_for_ascii_finds_the_same_pieces(caption):
-    assert list(places(caption)) == list(_places_of_any(caption))
+def test_the_fast_way_for_ascii_finds_the_same_words(compounds, caption):
+    """A letter with an accent at the end sends the caption the slow way."""
+    fast, slow = segment(caption, compounds=compounds), segment(f"{caption} é", compounds=compounds)
+    assert [word[:4] for word in fast] == [word[:4] for word in slow[:-1]]
 
 
 @given(st.text("ab,. -é", min_size=1, max_size=20).filter(lambda text: text.strip()), st.data())
@@ -82,3 +85,54 @@ def test_the_owner_is_the_best_of_all_pieces(caption, data):
     starts, ends = [piece.start for piece in pieces], [piece.end for piece in pieces]
     best = tuple(best_owner(span, starts, ends, range(len(pieces))) for span in spans)
     assert owners(spans, pieces) == best
+
+
+def test_compounds_are_cut_where_words_are_counted():
+    caption = "a black-and-white 3.5 m IMG_20 dog's"
+    assert [word.text for word in segment(caption)] == ["a", "black-and-white", "3.5", "m", "IMG_20", "dog's"]
+    cut = [word.text for word in segment(caption, compounds=False) if word.kind == "word"]
+    assert cut == ["a", "black", "and", "white", "3", "5", "m", "IMG", "20", "dog's"]
+
+
+@pytest.mark.parametrize(
+    ("caption", "denied"),
+    [
+        ("a man without a hat on the beach", ["a", "hat", "on"]),
+        ("no dogs, cats", ["dogs"]),
+        ("there isn't any red car here today", ["any", "red", "car"]),
+        ("it isn’t wet", ["wet"]),
+        ("a dog", []),
+    ],
+)
+def test_a_denial_reaches_three_words_or_the_next_mark(caption, denied):
+    words = segment(caption)
+    assert [word.text for word in words if word.denied] == denied
+    assert not any(word.content for word in words if word.text in ("no", "without", "isn't", "isn’t"))
+
+
+def test_a_stem_is_new_once():
+    words = segment("A dog and two Dogs, a DOG")
+    assert [(word.text, word.new) for word in words if word.stem == "dog"] == [
+        ("dog", True),
+        ("Dogs", False),
+        ("DOG", False),
+    ]
+
+
+@given(st.text("abc ,.-'é🐕狗", max_size=25), st.data(), st.booleans())
+def test_every_token_is_owned_once_by_its_best_word(caption, data, compounds):
+    place = st.integers(0, len(caption))
+    spans = [tuple(sorted(data.draw(st.tuples(place, place)))) for _ in range(3)]
+    words = segment(caption, spans, compounds=compounds)
+    owned = sorted(token for word in words for token in word.tokens)
+    assert owned == (list(range(3)) if words else [])
+    for token, number in enumerate(owners(spans, words) if words else ()):
+        assert token in words[number].tokens
+
+
+def test_tokens_of_content_words():
+    caption, spans = "the dog's red-hot", [(0, 3), (4, 7), (7, 8), (8, 9), (10, 13), (13, 14), (14, 17)]
+    assert token_contents(caption, spans) == ["", "dog", "", "", "red", "", "hot"]
+    assert content_tokens(caption, spans) == (1, 4, 6)
+    assert content_tokens("of the", [(0, 2), (3, 6)]) == (0, 1)
+    assert words_at(caption, spans) == ("the", "dog's", "dog's", "dog's", "red", "", "hot")

@@ -1,0 +1,344 @@
+"""The one segmenter: a caption cut into words and marks, with stems, stop words, denials and the tokens of each word.
+
+A word keeps compounds together, as a reader sees them; `compounds=False` cuts them at hyphens and decimal points, as
+vocabularies and counts of words do. Marks are in the list too, so every token has exactly one owner and sums over words
+are sums over tokens.
+
+>>> [word.text for word in segment("A dog's 3.5-year-old toy, isn't it?")]
+['A', "dog's", '3.5-year-old', 'toy', ',', "isn't", 'it', '?']
+
+Stems, what names something to see, what is denied and what is new come with each word:
+
+>>> words = segment("A dog, no cats. Two dogs!", compounds=False)
+>>> [(word.stem, word.denied, word.new) for word in words if word.content]
+[('dog', False, True), ('cat', True, True), ('two', False, True), ('dog', False, False)]
+
+With the character spans of an encoder's tokens, each word knows the numbers of its own:
+
+>>> [(word.text, word.tokens) for word in segment("playing.", [(0, 4), (4, 7), (7, 8)])]
+[('playing', (0, 1)), ('.', (2,))]
+
+`phrases` groups content words. `content_tokens` is the rule by which `mini` was trained to leave tokens out.
+"""
+
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+Span = tuple[int, int]
+
+# What `mini` was trained to leave out: words without an image of their own, and talk about the image itself.
+_LIST = """
+a about above across after against all along also am among an and another any anyone anything apart appear appears are
+aren't around as at away back be been before behind being below beside besides between both but by can can't could d
+did do does doesn't doing don't done down during each every everyone few for from get gets getting go goes going gone
+got had has have having he he's her here him his how i if image in inside into is isn't it it's its just let lets like
+ll m made make makes making many may me might more most much must my near next no nor not of off on one one's ones
+onto or other others our out outside over own per photo photograph picture put puts putting re s same scene see seem
+seems seen sees several shall she she's should show showing shown shows so some somebody someone something such t take
+taken takes taking than that that's the their theirs them then there there's these they this those through to together
+too toward towards under up upon us various ve very via view was wasn't we were what when where which while whilst who
+whom whose why will with within without would yes you your
+"""
+STOP_WORDS = frozenset(_LIST.split())
+_DENIALS = frozenset({"no", "not", "without", "nobody", "none", "never", "nothing", "neither", "nor", "cannot"})
+_DENIED_WORDS = 3  # after a denial, up to the next of these marks
+_BREAKS = frozenset(".,;:!?")
+_BRIDGE = "of"
+
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+# What `_any_places` finds in a caption of ASCII alone, many times as fast.
+_COMPOUNDS = re.compile(r"(\w+(?:(?:['-]|(?<=\d)[.,:](?=\d))\w+)*)|\S")
+_SIMPLE = re.compile(r"([^\W_]+(?:'[^\W_]+)*)|\S")
+# Between two letters or digits these belong to the word: don't, and in compounds black-and-white, 3.5.
+_APOSTROPHES, _HYPHENS, _DIGIT_JOINERS = frozenset("'’"), frozenset("-‐‑"), frozenset(".,:")
+# Scripts written without spaces; each of their characters stands as a word.
+_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+
+_Place = tuple[int, int, bool]  # start, end, whether it is a word
+
+
+class Word(NamedTuple):
+    """A word or a mark of a caption at characters `start` to `end`; a tuple, because every scored word makes one."""
+
+    text: str
+    start: int
+    end: int
+    stem: str  # in lower case and without the s of a plural; empty for a mark
+    content: bool  # names something to see
+    denied: bool  # stands within reach of "no", "without", "isn't"
+    new: bool  # the first of its stem in the caption
+    tokens: tuple[int, ...] = ()  # numbers of the tokens that it owns
+
+    @property
+    def kind(self) -> str:
+        """`word` or `mark`."""
+        return "word" if self.stem else "mark"
+
+
+def segment(caption: str, spans: Sequence[Span] = (), *, compounds: bool = True) -> tuple[Word, ...]:
+    """Words and marks of a caption in order, each with the tokens that it owns; white space belongs to none.
+
+    A token belongs to the word that it shares most characters with, else to the nearest one.
+    """
+    places = _places(caption, compounds=compounds)
+    owned = _owned(spans, places) if spans and places else {}
+    words, seen, reach = [], set(), 0
+    for number, (start, end, is_word) in enumerate(places):
+        text, tokens = caption[start:end], tuple(owned.get(number, ()))
+        if not is_word:
+            reach = 0 if text in _BREAKS else reach
+            words.append(Word(text, start, end, "", content=False, denied=False, new=False, tokens=tokens))
+            continue
+        base, content, denies = _meaning(text)
+        words.append(Word(text, start, end, base, content, reach > 0, base not in seen, tokens))
+        seen.add(base)
+        reach = _DENIED_WORDS if denies else max(reach - 1, 0)
+    return tuple(words)
+
+
+@lru_cache(maxsize=1 << 15)
+def _meaning(text: str) -> tuple[str, bool, bool]:
+    """Stem of a word, whether it names something to see, and whether it denies what follows."""
+    word = text.casefold().replace("’", "'")
+    denies = word in _DENIALS or word.endswith("n't")
+    return stem(word), word not in STOP_WORDS and not denies, denies
+
+
+def phrases(words: Sequence[Word]) -> tuple[tuple[int, ...], ...]:
+    """Numbers of the words of every phrase: adjacent content words, joined over "of".
+
+    >>> words = segment("a large cup of milk on the table, outdoors")
+    >>> [" ".join(words[number].text for number in phrase) for phrase in phrases(words)]
+    ['large cup of milk', 'table', 'outdoors']
+    """
+    groups: list[tuple[int, ...]] = []
+    current: list[int] = []
+    for number, word in enumerate(words):
+        follows = number + 1 < len(words) and words[number + 1].content
+        if word.content or (current and follows and word.stem == _BRIDGE):
+            current.append(number)
+        elif current:
+            groups.append(tuple(current))
+            current = []
+    return (*groups, tuple(current)) if current else tuple(groups)
+
+
+def owners(spans: Sequence[Span], words: Sequence[Word]) -> tuple[int, ...]:
+    """The number of the word that every token belongs to.
+
+    >>> owners([(0, 4), (4, 7), (7, 8)], segment("playing."))
+    (0, 0, 1)
+    """
+    starts, ends = [word.start for word in words], [word.end for word in words]
+    return tuple(_owner(span, starts, ends) for span in spans)
+
+
+def best_owner(span: Span, starts: Sequence[int], ends: Sequence[int], among: range) -> int:
+    """The word among these that shares most characters with a span, else the nearest; of equals the first."""
+    start, end = span
+
+    def fit(number: int) -> tuple[int, int]:
+        shared = min(end, ends[number]) - max(start, starts[number])
+        return max(shared, 0), -max(starts[number] - end, start - ends[number], 0)
+
+    return max(among, key=fit)
+
+
+def _owner(span: Span, starts: Sequence[int], ends: Sequence[int]) -> int:
+    start, end = span
+    first, last = bisect_right(ends, start), bisect_left(starts, end)
+    if last == first + 1 and start < end:
+        return first  # the only one that shares characters with it
+    return best_owner(span, starts, ends, range(max(first - 1, 0), min(max(last, first + 1), len(starts))))
+
+
+def _owned(spans: Sequence[Span], places: Sequence[_Place]) -> dict[int, list[int]]:
+    """Tokens by the number of their word; nearly always each lies within one word, in order."""
+    owned: dict[int, list[int]] = {}
+    number, (begin, stop, _) = 0, places[0]
+    for token, (start, end) in enumerate(spans):
+        while start >= stop and number + 1 < len(places):
+            number += 1
+            begin, stop, _ = places[number]
+        if not begin <= start < end <= stop:
+            break
+        owned.setdefault(number, []).append(token)
+    else:
+        return owned
+    starts, ends = [place[0] for place in places], [place[1] for place in places]
+    owned = {}
+    for token, span in enumerate(spans):
+        owned.setdefault(_owner(span, starts, ends), []).append(token)
+    return owned
+
+
+def stem(word: str) -> str:
+    """A lower-case word without the s of a plural, so that one dog and two dogs are the same thing to see.
+
+    >>> stem("dogs"), stem("grass"), stem("bus")
+    ('dog', 'grass', 'bus')
+    """
+    return word[:-1] if len(word) > 3 and is_plural(word) else word
+
+
+def is_plural(word: str) -> bool:
+    """Whether a word ends in the s of a plural."""
+    return word.endswith("s") and not word.endswith("ss")
+
+
+def is_content(word: str) -> bool:
+    """Whether a lower-case word names something to see; signs and stop words do not.
+
+    >>> is_content("dog"), is_content("the"), is_content("")
+    (True, False, False)
+    """
+    return bool(word) and word not in STOP_WORDS
+
+
+def each_word(caption: str) -> Iterator[str]:
+    """The words of a caption in lower case, cut at hyphens, as they come.
+
+    >>> list(each_word("The sky-blue kayak."))
+    ['the', 'sky', 'blue', 'kayak']
+    """
+    return (match.group().casefold() for match in _WORD.finditer(caption))
+
+
+def content_words(caption: str) -> frozenset[str]:
+    """All words of a caption that name something to see.
+
+    >>> sorted(content_words("The dog is on a beach."))
+    ['beach', 'dog']
+    """
+    return frozenset(filter(is_content, each_word(caption)))
+
+
+def words_at(caption: str, spans: Sequence[Span]) -> tuple[str, ...]:
+    """The whole word that each span lies in, in lower case; empty for a span that begins outside of words.
+
+    >>> words_at("A sky-blue Kayak", [(0, 1), (2, 5), (5, 6), (11, 13), (13, 16)])
+    ('a', 'sky', '', 'kayak', 'kayak')
+    """
+    matches = list(_WORD.finditer(caption))
+    starts = [match.start() for match in matches]
+    words = []
+    for begin, end in spans:
+        # A token's span may open with the space before its word.
+        first = begin + len(caption[begin:end]) - len(caption[begin:end].lstrip())
+        near = matches[bisect_right(starts, first) - 1] if starts and starts[0] <= first else None
+        words.append(near.group().casefold() if near is not None and first < near.end() else "")
+    return tuple(words)
+
+
+def token_groups(caption: str, spans: Sequence[Span]) -> list[list[int]]:
+    """Numbers of tokens, run by run: a run goes on while spans touch and both sides are letters or digits."""
+    groups: list[list[int]] = []
+    for number, (start, _) in enumerate(spans):
+        touches = number > 0 and spans[number - 1][1] >= start > 0
+        if touches and caption[start - 1].isalnum() and caption[start : start + 1].isalnum():
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return groups
+
+
+def token_contents(caption: str, spans: Sequence[Span]) -> list[str]:
+    """The content word of each token in lower case, cut at apostrophes too; empty where it belongs to none.
+
+    >>> token_contents("a Dog on grass", [(0, 1), (2, 5), (6, 8), (9, 12), (12, 14)])
+    ['', 'dog', '', 'grass', 'grass']
+    """
+    contents = [""] * len(spans)
+    for group in token_groups(caption, spans):
+        spelled = caption[spans[group[0]][0] : spans[group[-1]][1]].lower()
+        if spelled not in STOP_WORDS and any(character.isalnum() for character in spelled):
+            for number in group:
+                contents[number] = spelled
+    return contents
+
+
+def content_tokens(caption: str, spans: Sequence[Span]) -> tuple[int, ...]:
+    """Numbers of the tokens of content words; a caption of stop words alone keeps all its tokens.
+
+    >>> content_tokens("a dog on grass", [(0, 1), (2, 5), (6, 8), (9, 12), (12, 14)])
+    (1, 3, 4)
+    """
+    kept = tuple(number for number, content in enumerate(token_contents(caption, spans)) if content)
+    return kept or tuple(range(len(spans)))
+
+
+def _places(text: str, *, compounds: bool) -> list[_Place]:
+    if not text.isascii():
+        return list(_any_places(text, compounds=compounds))
+    pattern = _COMPOUNDS if compounds else _SIMPLE
+    places: list[_Place] = []
+    at = 0
+    for part in text.split(" "):
+        end = at + len(part)
+        if part.isalnum():
+            places.append((at, end, True))
+        elif part:
+            places += [(*match.span(), bool(match.lastindex)) for match in pattern.finditer(text, at, end)]
+        at = end + 1
+    return places
+
+
+def _any_places(text: str, *, compounds: bool) -> Iterator[_Place]:
+    at = 0
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+            continue
+        end = _word_end(text, at, compounds=compounds)
+        # Signs such as emoji say something that an image can show; punctuation does not.
+        is_word = end > at or unicodedata.category(text[at]) == "So"
+        end = max(end, _after_marks(text, at + 1))
+        yield at, end, is_word
+        at = end
+
+
+def _word_end(text: str, start: int, *, compounds: bool) -> int:
+    """Where the word that begins at `start` ends; `start` itself if none begins there."""
+    if not _is_letter(text[start], compounds=compounds):
+        return start
+    if _is_unspaced(text[start]):
+        return _after_marks(text, start + 1)
+    at = start
+    while at < len(text) and (_continues(text[at], compounds=compounds) or _joins(text, at, compounds=compounds)):
+        at += 1
+    return at
+
+
+def _continues(character: str, *, compounds: bool) -> bool:
+    letter = _is_letter(character, compounds=compounds) and not _is_unspaced(character)
+    return letter or unicodedata.category(character)[0] == "M"
+
+
+def _joins(text: str, at: int, *, compounds: bool) -> bool:
+    if at == 0 or at + 1 >= len(text):
+        return False
+    before, character, after = text[at - 1], text[at], text[at + 1]
+    if compounds and character in _DIGIT_JOINERS:
+        return before.isdigit() and after.isdigit()
+    joiner = character in _APOSTROPHES or (compounds and character in _HYPHENS)
+    # An accent may stand between a letter and the joiner.
+    return joiner and _continues(before, compounds=compounds) and _continues(after, compounds=compounds)
+
+
+def _after_marks(text: str, at: int) -> int:
+    """Past combining marks and variation selectors, which belong to the character before them."""
+    while at < len(text) and (unicodedata.category(text[at])[0] == "M" or text[at] == "\u200d"):
+        at += 1
+    return at
+
+
+def _is_letter(character: str, *, compounds: bool) -> bool:
+    return unicodedata.category(character)[0] in "LN" or (compounds and character == "_")
+
+
+def _is_unspaced(character: str) -> bool:
+    return ord(character) > 0x0E00 and unicodedata.name(character, "").startswith(_UNSPACED)
