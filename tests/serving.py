@@ -2,7 +2,6 @@
 
 import base64
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -14,20 +13,21 @@ from PIL import Image
 from msdscore import ScorerSpec
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.app import create_app
+from msdscore.serve.server import bind, make_server
 from msdscore.serve.settings import ServeSettings
 
 TOKEN = "a token of many characters"
 SPEC = ScorerSpec(encoder="toy")
 
 
-def picture(colour: str = "red", *, size: tuple[int, int] = (64, 48)) -> bytes:
-    place = BytesIO()
-    Image.new("RGB", size, colour).save(place, "PNG")
-    return place.getvalue()
+def image_bytes(colour: str = "red", *, size: tuple[int, int] = (64, 48)) -> bytes:
+    buffer = BytesIO()
+    Image.new("RGB", size, colour).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def asked(colour: str = "red", captions: tuple[str, ...] = ("a red square", "a blue square")) -> dict[str, Any]:
-    return {"image": base64.b64encode(picture(colour)).decode(), "captions": list(captions)}
+    return {"image": base64.b64encode(image_bytes(colour)).decode(), "captions": list(captions)}
 
 
 def client(pipeline: Pipeline | None = None, *, raises: bool = True, **settings: Any) -> Any:
@@ -40,15 +40,18 @@ def client(pipeline: Pipeline | None = None, *, raises: bool = True, **settings:
 @contextmanager
 def served(pipeline: Pipeline | None = None, **settings: Any) -> Iterator[str]:
     """The address of a server on a free port."""
-    uvicorn = pytest.importorskip("uvicorn", reason="needs the extra serve")
-    app = create_app(pipeline or SPEC.build(), ServeSettings(**settings), spec=SPEC)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none", lifespan="on"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
-    finally:
-        server.should_exit = True
-        thread.join(timeout=30)
+    pytest.importorskip("uvicorn", reason="needs the extra serve")
+    given = ServeSettings(**{"port": 0} | settings)
+    app = create_app(pipeline or SPEC.build(), given, spec=SPEC)
+    started = threading.Event()
+    with bind(given) as listener:
+        server = make_server(app, given, started=started.set)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        assert started.wait(30)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join(timeout=60)
+            assert not thread.is_alive()

@@ -11,9 +11,10 @@ from msdscore import Scorer
 from msdscore.errors import ConfigError
 from msdscore.explain.overlay import map_scale, word_scale
 from msdscore.explain.snippet import words_html
+from msdscore.serve.batching import Batcher
+from msdscore.serve.guard import RefusedError
 from msdscore.serve.settings import ServeSettings
-from msdscore.serve.work.gathering import ClosingError, Gatherer, QueueFullError
-from serving import TOKEN, asked, picture
+from serving import TOKEN, asked, image_bytes
 from serving import client as calling
 
 
@@ -30,7 +31,7 @@ def client(scorer: Scorer) -> Iterator[object]:
 
 def test_rank_gives_the_scorer_s_own_numbers(client, scorer):
     answer = client.post("/v1/rank", json=asked()).json()
-    expected = scorer.rank(picture(), ["a red square", "a blue square"])
+    expected = scorer.rank(image_bytes(), ["a red square", "a blue square"])
     item = answer["items"][0]
     assert answer["signature"] == scorer.signature
     assert item["ranking"] == list(expected.ranking)
@@ -39,16 +40,16 @@ def test_rank_gives_the_scorer_s_own_numbers(client, scorer):
 
 def test_score_judges_every_caption_alone_and_multipart_is_the_same(client, scorer):
     rows = client.post("/v1/score", json=asked()).json()["items"][0]["scores"]
-    form = client.post("/v1/score", files={"image": picture()}, data={"caption": ["a red square", "a blue square"]})
+    form = client.post("/v1/score", files={"image": image_bytes()}, data={"caption": ["a red square", "a blue square"]})
     assert rows == form.json()["items"][0]["scores"]
-    assert rows[1]["msd"] == rows[1]["soft_msd"] == scorer.score(picture(), "a blue square").msd
+    assert rows[1]["msd"] == rows[1]["soft_msd"] == scorer.score(image_bytes(), "a blue square").msd
 
 
 def test_a_bad_caption_or_picture_is_an_error_of_its_own(client):
     rows = client.post("/v1/score", json=asked(captions=("a red square", "  "))).json()["items"][0]["scores"]
     assert rows[0]["error"] is None
     assert "no words" in rows[1]["error"]
-    broken = base64.b64encode(picture()[:40]).decode()
+    broken = base64.b64encode(image_bytes()[:40]).decode()
     body = {"items": [{"image": broken, "captions": ["a"]}, asked()]}
     first, second = client.post("/v1/rank", json=body).json()["items"]
     assert "not a picture" in first["scores"][0]["error"]
@@ -69,14 +70,14 @@ def test_explain_gives_a_reason_for_a_caption_without_words_and_explains_the_oth
     item = client.post("/v1/explain", json=asked(captions=("a red square", " ", "a blue square"))).json()["items"][0]
     assert item["explanations"][1] is None
     assert "no words" in item["errors"][1]
-    expected = scorer.contrast(picture(), ["a red square", "a blue square"])
+    expected = scorer.contrast(image_bytes(), ["a red square", "a blue square"])
     assert item["explanations"][2]["score"]["soft_msd"] == expected[1].score.soft_msd
 
 
 def test_colours_and_scales_are_those_of_the_figures(client, scorer):
     captions = ("a red square", "a blue square and a dog")
     found = client.post("/v1/explain", json=asked(captions=captions)).json()["items"][0]["explanations"]
-    expected = scorer.contrast(picture(), captions)
+    expected = scorer.contrast(image_bytes(), captions)
     html = words_html(expected[1], word_scale(expected))
     for word, look in zip(found[1]["words"], found[1]["look"]["words"], strict=True):
         assert look["judged"] == (word["content"] and word["gap"] is not None)
@@ -89,17 +90,17 @@ def test_colours_and_scales_are_those_of_the_figures(client, scorer):
 
 
 def test_reward_follows_completions_and_says_why_not(client, scorer):
-    images = [base64.b64encode(picture(colour)).decode() for colour in ("red", "blue")]
+    images = [base64.b64encode(image_bytes(colour)).decode() for colour in ("red", "blue")]
     body = {"images": images, "completions": ["a red square", None, "a red square"], "image_of": [0, 0, 1]}
     answer = client.post("/v1/reward", json=body).json()
-    assert answer["rewards"][0] == scorer.score(picture(), "a red square").msd
+    assert answer["rewards"][0] == scorer.score(image_bytes(), "a red square").msd
     assert answer["rewards"][1] is None
     assert "no words" in answer["reasons"][1]
     assert answer["rewards"][2] < answer["rewards"][0]
 
 
 def test_one_completion_without_end_costs_no_other_its_reward(client):
-    body = {"images": [base64.b64encode(picture()).decode()], "completions": ["a" * 20_001, "a red square"]}
+    body = {"images": [base64.b64encode(image_bytes()).decode()], "completions": ["a" * 20_001, "a red square"]}
     answer = client.post("/v1/reward", json=body | {"image_of": [0, 0]}).json()
     assert answer["rewards"][0] is None
     assert "at most 20000 bytes, got 20001" in answer["reasons"][0]
@@ -107,7 +108,7 @@ def test_one_completion_without_end_costs_no_other_its_reward(client):
 
 
 def test_base64_may_come_in_lines(client):
-    lines = base64.encodebytes(picture()).decode()
+    lines = base64.encodebytes(image_bytes()).decode()
     assert lines.count("\n") > 1
     assert (
         client.post("/v1/score", json=asked() | {"image": lines}).json()
@@ -125,7 +126,7 @@ def test_base64_may_come_in_lines(client):
         ({"json": asked() | {"path": "/etc/passwd"}}, 422, "path"),
         ({"json": asked(captions=("a dog",) * 9)}, 413, "at most 8 captions"),
         ({"json": asked(captions=("a" * 20_001,))}, 413, "20000 bytes"),
-        ({"json": {"items": [asked()] * 5}}, 413, "at most 4 pictures"),
+        ({"json": {"items": [asked()] * 5}}, 413, "at most 4 images"),
         ({"files": {"image": b"x"}}, 422, "named caption"),
         ({"files": {"picture": b"x"}, "data": {"caption": "a"}}, 422, "a file named image"),
         ({"json": {"items": []}}, 422, "items"),
@@ -178,8 +179,8 @@ def test_binding_elsewhere_without_a_token_is_refused():
         ServeSettings(host="0.0.0.0", token="short")
 
 
-def gathering(do, **changes) -> Gatherer:
-    return Gatherer(do, **({"max_batch": 4, "max_wait": 0.05, "max_queue": 8} | changes))
+def gathering(do, **changes) -> Batcher:
+    return Batcher(do, **({"max_batch": 4, "max_wait": 0.05, "max_queue": 8} | changes))
 
 
 def test_work_is_gathered_up_to_a_batch():
@@ -215,12 +216,12 @@ def test_a_full_queue_refuses_a_caller_who_left_costs_nothing_and_stop_finishes(
         await asyncio.sleep(0.1)
         leaver, stayer = (asyncio.ensure_future(queue.submit(name, size=1)) for name in ("leaver", "stayer"))
         await asyncio.sleep(0.05)
-        with pytest.raises(QueueFullError):
+        with pytest.raises(RefusedError, match="queue is full"):
             await queue.submit("late", size=1)
         leaver.cancel()
         stopping = asyncio.ensure_future(queue.stop())
         await asyncio.sleep(0)
-        with pytest.raises(ClosingError):
+        with pytest.raises(RefusedError, match="stopping"):
             await queue.submit("too late", size=1)
         gate.set()
         await stopping

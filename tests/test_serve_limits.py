@@ -21,7 +21,7 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.app import create_app
 from msdscore.serve.settings import ServeSettings
-from serving import SPEC, TOKEN, asked, client, picture, served
+from serving import SPEC, TOKEN, asked, client, image_bytes, served
 
 
 class Watched:
@@ -190,20 +190,20 @@ def test_a_request_past_the_time_limit_is_given_up():
     assert "0.2 seconds" in answer.json()["error"]
 
 
-def test_bodies_of_all_callers_together_have_a_limit():
+def test_bodies_of_all_callers_together_have_a_limit_and_what_is_only_announced_takes_no_room():
     app = create_app(SPEC.build(), ServeSettings(max_body=1000, max_held=1500), spec=SPEC)
-    hold = asyncio.Event()
+    proceed, stalled = asyncio.Event(), []
 
-    async def call(size):
+    async def call(*parts, size=1000):
         sent: list[dict] = []
-        given: list[int] = []
+        left = list(parts)
 
         async def receive():
-            await hold.wait()
-            if given:
-                return {"type": "http.disconnect"}
-            given.append(size)
-            return {"type": "http.request", "body": b"x" * size, "more_body": False}
+            if not left:
+                stalled.append(size)
+                await proceed.wait()
+                return {"type": "http.request", "body": b"", "more_body": False}
+            return {"type": "http.request", "body": b"x" * left.pop(0), "more_body": True}
 
         async def send(message):
             sent.append(message)
@@ -220,14 +220,15 @@ def test_bodies_of_all_callers_together_have_a_limit():
         return sent[0]["status"]
 
     async def main():
-        first = asyncio.ensure_future(call(1000))
-        await asyncio.sleep(0.05)
-        busy = await call(900)
-        small = asyncio.ensure_future(call(400))
-        hold.set()
-        return busy, await first, await small, await call(900)
+        waiting = [asyncio.ensure_future(call(1)) for _ in range(100)]  # each announces 1000 bytes and sends one
+        large = asyncio.ensure_future(call(500, 499))
+        while len(stalled) < 101:
+            await asyncio.sleep(0.01)
+        busy = await call(500)
+        proceed.set()
+        return busy, await large, set(await asyncio.gather(*waiting)), await call(500)
 
-    assert asyncio.run(main()) == (503, 422, 422, 422)
+    assert asyncio.run(main()) == (503, 422, {422}, 422)
 
 
 def test_a_caller_who_leaves_while_sending_is_no_error_of_the_service(caplog):
@@ -271,7 +272,7 @@ def test_figures_are_those_of_explain():
         numbers = calls.post("/v1/figure?kind=json", json=asked()).json()
         assert numbers == json.loads(
             json.dumps(
-                {"explanations": [one.to_dict() for one in Scorer("toy").contrast(picture(), asked()["captions"])]}
+                {"explanations": [one.to_dict() for one in Scorer("toy").contrast(image_bytes(), asked()["captions"])]}
             )
         )
         assert calls.post("/v1/figure?kind=exe", json=asked()).status_code == 422

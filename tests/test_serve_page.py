@@ -248,6 +248,24 @@ def test_a_scored_file_is_paged_worst_first_and_a_row_opens(browser, tmp_path, p
         browser.wait(f"document.querySelectorAll('.words').length === 1 && {READY}")
 
 
+def test_the_description_of_the_api_works_offline_and_shows_every_route(running):
+    with served(token=TOKEN) as address:
+        running.view(1360, 900)
+        running.open(f"{address}docs")
+        running.wait("document.body.dataset.ready")
+        running.wait("document.querySelectorAll('.opblock').length >= 10")
+        routes = running.run("return [...document.querySelectorAll('.opblock-summary-path')].map(p => p.dataset.path)")
+        assert {"/v1/rows", "/v1/figure", "/v1/reward", "/metrics", "/healthz"} <= set(routes)
+        assert running.run("return Boolean(document.querySelector('.authorize'))")
+        for route in ("/v1/rows", "/v1/score"):
+            running.click(f'.opblock-summary-path[data-path="{route}"]')
+        running.wait("document.querySelectorAll('.opblock-body .opblock-section-request-body').length === 2")
+        loaded = running.run("return performance.getEntriesByType('resource').map(one => one.name)")
+        assert all(name.startswith((address, "data:")) for name in loaded), loaded
+        assert running.complaints == []
+        shot(running, "docs")
+
+
 def axe() -> str:
     """The newest axe-core at hand: installed by npm into build/, else the one that a Python package brings."""
     own = Path(__file__).parents[1] / "build" / "node_modules" / "axe-core" / "axe.min.js"

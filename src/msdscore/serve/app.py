@@ -1,4 +1,4 @@
-"""The application: its parts put together, how it starts and stops, and the form of what goes wrong."""
+"""The ASGI application: routes, page, start and stop, and one form for every refusal."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 from msdscore.errors import require
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.serve.page.files import add_page
-from msdscore.serve.page.reproduce import scorer_code
-from msdscore.serve.requests.guard import Guard, RefusedError
-from msdscore.serve.routes import openapi
-from msdscore.serve.routes.questions import add_questions
-from msdscore.serve.routes.watching import add_watching
+from msdscore.serve.guard import OPEN_PATHS, Guard, RefusedError
+from msdscore.serve.page import add_page, scorer_code
+from msdscore.serve.routes import add_api, add_probes
+from msdscore.serve.schema import complete_openapi
+from msdscore.serve.service import Service
 from msdscore.serve.settings import ServeSettings
-from msdscore.serve.work.service import Service
 from msdscore.version import __version__
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec | None = None) -> "FastAPI":
-    """The application, ready for any ASGI server; `spec` is what the page's Python export is made from."""
+    """The application for any ASGI server; the page's Python export is made from `spec`."""
     fastapi = require("fastapi", extra="serve")
     service = Service(pipeline, settings)
 
@@ -35,23 +33,23 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec 
     app: FastAPI = fastapi.FastAPI(
         title="msdscore",
         version=__version__,
-        summary="Judge image captions without references, and see which words the picture does not support.",
+        summary="Judge image captions without references, and see which words the image does not support.",
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
     )
     app.state.service = service
-    add_questions(app, service)
-    add_watching(app, service, scorer=None if spec is None else scorer_code(spec))
-    add_page(app, service.judge.signature)
-    _answer_problems(app)
-    openapi.complete(app)
-    app.add_middleware(Guard, settings=settings, observe=service.telemetry.answered)
+    add_api(app, service)
+    add_probes(app, service, scorer=None if spec is None else scorer_code(spec))
+    add_page(app, service.signature)
+    _add_error_handlers(app)
+    complete_openapi(app, token=settings.token is not None, open_paths=OPEN_PATHS)
+    app.add_middleware(Guard, load=service)
     return app
 
 
-def _answer_problems(app: "FastAPI") -> None:
-    """One form for all that goes wrong, unknown paths and methods too."""
+def _add_error_handlers(app: "FastAPI") -> None:
+    """One form for every refusal, unknown paths and methods too."""
     from fastapi import Request
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse

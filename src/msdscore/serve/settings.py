@@ -1,11 +1,13 @@
-"""Where the service listens, who may call it, and how much one request may ask."""
+"""Where the service listens, who may call it, and how much a request may cost."""
 
+import re
 from dataclasses import dataclass, fields
 from ipaddress import ip_address
 
 from msdscore.errors import ConfigError
 
 SHORTEST_TOKEN = 16  # characters; shorter ones can be guessed over a network
+_HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,20 +19,27 @@ class ServeSettings:
     """
 
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: int = 8000  # 0: any free one
+    allow_hosts: tuple[str, ...] = ()  # names by which a reverse proxy is called
     token: str | None = None  # required from every caller where it is set
+    max_connections: int = 512  # further ones are answered 503 and closed
+    header_timeout: float = 10.0  # seconds for the headers of a request, from the first connection on
+    body_timeout: float = 10.0  # seconds without a byte of an announced body
     max_body: int = 32 << 20  # bytes of one request
-    max_held: int = 256 << 20  # bytes of all bodies that are held at one time; more are answered 503
-    max_items: int = 64  # pictures per request
-    max_captions: int = 64  # captions per picture
+    max_held: int = 256 << 20  # bytes of all bodies in memory at one time; more are answered 503
+    max_items: int = 64  # images per request
+    max_captions: int = 64  # captions per image
     max_tokens: int = 20_000  # per caption, counted as its UTF-8 bytes: no tokenizer makes more tokens than bytes
-    max_pixels: int = 50_000_000  # per picture
+    max_pixels: int = 50_000_000  # per image
+    max_decoded: int = 150_000_000  # pixels in memory over all requests; further images wait
     max_rows: int = 1_000_000  # of a scored file
-    max_batch: int = 64  # captions that one call of the encoder takes
-    max_wait: float = 0.005  # seconds that a request waits for company
-    max_queue: int = 256  # pictures that wait or are worked on; requests beyond are answered 503
-    timeout: float = 60.0  # seconds until a request is given up
-    cache: int = 256 << 20  # bytes of vectors of pictures and captions that are remembered
+    max_cells: int = 20_000_000  # of a scored file
+    max_expanded: int = 512 << 20  # bytes of memory in which a scored file is read
+    max_batch: int = 64  # captions per call of the encoder
+    max_wait: float = 0.005  # seconds that a request waits for others
+    max_queue: int = 256  # images that wait or are worked on; requests beyond are answered 503
+    timeout: float = 60.0  # seconds per request
+    cache: int = 256 << 20  # bytes of embeddings of images and captions
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -39,17 +48,23 @@ class ServeSettings:
                 raise ConfigError(f"{field.name} must be at least 1, got {value}")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must lie between 0 and 65535, got {self.port}")
-        if self.max_wait < 0 or self.timeout <= 0 or self.cache < 0:
-            raise ConfigError(
-                "max_wait, timeout and cache must not be negative, and timeout not 0, "
-                f"got {self.max_wait}, {self.timeout} and {self.cache}"
-            )
+        if self.max_wait < 0 or self.cache < 0:
+            raise ConfigError(f"max_wait and cache must not be negative, got {self.max_wait} and {self.cache}")
+        if min(self.timeout, self.header_timeout, self.body_timeout) <= 0:
+            raise ConfigError("timeout, header_timeout and body_timeout must be above 0")
+        for name in self.allow_hosts:
+            if not _HOST_NAME.fullmatch(name.lower()):
+                raise ConfigError(f"allow_hosts: expected a host name such as msd.example.org, got {name[:80]!r}")
         if self.token is not None and len(self.token) < SHORTEST_TOKEN:
             raise ConfigError(f"the token must have at least {SHORTEST_TOKEN} characters, got {len(self.token)}")
         if self.token is None and not is_loopback(self.host):
             raise ConfigError(
                 f"binding to {self.host} lets other machines call the service: give --token, or bind to 127.0.0.1"
             )
+
+    def allows(self, name: str) -> bool:
+        """Whether a host name is one by which a reverse proxy is called."""
+        return name.lower() in {allowed.lower() for allowed in self.allow_hosts}
 
 
 def is_loopback(host: str) -> bool:

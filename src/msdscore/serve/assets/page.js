@@ -102,7 +102,7 @@ async function start() {
   listen();
   cards.whenEdited(later);
   rows.start(open);
-  const samples = await (await fetch("assets/samples.json")).json();
+  const samples = await (await fetch("samples/samples.json")).json();
   $("samples").append(...samples.map((one) => make("button", { type: "button", title: one.credit, onclick: () => sample(one) }, make("img", { src: "samples/" + one.file, alt: `Sample: ${one.name}` }))));
   await sample(samples[0]);
   state.version = await service.version();

@@ -1,0 +1,220 @@
+"""ASGI middleware in front of all routes: host, origin, token, body limits, security headers, request log."""
+
+import asyncio
+import json
+import logging
+import re
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from hmac import compare_digest
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from msdscore.serve.settings import ServeSettings, is_loopback
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+log = logging.getLogger("msdscore.serve")
+# Probes and the API's description need no token: they say nothing about images or captions.
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+# The page itself holds no data; its requests carry the token that the reader typed.
+PAGE_PATHS = re.compile(r"/(assets/[a-z0-9_.-]+|samples/[a-z0-9_.-]+)?$")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}$")
+_DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cache-control": "no-store",
+}
+
+
+class RefusedError(Exception):
+    """A request that is refused with a status and one line."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class Load(Protocol):
+    """What the guard shares with the service: settings, bytes of bodies in memory, the stop, the counters."""
+
+    settings: ServeSettings
+    body_bytes: int
+    closing: asyncio.Event
+
+    def observe_request(self, path: str, status: int, seconds: float) -> None:
+        """Count one answer."""
+
+
+class Guard:
+    """Middleware in front of all routes, so that nothing is read before it was allowed."""
+
+    def __init__(self, app: App, load: Load) -> None:
+        self._app, self._load = app, load
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or pass it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        exchange, started = _Exchange(self._load, headers, receive, send), time.perf_counter()
+        scope.setdefault("state", {})["request_id"] = exchange.request_id
+        try:
+            check_caller(self._load.settings, scope["path"], headers)
+            exchange.check_length(headers)
+            await self._app(scope, exchange.receive, exchange.send)
+        except RefusedError as error:
+            await exchange.refuse(error.status, error.reason)
+        except asyncio.CancelledError:
+            if not self._load.closing.is_set():
+                raise
+            await exchange.refuse(503, "the service is stopping")
+        except Exception:  # noqa: BLE001, whatever went wrong, the caller gets an answer and the log the cause
+            log.error(json.dumps({"request": exchange.request_id, "error": traceback.format_exc()}))
+            await exchange.refuse(500, "an error of the service; its log has the cause under this request id")
+        finally:
+            exchange.release()
+            self._log(scope, exchange, time.perf_counter() - started)
+
+    def _log(self, scope: Scope, exchange: "_Exchange", seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "none")
+        self._load.observe_request(route, exchange.status, seconds)
+        line = {"request": exchange.request_id, "method": scope["method"], "path": route, "status": exchange.status}
+        log.info(json.dumps(line | {"seconds": round(seconds, 4)}))
+
+
+def check_caller(settings: ServeSettings, path: str, headers: Mapping[str, str]) -> None:
+    """Refuse requests by a foreign host name, from a page of another site, or without the token."""
+    host, origin = headers.get("host", ""), headers.get("origin")
+    name = hostname(host)
+    if is_loopback(settings.host) and not (is_loopback(name) or settings.allows(name)):
+        # A page elsewhere can point a name of its own at this machine; it then sends that name.
+        raise RefusedError(403, "expected a request to localhost by that name; for a proxy start with --allow-host")
+    if origin is not None and not _same_site(settings, origin, host):
+        raise RefusedError(403, "requests from pages of other sites are not answered")
+    if settings.token is None or path in OPEN_PATHS or PAGE_PATHS.match(path):
+        return
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    # Compared in constant time, so that the time of an answer says nothing about the token.
+    if scheme.lower() != "bearer" or not compare_digest(token.strip().encode(), settings.token.encode()):
+        raise RefusedError(401, "expected the header Authorization: Bearer TOKEN")
+
+
+def hostname(host: str) -> str:
+    """The name in a Host header, without its port; empty where it is no host.
+
+    >>> hostname("localhost:8000"), hostname("[::1]:8000"), hostname("[")
+    ('localhost', '::1', '')
+    """
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _same_site(settings: ServeSettings, origin: str, host: str) -> bool:
+    """Whether a page may call: it comes from the host that is called, or from an allowed proxy."""
+    try:
+        parts = urlsplit(origin)
+        # A proxy may drop its port from the Host header, so an allowed name counts with any port.
+        return parts.netloc == host or settings.allows(parts.hostname or "")
+    except ValueError:
+        return False
+
+
+class _Exchange:
+    """One request and its answer: the body within its limits, the answer with the headers of every answer."""
+
+    def __init__(self, load: Load, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
+        self._load, self._receive, self._send = load, receive, send
+        given = headers.get("x-request-id", "")
+        self.request_id = given if _REQUEST_ID.match(given) else uuid4().hex
+        self.status, self._begun = 500, False
+        self._received, self._complete = 0, False
+
+    def check_length(self, headers: Mapping[str, str]) -> None:
+        """Refuse a body that announces more than one request may hold."""
+        announced = headers.get("content-length", "0")
+        if not (announced.isascii() and announced.isdigit()):
+            raise RefusedError(400, "expected a content length in digits")
+        # Room is taken by what arrives: a caller that announces much and sends little must not block others.
+        if not _DIGITS.fullmatch(announced) or int(announced) > self._load.settings.max_body:
+            raise self._too_large()
+        self._complete = announced == "0" and "transfer-encoding" not in headers
+
+    async def receive(self) -> Message:
+        """The next part of the body; refuses where it stalls, is too large, or the service stops."""
+        if self._complete:
+            return await self._receive()
+        message = await self._next()
+        size = len(message.get("body", b""))
+        self._received += size
+        self._load.body_bytes += size
+        self._complete = not message.get("more_body", False)
+        if self._received > self._load.settings.max_body:
+            raise self._too_large()
+        if self._load.body_bytes > max(self._load.settings.max_held, self._load.settings.max_body):
+            raise RefusedError(503, "too much is being sent at one time; try again in a second")
+        return message
+
+    async def _next(self) -> Message:
+        waits = self._load.settings.body_timeout
+        message, closing = asyncio.ensure_future(self._receive()), asyncio.ensure_future(self._load.closing.wait())
+        try:
+            await asyncio.wait({message, closing}, timeout=waits, return_when=asyncio.FIRST_COMPLETED)
+            if message.done():
+                return message.result()
+            if closing.done():
+                raise RefusedError(503, "the service is stopping")
+            raise RefusedError(408, f"expected the rest of the body, and nothing came for {waits:g} seconds")
+        finally:
+            message.cancel()
+            closing.cancel()
+
+    def _too_large(self) -> RefusedError:
+        limit = self._load.settings.max_body
+        return RefusedError(413, f"expected a body of at most {limit} bytes; send fewer or smaller images")
+
+    def release(self) -> None:
+        """Give back the room of the body."""
+        self._load.body_bytes -= self._received
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer, with the headers that every answer has."""
+        if message["type"] == "http.response.start":
+            self.status, self._begun = int(message["status"]), True
+            added = _HEADERS | {"x-request-id": self.request_id}
+            if self.status == 503:
+                added |= {"retry-after": "1"}
+            if self.status == 401:
+                added |= {"www-authenticate": "Bearer"}
+            if not self._complete:  # the rest of the body is not read
+                added |= {"connection": "close"}
+            own = [(name.encode(), value.encode()) for name, value in added.items()]
+            message["headers"] = [*message.get("headers", []), *own]
+        await self._send(message)
+
+    async def refuse(self, status: int, reason: str) -> None:
+        """Answer with a status and one line, unless another answer has begun."""
+        if self._begun:
+            return
+        body = json.dumps({"error": reason, "request_id": self.request_id}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})

@@ -1,0 +1,196 @@
+"""The page: its files, the colours and scales with which it draws explanations, and its Python export."""
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from msdscore.encoders.base import PatchLayout
+from msdscore.explain.colours import Role, css
+from msdscore.explain.explanation import Explanation, Explanations
+from msdscore.explain.overlay import (
+    MAP_ROLES,
+    TITLES,
+    ColourScale,
+    MapLegend,
+    map_legend,
+    map_of,
+    map_scale,
+    sum_parts,
+    title_of,
+    word_scale,
+)
+from msdscore.explain.snippet import spans
+from msdscore.scoring.spec import ScorerSpec
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+RAMP_STEPS = 128
+TELLS = 1.5  # a word tells of a patch where its attention is that many times an even spread
+_ROLES: tuple[Role, ...] = (*MAP_ROLES, "leaning")
+_TYPES = {
+    "css": "text/css",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+    "jpg": "image/jpeg",
+    "json": "application/json",
+}
+
+
+def add_page(app: "FastAPI", signature: str) -> None:
+    """Serve the page at `/`, the API's description at `/docs`, their files under `/assets` and `/samples`."""
+    from fastapi import HTTPException, Response
+
+    def file(name: str) -> Response:
+        kind = _TYPES.get(name.rpartition(".")[2])
+        # Names are looked up in the list of files, never joined to a path that the caller chose.
+        if kind is None or name not in _names():
+            raise HTTPException(404)
+        return Response(_asset(name), media_type=kind)
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return Response(_asset("index.html"), media_type="text/html; charset=utf-8")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return Response(_asset("docs.html"), media_type="text/html; charset=utf-8")
+
+    @app.get("/assets/look.json", include_in_schema=False)
+    async def look() -> Response:
+        return Response(_look(signature), media_type="application/json")
+
+    @app.get("/assets/{name}", include_in_schema=False)
+    async def asset(name: str) -> Response:
+        return file(name)
+
+    @app.get("/samples/{name}", include_in_schema=False)
+    async def sample(name: str) -> Response:
+        return file(f"samples/{name}")
+
+
+@cache
+def _names() -> frozenset[str]:
+    root = files("msdscore.serve").joinpath("assets")
+    own = {entry.name for entry in root.iterdir() if entry.is_file()}
+    return frozenset(own | {f"samples/{entry.name}" for entry in root.joinpath("samples").iterdir()})
+
+
+@cache
+def _asset(name: str) -> bytes:
+    return files("msdscore.serve").joinpath("assets").joinpath(*name.split("/")).read_bytes()
+
+
+@cache
+def _look(signature: str) -> str:
+    """Colour ramps, titles of maps, and the signature of the service."""
+    strengths = np.linspace(0, 1, RAMP_STEPS).tolist()
+    ramps = {role: [css(role, strength) for strength in strengths] for role in _ROLES}
+    return json.dumps({"ramps": ramps, "titles": TITLES, "signature": signature})
+
+
+def explanation_documents(explanations: Explanations | None, reasons: dict[int, str], captions: int) -> dict[str, Any]:
+    """One explanation per caption as plain values with its `look`; None and a reason for those that cannot be read."""
+    documents = iter([] if explanations is None else explanations)
+    looks_of = iter([] if explanations is None else looks(explanations))
+    return {
+        "error": None,
+        "explanations": [
+            None if number in reasons else next(documents).to_dict() | {"look": next(looks_of)}
+            for number in range(captions)
+        ],
+        "errors": [reasons.get(number) for number in range(captions)],
+    }
+
+
+def looks(explanations: Explanations) -> list[dict[str, Any]]:
+    """How the page draws each caption; all of them on one scale, so that they can be compared."""
+    words = word_scale(explanations)
+    maps = {role: (map_scale(explanations, role), map_legend(explanations, role)) for role in MAP_ROLES}
+    return [_look_of(item, words, maps) for item in explanations]
+
+
+def _look_of(item: Explanation, words: ColourScale, maps: dict[Role, tuple[ColourScale, MapLegend]]) -> dict[str, Any]:
+    spreads = [item.leaning(unit).ravel() if unit.tokens else None for unit in item.units]
+    least = TELLS / len(item.patches.boxes)
+    told_by = [
+        [number for number, spread in enumerate(spreads) if spread is not None and spread[patch] > least]
+        for patch in range(len(item.patches.boxes))
+    ]
+    return {
+        "words": _words(item, words),
+        "word_limit": words.limit,
+        "spreads": [None if spread is None else spread.round(5).tolist() for spread in spreads],
+        "told_by": told_by,
+        "maps": {
+            role: {
+                "title": title_of(item, role),
+                "limit": scale.limit,
+                "low": legend.low,
+                "high": legend.high,
+                "below": legend.below,
+                "strength": scale.strength(map_of(item, role)).ravel().round(4).tolist(),
+            }
+            for role, (scale, legend) in maps.items()
+        },
+        "cells": _cells(item.patches),
+        "sum": [{"name": name, "size": size, "role": role} for name, size, role in sum_parts(item)],
+    }
+
+
+def _words(item: Explanation, scale: ColourScale) -> list[dict[str, Any]]:
+    """Whether each word is judged, and the colours of its background and its letters, where it has any."""
+    colours = {span.number: span for span in spans(item, scale)}
+    return [
+        {
+            "judged": unit.content and unit.gap is not None,
+            "back": colours[number].back or None,
+            "ink": colours[number].ink or None,
+        }
+        for number, unit in enumerate(item.units)
+    ]
+
+
+def _cells(layout: PatchLayout) -> dict[str, Any]:
+    """Where rows and columns of the grid begin and end, as shares of the image's height and width."""
+    boxes = layout.boxes.double().numpy().reshape(*layout.grid, 4)
+    across = boxes[0][:, (0, 2)] / layout.size[0]
+    down = boxes[:, 0][:, (1, 3)] / layout.size[1]
+    return {"columns": np.round(across, 6).tolist(), "rows": np.round(down, 6).tolist()}
+
+
+def scorer_code(spec: ScorerSpec) -> str:
+    """Python that makes a scorer with the same numbers; a bank is named by its file alone.
+
+    >>> scorer_code(ScorerSpec())
+    'Scorer("mini")'
+    >>> scorer_code(ScorerSpec(encoder="clip-l14", config="long", bank="/srv/bank.safetensors"))
+    'Scorer("clip-l14", "long", bank="bank.safetensors")'
+    >>> scorer_code(ScorerSpec(changes={"alpha": 0.2}))
+    'Scorer.from_spec(ScorerSpec(encoder="mini", changes={"alpha": 0.2}))'
+    """
+    bank = None if spec.bank is None else spec.bank.replace("\\", "/").rpartition("/")[2]
+    dtype = None if spec.dtype == "auto" else spec.dtype
+    named: dict[str, Any] = {"bank": bank, "revision": spec.revision, "dtype": dtype}
+    options = dict(spec.options)
+    if spec.changes:
+        given = {"encoder": spec.encoder, "config": spec.config, "changes": dict(spec.changes), **named}
+        return f"Scorer.from_spec(ScorerSpec({_arguments(given | {'options': options or None})}))"
+    first = [_quoted(value) for value in (spec.encoder, spec.config) if value is not None]
+    return f"Scorer({', '.join(filter(None, [*first, _arguments(named | options)]))})"
+
+
+def _arguments(named: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={_quoted(value)}" for name, value in named.items() if value is not None)
+
+
+def _quoted(value: Any) -> str:
+    """A value as Python writes it, texts in double quotes."""
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_quoted(key)}: {_quoted(item)}" for key, item in value.items()) + "}"
+    return repr(value)

@@ -1,0 +1,189 @@
+"""Request bodies read within their limits: JSON or multipart in, images as bytes and captions out."""
+
+from base64 import b64decode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from msdscore.serve.guard import RefusedError
+from msdscore.serve.schema import Item, Items, RewardRequest
+from msdscore.serve.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from starlette.datastructures import FormData
+    from starlette.requests import Request
+
+Model = TypeVar("Model", bound=BaseModel)
+JSON, FORM = "application/json", "multipart/form-data"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One image as the bytes of its file, and its captions; `error` says why it has no bytes."""
+
+    image: bytes
+    captions: tuple[str, ...]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRewards:
+    """Completions by image: `completions[i]` are the indices of those of item i; `reasons` has one per completion."""
+
+    items: list[Asked]
+    completions: list[list[int]]
+    reasons: list[str | None]
+
+
+async def read_items(request: "Request", settings: ServeSettings) -> list[Asked]:
+    """Images and captions of a request: `{"image", "captions"}`, `{"items": […]}`, or one multipart image."""
+    if _content_type(request, JSON, FORM) == FORM:
+        _, image, fields = await read_upload(request, "image", settings)
+        captions = [*fields.get("caption", ()), *fields.get("captions", ())]
+        if not captions:
+            raise RefusedError(422, "expected a file named image and at least one field named caption")
+        check_captions(captions, settings)
+        return [Asked(image, tuple(captions))]
+    body = _parse(await request.body())
+    many = isinstance(body, dict) and "items" in body
+    items = _validate(Items, body).items if many else [_validate(Item, body)]
+    if len(items) > settings.max_items:
+        raise RefusedError(413, f"expected at most {settings.max_items} images per request, got {len(items)}")
+    for item in items:
+        check_captions(item.captions, settings)
+    asked = [_asked(item.image, item.captions) for item in items]
+    if not many and asked[0].error:
+        raise RefusedError(422, asked[0].error)
+    return asked
+
+
+async def read_completions(request: "Request", settings: ServeSettings) -> AskedRewards:
+    """The completions of a reward request by image; one that is too long has a reason, the others are scored."""
+    _content_type(request, JSON)
+    body = _validate(RewardRequest, _parse(await request.body()))
+    texts = [text or "" for text in body.completions]
+    image_of = list(range(len(texts))) if body.image_of is None else body.image_of
+    if len(image_of) != len(texts):
+        raise RefusedError(422, f"expected one image_of per completion, got {len(image_of)} for {len(texts)}")
+    if max(image_of) >= len(body.images):
+        raise RefusedError(422, f"image_of names image {max(image_of)}, and there are {len(body.images)}")
+    if len(body.images) > settings.max_items:
+        raise RefusedError(413, f"expected at most {settings.max_items} images, got {len(body.images)}")
+    reasons = [_too_long(text, settings) for text in texts]
+    completions: dict[int, list[int]] = {}
+    for number, image in enumerate(image_of):
+        if reasons[number] is None:
+            completions.setdefault(image, []).append(number)
+    items = [_asked(body.images[image], [texts[number] for number in own]) for image, own in completions.items()]
+    for item in items:
+        check_captions(item.captions, settings)
+    return AskedRewards(items, list(completions.values()), reasons)
+
+
+async def read_upload(
+    request: "Request", name: str, settings: ServeSettings
+) -> tuple[str, bytes, dict[str, list[str]]]:
+    """File name and content of the file of that field in a multipart body, and its text fields; all in memory."""
+    from starlette.datastructures import UploadFile
+
+    _content_type(request, FORM)
+    form = await _form(request, settings)
+    try:
+        file: UploadFile | str | None = form.get(name)
+        if not isinstance(file, UploadFile):
+            raise RefusedError(422, f"expected a file named {name}")
+        fields = {key: [value for value in form.getlist(key) if isinstance(value, str)] for key in form if key != name}
+        return file.filename or "", await file.read(), fields
+    finally:
+        await form.close()
+
+
+def decode_image(text: str) -> bytes:
+    """The bytes of an image given as base64, in one line or several, or as a data: URL.
+
+    >>> decode_image("data:image/png;base64,aGk="), decode_image("aG\\nk=\\n")
+    (b'hi', b'hi')
+    """
+    head, comma, rest = text.partition(",")
+    if text.startswith("data:"):
+        if not comma or not head.endswith(";base64"):
+            raise ValueError("expected a data: URL in base64, as in data:image/png;base64,…")
+        text = rest
+    try:
+        return b64decode("".join(text.split()), validate=True)
+    except ValueError as error:
+        raise ValueError(f"expected the bytes of an image in base64 ({error})") from error
+
+
+def check_captions(captions: Sequence[str], settings: ServeSettings) -> None:
+    """Refuse too many captions of one image, and captions that are too long."""
+    if len(captions) > settings.max_captions:
+        raise RefusedError(413, f"expected at most {settings.max_captions} captions per image, got {len(captions)}")
+    reason = next(filter(None, (_too_long(caption, settings) for caption in captions)), None)
+    if reason is not None:
+        raise RefusedError(413, reason)
+
+
+def _too_long(caption: str, settings: ServeSettings) -> str | None:
+    size = len(caption.encode("utf-8", "surrogatepass"))
+    limit = settings.max_tokens
+    return f"expected captions of at most {limit} bytes, got {size}" if size > limit else None
+
+
+def _asked(image: str | None, captions: Sequence[str]) -> Asked:
+    """An image that cannot be decoded from base64 costs its own captions alone."""
+    try:
+        if image is None:
+            raise ValueError("expected an image, got null")
+        return Asked(decode_image(image), tuple(captions))
+    except ValueError as error:
+        return Asked(b"", tuple(captions), f"image: {error}")
+
+
+async def _form(request: "Request", settings: ServeSettings) -> "FormData":
+    from starlette.formparsers import MultiPartException, MultiPartParser
+
+    charset = request.headers["content-type"].lower().partition("charset=")[2].strip(' "')
+    if charset and not charset.startswith("utf-8"):
+        raise RefusedError(415, "expected multipart/form-data in UTF-8")
+    parser = MultiPartParser(
+        request.headers,
+        request.stream(),
+        max_files=1,
+        max_fields=settings.max_captions + 8,
+        max_part_size=settings.max_body,
+    )
+    # Starlette would write larger files to disk; the body is within its limit, and no image leaves memory.
+    parser.spool_max_size = settings.max_body + 1
+    try:
+        return await parser.parse()
+    except MultiPartException as error:
+        raise RefusedError(422, f"the multipart body cannot be read ({error.message})") from error
+
+
+def _content_type(request: "Request", *known: str) -> str:
+    """The content type, which must be one of those known."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in known:
+        raise RefusedError(415, f"expected {' or '.join(known)}, got {kind[:80] or 'no content type'}")
+    return kind
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise RefusedError(422, f"the body is no JSON ({error})") from error
+
+
+def _validate(model: type[Model], body: Any) -> Model:
+    try:
+        return model.model_validate(body, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"])) or "body"
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise RefusedError(422, f"{field[:200]}: {first['msg']}{more}") from error

@@ -1,0 +1,228 @@
+"""Models of requests and answers, and the parts of the OpenAPI document that FastAPI cannot derive."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from msdscore.serve.rows import MOST
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+FIGURES = {
+    "png": "image/png",
+    "svg": "image/svg+xml",
+    "pdf": "application/pdf",
+    "html": "text/html; charset=utf-8",
+    "json": "application/json",
+}  # what `msdscore explain` writes too
+_Strict = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=False)
+Image = Annotated[
+    str, Field(description="The bytes of an image file (JPEG, PNG, WebP, …) in base64; a data: URL works too.")
+]
+
+
+class Item(BaseModel):
+    """One image and its captions."""
+
+    model_config = _Strict
+    image: Image
+    captions: Annotated[list[str], Field(min_length=1, description="Captions of the image.")]
+
+
+class Items(BaseModel):
+    """Several images, each with its captions."""
+
+    model_config = _Strict
+    items: Annotated[list[Item], Field(min_length=1)]
+
+
+class RewardRequest(BaseModel):
+    """Completions of a trainer; `image_of[i]` is the index of the image of completion i (default: i)."""
+
+    model_config = _Strict
+    images: Annotated[list[Image | None], Field(min_length=1)]
+    completions: Annotated[list[str | None], Field(min_length=1)]
+    image_of: list[Annotated[int, Field(ge=0)]] | None = None
+
+
+class ScoredCaption(BaseModel):
+    """The numbers of one caption, or the reason why there are none."""
+
+    model_config = ConfigDict(extra="allow")
+    caption: str
+    msd: float | None = Field(None, description="The score: higher is better.")
+    soft_msd: float | None = Field(None, description="The score within its candidate set: higher is better.")
+    similarity: float | None = Field(None, description="Global similarity g: higher is better.")
+    information: float | None = Field(None, description="How much the caption says about this image: higher is better.")
+    match: float | None = Field(None, description="Probability that the caption belongs to this image.")
+    error: str | None = None
+
+
+class ScoredItem(BaseModel):
+    """The scores of one image's captions, in the order given."""
+
+    scores: list[ScoredCaption]
+
+
+class RankedItem(ScoredItem):
+    """The same with the indices of the captions from best to worst Soft-MSD."""
+
+    ranking: list[int]
+
+
+class ScoreAnswer(BaseModel):
+    """One entry per image; every number carries the signature."""
+
+    signature: str
+    items: list[ScoredItem]
+
+
+class RankAnswer(BaseModel):
+    """One entry per image, each a candidate set."""
+
+    signature: str
+    items: list[RankedItem]
+
+
+class ExplainedItem(BaseModel):
+    """One explanation per caption, null with a reason in `errors` for one that cannot be read.
+
+    An explanation has the score, `words` and `tokens` with their terms in nats, `boxes` of the patches in pixels and
+    maps over them; `look` has the colours and scales with which every figure of msdscore draws it.
+    """
+
+    error: str | None = Field(None, description="Why the image cannot be read.")
+    explanations: list[dict[str, Any] | None]
+    errors: list[str | None]
+
+
+class ExplainAnswer(BaseModel):
+    """One entry per image."""
+
+    signature: str
+    items: list[ExplainedItem]
+
+
+class RowsAnswer(BaseModel):
+    """The worst rows of a scored file by one of its numbers."""
+
+    by: str
+    columns: list[str] = Field(description="Numbers that the file has.")
+    total: int
+    failed: int = Field(description="Rows without that number.")
+    rows: list[dict[str, Any]]
+
+
+class RewardAnswer(BaseModel):
+    """One reward per completion; null with a reason for what cannot be scored."""
+
+    signature: str
+    rewards: list[float | None]
+    reasons: list[str | None]
+
+
+class VersionAnswer(BaseModel):
+    """Version, signature, and the Python call that makes the same scorer."""
+
+    version: str
+    signature: str
+    scorer: str | None = None
+
+
+class Status(BaseModel):
+    """The state of the service."""
+
+    status: str
+
+
+class Problem(BaseModel):
+    """Why a request was refused: what was expected, what came, what to do."""
+
+    error: str
+    request_id: str | None = None
+
+
+_PROBLEMS = {
+    400: "A request that is no HTTP.",
+    401: "No token, or a wrong one.",
+    403: "A request by a foreign host name, or from a page of another site.",
+    408: "A body that stalled.",
+    413: "More than the limits allow.",
+    415: "Another content type than those listed.",
+    422: "A body that cannot be read.",
+    503: "The queue is full; try again after Retry-After seconds.",
+    504: "Given up after the time limit.",
+}
+_IMAGE_FORM = {
+    "type": "object",
+    "required": ["image", "caption"],
+    "properties": {
+        "image": {"type": "string", "format": "binary"},
+        "caption": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    },
+}
+_ROWS_FORM = {
+    "type": "object",
+    "required": ["file"],
+    "properties": {
+        "file": {"type": "string", "format": "binary", "description": "A file that msdscore score wrote."},
+        "by": {"type": "string", "description": "The number to order by."},
+        "count": {"type": "integer", "minimum": 1, "maximum": MOST},
+    },
+}
+_KIND = {"name": "kind", "in": "query", "schema": {"type": "string", "enum": list(FIGURES), "default": "png"}}
+
+
+def request_of(route: str) -> dict[str, Any]:
+    """The request body of a route, for the OpenAPI document."""
+    json_item, json_items, json_reward = (
+        {"$ref": f"#/components/schemas/{model.__name__}"} for model in (Item, Items, RewardRequest)
+    )
+    content: dict[str, Any] = {"application/json": {"schema": {"anyOf": [json_item, json_items]}}}
+    if route == "rows":
+        content = {"multipart/form-data": {"schema": _ROWS_FORM}}
+    elif route == "reward":
+        content = {"application/json": {"schema": json_reward}}
+    else:
+        content["multipart/form-data"] = {"schema": _IMAGE_FORM}
+    if route == "figure":
+        content["application/json"] = {"schema": json_item}
+    body = {"requestBody": {"required": True, "content": content}}
+    return body | ({"parameters": [_KIND]} if route == "figure" else {})
+
+
+def responses_of(route: str) -> dict[int | str, dict[str, Any]]:
+    """The answers of a route besides its own model, for the OpenAPI document."""
+    responses: dict[int | str, dict[str, Any]] = {
+        status: {"model": Problem, "description": text} for status, text in _PROBLEMS.items()
+    }
+    if route == "figure":
+        responses[501] = {"model": Problem, "description": "No library for figures is installed."}
+        content = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in FIGURES.values()}
+        responses[200] = {"description": "The figure.", "content": content}
+    return responses
+
+
+def complete_openapi(app: "FastAPI", *, token: bool, open_paths: frozenset[str]) -> None:
+    """Add to the document the models of bodies that are read by hand, and the token."""
+    derive = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = derive()
+        components = document.setdefault("components", {})
+        for model in (Item, Items, RewardRequest):
+            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            schema.pop("$defs", None)
+            components.setdefault("schemas", {}).setdefault(model.__name__, schema)
+        text = "The token that the service was started with (--token or MSDSCORE_TOKEN)."
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "description": text}}
+        # Without a token of the service every request is answered, with or without the header.
+        document["security"] = [{"token": []}] if token else [{}, {"token": []}]
+        for path, methods in document["paths"].items():
+            for method in methods.values():
+                if path in open_paths:
+                    method["security"] = []
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,408 @@
+"""The service against callers who stall, lie or send too much: connections, memory, scored files, a proxy, the stop."""
+
+import asyncio
+import base64
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+from io import BytesIO
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import ConfigError
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.serve.app import create_app
+from msdscore.serve.server import bind
+from msdscore.serve.service import PixelBudget
+from msdscore.serve.settings import ServeSettings
+from serving import SPEC, asked, client, image_bytes, served
+
+UPLOAD = (
+    b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 33554432\r\n\r\n{"
+)
+
+
+def connect(address):
+    place = urlsplit(address)
+    return socket.create_connection((place.hostname, place.port), timeout=20)
+
+
+def received(connection):
+    """Everything that comes until the other side closes."""
+    content = b""
+    while chunk := connection.recv(65536):
+        content += chunk
+    return content
+
+
+def post(address, path, body, headers=None):
+    with closing(HTTPConnection(urlsplit(address).netloc, timeout=300)) as connection:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"} | (headers or {}))
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+@contextmanager
+def process(*options):
+    """A service in a process of its own, and its address as it was printed."""
+    command = [sys.executable, "-m", "msdscore", "serve", "--encoder", "toy", "--port", "0", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            line = child.stderr.readline()
+            yield child, re.search(r"http://\S+:(\d+)/", line)[0]
+        finally:
+            child.kill()
+
+
+def megabytes(pid, name):
+    """A number of a process's status: RssAnon is its own memory, without libraries; VmHWM the most it ever had."""
+    return int(re.search(rf"{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_flat_images_of_49_megapixels_take_little_memory_and_give_it_back_and_a_stalled_upload_does_not_delay_the_stop():
+    buffer = BytesIO()
+    Image.new("RGB", (7000, 7000), "red").save(buffer, "PNG")
+    large = {"image": base64.b64encode(buffer.getvalue()).decode(), "captions": ["a red square"]}
+    with process("--timeout", "600") as (child, address):
+        assert urlsplit(address).port
+        assert post(address, "/v1/explain", asked())[0] == 200
+        before = megabytes(child.pid, "VmRSS")
+        for path, count in (("/v1/explain", 5), ("/v1/score", 2)):
+            status, answer = post(address, path, {"items": [large] * count})
+            assert (status, len(answer["items"])) == (200, count)
+        until = time.monotonic() + 60
+        while megabytes(child.pid, "RssAnon") > 500:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        assert megabytes(child.pid, "VmHWM") < before + 1500
+        with connect(address) as stalled:
+            stalled.sendall(UPLOAD)
+            post(address, "/v1/score", asked())  # the stalled one has come before
+            child.send_signal(signal.SIGTERM)
+            assert b" 503 " in received(stalled).splitlines()[0]
+            child.wait(timeout=25)  # less than the time that requests in work would get
+        assert "Traceback" not in child.stderr.read()
+
+
+def test_images_wait_for_a_share_of_the_pixels():
+    async def main():
+        budget, taken = PixelBudget(10), []
+
+        async def take(name, pixels):
+            await budget.take(pixels)
+            taken.append(name)
+
+        waiting = [asyncio.ensure_future(take(name, 6)) for name in "abc"]
+        await asyncio.sleep(0.01)
+        first = list(taken)
+        budget.give(6)
+        await asyncio.sleep(0.01)
+        second = list(taken)
+        budget.give(6)
+        await asyncio.gather(*waiting)
+        return first, second, taken
+
+    assert asyncio.run(main()) == (["a"], ["a", "b"], ["a", "b", "c"])
+
+
+def test_many_images_pass_through_a_small_budget():
+    with client(max_pixels=4000, max_decoded=4000, cache=0) as calls:
+        answer = calls.post("/v1/score", json={"items": [asked(colour) for colour in ("red", "blue", "green") * 5]})
+        assert [row["error"] for item in answer.json()["items"] for row in item["scores"]] == [None] * 30
+
+
+def test_a_scored_file_that_takes_too_long_is_given_up_with_its_process():
+    def children():
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                found += (
+                    [folder] if parent == os.getpid() and b"serve.rows" in (folder / "cmdline").read_bytes() else []
+                )
+            except OSError:
+                continue
+        return found
+
+    text = b"caption,image,msd\n" + b"a dog,1.jpg,0.5\n" * 400_000
+    with client(timeout=0.2) as calls:
+        assert calls.post("/v1/rows", files={"file": ("s.csv", text)}).status_code == 504
+    assert children() == []
+
+
+def test_a_scored_file_is_limited_in_rows_cells_and_memory():
+    lines = b"\n".join(b'{"caption": "a dog", "msd": 0.5}' for _ in range(50))
+    with client(max_rows=40) as calls:
+        answer = calls.post("/v1/rows", files={"file": ("s.jsonl", lines)})
+        assert (answer.status_code, answer.json()["error"]) == (413, "expected a file of at most 40 rows")
+    with client(max_cells=60) as calls:
+        assert "at most 60 cells" in calls.post("/v1/rows", files={"file": ("s.jsonl", lines)}).json()["error"]
+    table = pa.table({"caption": ["a dog" * 400_000] * 400, "msd": [0.5] * 400})
+    buffer = BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    assert len(buffer.getvalue()) < 200_000
+    with client(max_expanded=100 << 20) as calls:
+        answer = calls.post("/v1/rows", files={"file": ("s.parquet", buffer.getvalue())})
+        assert answer.status_code == 413, answer.text
+        assert "100 MiB of memory" in answer.json()["error"]
+
+
+def test_scoring_goes_on_while_files_are_read():
+    text = b"caption,image,msd\n" + b"a dog,1.jpg,0.5\n" * 3000
+    with served(timeout=600) as address:
+        boundary = b"--b\r\nContent-Disposition: form-data; name=file; filename=s.csv\r\n\r\n" + text + b"\r\n--b--\r\n"
+
+        def send():
+            with closing(HTTPConnection(urlsplit(address).netloc, timeout=300)) as connection:
+                connection.request("POST", "/v1/rows", boundary, {"Content-Type": "multipart/form-data; boundary=b"})
+                statuses.append(connection.getresponse().status)
+
+        statuses: list[int] = []
+        threads = [threading.Thread(target=send) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        assert post(address, "/v1/score", asked())[0] == 200
+        scored_first = len(statuses) < 3
+        for thread in threads:
+            thread.join(300)
+        assert statuses == [200] * 3
+        assert scored_first
+
+
+def test_a_file_without_the_usual_columns_is_ordered_by_what_it_has():
+    lines = b"\n".join(json.dumps({"caption": str(n), "similarity": n}).encode() for n in (2, 1, 3))
+    with client() as calls:
+        answer = calls.post("/v1/rows", files={"file": ("s.jsonl", lines)}).json()
+    assert answer["by"] == "similarity"
+    assert [row["caption"] for row in answer["rows"]] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("count", ["0", "501", "x", "9" * 5000])
+def test_a_count_beyond_the_limit_is_refused_however_long(count):
+    with client(raises=False) as calls:
+        answer = calls.post("/v1/rows", files={"file": ("s.jsonl", b"{}")}, data={"count": count})
+    assert answer.status_code == 422
+    assert "a number from 1 to 500" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"origin": "http://["}, 403),
+        ({"host": "["}, 403),
+        ({"host": "[::1"}, 403),
+        ({"content-length": "9" * 5000}, 413),
+        ({"content-length": "-1"}, 400),
+        ({"content-length": "²"}, 400),
+    ],
+)
+def test_headers_that_are_none_are_refused(headers, status):
+    app, sent = create_app(SPEC.build(), ServeSettings(), spec=SPEC), []
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    given = {"host": "localhost", "content-type": "application/json"} | headers
+    scope = {"type": "http", "method": "POST", "path": "/v1/score", "raw_path": b"/v1/score", "query_string": b""}
+    encoded = [(name.encode(), value.encode("latin-1")) for name, value in given.items()]
+    asyncio.run(app({**scope, "headers": encoded, "root_path": "", "scheme": "http"}, receive, send))
+    assert sent[0]["status"] == status
+
+
+@pytest.mark.parametrize("start", [b"", b"POST /v1/score HTTP/1.1\r\nHost: local"])
+def test_silent_connections_and_half_headers_are_closed(start):
+    with served(header_timeout=0.3) as address, connect(address) as connection:
+        connection.sendall(start)
+        assert received(connection) == b""
+
+
+def test_half_headers_after_an_answer_are_closed_too():
+    with served(header_timeout=0.3) as address, connect(address) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        connection.sendall(b"GET /he")
+        assert b"HTTP" not in received(connection)
+
+
+def test_stalled_uploads_are_ended_and_block_nobody():
+    with served(body_timeout=0.5) as address:
+        stalled = [connect(address) for _ in range(20)]  # together they announce more than may be held
+        for connection in stalled:
+            connection.sendall(UPLOAD)
+        assert post(address, "/v1/score", asked())[0] == 200
+        for connection in stalled:
+            with connection:
+                answer = received(connection)
+                assert b" 408 " in answer.splitlines()[0]
+                assert b"nothing came for 0.5 seconds" in answer
+
+
+def test_connections_have_a_limit():
+    with served(max_connections=3) as address:
+        open_ones = [connect(address) for _ in range(3)]
+        with connect(address) as further:
+            assert b" 503 " in received(further).splitlines()[0]
+        for connection in open_ones:
+            connection.close()
+        until = time.monotonic() + 10
+        while True:  # until the closed ones are noticed
+            try:
+                assert post(address, "/v1/score", asked())[0] == 200
+                break
+            except (ConnectionError, ValueError):
+                assert time.monotonic() < until
+
+
+def test_a_worker_that_hangs_is_not_ready():
+    gate, encoder = threading.Event(), load_encoder("toy")
+
+    class Hanging:
+        def __getattr__(self, name):
+            return getattr(encoder, name)
+
+        def encode_images(self, images):
+            gate.wait(30)
+            return encoder.encode_images(images)
+
+    with client(Pipeline(Hanging()), timeout=0.2) as calls:
+        assert calls.get("/readyz").status_code == 200
+        assert calls.post("/v1/score", json=asked()).status_code == 504
+        until = time.monotonic() + 10
+        while (answer := calls.get("/readyz")).status_code == 200:
+            assert time.monotonic() < until
+        assert "worker has been busy" in answer.json()["error"]
+        gate.set()
+
+
+def test_one_bad_image_costs_its_own_completions_alone():
+    good = base64.b64encode(image_bytes()).decode()
+    images = [good, "%%%", None, base64.b64encode(b"no image").decode(), good]
+    with client() as calls:
+        answer = calls.post("/v1/reward", json={"images": images, "completions": ["a red square"] * 5}).json()
+        assert [reward is None for reward in answer["rewards"]] == [False, True, True, True, False]
+        assert "base64" in answer["reasons"][1]
+        assert "null" in answer["reasons"][2]
+        item = {"image": "%%%", "captions": ["a dog"]}
+        items = calls.post("/v1/explain", json={"items": [item, asked()]}).json()["items"]
+        assert "base64" in items[0]["errors"][0]
+        assert items[1]["error"] is None
+
+
+def test_a_taken_port_is_one_line():
+    with bind(ServeSettings(port=0)) as listener:
+        listener.listen()
+        port = listener.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1 port {port} \(.*in use.*\); give another"):
+            bind(ServeSettings(port=port))
+
+
+@pytest.mark.parametrize("name", ["http://msd.example", "a b", "", "x/y", "*"])
+def test_a_host_that_is_allowed_must_be_a_name(name):
+    with pytest.raises(ConfigError, match="expected a host name"):
+        ServeSettings(allow_hosts=(name,))
+
+
+def test_an_allowed_host_may_call_and_no_other():
+    with client(allow_hosts=("msd.example",)) as calls:
+        for host, origin, status in (
+            ("msd.example", None, 200),
+            ("MSD.example:8443", "https://msd.example:8443", 200),
+            ("msd.example", "https://msd.example:8443", 200),
+            ("localhost", "https://msd.example", 200),
+            ("msd.example", "https://other.example", 403),
+            ("x.msd.example", None, 403),
+        ):
+            headers = {"host": host} | ({} if origin is None else {"origin": origin})
+            assert calls.post("/v1/score", json=asked(), headers=headers).status_code == status, (host, origin)
+
+
+NGINX = """
+daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log; worker_processes 1;
+events {{}}
+http {{
+  access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; client_max_body_size 32m;
+  fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+  server {{
+    listen 127.0.0.1:{port}; server_name msd.example;
+    location / {{ proxy_pass {address}; proxy_set_header Host $host; }}
+    location /msd/ {{ proxy_pass {address}; proxy_set_header Host $host; }}
+  }}
+}}
+"""
+
+
+@contextmanager
+def nginx(folder, address):
+    """A real nginx in front of a service, on a port of its own."""
+    program = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+    if program is None:
+        pytest.skip("no nginx; on Debian: apt-get install nginx-light")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port, address=address))
+    command = [program, "-c", str(folder / "nginx.conf"), "-p", str(folder), "-e", str(folder / "error.log")]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as proxy:
+        try:
+            until = time.monotonic() + 20
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    break
+                except OSError:
+                    assert proxy.poll() is None, (folder / "error.log").read_text()
+                    assert time.monotonic() < until
+                    time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            proxy.terminate()
+
+
+def test_behind_nginx_an_allowed_name_is_served_and_another_is_not(tmp_path):
+    with served(allow_hosts=("msd.example",)) as address, nginx(tmp_path, address) as proxied:
+        port = urlsplit(proxied).port
+        for prefix in ("", "/msd"):
+            for origin in ("http://msd.example", f"http://msd.example:{port}"):
+                headers = {"Host": f"msd.example:{port}", "Origin": origin}
+                status, answer = post(proxied, f"{prefix}/v1/score", asked(), headers)
+                assert status == 200
+                assert answer["items"][0]["scores"][0]["msd"] is not None
+            assert post(proxied, f"{prefix}/v1/score", asked(), {"Host": "other.example"})[0] == 403
+        assert post(proxied, "/v1/score", asked(), {"Host": "msd.example", "Origin": "http://evil.example"})[0] == 403
+    with served() as address:
+        (tmp_path / "plain").mkdir()
+        with nginx(tmp_path / "plain", address) as proxied:
+            assert "--allow-host" in post(proxied, "/v1/score", asked(), {"Host": "msd.example"})[1]["error"]
+
+
+def test_the_description_has_every_route_the_token_and_needs_none():
+    with client(token="a token of many characters") as calls:
+        document = calls.get("/openapi.json").json()
+        routes = {
+            route.path for route in calls.app.routes if route.path.startswith(("/v1", "/health", "/ready", "/ver"))
+        }
+        assert routes | {"/metrics"} == set(document["paths"])
+        assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+        assert document["security"] == [{"token": []}]
+        assert document["paths"]["/healthz"]["get"]["security"] == []
+        assert calls.get("/docs").status_code == 200
+        assert calls.post("/v1/score", json=asked()).status_code == 401
