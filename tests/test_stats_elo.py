@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from msdscore.errors import ConfigError, InputError
-from msdscore.stats.elo import EloConfig, bootstrap_elo, bradley_terry, davidson, elo, games
+from msdscore.stats.elo import EloConfig, bootstrap_elo, bradley_terry, elo, games
 
 
 def _loop(first: Any, second: Any, outcome: Any, k: Any = 4.0) -> Any:
@@ -78,20 +78,6 @@ def test_bradley_terry_of_two_systems_is_the_log_odds(wins: Any, ties: Any, loss
     table = bradley_terry(games(["a"] * n, ["b"] * n, [1] * wins + [0.5] * ties + [0] * losses))
     gap = table.values[0] - table.values[1]
     assert gap == pytest.approx(np.log((wins + ties / 2) / (losses + ties / 2)), abs=1e-6)
-
-
-def test_davidson_of_two_systems_gives_back_the_frequencies() -> None:
-    wins, ties, losses = 6, 3, 2
-    table, nu = davidson(games(["a"] * 11, ["b"] * 11, [1] * wins + [0.5] * ties + [0] * losses))
-    parts = np.exp([table.values[0], table.values[1], np.log(nu) + table.values.mean()])
-    assert (parts / parts.sum() * 11).tolist() == pytest.approx([wins, losses, ties], abs=1e-4)
-
-
-def test_davidson_without_ties_is_bradley_terry() -> None:
-    played = games(*_battles(ties=0.0))
-    table, nu = davidson(played)
-    assert nu == 0.0
-    assert table.values == pytest.approx(bradley_terry(played).values)
 
 
 def test_bradley_terry_recovers_strengths() -> None:

@@ -9,13 +9,13 @@ from scipy import stats as scipy_stats
 from msdscore.errors import InputError
 from msdscore.stats.pairs import (
     agreement,
+    credits_of,
     decide_beyond,
     decide_matched,
     matched_threshold,
     mcnemar,
     mcnemar_clustered,
     mcnemar_exact,
-    pairwise_accuracy,
 )
 
 _NAN = float("nan")
@@ -23,26 +23,19 @@ _NAN = float("nan")
 
 def test_ties_are_wrong_or_half_and_always_counted() -> None:
     positive, negative = [1.0, 2.0, 3.0, _NAN], [0.0, 2.0, 4.0, 1.0]
-    strict = pairwise_accuracy(positive, negative)
-    half = pairwise_accuracy(positive, negative, ties="half")
-    assert (strict.value, strict.n, strict.ties, strict.missing) == pytest.approx((1 / 3, 3, 1, 1))
-    assert (half.value, half.n, half.ties, half.missing) == pytest.approx((1.5 / 3, 3, 1, 1))
+    strict, half = credits_of(positive, negative), credits_of(positive, negative, ties="half")
+    assert (strict.values.tolist(), strict.ties, strict.missing) == ([1.0, 0.0, 0.0], 1, 1)
+    assert (half.values.tolist(), half.ties, half.missing) == ([1.0, 0.5, 0.0], 1, 1)
 
 
 def test_two_equal_infinities_are_a_tie() -> None:
-    result = pairwise_accuracy([np.inf, np.inf, 0.0], [np.inf, 0.0, -np.inf])
-    assert (result.value, result.ties, result.missing) == pytest.approx((2 / 3, 1, 0))
-
-
-def test_nothing_judged_has_no_accuracy() -> None:
-    result = pairwise_accuracy([_NAN], [1.0])
-    assert np.isnan(result.value)
-    assert (result.n, result.missing) == (0, 1)
+    result = credits_of([np.inf, np.inf, 0.0], [np.inf, 0.0, -np.inf])
+    assert (result.values.tolist(), result.ties, result.missing) == ([0.0, 1.0, 1.0], 1, 0)
 
 
 def test_columns_must_match() -> None:
     with pytest.raises(InputError, match="over the same pairs"):
-        pairwise_accuracy([1.0], [1.0, 2.0])
+        credits_of([1.0], [1.0, 2.0])
 
 
 def test_fixed_epsilon_is_exclusive() -> None:

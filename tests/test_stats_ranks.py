@@ -10,7 +10,7 @@ from scipy import stats as scipy_stats
 
 from msdscore.errors import InputError
 from msdscore.stats import ranks
-from msdscore.stats.ranks import auc, correlate, kendall_b, kendall_c, pearson, prepare, spearman
+from msdscore.stats.ranks import auc, kendall_b, kendall_c, pearson, prepare, spearman
 
 _SCIPY = {
     "kendall_b": lambda x, y: scipy_stats.kendalltau(x, y, variant="b").statistic,
@@ -31,7 +31,7 @@ def _columns(seed: Any, n: Any, levels: Any) -> Any:
 @pytest.mark.parametrize(("n", "levels"), [(5, 2), (60, 4), (400, 25), (3000, 4)])
 def test_equals_scipy(method: Any, n: Any, levels: Any) -> None:
     x, y = _columns(n, n, levels)
-    assert correlate(x, y, method=method).value == pytest.approx(_SCIPY[method](x, y), abs=1e-12)
+    assert ranks.MEASURES[method](prepare(x, y), None) == pytest.approx(_SCIPY[method](x, y), abs=1e-12)
 
 
 @pytest.mark.parametrize("method", sorted(_SCIPY))
@@ -67,8 +67,8 @@ def test_invariances() -> None:
 def test_missing_pairs_are_counted_and_dropped() -> None:
     x = [1.0, 2.0, np.nan, 4.0, 5.0]
     y = [1.0, np.nan, 3.0, 3.0, 9.0]
-    result = correlate(x, y, method="spearman")
-    assert (result.n, result.missing, result.value) == (3, 2, 1.0)
+    columns = prepare(x, y)
+    assert (len(columns), columns.missing, spearman(columns)) == (3, 2, 1.0)
 
 
 def test_constant_columns_have_no_correlation() -> None:

@@ -1,4 +1,4 @@
-"""Ratings of systems from battles: online Elo with bootstrap medians, and Bradley–Terry with ties."""
+"""Ratings of systems from battles: online Elo with bootstrap medians, and Bradley–Terry with ties as half wins."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ def bootstrap_elo(played: Games, config: EloConfig | None = None) -> Ratings:
     orders = np.stack([generator.randint(0, n, size=n) for _ in range(config.samples)])
     tables = replay(played, orders, config)
     tables[~_appeared(played, orders)] = np.nan
-    medians = _column_medians(tables)
+    medians = np.array([np.median(known) if len(known := column[~np.isnan(column)]) else np.nan for column in tables.T])
     best_first = np.argsort(-medians, kind="stable")
     names = tuple(played.systems[i] for i in best_first)
     return Ratings(names, medians[best_first], tables[:, best_first])
@@ -116,16 +116,19 @@ def bradley_terry(played: Games) -> Ratings:
     >>> table.systems, round(float(table.values[0] - table.values[1]), 4)  # log(3/1)
     (('a', 'b'), 1.0986)
     """
-    strengths = _fit(played, lambda p: _half_win_loss(played, p), len(played.systems))
-    return _sorted(played, strengths)
-
-
-def davidson(played: Games) -> tuple[Ratings, float]:
-    r"""Bradley–Terry with Davidson's ties, P(tie) ∝ ν·sqrt(π_i π_j): the strengths, and ν."""
-    if not (played.outcome == 0.5).any():
-        return bradley_terry(played), 0.0
-    fitted = _fit(played, lambda p: _davidson_loss(played, p), len(played.systems) + 1)
-    return _sorted(played, fitted[:-1]), float(np.exp(fitted[-1]))
+    _check_finite(played)
+    optimize: Any = require("scipy.optimize", extra="stats")
+    fitted = optimize.minimize(
+        lambda theta: _half_win_loss(played, theta),
+        np.zeros(len(played.systems)),
+        jac=True,
+        method="L-BFGS-B",
+        options={"ftol": 1e-14, "gtol": 1e-9, "maxiter": 10_000},
+    )
+    strengths: Floats = fitted.x - fitted.x.mean()
+    best_first = np.argsort(-strengths, kind="stable")
+    names = tuple(played.systems[i] for i in best_first)
+    return Ratings(names, strengths[best_first], np.empty((0, len(names))))
 
 
 def _codes(names: Sequence[str], index: dict[str, int]) -> Ints:
@@ -140,50 +143,14 @@ def _appeared(played: Games, orders: Ints) -> NDArray[np.bool_]:
     return seen
 
 
-def _column_medians(tables: Floats) -> Floats:
-    columns = (column[~np.isnan(column)] for column in tables.T)
-    return np.array([np.median(column) if len(column) else np.nan for column in columns])
-
-
 def _half_win_loss(played: Games, theta: Floats) -> tuple[float, Floats]:
     margin = theta[played.first] - theta[played.second]
     loss = np.logaddexp(0, margin) - played.outcome * margin
     slope = 1 / (1 + np.exp(-margin)) - played.outcome
-    return float(loss.sum()), _scatter(played, slope, -slope)
-
-
-def _davidson_loss(played: Games, parameters: Floats) -> tuple[float, Floats]:
-    theta, log_nu = parameters[:-1], parameters[-1]
-    a, b = theta[played.first], theta[played.second]
-    logits = np.stack([a, b, log_nu + (a + b) / 2])
-    log_p = logits - np.logaddexp.reduce(logits, axis=0)
-    happened = np.stack([played.outcome == 1, played.outcome == 0, played.outcome == 0.5])
-    slope = np.exp(log_p) - happened
-    gradient = _scatter(played, slope[0] + slope[2] / 2, slope[1] + slope[2] / 2)
-    return -float(log_p[happened].sum()), np.append(gradient, slope[2].sum())
-
-
-def _scatter(played: Games, to_first: Floats, to_second: Floats) -> Floats:
-    n = len(played.systems)
-    gradient = np.zeros(n)
-    gradient += np.bincount(played.first, weights=to_first, minlength=n)
-    gradient += np.bincount(played.second, weights=to_second, minlength=n)
-    return gradient
-
-
-def _fit(played: Games, loss: Any, size: int) -> Floats:
-    _check_finite(played)
-    optimize: Any = require("scipy.optimize", extra="stats")
-    found = optimize.minimize(
-        loss,
-        np.zeros(size),
-        jac=True,
-        method="L-BFGS-B",
-        options={"ftol": 1e-14, "gtol": 1e-9, "maxiter": 10_000},
+    by_first, by_second = (
+        np.bincount(side, weights=slope, minlength=len(theta)) for side in (played.first, played.second)
     )
-    fitted: Floats = found.x
-    fitted[: len(played.systems)] -= fitted[: len(played.systems)].mean()
-    return fitted
+    return float(loss.sum()), by_first - by_second
 
 
 def _check_finite(played: Games) -> None:
@@ -201,9 +168,3 @@ def _check_finite(played: Games) -> None:
             f"Bradley–Terry has no finite answer: the {size} systems fall into {parts} groups of which one "
             "never loses to another; rate them by Elo, or add battles"
         )
-
-
-def _sorted(played: Games, strengths: Floats) -> Ratings:
-    best_first = np.argsort(-strengths, kind="stable")
-    names = tuple(played.systems[i] for i in best_first)
-    return Ratings(names, strengths[best_first], np.empty((0, len(names))))

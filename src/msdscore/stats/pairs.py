@@ -15,16 +15,6 @@ TieRule = Literal["wrong", "half"]
 
 
 @dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Share of pairs decided rightly: `n` were judged, of which `ties` were equal; `missing` were NaN."""
-
-    value: float
-    n: int
-    ties: int
-    missing: int
-
-
-@dataclass(frozen=True, slots=True)
 class Credits:
     """One number per judged pair (1 right, 0 wrong, a tie by the rule); `kept` marks the judged pairs."""
 
@@ -47,17 +37,6 @@ def credits_of(positive: ArrayLike, negative: ArrayLike, *, ties: TieRule = "wro
     if ties == "half":
         values[judged == 0] = 0.5
     return Credits(values, kept, int((judged == 0).sum()))
-
-
-def pairwise_accuracy(positive: ArrayLike, negative: ArrayLike, *, ties: TieRule = "wrong") -> Accuracy:
-    """Share of pairs whose positive scores strictly higher.
-
-    >>> pairwise_accuracy([2, 1, 3, float("nan")], [1, 1, 4, 0])
-    Accuracy(value=0.3333333333333333, n=3, ties=1, missing=1)
-    """
-    credit = credits_of(positive, negative, ties=ties)
-    value = float(credit.values.mean()) if len(credit.values) else float("nan")
-    return Accuracy(value, len(credit.values), credit.ties, credit.missing)
 
 
 def decide_beyond(differences: ArrayLike, epsilon: float) -> Signs:
@@ -104,36 +83,30 @@ def mcnemar(first_right: ArrayLike, second_right: ArrayLike) -> Test:
     4.0833
     """
     b, c = _split(first_right, second_right)
-    if b + c == 0:
-        return Test(0.0, 1.0, "McNemar, Edwards", 0)
-    statistic = max(abs(b - c) - 1, 0) ** 2 / (b + c)
-    scipy_stats: Any = require("scipy.stats", extra="stats")
-    return Test(statistic, float(scipy_stats.chi2.sf(statistic, 1)), "McNemar, Edwards", b + c)
+    return _chi_square(max(abs(b - c) - 1, 0) ** 2, b + c, "McNemar, Edwards", b + c)
 
 
 def mcnemar_clustered(first_right: ArrayLike, second_right: ArrayLike, clusters: ArrayLike) -> Test:
     r"""McNemar's test for pairs that come in clusters, :math:`(\sum_k d_k)^2/\sum_k d_k^2`, d = b − c of cluster k.
 
     With one pair per cluster it is McNemar's test without correction (Yang, Sun and Hardin, Statistics in Medicine 29,
-    2010). The plain test takes pairs of one picture for independent and rejects too often.
+    2010). The plain test takes pairs of one image for independent and rejects too often.
     """
     a, b = np.asarray(first_right, dtype=bool), np.asarray(second_right, dtype=bool)
     if a.shape != b.shape or len(np.asarray(clusters)) != len(a):
         raise InputError(f"expected two columns and clusters over the same pairs, got {a.shape} and {b.shape}")
     codes = np.unique(np.asarray(clusters), return_inverse=True)[1]
     gains = np.bincount(codes, weights=a.astype(np.float64) - b)
-    split = int((gains != 0).sum())
-    if split == 0:
-        return Test(0.0, 1.0, "McNemar, clustered", 0)
-    statistic = float(gains.sum() ** 2 / (gains**2).sum())
-    scipy_stats: Any = require("scipy.stats", extra="stats")
-    return Test(statistic, float(scipy_stats.chi2.sf(statistic, 1)), "McNemar, clustered", split)
+    return _chi_square(float(gains.sum() ** 2), float((gains**2).sum()), "McNemar, clustered", int((gains != 0).sum()))
 
 
 def mcnemar_exact(first_right: ArrayLike, second_right: ArrayLike) -> Test:
     """McNemar's test in its exact form; the statistic is the share of split pairs that the first wins."""
     b, c = _split(first_right, second_right)
-    return _binomial(b, c, "McNemar, exact")
+    if b + c == 0:
+        return Test(0.5, 1.0, "McNemar, exact", 0)
+    scipy_stats: Any = require("scipy.stats", extra="stats")
+    return Test(b / (b + c), float(scipy_stats.binomtest(b, b + c).pvalue), "McNemar, exact", b + c)
 
 
 def _difference(first: ArrayLike, second: ArrayLike) -> Floats:
@@ -151,9 +124,9 @@ def _split(first_right: ArrayLike, second_right: ArrayLike) -> tuple[int, int]:
     return int((a & ~b).sum()), int((b & ~a).sum())
 
 
-def _binomial(b: int, c: int, method: str) -> Test:
-    if b + c == 0:
-        return Test(0.5, 1.0, method, 0)
+def _chi_square(above: float, below: float, method: str, n: int) -> Test:
+    """The test of a quotient that is chi-square with one degree of freedom; without split pairs nothing differs."""
+    if n == 0:
+        return Test(0.0, 1.0, method, 0)
     scipy_stats: Any = require("scipy.stats", extra="stats")
-    p_value = min(1.0, 2 * float(scipy_stats.binom.cdf(min(b, c), b + c, 0.5)))
-    return Test(b / (b + c), p_value, method, b + c)
+    return Test(above / below, float(scipy_stats.chi2.sf(above / below, 1)), method, n)

@@ -36,16 +36,6 @@ class Columns:
         return len(self.first)
 
 
-@dataclass(frozen=True, slots=True)
-class Correlation:
-    """A correlation, the number of pairs it rests on, and how many were dropped because a side was NaN."""
-
-    value: float
-    method: str
-    n: int
-    missing: int
-
-
 Measure = Callable[[Columns, Floats | None], float]
 
 
@@ -125,16 +115,6 @@ MEASURES: dict[str, Measure] = {
     "pearson": pearson,
     "auc": auc,
 }
-
-
-def correlate(first: ArrayLike, second: ArrayLike, *, method: str) -> Correlation:
-    """One of `MEASURES` between two columns, NaN pairs dropped and counted.
-
-    >>> correlate([1, 2, float("nan")], [3, 4, 5], method="pearson")
-    Correlation(value=1.0, method='pearson', n=2, missing=1)
-    """
-    columns = prepare(first, second)
-    return Correlation(MEASURES[method](columns, None), method, len(columns), columns.missing)
 
 
 def _clipped(value: float) -> float:

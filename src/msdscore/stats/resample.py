@@ -15,7 +15,7 @@ Clusters = Sequence[object] | NDArray[np.generic] | None
 WeightedStatistic = Callable[[Floats], float]
 
 # Weight vectors are drawn in blocks of about this many numbers, so that memory stays small for any set size.
-_BLOCK = 2_000_000
+BLOCK = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,7 @@ def _units(n: int, clusters: Clusters) -> tuple[Ints, int]:
 def _draws(units: int, how: Resampling) -> Iterator[Floats]:
     """Blocks of weight vectors, each the counts of `units` draws with replacement."""
     rng = np.random.default_rng(how.seed)
-    block = max(1, _BLOCK // units)
+    block = max(1, BLOCK // units)
     for start in range(0, how.samples, block):
         rows = min(block, how.samples - start)
         picks = rng.integers(0, units, size=(rows, units)) + units * np.arange(rows)[:, None]
@@ -255,7 +255,7 @@ def _all_flips(sums: Floats) -> Floats:
 
 def _random_flips(sums: Floats, how: Resampling) -> Floats:
     rng = np.random.default_rng(how.seed)
-    block = max(1, _BLOCK // max(1, len(sums)))
+    block = max(1, BLOCK // max(1, len(sums)))
     rows = [min(block, how.samples - start) for start in range(0, how.samples, block)]
     return np.concatenate([(1 - 2 * rng.integers(0, 2, size=(r, len(sums)))) @ sums for r in rows])
 
