@@ -1,48 +1,33 @@
 """The score of this package and its parts, read off what was measured once."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
 from msdscore.core import fusion
 from msdscore.errors import ConfigError
-from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded, ScoreCases, Vectors
+from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded, Vectors
 from msdscore.scoring.measurement import soften
 
 RANK_MARGIN = 0.005  # tau_r, paper
 
 
-def load_cosine() -> Loaded:
-    """Similarity of the pooled vectors."""
-    return Loaded(_column("similarity"))
+def _column(name: str) -> Callable[[], Loaded]:
+    """The loader of a metric that is one of the numbers of every pair."""
+    return lambda: Loaded(lambda batch: CaseScores(vectors_of(batch).column(name)))
 
 
-def load_coverage() -> Loaded:
-    """KL(image‖text)."""
-    return Loaded(_column("coverage"))
-
-
-def load_support() -> Loaded:
-    """KL(text‖image)."""
-    return Loaded(_column("support"))
-
-
-def load_information() -> Loaded:
-    """How much a caption tells about the picture, in nats."""
-    return Loaded(_column("information"))
-
-
-def load_divergence() -> Loaded:
-    """Both divergences, weighed by the gate of the settings."""
-    return Loaded(_column("divergence"))
-
-
-def load_msd() -> Loaded:
-    """Similarity less alpha times the divergence."""
-    return Loaded(_column("msd"))
+load_cosine = _column("similarity")  # of the pooled vectors
+load_coverage = _column("coverage")  # KL(image‖text)
+load_support = _column("support")  # KL(text‖image)
+load_information = _column("information")  # how much a caption tells about the image, in nats
+load_divergence = _column("divergence")  # both divergences, weighed by the gate of the settings
+load_msd = _column("msd")
 
 
 def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the option is named for its user
-    """MSD gated by uncertainty; a candidate set is the captions of one item, or all those of one picture."""
+    """MSD gated by uncertainty; a candidate set is the captions of one item, or all those of one image."""
     if set not in ("item", "image"):
         raise ConfigError(f"set must be 'item' or 'image', got {set!r}")
 
@@ -72,13 +57,6 @@ def vectors_of(batch: Cases) -> Vectors:
     """The embeddings of a batch whose metric needs an encoder."""
     assert batch.vectors is not None, "the runner makes vectors for every metric that needs an encoder"
     return batch.vectors
-
-
-def _column(name: str) -> ScoreCases:
-    def score(batch: Cases) -> CaseScores:
-        return CaseScores(vectors_of(batch).column(name))
-
-    return score
 
 
 def _soften(vectors: Vectors, group: np.ndarray) -> Floats:

@@ -76,7 +76,7 @@ def words(text: str) -> str:
 
 
 def _loaded(measure: _Measure, tokenizer: str) -> Loaded:
-    known = {"simple": _simple, "ptb": _ptb, "none": _as_given}
+    known: dict[str, Callable[[_Texts], _Texts]] = {"simple": _simple, "ptb": _ptb, "none": lambda texts: texts}
     if tokenizer not in known:
         raise ConfigError(f"tokenizer must be 'simple' or 'ptb', got {tokenizer!r}")
     if tokenizer == "ptb":
@@ -99,26 +99,18 @@ def _measured(batch: Cases, cases: list[int], measure: _Measure, tokenize: Calla
 
     References that came once per candidate would count words of no reference as rarer than they are.
     """
-    references = tokenize({case: [_one_line(text) for text in batch.references[case]] for case in cases})
+    references = tokenize({case: [" ".join(text.split()) for text in batch.references[case]] for case in cases})
     columns = []
     for place in range(batch.captions.shape[1]):
-        candidates = tokenize({case: [_one_line(batch.candidates(case)[place])] for case in cases})
+        candidates = tokenize({case: [" ".join(batch.candidates(case)[place].split())] for case in cases})
         # The package tells its progress on standard output, which is for results.
         with redirect_stdout(sys.stderr):
             columns.append(np.array(list(measure(references, candidates)), dtype=np.float64))
     return np.stack(columns, axis=1)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _simple(texts: _Texts) -> _Texts:
     return {case: [words(text) for text in several] for case, several in texts.items()}
-
-
-def _as_given(texts: _Texts) -> _Texts:
-    return texts
 
 
 def _ptb(texts: _Texts) -> _Texts:

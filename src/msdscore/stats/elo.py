@@ -147,10 +147,10 @@ def _half_win_loss(played: Games, theta: Floats) -> tuple[float, Floats]:
     margin = theta[played.first] - theta[played.second]
     loss = np.logaddexp(0, margin) - played.outcome * margin
     slope = 1 / (1 + np.exp(-margin)) - played.outcome
-    by_first, by_second = (
-        np.bincount(side, weights=slope, minlength=len(theta)) for side in (played.first, played.second)
-    )
-    return float(loss.sum()), by_first - by_second
+    gradient: Floats = np.zeros(len(theta))
+    np.add.at(gradient, played.first, slope)
+    np.subtract.at(gradient, played.second, slope)
+    return float(loss.sum()), gradient
 
 
 def _check_finite(played: Games) -> None:

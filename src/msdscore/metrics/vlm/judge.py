@@ -1,20 +1,23 @@
 """A vision-language model as a judge: which of two captions is better, asked in both orders."""
 
+import json
+import os
 import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 from PIL.Image import Image
 
 from msdscore.errors import ConfigError
+from msdscore.io.atomic import write_bytes
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.metrics.base import Cases, CaseScores, Loaded
 from msdscore.metrics.registry import choice, number
-from msdscore.metrics.vlm.answers import default_folder, keep, question_key, recall
 from msdscore.metrics.vlm.endpoint import Endpoint
 from msdscore.metrics.vlm.model import Answer, Sampling, load_local
 
@@ -65,7 +68,9 @@ def load_judge(model: str, backend: str = "endpoint", **options: str) -> Loaded:
         MOST_TOKENS,
     )
     prices = tuple(number(name, options.pop(name, 0.0), least=0.0) for name in ("price_in", "price_out"))
-    folder = Path(options.pop("cache", "") or default_folder())
+    home = os.environ.get("MSDSCORE_HOME")
+    default = (Path(home) if home else Path.home() / ".cache" / "msdscore") / "judge"
+    folder = Path(options.pop("cache", "") or default)
     workers = int(number("workers", options.pop("workers", 4), least=1))
     make = {"endpoint": _endpoint, "local": _local}[choice("backend", backend, ("endpoint", "local"))]
     ask, identity = make(model, sampling, options)
@@ -129,21 +134,34 @@ def _hear(batch: Cases, question: _Prompt, bench: Bench) -> _Heard:
     return _Heard(float("nan") if said is None else _CREDIT[said], len(answers), *used, cost)
 
 
-def _answers(picture: Image, question: str, bench: Bench) -> Iterable[Answer]:
-    """Answers until one holds a verdict, from the disk where they are known."""
-    pixels = pixel_key(picture)
+def _answers(image: Image, question: str, bench: Bench) -> Iterable[Answer]:
+    """Answers until one holds a verdict; each is kept on disk, so that no question is paid for twice."""
+    pixels = pixel_key(image)
     for attempt in range(_FORM_TRIES):
-        key = question_key({
+        # Everything that can change an answer.
+        content = json.dumps({
             "model": bench.identity, "system": SYSTEM, "question": question, "picture": str(pixels),
             "sampling": str(bench.sampling), "attempt": str(attempt),
-        })  # fmt: skip
-        answer = recall(bench.folder, key)
+        }, sort_keys=True, ensure_ascii=False)  # fmt: skip
+        key = blake2b(content.encode(), digest_size=16).hexdigest()
+        path = bench.folder / key[:2] / f"{key}.json"
+        answer = _recall(path)
         if answer is None:
-            answer = bench.ask(picture, question, text_key(key))
-            keep(bench.folder, key, answer)
+            answer = bench.ask(image, question, text_key(key))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, json.dumps(asdict(answer), ensure_ascii=False).encode() + b"\n", folder=path.parent)
         yield answer
         if read_verdict(answer.text) is not None:
             return
+
+
+def _recall(path: Path) -> Answer | None:
+    """The answer of a file, or None where there is none that can be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return Answer(str(content["text"]), int(content["tokens_in"]), int(content["tokens_out"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def read_verdict(text: str) -> str | None:
