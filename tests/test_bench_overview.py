@@ -7,9 +7,7 @@ from typer.testing import CliRunner
 
 from bench_sets import make_expert, make_sugarcrepe
 from msdscore.benchmarks.registry import benchmark
-from msdscore.benchmarks.results.overview import Opened, overview
-from msdscore.benchmarks.results.published import QUOTED
-from msdscore.benchmarks.results.ranking import mean_ranks
+from msdscore.benchmarks.results.overview import QUOTED, Opened, mean_ranks, overview
 from msdscore.benchmarks.results.result import read_result
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError

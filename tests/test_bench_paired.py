@@ -11,8 +11,7 @@ from msdscore.benchmarks.base import Aspect, Battle, Pair, Rated
 from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.results.compare import compare_sides, open_side
 from msdscore.benchmarks.results.grids import comparison_grid, markdown, result_grids
-from msdscore.benchmarks.results.result import read_result
-from msdscore.benchmarks.results.scores import item_table, items_of
+from msdscore.benchmarks.results.result import item_table, items_of, read_result
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.errors import ConfigError, InputError

@@ -13,8 +13,7 @@ from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_pic
 from msdscore.benchmarks.base import Pair, picture_key, wrong_images
 from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.results.grids import result_grids
-from msdscore.benchmarks.results.result import read_result
-from msdscore.benchmarks.results.scores import score_matrix
+from msdscore.benchmarks.results.result import read_result, score_matrix
 from msdscore.benchmarks.run.plan import BenchmarkPlan, prepare_work
 from msdscore.benchmarks.run.portions import portions
 from msdscore.benchmarks.run.runner import run_benchmark

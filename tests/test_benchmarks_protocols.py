@@ -8,8 +8,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from msdscore.benchmarks.base import Aspect, Battle, Pair, Rated, clusters, picture_key, picture_ring, wrong_images
-from msdscore.benchmarks.protocols.counting import evaluate
-from msdscore.benchmarks.protocols.figure import Figure
+from msdscore.benchmarks.protocols.counting import Figure, evaluate
 from msdscore.benchmarks.readers.caparena import HUMAN_ORDER
 from msdscore.benchmarks.registry import benchmark
 from msdscore.errors import InputError, UnknownNameError

@@ -37,7 +37,7 @@ TOY = Benchmark(
 NO_ROW = "toy"
 
 
-@pytest.mark.parametrize("row", registry.BENCHMARKS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", registry.built_in(), ids=lambda row: row.name)
 def test_rows_are_whole(row: Benchmark) -> None:
     assert callable(resolve(row.reader))
     for target in filter(None, (row.figures, row.statistics, row.credits, row.rows)):
@@ -48,11 +48,11 @@ def test_rows_are_whole(row: Benchmark) -> None:
 
 
 def test_names_are_unique_and_the_issue_is_covered() -> None:
-    names = [row.name for row in registry.BENCHMARKS]
+    names = [row.name for row in registry.built_in()]
     assert len(set(names)) == len(names) == 16
 
 
-@pytest.mark.parametrize("row", registry.BENCHMARKS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", registry.built_in(), ids=lambda row: row.name)
 def test_a_folder_that_does_not_exist_is_named_itself(row: Benchmark, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no folder .*/nowhere; give the folder of the benchmark's files"):
         registry.load(row.name, tmp_path / "nowhere")
@@ -81,7 +81,7 @@ def test_other_json_under_the_released_name_is_refused_in_one_line(name, file, c
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("row", registry.BENCHMARKS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", registry.built_in(), ids=lambda row: row.name)
 def test_an_empty_folder_says_what_is_missing_in_one_line(row: Benchmark, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"expected .*, found nothing there; get it from \S+") as caught:
         registry.load(row.name, tmp_path)
@@ -121,7 +121,7 @@ def test_a_wrong_entry_point_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_files_without_items_are_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     empty = Benchmark(**{**{f: getattr(TOY, f) for f in TOY.__slots__}, "reader": f"{__name__}:read_nothing"})
-    monkeypatch.setattr(registry, "BENCHMARKS", (empty,))
+    monkeypatch.setattr(registry, "built_in", lambda: (empty,))
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
     with pytest.raises(InputError, match=r"toy: the files under .* hold no items"):
         registry.load("toy", tmp_path)

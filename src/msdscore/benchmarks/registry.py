@@ -1,7 +1,10 @@
 """Benchmarks by name: list them, look one up, read its files."""
 
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.resources import files
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -9,16 +12,26 @@ from typing import Any
 from msdscore.benchmarks.base import Benchmark, ItemSet
 from msdscore.benchmarks.protocols.counting import resolve
 from msdscore.benchmarks.readers.rows import find_rows
-from msdscore.benchmarks.table import BENCHMARKS
 from msdscore.errors import InputError, unknown_name
 
 GROUP = "msdscore.benchmarks"
+_FUNCTIONS = ("reader", "rows", "figures", "credits", "statistics")  # written in the table from this package on
+
+
+@cache
+def built_in() -> tuple[Benchmark, ...]:
+    """The benchmarks of `table.toml`."""
+    rows = tomllib.loads(files(GROUP).joinpath("table.toml").read_text("utf-8"))["benchmark"]
+    for row in rows:
+        row |= {name: f"{GROUP}.{row[name]}" for name in _FUNCTIONS if name in row}
+        row |= {name: tuple(row[name]) for name in ("files", "protocols") if name in row}
+    return tuple(Benchmark(**row) for row in rows)
 
 
 def benchmarks() -> Iterator[Benchmark]:
     """Every known benchmark, the built-in ones first, then those of installed packages by name."""
-    yield from BENCHMARKS
-    for point in sorted(_plugins().values(), key=lambda found: found.name):
+    yield from built_in()
+    for point in sorted(_plugins().values(), key=lambda point: point.name):
         yield _from_plugin(point)
 
 
@@ -28,7 +41,7 @@ def benchmark(name: str) -> Benchmark:
     >>> benchmark("sugarcrepe").kind
     'pairs'
     """
-    rows = {row.name: row for row in BENCHMARKS}
+    rows = {row.name: row for row in built_in()}
     if name in rows:
         return rows[name]
     plugins = _plugins()
@@ -39,12 +52,12 @@ def benchmark(name: str) -> Benchmark:
 
 def load(name: str, root: str | Path, **options: Any) -> ItemSet[Any]:
     """Read a benchmark's released files under `root`; `options` are those of its reader (split, seed …)."""
-    reader, place = _reader(benchmark(name), Path(root))
+    reader, path = _reader(benchmark(name), Path(root))
     _check_options(name, reader, options)
-    reading: ItemSet[Any] = reader(place, **options)
-    if not reading.items:
+    items: ItemSet[Any] = reader(path, **options)
+    if not items.items:
         raise InputError(f"{name}: the files under {root} hold no items")
-    return reading
+    return items
 
 
 def reader_options(name: str, root: str | Path) -> tuple[str, ...]:

@@ -21,9 +21,8 @@ def table(
 ) -> None:
     """Print a table per benchmark and protocol, with intervals, controls and signatures; or one of all benchmarks."""
     from msdscore.benchmarks.results.grids import result_grids
-    from msdscore.benchmarks.results.overview import Opened
+    from msdscore.benchmarks.results.overview import Opened, mean_ranks
     from msdscore.benchmarks.results.overview import overview as all_in_one
-    from msdscore.benchmarks.results.ranking import mean_ranks
     from msdscore.benchmarks.results.result import read_result
     from msdscore.errors import ConfigError
     from msdscore.io.outputs.manifest import RUN_NOTES

@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import torch
 
 from msdscore.benchmarks.base import Battle, Item, Pair, Rated, clusters
-from msdscore.benchmarks.protocols.lengths import words
-from msdscore.benchmarks.results.result import Result
-from msdscore.benchmarks.results.scores import items_of, score_matrix
+from msdscore.benchmarks.protocols.counting import words
+from msdscore.benchmarks.results.result import Result, items_of, score_matrix
 from msdscore.core.fusion import set_uncertainty
 from msdscore.errors import InputError
 from msdscore.stats.pairs import credits_of, mcnemar, mcnemar_clustered

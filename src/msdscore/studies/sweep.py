@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from msdscore.benchmarks.protocols.figure import Figure
+from msdscore.benchmarks.protocols.counting import Figure
 from msdscore.benchmarks.results.compare import Difference, compare_sides, side_of
-from msdscore.benchmarks.results.result import Result
-from msdscore.benchmarks.results.scores import score_matrix
+from msdscore.benchmarks.results.result import Result, score_matrix
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.encoders.base import Encoder

@@ -1,17 +1,191 @@
-"""Scores in, official figures out: one call for every benchmark, protocol and metric."""
+"""Scores in, official figures out: sheets of scores, figures with what they rest on, the caption-length control."""
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from msdscore.benchmarks.base import Benchmark, Item
-from msdscore.benchmarks.protocols.figure import Figure, Figures, Sheet
-from msdscore.benchmarks.protocols.lengths import matched_pairs, matched_ratings
+from msdscore.benchmarks.base import Benchmark, Item, ItemT, clusters
 from msdscore.errors import InputError, unknown_name
-from msdscore.stats.resample import DEFAULT, Resampling
+from msdscore.stats.resample import DEFAULT, Interval, Resampling, bootstrap, bootstrap_share
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of a benchmark: a share between −1 and 1, or points as a leaderboard has them.
+
+    `n` counts the judgements behind it, `ties` the equal scores among them, `missing` those without a score,
+    and `skipped` those that the protocol leaves out.
+    """
+
+    name: str
+    value: float
+    interval: Interval | None
+    n: int
+    ties: int = 0
+    missing: int = 0
+    skipped: int = 0
+    scale: int = 100  # what the value is printed times: percent, or 1 for points
+    spread: float | None = None  # standard deviation over several draws of the benchmark
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A statistic of one score column: its value as a function of item weights, and what it rests on."""
+
+    value: Callable[[Floats], float]
+    n: int
+    missing: int = 0
+    ties: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A figure that is no mean over items, made for some items: `of` measures a column of their scores (NaN: none).
+
+    `compared` ones are tested when two metrics are compared.
+    """
+
+    name: str
+    of: Callable[[Floats], Measured]
+    compared: bool = True
+    scale: int = 100
+
+    def figure(self, sheet: "Sheet[ItemT]") -> Figure:
+        """The figure of a sheet's first score column, with its interval."""
+        scores = sheet.scores[:, 0]
+        measured, known = self.of(scores), scores[~np.isnan(scores)]
+        ties = measured.ties or len(known) - len(np.unique(known))
+        found = sheet.figure(self.name, measured.value, measured.n, ties=ties, missing=measured.missing)
+        return replace(found, scale=self.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet(Generic[ItemT]):
+    """Items with one score per candidate caption (NaN: none), and how to count them.
+
+    With `judged`, scores are verdicts of a judge that calls ties itself: no tie threshold is put on them.
+    """
+
+    items: tuple[ItemT, ...]
+    scores: Floats
+    protocol: str
+    how: Resampling
+    judged: bool = False
+
+    def take(self, keep: Flags) -> "Sheet[ItemT]":
+        """The rows where `keep` is true."""
+        items = tuple(item for item, kept in zip(self.items, keep, strict=True) if kept)
+        return replace(self, items=items, scores=self.scores[keep])
+
+    def mean_figure(self, name: str, values: Floats, **counts: int) -> Figure:
+        """The mean of one value per item, resampled by picture."""
+        if not len(values):
+            return Figure(name, float("nan"), None, 0, **counts)
+        interval = bootstrap_share(values, clusters=clusters(self.items), how=self.how)
+        return Figure(name, interval.value, interval, len(values), **counts)
+
+    def figure(self, name: str, statistic: Callable[[Floats], float], n: int, **counts: int) -> Figure:
+        """A statistic of item weights, resampled by picture."""
+        if not self.items:
+            return Figure(name, float("nan"), None, 0, **counts)
+        interval = bootstrap(statistic, len(self.items), clusters=clusters(self.items), how=self.how)
+        return Figure(name, interval.value, interval, n, **counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Credit(Generic[ItemT]):
+    """What each judged item earns a metric (1 right, 0 wrong, a tie by the rule); the mean is the figure."""
+
+    name: str
+    sheet: Sheet[ItemT]
+    values: Floats
+    ties: int = 0
+    missing: int = 0
+    skipped: int = 0
+
+    def figure(self) -> Figure:
+        """The mean with its interval."""
+        counts = {"ties": self.ties, "missing": self.missing, "skipped": self.skipped}
+        return self.sheet.mean_figure(self.name, self.values, **counts)
+
+
+Figures = tuple[Figure, ...]
+
+
+SHARE = 0.1  # of the mean length: so far apart may two captions be that count as equally long, rounded up
+_BINS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LengthAlone:
+    """The figures of counting words, in the direction that does better on the headline."""
+
+    longer_wins: bool
+    figures: Figures
+
+
+def words(caption: str) -> int:
+    """The number of words of a caption."""
+    return len(caption.split())
+
+
+def matched(first: Floats | NDArray[np.int64], second: Floats | NDArray[np.int64]) -> Flags:
+    """Which pairs of lengths differ by no more than a tenth of their mean, rounded up.
+
+    >>> matched(np.array([9, 10, 47, 9]), np.array([10, 12, 52, 11])).tolist()
+    [True, True, True, False]
+    """
+    near: Flags = np.abs(first - second) <= np.ceil(SHARE * (first + second) / 2 - 1e-9)
+    return near
+
+
+def length_alone(sheet: Sheet[Any], count: Callable[[Sheet[Any]], Figures]) -> LengthAlone:
+    """What the number of words reaches as a score, counted like any metric."""
+    lengths = np.array([[words(text) for text in item.captions] for item in sheet.items], dtype=np.float64)
+    both = [LengthAlone(sign > 0, count(replace(sheet, scores=sign * lengths, judged=False))) for sign in (1.0, -1.0)]
+    return max(both, key=lambda one: -math.inf if math.isnan(one.figures[0].value) else one.figures[0].value)
+
+
+def matched_pairs(sheet: Sheet[Any], count: Callable[[Sheet[Any]], Figures]) -> Figure | None:
+    """The headline over the items whose two captions are about equally long; None where there is no such item."""
+    lengths = np.array([[words(text) for text in item.captions] for item in sheet.items], dtype=np.float64)
+    alike = matched(lengths[:, 0], lengths[:, 1])
+    return count(sheet.take(alike))[0] if alike.any() else None
+
+
+def matched_ratings(sheet: Sheet[Any], statistics: Callable[[Sequence[Any]], list[Statistic]]) -> Figure:
+    """The headline within bins of like length, averaged over the bins by their number of judgements."""
+    bins = _bins([words(item.captions[0]) for item in sheet.items])
+    parts = [(np.flatnonzero(bins == code), _headline(sheet, bins == code, statistics)) for code in np.unique(bins)]
+    known = [(at, measured) for at, measured in parts if not math.isnan(measured.value(np.ones(len(at))))]
+    total = sum(measured.n for _, measured in known)
+
+    def statistic(weights: Floats) -> float:
+        found = [(measured.n, measured.value(weights[at])) for at, measured in known]
+        usable = [(n, value) for n, value in found if not math.isnan(value)]
+        return sum(n * value for n, value in usable) / sum(n for n, _ in usable) if usable else math.nan
+
+    return sheet.figure(statistics(sheet.items)[0].name, statistic, total)
+
+
+def _headline(sheet: Sheet[Any], at: Flags, statistics: Callable[[Sequence[Any]], list[Statistic]]) -> Measured:
+    part = sheet.take(at)
+    return statistics(part.items)[0].of(part.scores[:, 0])
+
+
+def _bins(lengths: Sequence[int]) -> NDArray[np.int64]:
+    """Five bins of about as many captions each; captions of one length share a bin."""
+    edges = np.quantile(lengths, np.linspace(0, 1, _BINS + 1)[1:-1])
+    found: NDArray[np.int64] = np.searchsorted(edges, lengths, side="left").astype(np.int64)
+    return found
 
 
 def evaluate(

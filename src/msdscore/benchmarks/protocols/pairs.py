@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from msdscore.benchmarks.base import Pair
-from msdscore.benchmarks.protocols.figure import Credit, Figure, Figures, Floats, Sheet
+from msdscore.benchmarks.protocols.counting import Credit, Figure, Figures, Floats, Sheet
 from msdscore.stats.pairs import TieRule, credits_of
 
 

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msdscore.benchmarks.base import Rated, picture_key
-from msdscore.benchmarks.protocols.figure import Floats, Measured, Statistic
-from msdscore.benchmarks.protocols.lengths import words
+from msdscore.benchmarks.protocols.counting import Floats, Measured, Statistic, words
 from msdscore.benchmarks.readers.thumb import HUMAN
 from msdscore.stats.ranks import MEASURES, Columns, prepare
 

@@ -10,12 +10,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from msdscore.benchmarks.base import Benchmark, Item, clusters
-from msdscore.benchmarks.protocols.counting import make_sheet, resolve
-from msdscore.benchmarks.protocols.figure import Credit, Flags, Floats, Sheet, Statistic
+from msdscore.benchmarks.protocols.counting import Credit, Flags, Floats, Sheet, Statistic, make_sheet, resolve
 from msdscore.benchmarks.protocols.pairs import macro
 from msdscore.benchmarks.registry import benchmark
-from msdscore.benchmarks.results.result import MetricResult, Result, read_result
-from msdscore.benchmarks.results.scores import items_of, score_matrix
+from msdscore.benchmarks.results.result import MetricResult, Result, items_of, read_result, score_matrix
 from msdscore.errors import ConfigError, InputError
 from msdscore.stats.pairs import mcnemar, mcnemar_clustered, mcnemar_exact
 from msdscore.stats.resample import (

@@ -4,8 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from msdscore.benchmarks.protocols.figure import Figure
-from msdscore.benchmarks.protocols.lengths import LengthAlone
+from msdscore.benchmarks.protocols.counting import Figure, LengthAlone
 from msdscore.benchmarks.results.compare import Comparison, Difference
 from msdscore.benchmarks.results.result import MetricResult, Result
 

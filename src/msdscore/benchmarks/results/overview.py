@@ -1,17 +1,69 @@
-"""Many benchmarks in one table: a column each, the best in bold, marks for what differs from a baseline."""
+"""Many benchmarks in one table: a column each, mean ranks, and published figures to stand beside ours as quotations."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from msdscore.benchmarks.protocols.figure import Figure
+import numpy as np
+from scipy.stats import rankdata
+
+from msdscore.benchmarks.protocols.counting import Figure
 from msdscore.benchmarks.results.compare import compare_all
 from msdscore.benchmarks.results.grids import NONE, Grid, length_label, number
-from msdscore.benchmarks.results.published import QUOTED, Quoted
 from msdscore.benchmarks.results.result import Result
 from msdscore.errors import InputError
-from msdscore.stats.resample import Resampling
+from msdscore.stats.resample import Resampling, bootstrap_mean
+
+_CLIPSCORE = "Hessel et al., EMNLP 2021"
+_EXPECTED = "expected values of capevalkit"
+_CAPARENA = "Cheng et al., CapArena, 2025, table 2 (agreement with ties)"
+_SUGARCREPE = "table of the SugarCrepe repository; the mean of the seven subsets is ours"
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """One published figure, times 100; `references` marks metrics that read references."""
+
+    benchmark: str
+    metric: str
+    value: float
+    source: str
+    references: bool = False
+
+
+_RATINGS = (  # metric, Flickr8k-Expert tau-c, Flickr8k-CF tau-b, Composite tau-c, source, references
+    ("CLIP-S", 51.2, 34.4, 53.8, _CLIPSCORE, False),
+    ("RefCLIP-S", 53.0, 36.4, 55.4, _CLIPSCORE, True),
+    ("PAC-S B/32", 54.3, 36.0, 55.7, _EXPECTED, False),
+    ("RefPAC-S", 55.9, 37.6, 57.3, _EXPECTED, True),
+    ("Polos", 56.4, 37.8, 57.6, _EXPECTED, True),
+    ("FLEUR", 53.0, 38.6, 63.5, _EXPECTED, False),
+    ("RefFLEUR", 51.9, 38.8, 64.2, _EXPECTED, True),
+    ("EXPERT", 56.7, 39.3, 65.0, _EXPECTED, False),
+)
+_ARENA = (
+    ("GPT-4o", 62.8, False), ("Qwen2.5-VL", 62.5, False), ("LLaVA-Critic", 60.9, False), ("output length", 58.5, False),
+    ("METEOR", 57.6, True), ("Polos", 47.9, True), ("FLEUR", 45.8, False), ("LongCLIPScore", 40.0, False),
+    ("CIDEr", 38.4, True), ("CLIP-S", 32.5, False),
+)  # fmt: skip
+_CREPE = (("GPT-4V", 91.0), ("CLIP bigG/14", 81.9), ("CLIP H/14", 81.6), ("CLIP B/32", 73.1), ("CLIP L/14", 73.0))
+
+QUOTED: tuple[Quoted, ...] = (
+    *(
+        Quoted(benchmark, name, value, source, references)
+        for name, expert, crowd, composite, source, references in _RATINGS
+        for benchmark, value in (("flickr8k-expert", expert), ("flickr8k-cf", crowd), ("composite", composite))
+    ),
+    Quoted("pascal50s", "CLIP-S", 80.7, _CLIPSCORE),
+    Quoted("pascal50s", "RefCLIP-S", 83.1, _CLIPSCORE, references=True),
+    Quoted("pascal50s", "FLEUR", 83.3, "counted from FLEUR's released outputs"),
+    Quoted("foil", "CLIP-S", 87.2, _CLIPSCORE),
+    Quoted("foil", "RefCLIP-S", 91.0, f"{_CLIPSCORE}, one reference", references=True),
+    *(Quoted("caparena", name, value, _CAPARENA, references) for name, value, references in _ARENA),
+    *(Quoted("sugarcrepe", name, value, _SUGARCREPE) for name, value in _CREPE),
+)
+
 
 MARK = "†"
 LEVEL = 0.05
@@ -159,3 +211,36 @@ def _notes(opened: Sequence[Opened], against: str) -> list[str]:
         part = "" if result.counted == result.items else f" of {result.items}"
         notes.append(f"{result.title}: {result.counted}{part} items, {result.pictures} pictures")
     return notes
+
+
+def mean_ranks(opened: Sequence[Opened], *, how: Resampling | None = None) -> Grid:
+    """Ranks of the headline figures, 1 is best and ties share; intervals of the mean come from resampled benchmarks.
+
+    Only metrics with a figure on every benchmark are ranked.
+
+    Raises:
+        InputError: there are fewer than two benchmarks, or fewer than two such metrics.
+    """
+    columns = list(dict.fromkeys(one.column for one in opened))
+    cells = headline_cells(opened)
+    whole = {row: found for row, found in cells.items() if all(column in found for column in columns)}
+    if len(columns) < 2 or len(whole) < 2:
+        raise InputError(
+            f"expected at least two benchmarks and two metrics that all have, got {len(columns)} and {len(whole)}"
+        )
+    values = np.array([[found[column].figure.value for column in columns] for found in whole.values()])
+    ranks = rankdata(-np.nan_to_num(values, nan=-np.inf), axis=0)
+    means = [bootstrap_mean(own, how=how or Resampling()) for own in ranks]
+    order = sorted(range(len(means)), key=lambda place: means[place].value)
+    named = labels(list(whole))
+    rows = tuple(
+        (
+            named[place],
+            f"{means[place].value:.2f}",
+            f"[{means[place].low:.2f}, {means[place].high:.2f}]",
+            *(f"{rank:g}" for rank in ranks[place]),
+        )
+        for place in order
+    )
+    note = f"1 is best of {len(rows)}; intervals from resampled benchmarks"
+    return Grid("Mean ranks", ("metric", "mean rank", "95 % interval", *(name for name, _ in columns)), rows, (note,))

@@ -1,20 +1,29 @@
 """From scores to a result: figures of every metric with true and wrong pictures, under one protocol."""
 
+import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from msdscore.benchmarks.base import Benchmark, Item, Note, picture_key
-from msdscore.benchmarks.protocols.counting import figures_of, make_sheet, matched_length
-from msdscore.benchmarks.protocols.figure import Flags, Floats, Sheet
-from msdscore.benchmarks.protocols.lengths import length_alone
-from msdscore.benchmarks.results.result import Made, MetricResult, Result
-from msdscore.benchmarks.results.scores import fact_sums, score_matrix
+from msdscore.benchmarks.protocols.counting import (
+    Figure,
+    Figures,
+    Flags,
+    Floats,
+    Sheet,
+    figures_of,
+    length_alone,
+    make_sheet,
+    matched_length,
+)
+from msdscore.benchmarks.results.result import Made, MetricResult, Result, fact_sums, score_matrix
 from msdscore.metrics.base import Metric
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Resampling
@@ -177,3 +186,45 @@ def _signature(how: Counting, metric: Metric, counted: int) -> str:
     tail += [f"{name}:{value}" for name, value in sorted(how.options.items())]
     tail += [] if how.limit is None else [f"limit:{how.limit}"]
     return "|".join([signature(metric, how.scorer), *tail])
+
+
+def average(results: Sequence[Result]) -> Result:
+    """The first result with the mean of every figure over all; intervals are the mean of theirs."""
+    first = results[0]
+    metrics = [
+        _averaged([next(m for m in result.metrics if m.label == metric.label) for result in results])
+        for metric in first.metrics
+    ]
+    made = replace(first.made, seconds=round(sum(result.made.seconds for result in results), 1))
+    return replace(first, metrics=tuple(metrics), seeds=len(results), failed=max(r.failed for r in results), made=made)
+
+
+def _averaged(drawn: Sequence[MetricResult]) -> MetricResult:
+    matched = [one.matched for one in drawn if one.matched is not None]
+    return replace(
+        drawn[0],
+        signature=f"{drawn[0].signature}|seeds:{len(drawn)}",
+        figures=_mean_figures([one.figures for one in drawn]),
+        control=_mean_figures([one.control for one in drawn]),
+        matched=_mean_figure(matched) if matched else None,
+    )
+
+
+def _mean_figures(drawn: Sequence[Figures]) -> Figures:
+    found = []
+    for figure in drawn[0]:
+        same = [next((one for one in figures if one.name == figure.name), None) for figures in drawn]
+        found.append(_mean_figure([one for one in same if one is not None]))
+    return tuple(found)
+
+
+def _mean_figure(figures: Sequence[Figure]) -> Figure:
+    values = [figure.value for figure in figures]
+    intervals = [figure.interval for figure in figures if figure.interval is not None]
+    if len(figures) < 2 or any(map(math.isnan, values)):
+        return figures[0]
+    interval = None
+    if len(intervals) == len(figures):
+        low, high = fmean(one.low for one in intervals), fmean(one.high for one in intervals)
+        interval = replace(intervals[0], value=fmean(values), low=low, high=high)
+    return replace(figures[0], value=fmean(values), interval=interval, spread=stdev(values))

@@ -15,10 +15,16 @@ import pyarrow.parquet as pq
 
 from msdscore.benchmarks.base import Item, picture_key, picture_names, stamp
 from msdscore.benchmarks.registry import reader_options
-from msdscore.benchmarks.results.result import Made, Result, is_result, write_result
-from msdscore.benchmarks.results.scores import joined_columns, score_columns, scores_table
-from msdscore.benchmarks.results.seeds import average
-from msdscore.benchmarks.results.summary import Counting, ScorerRecord, signature, summarise
+from msdscore.benchmarks.results.result import (
+    Made,
+    Result,
+    is_result,
+    joined_columns,
+    score_columns,
+    scores_table,
+    write_result,
+)
+from msdscore.benchmarks.results.summary import Counting, ScorerRecord, average, signature, summarise
 from msdscore.benchmarks.run.cases import Wants, fill, text_cases
 from msdscore.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
 from msdscore.benchmarks.run.portions import Portion

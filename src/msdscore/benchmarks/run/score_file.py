@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from msdscore.benchmarks.base import Item, picture_key, picture_names, stamp, stranger_of
-from msdscore.benchmarks.results.scores import belongs_to
+from msdscore.benchmarks.results.result import belongs_to
 from msdscore.benchmarks.results.summary import ScorerRecord
 from msdscore.errors import RunError
 from msdscore.io.atomic import replacing
