@@ -15,14 +15,12 @@ from msdscore.benchmarks.registry import load
 from msdscore.cli.app import app
 from msdscore.cococf import language
 from msdscore.cococf.balance import Balance, GramReader, reads_well
-from msdscore.cococf.build import BuildSettings, build
+from msdscore.cococf.build import BuildSettings, build, refine
 from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, subject
 from msdscore.cococf.files import WrittenPair, read_written, written
-from msdscore.cococf.knowledge import Knowledge, learn, picture_facts
+from msdscore.cococf.knowledge import Knowledge, caption_model, learn, picture_facts
 from msdscore.cococf.language import read_likelihoods
-from msdscore.cococf.ngrams import caption_model
 from msdscore.cococf.quality import find_faults, judge_quality, outside_spans, section
-from msdscore.cococf.refine import refine
 from msdscore.cococf.sites import object_sites, read_caption
 from msdscore.cococf.sources import AnnotatedPicture, SourcedCaption, read_objects, read_sources
 from msdscore.cococf.vocabulary import vocabulary

@@ -17,10 +17,10 @@ from msdscore.errors import ConfigError, InputError
 from msdscore.metrics.base import CaseScores
 from msdscore.metrics.registry import load_metric
 from msdscore.scorer import Scorer
-from msdscore.studies import edits
 from msdscore.studies.behaviour import behaviour, checks_of, pass_rates, variants
 from msdscore.studies.context import Study
 from msdscore.studies.table import to_markdown
+from msdscore.text import edits
 
 CAPTION = "Two brown dogs run behind a horse on the beach ."
 

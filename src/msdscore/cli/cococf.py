@@ -57,7 +57,7 @@ def build(
     from msdscore.cli.progress import bar
     from msdscore.cococf.build import BuildSettings
     from msdscore.cococf.changes import MAKERS
-    from msdscore.cococf.publish import publish
+    from msdscore.cococf.files import publish
 
     wanted = tuple(subset) if subset else tuple(MAKERS)
     settings = BuildSettings(pairs=pairs, pictures=limit, seed=seed, subsets=wanted, add=add, reader=reader)

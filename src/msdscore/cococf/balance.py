@@ -18,9 +18,9 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from msdscore.cococf.changes import Counterfactual
-from msdscore.cococf.ngrams import CaptionModel, Gram
+from msdscore.cococf.knowledge import CaptionModel, Gram
 from msdscore.cococf.sites import read_caption
-from msdscore.encoders.text.words import STOP_WORDS
+from msdscore.text.words import STOP_WORDS
 
 _SLACK, _SHARE = 3, 0.02  # a sum may be off by so many pairs, or by this share of all
 _STEPS = (0.7, 1.5, 3.0)  # nats between the preferences that are counted apart

@@ -1,4 +1,4 @@
-"""COCO-CF from annotated pictures: one easy and one hard counterfactual per picture and source of captions."""
+"""COCO-CF from annotated images: one easy and one hard counterfactual per image and source of captions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +7,18 @@ from itertools import islice
 from math import ceil
 from random import Random
 
-from msdscore.cococf.balance import Balance, GramReader, reads_well
+from msdscore.cococf.balance import Balance, GramReader, LikelihoodReader, reads_well
 from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, Split, plainly, subject
-from msdscore.cococf.knowledge import Knowledge, PictureFacts, learn, picture_facts
-from msdscore.cococf.ngrams import CaptionModel, Gram, caption_model, count_grams
+from msdscore.cococf.knowledge import (
+    CaptionModel,
+    Gram,
+    Knowledge,
+    PictureFacts,
+    caption_model,
+    count_grams,
+    learn,
+    picture_facts,
+)
 from msdscore.cococf.sites import is_clean, read_caption
 from msdscore.cococf.sources import AnnotatedPicture
 from msdscore.errors import ConfigError, InputError, unknown_name
@@ -181,3 +189,35 @@ def _pair(
 def _can_be_changed(text: str) -> bool:
     words = read_caption(text)
     return _SHORTEST <= len(words.words) <= _LONGEST and is_clean(words)
+
+
+_POOL = 1.5  # pairs that are made for each one that is wanted
+_WORSE = 8.0  # nats by which a wrong caption may read worse than the true one; with more it reads badly
+
+
+def pool_settings(settings: BuildSettings) -> BuildSettings:
+    """Settings of the larger set that a reader's pairs are taken from."""
+    return replace(settings, pairs=round(_POOL * settings.pairs)) if settings.reader else settings
+
+
+def pool_texts(pool: Built) -> list[str]:
+    """Every caption that the reader must read."""
+    return [text for pair in pool.pairs for text in (pair.made.positive, pair.made.negative)]
+
+
+def refine(
+    pool: Built, known: Mapping[str, float], pictures: Sequence[AnnotatedPicture], settings: BuildSettings
+) -> Built:
+    """The pairs of a pool that leave a reader, whose log-likelihoods are known, without a hint."""
+    control, reader = model_of(pictures, CONTROL), LikelihoodReader(known)
+    balances = {split: Balance(strict=True) for split in SPLITS}
+    chance, kept = Random(settings.seed), list[CounterfactualPair]()
+    for pair in chance.sample(pool.pairs, len(pool.pairs)):
+        balance = balances[pair.split]
+        if known[pair.made.positive] - known[pair.made.negative] > _WORSE:
+            continue
+        if balance.counts[pair.made.subset] < settings.most:
+            grams = GramReader(control, own_counts(pair.picture, CONTROL))
+            kept += [pair] if balance.choose([pair.made], (reader, grams), chance) else []
+    kept.sort(key=lambda pair: (pair.picture.name, pair.source, pair.split))
+    return Built(tuple(kept), settings, pool.pictures)

@@ -13,7 +13,6 @@ from typing import Literal
 
 from msdscore.cococf.knowledge import Knowledge, PictureFacts
 from msdscore.cococf.sites import (
-    ARTICLES,
     CaptionWords,
     Site,
     attribute_sites,
@@ -24,8 +23,9 @@ from msdscore.cococf.sites import (
     relation_sites,
     words_said,
 )
-from msdscore.cococf.vocabulary import ChangeKind, Concept, article, vocabulary, with_article
-from msdscore.encoders.text.windows import Span
+from msdscore.cococf.vocabulary import ChangeKind, Concept, vocabulary
+from msdscore.text.edits import ARTICLES, article, put_in, with_articles
+from msdscore.text.words import Span
 
 Action = Literal["add", "replace", "swap"]
 Split = Literal["easy", "hard"]
@@ -189,7 +189,7 @@ def _completed(about: Subject) -> Iterator[tuple[str, Site]]:
     for start, head in bare_heads(about.words):
         if head in known:
             here = known[head]
-            true, ((_, end),) = _put(about.caption, [(start, start, f"{here.text} ")])
+            true, ((_, end),) = put_in(about.caption, with_articles(about.caption, [(start, start, f"{here.text} ")]))
             yield true, replace(here, start=end - len(here.text), end=end)
 
 
@@ -256,7 +256,7 @@ def _pairs(said: Iterable[str]) -> frozenset[str]:
 
 
 def _noun(concept: Concept) -> str:
-    return str(concept.plural) if concept.singular is None else with_article(concept.singular)
+    return str(concept.plural) if concept.singular is None else f"{article(concept.singular)} {concept.singular}"
 
 
 def _added(stem: str, ending: str, true: str, false: str) -> Counterfactual:
@@ -274,34 +274,8 @@ def _bare(noun: str) -> str:
 
 def _exchange(caption: str, sites: Sequence[tuple[Site, str]], action: Action, kind: ChangeKind) -> Counterfactual:
     edits = [(site.start, site.end, word) for site, word in sites]
-    false = _put(caption, edits)
-    true = caption, tuple((start, end) for start, end, _ in _with_articles(caption, edits))
+    edits = with_articles(caption, edits)
+    false = put_in(caption, edits)
+    true = caption, tuple((start, end) for start, end, _ in edits)
     removed, inserted = tuple(site.text for site, _ in sites), tuple(word for _, word in sites)
     return Counterfactual(action, kind, true[0], false[0], true[1], false[1], removed, inserted)
-
-
-def _put(caption: str, edits: Sequence[tuple[int, int, str]]) -> tuple[str, tuple[Span, ...]]:
-    """The caption with some characters replaced, and where the new ones stand; articles follow the new words.
-
-    >>> _put("An apple on a table.", [(3, 8, "pizza")])
-    ('A pizza on a table.', ((0, 7),))
-    """
-    text, at, spans = "", 0, list[Span]()
-    for start, end, word in _with_articles(caption, edits):
-        text += caption[at:start]
-        new = word[:1].upper() + word[1:] if caption[start : start + 1].isupper() else word
-        spans.append((len(text), len(text) + len(new.rstrip())))
-        text, at = text + new, end
-    return text + caption[at:], tuple(spans)
-
-
-def _with_articles(caption: str, edits: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Edits that take the article before them along where its form changes."""
-    found = []
-    for start, end, word in edits:
-        before = caption[:start].rstrip()
-        last = before.rpartition(" ")[2]
-        if last.lower() in ARTICLES and last.lower() != article(word):
-            start, word = len(before) - len(last), f"{article(word)} {word}"
-        found.append((start, end, word))
-    return found

@@ -1,31 +1,33 @@
-"""COCO-CF on disk, in the authors' schema: `coco_cf_easy.json` and `coco_cf_hard.json`, with the change recorded."""
+"""COCO-CF on disk in the authors' schema, with the change recorded, beside a report on its quality."""
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from json import dumps
 from pathlib import Path
 from typing import Any, get_args
 
 from msdscore.benchmarks.readers.files import field, read_json
-from msdscore.cococf.build import Built, CounterfactualPair
+from msdscore.cococf.build import (
+    JUDGE,
+    BuildSettings,
+    Built,
+    CounterfactualPair,
+    build,
+    model_of,
+    part_of,
+    pool_settings,
+    pool_texts,
+    refine,
+)
 from msdscore.cococf.changes import SPLITS, Split
+from msdscore.cococf.language import forget_likelihoods, read_likelihoods
+from msdscore.cococf.quality import Pool, Quality, TextReader, WrittenPair, judge_quality, reader_of, section
+from msdscore.cococf.sources import AnnotatedPicture, read_sources
 from msdscore.errors import InputError
+from msdscore.io.outputs.targets import check_folder, put_all, refuse_existing, run_files
 from msdscore.version import __version__
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenPair:
-    """A row of a COCO-CF file; `subset`, `source` and spans are empty in files that do not record the change."""
-
-    image: str
-    positive: str
-    negative: str
-    split: str
-    subset: str = ""
-    source: str = ""
-    positive_spans: tuple[tuple[int, int], ...] = ()
-    negative_spans: tuple[tuple[int, int], ...] = ()
 
 
 def split_name(split: Split) -> str:
@@ -117,3 +119,72 @@ def _written(row: dict[str, Any], split: str, where: str) -> WrittenPair:
 
 def _dump(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+_READ = "reader.parquet"  # beside whose name the causal language model's reading is kept until the set is written
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What was built, and the report on it."""
+
+    built: Built
+    quality: Quality
+
+
+def publish(
+    captions: Sequence[str],
+    objects: Path | None,
+    classes: Path | None,
+    output: Path,
+    settings: BuildSettings,
+    *,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Published:
+    """Read, build, judge and write `coco_cf_SPLIT.json`, `quality.json` and `quality.md` into a folder."""
+    names = [split_name("easy"), split_name("hard"), "quality.json", "quality.md", *map(str, run_files(Path(_READ)))]
+    check_folder(output, names, inputs=[*captions, objects, classes])
+    if overwrite:
+        forget_likelihoods(output / _READ)
+    else:
+        refuse_existing([output / split_name("easy"), output / split_name("hard")])
+    pictures = read_sources(captions, objects=objects, classes=classes)
+    built = build(pictures, pool_settings(settings), progress=progress)
+    if not built.pairs:
+        raise InputError(f"none of {built.pictures} pictures has a caption that can be changed; give more of them")
+    judge = _judge(pictures)
+    if settings.reader:
+        built, quality = _refined(built, pictures, settings, judge, output, progress)
+    else:
+        quality = judge_quality([written(pair) for pair in built.pairs], judge)
+    files = contents(built, {"captions": [str(one) for one in captions], "objects": objects and str(objects)})
+    files["quality.json"] = (dumps(quality.to_dict(), ensure_ascii=False, indent=1) + "\n").encode()
+    files["quality.md"] = section(quality).encode()
+    put_all({output / name: content for name, content in files.items()}, overwrite=overwrite)
+    forget_likelihoods(output / _READ)
+    return Published(built, quality)
+
+
+def _judge(pictures: Sequence[AnnotatedPicture]) -> TextReader:
+    own = {one.name: [text.text for text in one.captions] for one in pictures if part_of(one) == JUDGE}
+    return reader_of(model_of(pictures, JUDGE), own)
+
+
+def _refined(
+    pool: Built,
+    pictures: Sequence[AnnotatedPicture],
+    settings: BuildSettings,
+    judge: TextReader,
+    output: Path,
+    progress: Callable[[int, int], None],
+) -> tuple[Built, Quality]:
+    """The pairs that a causal language model does not tell apart, and the report on them and on the pool."""
+    known = read_likelihoods(pool_texts(pool), settings.reader, keep=output / _READ, progress=progress)
+    kept = refine(pool, known, pictures, settings)
+    if not kept.pairs:
+        raise InputError(f"no pair of {len(pool.pairs)} keeps {settings.reader} in balance; give more pictures")
+    before, after = (judge_quality([written(one) for one in made.pairs], judge, known=known) for made in (pool, kept))
+    whole = before.rows[0]
+    assert whole.reader is not None
+    return kept, replace(after, reader=settings.reader, pool=Pool(whole.pairs, whole.model, whole.reader))

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from msdscore.cococf.files import WrittenPair
-from msdscore.cococf.ngrams import CaptionModel, Gram, caption_model, count_grams
-from msdscore.cococf.sites import ARTICLES, read_caption
-from msdscore.cococf.vocabulary import article
+from msdscore.cococf.knowledge import CaptionModel, Gram, caption_model, count_grams
+from msdscore.cococf.sites import read_caption
 from msdscore.stats.resample import Interval, bootstrap_mean
+from msdscore.text.edits import ARTICLES, article
 
 Floats = NDArray[np.float64]
 _FOLDS = 5
@@ -31,6 +30,20 @@ READER = "reader"  # the causal language model, where one was asked
 TITLES = dict(
     zip((*NAMES, READER), ("shorter wins", "bag of words", "language model", "causal language model"), strict=True)
 )
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPair:
+    """A row of a COCO-CF file; `subset`, `source` and spans are empty in files that do not record the change."""
+
+    image: str
+    positive: str
+    negative: str
+    split: str
+    subset: str = ""
+    source: str = ""
+    positive_spans: tuple[tuple[int, int], ...] = ()
+    negative_spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,7 @@ class Quality:
         return tuple(
             f"{row.split} {row.subset}: {title} {_percent(share)}"
             for row in self.rows
+            if row.subset != "all"
             for name, title in TITLES.items()
             if (share := getattr(row, name)) is not None and (share.low > 0.5 or (share.high < 0.5 and name != "words"))
         )

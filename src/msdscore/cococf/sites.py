@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
 
-from msdscore.cococf.vocabulary import SUPPORTS, ChangeKind, Concept, article, vocabulary, word_set
-from msdscore.encoders.text.words import STOP_WORDS
+from msdscore.cococf.vocabulary import SUPPORTS, ChangeKind, Concept, vocabulary, word_set
+from msdscore.text.edits import ARTICLES, article
+from msdscore.text.words import STOP_WORDS
 
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
-ARTICLES = ("a", "an")
 _KEPT = 1024  # captions whose sites are remembered: all changes of one caption are made together
 _DETERMINERS = word_set("a an the his her its their another one this that")
 _BEFORE_MANY = word_set("the some several many these those two three four five six of with and different")

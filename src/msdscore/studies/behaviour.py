@@ -24,9 +24,9 @@ from msdscore.metrics.registry import load_metrics
 from msdscore.scoring.embedded import Decoded, require_some
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import bootstrap_share
-from msdscore.studies import edits
 from msdscore.studies.context import Study, every_nth, split
 from msdscore.studies.table import Column, Plot, Table, Value
+from msdscore.text import edits
 
 Expectation = Literal["first higher", "same"]
 Edit = Callable[[str, edits.Known, Random], str | None]

@@ -1,14 +1,16 @@
-"""Small changes to captions, made by rule: a wrong colour, object or number, a typo, a negation, empty words.
+"""Changes to captions by rule: words put in with their articles, a wrong colour or object, a typo, a negation.
 
-The word lists are the study's own: lists that an encoder was trained with would test what it was taught.
+The word lists here are those of tests of behaviour: lists that an encoder was trained with would test what it was
+taught, so training (`align`) and COCO-CF have lists of their own and share how words are put in.
 """
 
 import re
 from collections.abc import Callable, Collection, Sequence
 from random import Random
 
-from msdscore.encoders.text.pieces import segment
+from msdscore.text.words import Span, segment, stem
 
+ARTICLES = ("a", "an")
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white", "grey")
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight")
 _KINDS = (
@@ -27,11 +29,53 @@ EMPTY = (
 )
 _NONSENSE = ("blorf", "snivet", "grupple", "vantish", "quorm")
 _WORD = re.compile(r"[A-Za-z]+")
-Known = Collection[str]  # words of all captions of the picture: none of them would be wrong
+Known = Collection[str]  # words of all captions of the image: none of them would be wrong
+Edit = tuple[int, int, str]  # start and end of the characters that go, and the words in their place
+
+
+def put_in(caption: str, edits: Sequence[Edit]) -> tuple[str, tuple[Span, ...]]:
+    """The caption with some characters replaced, and where the new ones stand; a capital letter stays one.
+
+    >>> put_in("Dogs on a table.", [(0, 4, "cats"), (10, 15, "bed")])
+    ('Cats on a bed.', ((0, 4), (10, 13)))
+    """
+    text, at, spans = "", 0, list[Span]()
+    for start, end, word in edits:
+        text += caption[at:start]
+        new = word[:1].upper() + word[1:] if caption[start : start + 1].isupper() else word
+        spans.append((len(text), len(text) + len(new.rstrip())))
+        text, at = text + new, end
+    return text + caption[at:], tuple(spans)
+
+
+def with_articles(caption: str, edits: Sequence[Edit]) -> list[Edit]:
+    """Edits that take the article before them along where its form changes.
+
+    >>> put_in("An apple on a table.", with_articles("An apple on a table.", [(3, 8, "pizza")]))
+    ('A pizza on a table.', ((0, 7),))
+    """
+    widened = []
+    for start, end, word in edits:
+        before = caption[:start].rstrip()
+        last = before.rpartition(" ")[2]
+        if last.lower() in ARTICLES and last.lower() != article(word):
+            start, word = len(before) - len(last), f"{article(word)} {word}"
+        widened.append((start, end, word))
+    return widened
+
+
+def article(word: str) -> str:
+    """`a` or `an`, by the sound that a word begins with.
+
+    >>> article("umbrella"), article("unicycle"), article("hour")
+    ('an', 'a', 'an')
+    """
+    vowel = word[:1].lower() in "aeiou" and not word.lower().startswith(("uni", "use", "one", "eu"))
+    return "an" if vowel or word.lower().startswith("hour") else "a"
 
 
 def other_colour(caption: str, known: Known, chance: Random) -> str | None:
-    """The caption with one colour replaced by one that no caption of the picture names.
+    """The caption with one colour replaced by one that no caption of the image names.
 
     >>> other_colour("A red car", {"red", "car"}, Random(0)) is None
     False
@@ -97,7 +141,7 @@ def prefixed(caption: str, known: Known, chance: Random) -> str:
 
 
 def with_empty_words(caption: str, known: Known, chance: Random) -> str:
-    """The caption with a sentence that says nothing about any picture."""
+    """The caption with a sentence that says nothing about any image."""
     return joined([caption, chance.choice(EMPTY)])
 
 
@@ -112,21 +156,16 @@ def joined(captions: Sequence[str]) -> str:
 
 
 def words_of(captions: Sequence[str]) -> frozenset[str]:
-    """All words of some captions in lower case, with and without the s of a plural."""
-    found = {word.lower() for text in captions for word in _WORD.findall(text)}
-    return frozenset(found | {word.removesuffix("s") for word in found})
+    """All words of some captions in lower case, as they stand and stemmed."""
+    words = {word.lower() for text in captions for word in _WORD.findall(text)}
+    return frozenset(words | set(map(stem, words)))
 
 
 def _swapped(caption: str, others: Callable[[str], Sequence[str]], known: Known, chance: Random) -> str | None:
     """One word that has others of its kind replaced by one of them that is not known; None where there is none."""
     places = [found for found in _WORD.finditer(caption) if others(found.group().lower())]
-    for found in chance.sample(places, len(places)):
-        free = [word for word in others(found.group().lower()) if word not in known]
+    for place in chance.sample(places, len(places)):
+        free = [word for word in others(place.group().lower()) if word not in known]
         if free:
-            word = chance.choice(free)
-            return (
-                caption[: found.start()]
-                + (word.title() if found.group()[0].isupper() else word)
-                + caption[found.end() :]
-            )
+            return put_in(caption, [(*place.span(), chance.choice(free))])[0]
     return None
