@@ -17,8 +17,7 @@ from msdscore.align.join import join
 from msdscore.align.run.session import TrainOptions
 from msdscore.align.run.train import train
 from msdscore.cli.app import app
-from msdscore.encoders.aligned.heads import HeadStates
-from msdscore.encoders.aligned.joined import join_states, split_features
+from msdscore.encoders.aligned.heads import HeadStates, join_states, split_features
 from msdscore.encoders.aligned.towers.base import Features, ImageTowerSpec, Points
 from msdscore.encoders.base import encode_pictures
 from msdscore.encoders.loading.tensors import packed, widened

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from msdscore.encoders.clip import merge_positions, stretch_positions
 from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.text.longclip import merge_positions, stretch_positions
 from msdscore.errors import ConfigError
 from tiny_clip import make_tiny_clip
 

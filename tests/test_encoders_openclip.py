@@ -114,7 +114,7 @@ def test_the_mean_of_a_maps_places_is_the_pooled_vector(convolutions, pictures):
     """The head is linear, so that places which go through it alone average to the whole."""
     encoder = load_encoder(str(convolutions), device="cpu")
     visual = encoder._parts.model.visual
-    from msdscore.encoders.openclip.encoder import _timm_patches
+    from msdscore.encoders.openclip import _timm_patches
 
     with torch.no_grad():
         seen = _timm_patches(visual, torch.randn(2, 3, 64, 64), False)
@@ -144,7 +144,7 @@ def test_a_bare_state_dict_loads_by_architecture_and_file(remote, own, pictures)
 
 
 def test_a_row_with_model_and_file_loads_from_a_folder(remote):
-    from msdscore.encoders.openclip.encoder import load_openclip
+    from msdscore.encoders.openclip import load_openclip
 
     encoder = load_openclip(
         str(remote), name="mine", device="cpu", model="ViT-remote-tiny", file="RemoteCLIP-ViT-remote-tiny.pt"
@@ -198,7 +198,7 @@ def long(root):
 @torch.inference_mode()
 def test_longclip_reads_248_tokens_at_once_with_both_its_tables(long):
     folder, model = long
-    from msdscore.encoders.openclip.encoder import load_openclip
+    from msdscore.encoders.openclip import load_openclip
 
     encoder = load_openclip(
         str(folder), name="longclip-t", device="cpu", model="ViT-long-tiny", file="longclip-T.pt", context=248

@@ -15,18 +15,20 @@ from tokenizers.pre_tokenizers import ByteLevel, Metaspace, Whitespace
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_tokenizer
 from msdscore.encoders.mini.minilm import read_tokenizer
-from msdscore.encoders.text import word_memory
+from msdscore.encoders.text import tokens as word_memory
 from msdscore.encoders.text.tokens import (
     Reading,
     Tokens,
+    WordMemory,
+    cuts_at_spaces,
     literal_backend,
+    memory_of,
     pack,
     tokenise,
     tokenise_all,
     unpack_pooled,
     unpack_tokens,
 )
-from msdscore.encoders.text.word_memory import WordMemory, cuts_at_spaces, memory_of
 from tiny_clip import make_tiny_clip, vocabulary
 
 READING = Reading(context=8, prefix=(100,), suffix=(101,), pad=101)

@@ -233,7 +233,7 @@ def test_a_tower_of_another_kind_is_refused_in_words(llava, root):
     model = encoder._parts.model
     model.config.vision_config.model_type = "pixtral"
     from msdscore.encoders.loading.checkpoints import find_checkpoint
-    from msdscore.encoders.vlm.encoder import VlmOptions, _square
+    from msdscore.encoders.vlm import VlmOptions, _square
 
     with pytest.raises(ConfigError, match="the vision tower should be one of clip_vision_model, .*, got pixtral"):
         _square(find_checkpoint(str(bad)), model, VlmOptions())

@@ -12,9 +12,8 @@ from torch.backends import cuda as backends
 
 from msdscore.core.transfer import Fetch
 from msdscore.encoders.backbone import checked_late
-from msdscore.encoders.batches import encode_in_batches
+from msdscore.encoders.batches import TextMemory, encode_in_batches
 from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.text_memory import TextMemory
 from msdscore.encoders.vision.canvas import Preprocessing
 from msdscore.engine.jobs import plan_jobs, score_jobs
 from msdscore.engine.shard import ShardOptions

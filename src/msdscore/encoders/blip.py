@@ -8,11 +8,10 @@ import torch
 
 from msdscore.core.sphere import unit
 from msdscore.core.transfer import sent
-from msdscore.encoders.backbone import Backbone, Identity, States, compile_towers
+from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, States, compile_towers, read_options
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, square_preprocessing
-from msdscore.encoders.options import LargeOptions, read_options
 from msdscore.encoders.placement import place
 from msdscore.encoders.text.tokens import (
     Reading,

@@ -35,10 +35,10 @@ MINI_FOLDER = "package:msdscore/encoders/mini/weights"  # the embedded default, 
 
 _ALIGNED = "msdscore.encoders.aligned.encoder:load_aligned"
 _CLIP = "msdscore.encoders.clip:load_clip"
-_SIGLIP = "msdscore.encoders.siglip.encoder:load_siglip"
+_SIGLIP = "msdscore.encoders.siglip:load_siglip"
 _BLIP = "msdscore.encoders.blip:load_blip"
-_OPEN_CLIP = "msdscore.encoders.openclip.encoder:load_openclip"
-_VLM = "msdscore.encoders.vlm.encoder:load_vlm"
+_OPEN_CLIP = "msdscore.encoders.openclip:load_openclip"
+_VLM = "msdscore.encoders.vlm:load_vlm"
 
 _WIT = "400 million image-text pairs of the web (OpenAI, not published)"
 _LAION = "LAION-2B, English image-text pairs of the web"

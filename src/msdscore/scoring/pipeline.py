@@ -17,9 +17,8 @@ from msdscore.core.calibration import Bank
 from msdscore.core.launching import launching
 from msdscore.encoders.backbone import checked_late, overflow
 from msdscore.encoders.base import Embeddings, Encoder, Prepared, computes_in_half
-from msdscore.encoders.batches import encode_by_length, encode_in_batches
+from msdscore.encoders.batches import TextMemory, encode_by_length, encode_in_batches
 from msdscore.encoders.cached import CachedEncoder, CacheUse
-from msdscore.encoders.text_memory import TextMemory
 from msdscore.encoders.vision.canvas import File
 from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import ConfigError, RowError

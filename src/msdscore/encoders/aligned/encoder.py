@@ -12,8 +12,7 @@ from PIL.Image import Image
 from torch import nn
 
 from msdscore.core.calibration import Bank
-from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, HeadStates, SideDims
-from msdscore.encoders.aligned.joined import JoinedHeads
+from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, HeadStates, JoinedHeads, SideDims
 from msdscore.encoders.aligned.specs import read_spec
 from msdscore.encoders.aligned.towers.base import (
     Features,
@@ -24,14 +23,13 @@ from msdscore.encoders.aligned.towers.base import (
     TowerPlace,
 )
 from msdscore.encoders.aligned.towers.load import load_towers
-from msdscore.encoders.backbone import Backbone, Identity, States
+from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, States, read_options
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.loading import banks
 from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpoint
 from msdscore.encoders.loading.hashing import verify_sums
 from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.loading.tensors import read_tensors, widened
-from msdscore.encoders.options import SharedOptions, read_options
 from msdscore.encoders.placement import Placement, place
 from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError

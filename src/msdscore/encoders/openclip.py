@@ -1,29 +1,195 @@
-"""Models of the open_clip library: its names and tags, RemoteCLIP and LongCLIP files, BiomedCLIP, MobileCLIP."""
+"""Models of the open_clip library: its names and tags, RemoteCLIP and LongCLIP files, BiomedCLIP, MobileCLIP.
+
+A source is a built-in architecture with a tag or a file (`ViT-B-32/laion2b_s34b_b79k`, `ViT-L-14/./mine.pt`), a
+folder or hub name with an `open_clip_config.json`, or, with the options `model` and `file`, a single file of a
+folder or hub name."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
+from PIL.Image import Resampling
 from torch import Tensor
 
 from msdscore.core.sphere import unit
 from msdscore.core.transfer import sent
-from msdscore.encoders.backbone import Backbone, Identity, States, compile_towers
+from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, States, compile_towers, read_options
 from msdscore.encoders.base import Prepared
-from msdscore.encoders.loading.checkpoints import find_settings
+from msdscore.encoders.clip import merge_positions, stretch_positions
+from msdscore.encoders.loading.checkpoints import OPEN_CLIP, Checkpoint, find_checkpoint, find_file, find_settings
 from msdscore.encoders.loading.tensors import read_tensors
-from msdscore.encoders.loading.transformers import quiet
-from msdscore.encoders.openclip.files import Plan, plan_model, read_preprocess
-from msdscore.encoders.openclip.text import load_reader
-from msdscore.encoders.options import SharedOptions, read_options
+from msdscore.encoders.loading.transformers import load_tokenizer, quiet
 from msdscore.encoders.placement import place
-from msdscore.encoders.text.longclip import merge_positions, stretch_positions
-from msdscore.encoders.text.tokens import Reading, pack_texts, unpack_pooled, unpack_tokens
+from msdscore.encoders.text.tokens import (
+    Reading,
+    literal_backend,
+    pack_texts,
+    special_ids,
+    unpack_pooled,
+    unpack_tokens,
+)
 from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, stack_pixels
-from msdscore.errors import ConfigError, WeightsError, require
+from msdscore.errors import ConfigError, WeightsError, require, unknown_name
+
+_RESAMPLE = {"bicubic": Resampling.BICUBIC, "bilinear": Resampling.BILINEAR}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that is needed to build one open_clip model; `label` is how the signature names it."""
+
+    checkpoint: Checkpoint
+    label: str
+    model: Mapping[str, Any]  # an architecture as open_clip spells it
+    preprocess: Mapping[str, Any]
+
+
+def plan_model(source: str, *, name: str, revision: str | None, model: str, file: str) -> Plan:
+    """Find the files of a source.
+
+    Raises:
+        ConfigError: an architecture needs weights, or a file an architecture.
+        UnknownNameError: no such architecture or tag.
+        WeightsError: files are missing and cannot be fetched.
+    """
+    architecture, _, weights = source.partition("/")
+    if model and file:
+        found = find_file(source, file, revision=revision)
+        return Plan(found, found.signed(name), _architecture(model), {})
+    if model or file:
+        raise ConfigError(f"give both model and file, or none; got model={model!r}, file={file!r}")
+    if Path(source).expanduser().is_dir() or architecture not in _open_clip().list_models():
+        return _from_config(source, name, revision)
+    if not weights:
+        raise ConfigError(f"{architecture!r} needs weights: name one as {architecture}/TAG or {architecture}/FILE")
+    return _from_architecture(architecture, weights, name, revision)
+
+
+def _from_config(source: str, name: str, revision: str | None) -> Plan:
+    checkpoint = find_checkpoint(source, revision=revision, form=OPEN_CLIP)
+    config = checkpoint.read_json(OPEN_CLIP.config)
+    if not isinstance(config.get("model_cfg"), dict):
+        raise WeightsError(f"{OPEN_CLIP.config} of {source!r} has no model_cfg; fetch it again")
+    return Plan(checkpoint, checkpoint.signed(name), config["model_cfg"], config.get("preprocess_cfg", {}))
+
+
+def _from_architecture(architecture: str, weights: str, name: str, revision: str | None) -> Plan:
+    path = Path(weights).expanduser()
+    if path.is_file():
+        found = find_file(str(path.parent), path.name)
+        return Plan(found, f"open_clip:{architecture}/{path.name}@{found.mark}", _architecture(architecture), {})
+    tags = _open_clip().list_pretrained_tags_by_model(architecture)
+    if weights not in tags:
+        raise unknown_name(f"weights of {architecture}, neither a file nor a tag:", weights, tags)
+    tag = _open_clip().get_pretrained_cfg(architecture, weights)
+    checkpoint = _of_tag(tag, f"{architecture}/{weights}", revision)
+    model = {**_architecture(architecture), "quick_gelu": bool(tag.get("quick_gelu", False))}
+    return Plan(checkpoint, f"{name}@{checkpoint.mark}", model, tag)
+
+
+def _of_tag(tag: Mapping[str, Any], label: str, revision: str | None) -> Checkpoint:
+    repository, _, file = str(tag.get("hf_hub", "")).rpartition("/")
+    if not repository:
+        raise WeightsError(f"open_clip has {label} outside the hub; download {tag.get('url')} and name the file")
+    return find_file(repository, *([file] if file else OPEN_CLIP.weights), revision=revision)
+
+
+def _architecture(name: str) -> dict[str, Any]:
+    found = _open_clip().get_model_config(name)
+    if found is None:
+        raise unknown_name("open_clip architecture", name, _open_clip().list_models())
+    return deepcopy(found)
+
+
+def read_preprocess(config: Mapping[str, Any], size: tuple[int, int]) -> Preprocessing:
+    """The steps of an open_clip `preprocess_cfg`, for canvases of (width, height).
+
+    Raises:
+        WeightsError: it asks for a way to resize that is not understood.
+    """
+    constants = require("open_clip.constants", extra="openclip")
+    mode = config.get("resize_mode", "shortest")
+    if mode not in ("shortest", "squash") or (mode == "shortest" and size[0] != size[1]):
+        raise WeightsError(f"resize_mode must be 'shortest' (of a square) or 'squash', got {mode!r} for {size}")
+    return Preprocessing(
+        resize=size if mode == "squash" else size[0],
+        crop=None if mode == "squash" else size,
+        resample=_RESAMPLE[config.get("interpolation", "bicubic")],
+        mean=tuple(config.get("mean") or constants.OPENAI_DATASET_MEAN),
+        std=tuple(config.get("std") or constants.OPENAI_DATASET_STD),
+        even_centre=True,
+    )
+
+
+def _open_clip() -> Any:
+    return require("open_clip", extra="openclip")
+
+
+# How CLIP cuts a text into words before pairs of bytes are merged.
+_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+_PUNCTUATION = r"""[!-/:-@\[-^`{-~]"""  # without the underscore, which becomes a space
+
+
+def load_reader(config: Mapping[str, Any], checkpoint: Checkpoint, long_text: str) -> tuple[Any, Reading]:
+    """The tokenizer of a `text_cfg` and how its tower reads.
+
+    Raises:
+        ConfigError: a kind of tokenizer that is not understood.
+        WeightsError: its files are missing and cannot be fetched.
+    """
+    context = int(config.get("context_length", 77))
+    extras = dict(config.get("tokenizer_kwargs") or {})
+    clean = extras.pop("clean", None)
+    if config.get("tokenizer_mode") or extras:
+        raise ConfigError(f"this open_clip tokenizer is not understood: {config.get('tokenizer_mode') or extras}")
+    if not config.get("hf_tokenizer_name"):
+        return _simple(context, long_text)
+    # The files in the folder come first: that is what the model was published with.
+    own = any((checkpoint.folder / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
+    tokenizer = load_tokenizer(checkpoint if own else find_settings(config["hf_tokenizer_name"]))
+    backend = literal_backend(tokenizer)
+    _clean(backend, clean or "whitespace")
+    prefix, suffix = special_ids(backend)
+    # A transformers tower masks its padding; open_clip's own ones read it.
+    full = not config.get("hf_model_name")
+    return backend, Reading(context, prefix, suffix, int(tokenizer.pad_token_id), long_text, full)
+
+
+def _simple(context: int, long_text: str) -> tuple[Any, Reading]:
+    """CLIP's own tokenizer: the table comes with open_clip, the spans from the tokenizers library."""
+    tokenizers = require("tokenizers", extra="hf")
+    normalizers, pre_tokenizers = (
+        require(f"tokenizers.{part}", extra="hf") for part in ("normalizers", "pre_tokenizers")
+    )
+    table = require("open_clip.tokenizer", extra="openclip").SimpleTokenizer()
+    model = require("tokenizers.models", extra="hf").BPE(
+        vocab=table.encoder, merges=list(table.bpe_ranks), end_of_word_suffix="</w>", continuing_subword_prefix=""
+    )
+    backend = tokenizers.Tokenizer(model)
+    spaces = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
+    backend.normalizer = normalizers.Sequence([normalizers.NFC(), spaces, normalizers.Lowercase()])
+    words = pre_tokenizers.Split(tokenizers.Regex(_WORDS), behavior="removed", invert=True)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    return backend, Reading(context, (table.sot_token_id,), (table.eot_token_id,), 0, long_text, full=True)
+
+
+def _clean(backend: Any, kind: str) -> None:
+    """Prepare texts as the model's training did; inside the tokenizer, so that spans stay true."""
+    normalizers = require("tokenizers.normalizers", extra="hf")
+    regex = require("tokenizers", extra="hf").Regex
+    steps = [normalizers.Replace(regex(r"\s+"), " "), normalizers.Strip()]
+    if kind in ("lower", "canonicalize"):
+        steps.insert(0, normalizers.Lowercase())
+    if kind == "canonicalize":
+        steps[:0] = [normalizers.Replace("_", " "), normalizers.Replace(regex(_PUNCTUATION), "")]
+    own = [backend.normalizer] if backend.normalizer else []
+    backend.normalizer = normalizers.Sequence([*steps, *own])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,470 @@
+"""Large vision-language models through transformers: LLaVA-1.5, LLaVA-OneVision, LLaVA-Critic, Qwen2.5-VL.
+
+Patches are the visual tokens after the projector; tokens are the last states of the language model, which reads
+the caption alone. The model has no pooled vectors, so pooling is always the mean."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import interpolate
+from torch.nn.utils.rnn import pad_sequence
+
+from msdscore.encoders.backbone import (
+    Backbone,
+    Identity,
+    LargeOptions,
+    States,
+    compile_towers,
+    read_options,
+    require_choice,
+)
+from msdscore.encoders.base import PatchLayout, Prepared, View
+from msdscore.encoders.llava import PREPROCESSOR, converted, is_original
+from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
+from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, preprocessor, square_preprocessing
+from msdscore.encoders.placement import Placement, place
+from msdscore.encoders.text.tokens import Reading, literal_backend, pack_texts, special_ids, unpack_tokens
+from msdscore.encoders.vision.preprocessing import (
+    Preprocessing,
+    cell_layout,
+    draw,
+    mask_of,
+    patch_layout,
+    prepare_picture,
+    read_preprocessing,
+    stack_pixels,
+)
+from msdscore.errors import ConfigError, WeightsError
+
+Size = tuple[int, int]  # width, height
+
+
+def smart_size(size: Size, *, factor: int, least: int, most: int) -> Size:
+    """Sides in multiples of `factor` with an area of `least` to `most` pixels, near the shape (Qwen2-VL).
+
+    >>> smart_size((640, 480), factor=28, least=3136, most=12845056)
+    (644, 476)
+    """
+    width, height = size
+    across, down = (round(side / factor) * factor for side in size)
+    if across * down > most:
+        shrink = math.sqrt(width * height / most)
+        across, down = (math.floor(side / shrink / factor) * factor for side in size)
+    elif across * down < least:
+        grow = math.sqrt(least / (width * height))
+        across, down = (math.ceil(side * grow / factor) * factor for side in size)
+    return max(factor, across), max(factor, down)
+
+
+def best_canvas(size: Size, canvases: list[Size]) -> Size:
+    """The canvas that shows most of a picture's pixels, and among those the one with least padding (LLaVA, anyres).
+
+    >>> best_canvas((640, 480), [(384, 384), (768, 384), (768, 768)])
+    (768, 768)
+    """
+    width, height = size
+
+    def shown(canvas: Size) -> int:
+        scale = min(canvas[0] / width, canvas[1] / height)
+        return min(int(width * scale) * int(height * scale), width * height)
+
+    # max keeps the first of equals, as the published rule does.
+    return max(canvases, key=lambda canvas: (shown(canvas), shown(canvas) - canvas[0] * canvas[1]))
+
+
+def fit_on(size: Size, canvas: Size) -> View:
+    """The picture as large as it fits, in the middle of the canvas.
+
+    >>> fit_on((640, 480), (768, 768))
+    View(size=(640, 480), resized=(768, 576), offset=(0, -96), canvas=(768, 768))
+    """
+    across, down = canvas[0] / size[0], canvas[1] / size[1]
+    if across < down:
+        resized = (canvas[0], min(math.ceil(size[1] * across), canvas[1]))
+    else:
+        resized = (min(math.ceil(size[0] * down), canvas[0]), canvas[1])
+    offset = (-((canvas[0] - resized[0]) // 2), -((canvas[1] - resized[1]) // 2))
+    return View(size, resized, offset, canvas)
+
+
+def unpadded(size: Size, cells: Size) -> Size:
+    """Cells (columns, rows) on either side of a canvas that hold padding alone, counted as LLaVA's packing does.
+
+    >>> unpadded((640, 480), (54, 54))
+    (0, 7)
+    """
+    width, height = size
+    columns, rows = cells
+    if width / height > columns / rows:
+        return 0, (rows - int(round(height * columns / width, 7))) // 2
+    return (columns - int(round(width * rows / height, 7))) // 2, 0
+
+
+def shrunk(cells: Size, *, side: int, most: int) -> Size:
+    """Columns and rows after the pooling that keeps a mosaic near `most` tiles of `side` cells per side.
+
+    >>> shrunk((162, 162), side=27, most=9)
+    (81, 81)
+    """
+    columns, rows = cells
+    ratio = math.sqrt(columns * rows / (most * side * side))
+    return (int(columns // ratio), int(rows // ratio)) if ratio > 1.1 else cells
+
+
+Tokens = Float[Tensor, "points dim"]
+SeenPictures = tuple[list[Tokens], tuple[PatchLayout, ...]]
+
+# Tiles that go through the vision tower at once: a large picture has up to 37 of them.
+_TILES = 16
+
+
+class Vision(Protocol):
+    """One way of seeing; `choices` are the parts of the signature that depend on it."""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """What of it can be chosen."""
+
+    def prepare(self, image: Image.Image) -> Prepared:
+        """The picture as the vision tower takes it."""
+
+    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenPictures:
+        """The visual tokens of every picture, in row-major order, and where they lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class SquareVision:
+    """One square per picture (LLaVA-1.5, and the overview of LLaVA-OneVision)."""
+
+    steps: Preprocessing
+    patch: int
+    side: int  # patches
+    pad: bool = False  # the picture is first set on a square of the mean colour
+    choices: tuple[str, ...] = ()
+
+    def prepare(self, image: Image.Image) -> Prepared:
+        """The picture on its square."""
+        if not self.pad:
+            return prepare_picture(image, self.steps)
+        squared = prepare_picture(_squared(image, self.steps.mean), self.steps)
+        return Prepared(squared.pixels, replace(squared.view, size=image.size))
+
+    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenPictures:
+        """One grid of tokens per picture."""
+        pixels = stack_pixels(images, self.steps, device)
+        grid, patch = (self.side, self.side), (self.patch, self.patch)
+        if self.pad:
+            layout = tuple(_unsquared(image.view, grid, self.patch) for image in images)
+        else:
+            layout = tuple(patch_layout(image.view, grid, patch) for image in images)
+        return list(project(model, pixels.to(dtype))), layout
+
+
+@dataclass(frozen=True, slots=True)
+class TileVision:
+    """Tiles of the picture at the resolution that suits it, as one mosaic (LLaVA-OneVision).
+
+    The tokens are those of the model's own packing without its overview and its line ends: cells of padding are
+    cut off, and a mosaic of more than `most` tiles is pooled.
+    """
+
+    steps: Preprocessing
+    patch: int
+    side: int  # patches of a tile
+    canvases: tuple[Size, ...]
+    most: int
+    choices: tuple[str, ...] = ("views:tiles",)
+
+    @property
+    def tile(self) -> int:
+        """Pixels of a tile's side."""
+        resize = self.steps.resize
+        return resize[0] if isinstance(resize, tuple) else int(resize or 0)
+
+    def prepare(self, image: Image.Image) -> Prepared:
+        """The picture on the canvas that suits it."""
+        where = fit_on(image.size, best_canvas(image.size, list(self.canvases)))
+        return Prepared(draw(image, where, self.steps.resample), where)
+
+    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenPictures:
+        """One mosaic of tokens per picture."""
+        seen = [self._look(model, image, device, dtype) for image in images]
+        return [tokens for tokens, _ in seen], tuple(layout for _, layout in seen)
+
+    def _look(
+        self, model: Any, image: Prepared, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Tokens, PatchLayout]:
+        pixels = stack_pixels([image], self.steps, device)[0]
+        tiles = pixels.unfold(1, self.tile, self.tile).unfold(2, self.tile, self.tile)
+        down, across = tiles.shape[1:3]
+        flat = tiles.permute(1, 2, 0, 3, 4).flatten(0, 1).to(dtype)
+        states = torch.cat([project(model, part) for part in flat.split(_TILES)])
+        grid = states.reshape(down, across, self.side, self.side, -1).permute(4, 0, 2, 1, 3)
+        return self._mosaic(grid.flatten(3, 4).flatten(1, 2), image.view)
+
+    def _mosaic(self, grid: Float[Tensor, "dim rows columns"], where: View) -> tuple[Tokens, PatchLayout]:
+        rows, columns = grid.shape[1:]
+        left, top = unpadded(where.size, (columns, rows))
+        grid = grid[:, top : rows - top, left : columns - left]
+        size = shrunk((grid.shape[2], grid.shape[1]), side=self.side, most=self.most)
+        if size != (grid.shape[2], grid.shape[1]):
+            grid = interpolate(grid[None], size[::-1], mode="bilinear")[0]
+        layout = cell_layout(
+            where,
+            columns=_pooled_cells(self._cells(columns)[left : columns - left], size[0]),
+            rows=_pooled_cells(self._cells(rows)[top : rows - top], size[1]),
+        )
+        return grid.flatten(1).T, layout
+
+    def _cells(self, count: int) -> Float[Tensor, "cells 2"]:
+        """Pixels of the canvas that each cell of one axis sees; a tower may leave a rim of a tile unseen."""
+        cell = torch.arange(count, dtype=torch.float64)
+        start = (cell // self.side) * self.tile + (cell % self.side) * self.patch
+        return torch.stack([start, start + self.patch], dim=-1)
+
+
+def _pooled_cells(cells: Float[Tensor, "cells 2"], count: int) -> Float[Tensor, "count 2"]:
+    """The stretch of `cells` that each of fewer cells stands for."""
+    if count == len(cells):
+        return cells
+    edges = torch.cat([cells[:, 0], cells[-1:, 1]])
+    place = torch.arange(count + 1, dtype=torch.float64) * len(cells) / count
+    low = place.floor().long().clamp(max=len(cells) - 1)
+    at = torch.lerp(edges[low], edges[low + 1], place - low)
+    return torch.stack([at[:-1], at[1:]], dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicVision:
+    """A grid in the picture's own shape (Qwen2.5-VL): neighbouring patches are merged into one token."""
+
+    steps: Preprocessing
+    patch: int
+    merge: int  # patches per side of one token
+    frames: int  # times a still picture is repeated, as if it were a film
+    least: int  # pixels
+    most: int
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The largest area, which changes what can be seen."""
+        return (f"pixels:{self.most}",)
+
+    def prepare(self, image: Image.Image) -> Prepared:
+        """The picture in whole tokens, near its own shape."""
+        cell = self.patch * self.merge
+        resize = smart_size(image.size, factor=cell, least=self.least, most=self.most)
+        return prepare_picture(image, replace(self.steps, resize=resize))
+
+    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenPictures:
+        """One grid of tokens per picture, all pictures in one call."""
+        drawn = [self._cut(image, device) for image in images]
+        layout = tuple(item for _, item in drawn)
+        shapes = torch.tensor([[1, item.grid[0] * self.merge, item.grid[1] * self.merge] for item in layout])
+        pixels = torch.cat([patches for patches, _ in drawn]).to(dtype)
+        found = model.get_image_features(pixels, shapes.to(device))
+        # Version 5 gives an output object where version 4 gave the tensors.
+        tokens = getattr(found, "pooler_output", found)
+        if isinstance(tokens, Tensor):
+            tokens = tokens.split([item.grid[0] * item.grid[1] for item in layout])
+        return list(tokens), layout
+
+    def _cut(self, image: Prepared, device: torch.device) -> tuple[Float[Tensor, "patches values"], PatchLayout]:
+        cell = self.patch * self.merge
+        pixels = stack_pixels([image], self.steps, device)[0]
+        layout = patch_layout(image.view, (pixels.shape[1] // cell, pixels.shape[2] // cell), (cell, cell))
+        return self._patches(pixels), layout
+
+    def _patches(self, pixels: Float[Tensor, "3 height width"]) -> Float[Tensor, "patches values"]:
+        """Flat patches, the ones of a token next to each other."""
+        cut = pixels.unfold(1, self.patch, self.patch).unfold(2, self.patch, self.patch)
+        rows, columns = cut.shape[1] // self.merge, cut.shape[2] // self.merge
+        blocks = cut.reshape(3, rows, self.merge, columns, self.merge, self.patch, self.patch)
+        still = blocks.permute(1, 3, 2, 4, 0, 5, 6).unsqueeze(5)
+        return still.expand(*[-1] * 5, self.frames, -1, -1).reshape(rows * columns * self.merge**2, -1)
+
+
+def project(model: Any, pixels: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch points dim"]:
+    """The layer of the vision tower that a LLaVA model reads, without its class token, through the projector."""
+    config = model.config
+    states = model.vision_tower(pixels, output_hidden_states=True).hidden_states
+    layers = config.vision_feature_layer
+    chosen = [states[layer] for layer in ([layers] if isinstance(layers, int) else layers)]
+    if config.vision_feature_select_strategy == "default":
+        chosen = [state[:, 1:] for state in chosen]
+    return model.multi_modal_projector(torch.cat(chosen, dim=-1))
+
+
+def _squared(image: Image.Image, mean: Sequence[float]) -> Image.Image:
+    side = max(image.size)
+    square = Image.new("RGB", (side, side), tuple(int(part * 255) for part in mean))
+    square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
+    return square
+
+
+def _unsquared(where: View, grid: Size, patch: int) -> PatchLayout:
+    """The layout of a picture that was set on a square; of `where` the size alone is the picture's own."""
+    size, side = where.size, max(where.size)
+    layout = patch_layout(replace(where, size=(side, side)), grid, (patch, patch))
+    shift = torch.tensor([(side - size[0]) // 2, (side - size[1]) // 2] * 2)
+    limit = torch.tensor(size * 2)
+    return replace(layout, size=size, boxes=(layout.boxes - shift).clamp(min=torch.zeros(4), max=limit))
+
+
+_NEEDS = (("tokenizer.json", "vocab.json", "tokenizer.model"),)
+_SQUARE_TOWERS = ("clip_vision_model", "siglip_vision_model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VlmOptions(LargeOptions):
+    """What a user can choose about a vision-language model.
+
+    `views` (LLaVA-OneVision) takes the tiles of the picture's own resolution, or the overview alone.
+    """
+
+    pool: str = "mean"
+    views: str = "tiles"
+    max_patches: int = 1280  # Qwen2.5-VL: tokens of a picture; what its authors advise, its file allows 16384
+
+    def __post_init__(self) -> None:
+        LargeOptions.__post_init__(self)
+        self.refuse_pixel_choices()
+        require_choice("views", self.views, ("tiles", "overview"))
+        if self.pool != "mean":
+            raise ConfigError(f"a vision-language model has no pooled vectors: pool must be 'mean', got {self.pool!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class VlmParts:
+    """What a checkpoint consists of once it is loaded."""
+
+    model: Any  # the model inside ...ForConditionalGeneration: no words are generated
+    backend: Any  # tokenizers.Tokenizer
+    vision: Vision
+    reading: Reading
+
+
+class VlmEncoder(Backbone):
+    """Visual tokens and language-model states of one vision-language model."""
+
+    def __init__(self, parts: VlmParts, identity: Identity) -> None:
+        super().__init__(identity, prepare=parts.vision.prepare)
+        self._parts = parts
+
+    def _see(self, images: Sequence[Prepared]) -> States:
+        placement = self._identity.placement
+        tokens, layout = self._parts.vision.look(self._parts.model, images, placement.device, placement.dtype)
+        return States(pad_sequence(tokens, batch_first=True), mask_of(layout), None, layout)
+
+    def _read(self, texts: Sequence[str]) -> States:
+        batch = pack_texts(texts, self._parts.backend, self._parts.reading)
+        ids, attention = batch.ids.to(self.device), batch.attention.to(self.device).long()
+        if not ids.shape[1]:  # nothing but texts without tokens, and no start token either
+            ids = attention = torch.zeros(len(ids), 1, dtype=torch.long, device=self.device)
+        attention[:, 0] = 1  # a row of padding alone would divide by zero
+        states = self._parts.model.language_model(input_ids=ids, attention_mask=attention, use_cache=False)
+        return States(unpack_tokens(states.last_hidden_state, batch), batch.mask, None, batch.layout)
+
+
+def load_vlm(
+    source: str,
+    *,
+    name: str,
+    revision: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    **options: Any,
+) -> VlmEncoder:
+    """Load a vision-language model from a folder or a hub name.
+
+    On CUDA `auto` means bfloat16: states of large language models leave the range of float16.
+
+    Raises:
+        WeightsError: files are missing, damaged, or of another kind of model.
+    """
+    chosen = read_options(VlmOptions, options)
+    checkpoint = find_checkpoint(source, revision=revision, needs=_NEEDS)
+    kind = _kind(checkpoint)
+    model, placement = _load(kind, checkpoint, place(device, dtype, half=torch.bfloat16), chosen)
+    compile_towers(chosen, model.language_model)
+    tokenizer = load_tokenizer(checkpoint)
+    parts = VlmParts(
+        model=model,
+        backend=literal_backend(tokenizer),
+        vision=_WAYS_OF_SEEING[kind](checkpoint, model, chosen),
+        reading=_reading(model, tokenizer, chosen.long_text),
+    )
+    choices = (*parts.vision.choices, *chosen.bits_choice)
+    return VlmEncoder(parts, Identity(name, checkpoint.signed(name), placement, chosen, choices))
+
+
+def _kind(checkpoint: Checkpoint) -> str:
+    config = checkpoint.read_json("config.json")
+    kind = "llava_onevision" if is_original(config) else str(config.get("model_type"))
+    if kind not in _KINDS:
+        raise WeightsError(f"{checkpoint.source!r} should be one of {', '.join(_KINDS)}, got {kind!r}")
+    return kind
+
+
+def _load(kind: str, checkpoint: Checkpoint, placement: Placement, options: VlmOptions) -> tuple[Any, Placement]:
+    given = converted(checkpoint) if is_original(checkpoint.read_json("config.json")) else {}
+    model, placed = load_placed(_KINDS[kind], checkpoint, placement, options, **given)
+    return model.model, placed
+
+
+def _reading(model: Any, tokenizer: Any, long_text: str) -> Reading:
+    prefix, suffix = special_ids(tokenizer.backend_tokenizer)
+    context = int(model.config.get_text_config().max_position_embeddings)
+    pad = tokenizer.pad_token_id or 0  # masked, so that any token does
+    return Reading(context, prefix, suffix, int(pad), long_text)
+
+
+def _square(checkpoint: Checkpoint, model: Any, _options: VlmOptions) -> Vision:
+    vision = model.config.vision_config
+    if vision.model_type not in _SQUARE_TOWERS:
+        raise ConfigError(f"the vision tower should be one of {', '.join(_SQUARE_TOWERS)}, got {vision.model_type}")
+    side, patch = int(vision.image_size), int(vision.patch_size)
+    pad = bool(preprocessor(checkpoint).get("do_pad", False))
+    return SquareVision(square_preprocessing(checkpoint, side), patch, side // patch, pad)
+
+
+def _tiles(checkpoint: Checkpoint, model: Any, options: VlmOptions) -> Vision:
+    vision = model.config.vision_config
+    size, patch = int(vision.image_size), int(vision.patch_size)
+    config = PREPROCESSOR if is_original(checkpoint.read_json("config.json")) else preprocessor(checkpoint)
+    steps = read_preprocessing({**config, "size": {"width": size, "height": size}, "do_center_crop": False})
+    if options.views == "overview":
+        return SquareVision(steps, patch, size // patch, choices=("views:overview",))
+    canvases = tuple((int(width), int(height)) for height, width in model.config.image_grid_pinpoints)
+    most = int(str(model.config.vision_aspect_ratio).removeprefix("anyres_max_"))
+    return TileVision(steps, patch, size // patch, canvases, most)
+
+
+def _dynamic(checkpoint: Checkpoint, model: Any, options: VlmOptions) -> Vision:
+    config = preprocessor(checkpoint)
+    vision = model.config.vision_config
+    patch, merge = int(vision.patch_size), int(vision.spatial_merge_size)
+    size: Mapping[str, Any] = config.get("size") or {}
+    least = int(config.get("min_pixels") or size.get("shortest_edge") or 56 * 56)
+    most = int(config.get("max_pixels") or size.get("longest_edge") or 28 * 28 * 1280)
+    limit = options.max_patches * (patch * merge) ** 2
+    steps = read_preprocessing({**config, "do_resize": False, "do_center_crop": False})
+    return DynamicVision(steps, patch, merge, int(vision.temporal_patch_size), least, min(most, limit))
+
+
+_KINDS: Mapping[str, str] = {
+    "llava": "LlavaForConditionalGeneration",
+    "llava_onevision": "LlavaOnevisionForConditionalGeneration",
+    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+}
+_WAYS_OF_SEEING: Mapping[str, Callable[[Checkpoint, Any, VlmOptions], Vision]] = {
+    "llava": _square,
+    "llava_onevision": _tiles,
+    "qwen2_5_vl": _dynamic,
+}
