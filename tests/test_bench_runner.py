@@ -480,3 +480,21 @@ def test_a_limit_keeps_the_ratings_of_a_picture_together(tmp_path):
     assert len({item.id for item in some}) == 7
     assert set(some) <= set(whole)
     assert len(prepare_work(replace(made, limit=23), lambda: None).reading.items) == 23
+
+
+def test_images_replaced_during_a_run_are_refused_and_scored_again(tmp_path, scorer):
+    root = make_sugarcrepe(tmp_path)
+    others = {f"{colour}.png": encoded(other) for colour, other in zip(COLOURS, reversed(COLOURS), strict=True)}
+
+    def replace_at_the_end(done, total):
+        if done:
+            write_pictures(root / "sugarcrepe.images.parquet", others)
+
+    small = plan(root, portion_pictures=2)
+    with pytest.raises(RunError, match="images were changed while they were scored; run again"):
+        run(small, tmp_path, scorer, progress=replace_at_the_end)
+    assert not (tmp_path / "out" / "sugarcrepe.parquet").exists()
+    run(small, tmp_path, scorer)
+    table = pq.read_table(tmp_path / "out" / "sugarcrepe.parquet")
+    run_benchmark(small, tmp_path / "clean" / "sugarcrepe.json", lambda: scorer.pipeline)
+    assert table.equals(pq.read_table(tmp_path / "clean" / "sugarcrepe.parquet"))

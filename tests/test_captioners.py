@@ -109,6 +109,37 @@ def test_a_run_goes_on_where_it_stopped_and_asks_nothing_twice(photos, server, t
     assert CliRunner().invoke(app, [*words, "--prompt", "Hm?", "--overwrite"]).exit_code == 3
 
 
+def test_a_picture_that_was_replaced_is_described_again_and_no_other(photos, server, tmp_path) -> None:
+    out = tmp_path / "captions.jsonl"
+    words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--batch-size", "2", "--workers", "1")
+    assert CliRunner().invoke(app, words).exit_code == 3
+    before, asked = rows_of(out), len(server.asked)
+    Image.new("RGB", (20, 16), "orange").save(photos / "black.png")
+    assert CliRunner().invoke(app, words).exit_code == 3
+    after = rows_of(out)
+    assert len(server.asked) - asked == 2  # the part of two pictures
+    assert after[0]["caption"] != before[0]["caption"]
+    assert after[1:] == before[1:]
+    assert "prompt" in json.loads((tmp_path / "captions.jsonl.run.json").read_text())
+
+
+def test_pictures_replaced_while_they_are_described_are_refused(photos, server, tmp_path) -> None:
+    out = tmp_path / "captions.jsonl"
+    words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--batch-size", "2", "--workers", "1")
+    say = server.say
+
+    def replacing(body):
+        Image.new("RGB", (20, 16), "orange").save(photos / "black.png")
+        return say(body)
+
+    server.say = replacing
+    stopped = CliRunner().invoke(app, words)
+    assert "images were changed while they were described; run again" in str(stopped.exception)
+    assert not out.exists()
+    assert CliRunner().invoke(app, words).exit_code == 3
+    assert "165" in rows_of(out)[0]["caption"]
+
+
 def test_a_picture_that_the_endpoint_refuses_is_a_row_and_a_refusal_of_all_is_a_stop(photos, server, tmp_path) -> None:
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--workers", "1")

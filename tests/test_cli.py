@@ -8,6 +8,7 @@ import time
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -248,3 +249,61 @@ def test_very_long_names_are_not_repeated_in_full(red):
         answer = msdscore(*wrong)
         assert answer.returncode == 2
         assert len(answer.stderr) < 1500
+
+
+@pytest.fixture
+def one_row(red):
+    path = red.with_name("rows.jsonl")
+    path.write_text(json.dumps({"image": "red.png", "caption": "a café"}, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("output", ["-", "/dev/stdout"])
+def test_a_dash_is_standard_output(one_row, output, monkeypatch):
+    monkeypatch.chdir(one_row.parent)
+    done = msdscore("score", one_row, "-e", "toy", "-o", output)
+    assert json.loads(done.stdout)["caption"] == "a café"
+    assert sorted(path.name for path in one_row.parent.iterdir()) == ["red.png", "rows.jsonl"]
+
+
+def test_an_output_without_a_name_is_refused(one_row):
+    done = msdscore("score", one_row, "-e", "toy", "-o", "")
+    assert done.returncode == 2
+    assert "-o has no name; expected a file, a folder, or - for standard output" in done.stderr
+
+
+def test_standard_output_that_holds_ascii_alone_gets_json_escapes(one_row):
+    done = msdscore("score", one_row, "-e", "toy", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert r"a caf\u00e9" in done.stdout
+    assert json.loads(done.stdout)["caption"] == "a café"
+
+
+def test_a_full_disk_behind_standard_output_is_one_line(one_row):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "msdscore", "-q", "score", str(one_row), "-e", "toy"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("msdscore: standard output, or a file: No space left on device")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_input_whose_name_is_not_utf8(one_row):
+    path = os.fsdecode(os.fsencode(one_row.parent) + b"/caf\xe9.jsonl")
+    one_row.rename(path)
+    for _ in range(2):
+        done = msdscore("score", path, "-e", "toy", "-o", one_row.parent / "out.jsonl", "--json")
+        assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == 1
+
+
+def test_ctrl_c_while_modules_are_loaded_is_no_traceback():
+    code = (
+        "import os, signal, sys\nimport msdscore.__main__ as program\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'msdscore.cli.app': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\nprogram.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

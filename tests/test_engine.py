@@ -23,6 +23,7 @@ from msdscore.engine.plan import FIRST_ROWS, plan
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import Row, open_rows
+from msdscore.io.outputs.files import write_table
 from msdscore.scoring.score import COLUMNS
 from msdscore.scoring.spec import ScorerSpec
 
@@ -276,7 +277,7 @@ def test_parts_that_a_crash_after_the_output_left_behind_are_removed(tmp_path, m
     path, _ = make_input(tmp_path)
     output = tmp_path / "out.jsonl"
     with monkeypatch.context() as crash:
-        crash.setattr("msdscore.io.outputs.run.remove_owned", lambda folder, lock: lock.release())
+        crash.setattr("msdscore.io.outputs.run.remove_owned", lambda folder, lock, names: lock.release())
         run(Scorer("toy"), path, output, chunk_rows=8)
     parts = tmp_path / "out.jsonl.parts"
     assert list(parts.glob("part-*.parquet"))
@@ -516,3 +517,110 @@ def test_the_first_rows_wait_for_few_others_and_later_ones_are_looked_at_togethe
     later = list(chunks)
     assert sum(len(chunk.rows) for chunk in later) == 9000 - 256
     assert max(len(chunk.rows) / len(chunk.images) for chunk in later) == 2  # rows 3072 to 7071 are one window
+
+
+def replace_input(path, how):
+    lines = path.read_text().splitlines()
+    if how == "reversed":
+        lines.reverse()
+    elif how == "inserted":
+        lines.insert(3, lines[0].replace("r0", "new"))
+    elif how == "edited":
+        lines[5] = lines[5].replace("square", "circle")
+    elif how == "cut":
+        lines.pop()
+    other = path.with_name("other")
+    other.write_text("\n".join(lines))
+    if how == "edited":
+        path.write_bytes(other.read_bytes())
+    else:
+        other.replace(path)
+
+
+@pytest.mark.parametrize("how", ["reversed", "inserted", "edited", "cut"])
+@pytest.mark.parametrize("moment", ["scoring", "assembling"])
+def test_an_input_replaced_during_a_run_is_refused_with_nothing_lost(tmp_path, monkeypatch, how, moment):
+    path, _ = make_input(tmp_path)
+    output, original = tmp_path / "out.jsonl", path.read_bytes()
+    replaced = []
+
+    def replace_once(done, total):
+        if done >= (8 if moment == "scoring" else total) and not replaced:
+            replaced.append(done)
+            replace_input(path, how)
+
+    with pytest.raises(RunError, match=r"rows\.jsonl: was changed while it was scored; finished parts are kept"):
+        run(Scorer("toy"), path, output, chunk_rows=8, progress=replace_once)
+    assert not output.exists()
+    with pytest.raises(RunError, match="another input"):
+        run(Scorer("toy"), path, output, chunk_rows=8)
+    path.write_bytes(original)
+    rest = Counting()
+    run(Scorer(rest), path, output, chunk_rows=8)
+    assert rest.pictures == 0
+    run(Scorer("toy"), path, tmp_path / "clean.jsonl", chunk_rows=8)
+    assert output.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.json", "rows.parquet"])
+def test_other_formats_replaced_during_a_run_are_refused_too(tmp_path, name):
+    _, lines = make_input(tmp_path)
+    path, output = tmp_path / name, tmp_path / "out.parquet"
+
+    def write(rows):
+        table = pa.Table.from_pylist(rows)
+        (tmp_path / "next").mkdir(exist_ok=True)
+        write_table(table, tmp_path / "next" / name, overwrite=True)
+        (tmp_path / "next" / name).replace(path)
+
+    write(lines)
+    with pytest.raises(RunError, match="was changed while it was scored"):
+        run(Scorer("toy"), path, output, progress=lambda done, total: done == total and write(lines[::-1]))
+    assert not output.exists()
+
+
+def test_parts_of_another_state_of_the_input_are_scored_again(tmp_path):
+    """The input was another one for a while: its fingerprint is the same before and after."""
+    path, _ = make_input(tmp_path)
+    output, original = tmp_path / "out.jsonl", path.read_bytes()
+    with open_rows(path) as source:
+        path.write_text(path.read_text().replace("number 3", "number three"))
+        with pytest.raises(RunError, match="was changed"):
+            score_rows(Scorer("toy").pipeline, source, output, RunOptions(chunk_rows=8))
+    path.write_bytes(original)
+    run(Scorer("toy"), path, output, chunk_rows=8)
+    run(Scorer("toy"), path, tmp_path / "clean.jsonl", chunk_rows=8)
+    assert output.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
+
+
+def test_a_picture_of_equal_size_and_time_is_noticed(tmp_path):
+    path, _ = make_input(tmp_path)
+    for colour in COLOURS:
+        Image.new("RGB", (48, 32), colour).save(tmp_path / f"{colour}.png", format="BMP")
+    output, picture = tmp_path / "out.jsonl", tmp_path / "red.png"
+    run(Scorer("toy"), path, output, chunk_rows=8)
+    before = picture.stat()
+    Image.new("RGB", (48, 32), "orange").save(picture, format="BMP")
+    os.utime(picture, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (picture.stat().st_size, picture.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert run(Scorer("toy"), path, output, chunk_rows=8).scored == 8
+
+
+def test_large_pictures_are_known_by_their_content_when_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr("msdscore.io.hashing.HASHED_BYTES", 10)
+    path, _ = make_input(tmp_path)
+    output, picture = tmp_path / "out.jsonl", tmp_path / "red.png"
+    Image.new("RGB", (48, 32), "red").save(picture, format="BMP")
+    run(Scorer("toy"), path, output, chunk_rows=8, verify=True)
+    before = picture.stat()
+    Image.new("RGB", (48, 32), "orange").save(picture, format="BMP")
+    os.utime(picture, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert run(Scorer("toy"), path, output, chunk_rows=8, verify=True).scored == 8
+
+
+def test_rows_with_repeated_ids_are_all_scored(tmp_path):
+    path, lines = make_input(tmp_path)
+    path.write_text("\n".join(json.dumps({**line, "id": "same"}) for line in lines))
+    output = tmp_path / "out.jsonl"
+    assert run(Scorer("toy"), path, output).failed == 0
+    assert [row["caption"] for row in read_rows(output)] == [line["caption"] for line in lines]

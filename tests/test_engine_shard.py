@@ -1,7 +1,10 @@
 """One shard into one file of scores: every layout of tars, tables and lines, failures with reasons, stores."""
 
+import io
 import json
+import os
 import tarfile
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -11,11 +14,12 @@ import pytest
 
 from msdscore import Scorer
 from msdscore.engine.shard import ShardOptions, score_shard
-from msdscore.errors import ConfigError, InputError, MissingExtraError, RunError, UnknownNameError
+from msdscore.errors import ConfigError, ImageError, InputError, MissingExtraError, RunError, UnknownNameError
 from msdscore.io import stores
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.shards import expand, expand_all, score_names
 from msdscore.io.outputs.shards import facts_of, read_facts
+from msdscore.io.tar import read_samples
 from msdscore.scoring.score import COLUMNS
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import COLOURS, add, jpeg, uid, write_tar
@@ -283,3 +287,105 @@ def test_patterns(tmp_path):
         expand("{2..1}.tar")
     with pytest.raises(ConfigError, match="a/0.tar and b/0.tar would both become 0.parquet"):
         score_names(["a/0.tar", "b/0.tar"])
+
+
+def test_samples_of_one_key_are_samples_of_their_own(tmp_path):
+    path = tmp_path / "00000.tar"
+    with tarfile.open(path, "w") as shard:
+        for colour in ("red", "blue"):
+            add(shard, "same.jpg", jpeg(colour))
+            add(shard, "same.txt", f"a {colour} square".encode())
+        add(shard, "other.jpg", jpeg("green"))
+        add(shard, "other.txt", b"a green square")
+        add(shard, "other.png", jpeg("white"))
+    result, table = scored(path, tmp_path / "out.parquet")
+    assert (result.rows, result.failed, result.warned) == (3, 0, 2)
+    assert table["caption"].to_pylist() == ["a red square", "a blue square", "a green square"]
+    assert table["warnings"].to_pylist() == [
+        None,
+        "the key same is that of several samples",
+        "the sample has several images, of which other.jpg was scored",
+    ]
+    for row, colour in enumerate(("red", "blue", "green")):
+        assert table["msd"][row].as_py() == Scorer("toy").score(jpeg(colour), f"a {colour} square").msd
+
+
+@pytest.mark.parametrize("how", ["replaced", "in place"])
+def test_a_tar_replaced_while_it_is_scored_gives_nothing(tmp_path, how):
+    source, output = write_tar(tmp_path / "00000.tar", rows=40), tmp_path / "out.parquet"
+    other = write_tar(tmp_path / "other.tar", rows=40, first=1)
+
+    def replacing(rows):
+        for row in rows:
+            if row.index == 20 and other.exists():
+                if how == "replaced":
+                    other.replace(source)
+                else:
+                    source.write_bytes(other.read_bytes())
+                    other.unlink()
+            yield row
+
+    with pytest.raises(RunError, match=r"00000\.tar: was changed while it was scored; nothing was written, run again"):
+        score_shard(TOY, source, output, watch=replacing)
+    assert not output.exists()
+    assert score_shard(TOY, source, output).rows == 40
+    assert pq.read_table(output)["key"][0].as_py() == "000000001"
+
+
+def test_images_of_a_tar_are_those_of_the_tar_that_was_listed(tmp_path):
+    source = write_tar(tmp_path / "00000.tar")
+    image = next(iter(read_samples(source, ("txt",)))).picture
+    write_tar(tmp_path / "other.tar", first=1).replace(source)
+    with pytest.raises(ImageError, match=r"00000\.tar: was changed after its samples were listed; run again"):
+        image.read()
+
+
+def test_a_rewrite_of_the_same_size_is_noticed(tmp_path):
+    source, output = write_tar(tmp_path / "00000.tar", rows=400), tmp_path / "out.parquet"
+    score_shard(TOY, source, output)
+    content = bytearray(source.read_bytes())
+    place = content.index(b"a yellow square and a white", len(content) // 2)
+    content[place : place + 8] = b"a purple"
+    source.write_bytes(content)
+    assert score_shard(TOY, source, output).fresh
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_scores_edited_to_the_same_length_are_made_again(tmp_path, monkeypatch, verify):
+    if verify:
+        monkeypatch.setattr("msdscore.io.outputs.shards.CHECKED_BYTES", 0)
+    source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet"
+    score_shard(TOY, source, output, ShardOptions(verify=verify))
+    whole = output.read_bytes()
+    assert not score_shard(TOY, source, output, ShardOptions(verify=verify)).fresh
+    output.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    assert score_shard(TOY, source, output, ShardOptions(verify=verify)).fresh
+    assert output.read_bytes() == whole
+
+
+def test_a_scored_shard_of_a_run_that_read_all_bytes_is_finished_without(tmp_path):
+    source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet"
+    score_shard(TOY, source, output, ShardOptions(verify=True))
+    assert not score_shard(TOY, source, output).fresh
+
+
+def test_patterns_with_several_stars_and_too_many_names(tmp_path):
+    for name in ("a/0.tar", "b/1.tar", "b/c/2.tar"):
+        write_tar(tmp_path / name, rows=1)
+    assert expand(f"{tmp_path}/*/*.tar") == [f"{tmp_path}/a/0.tar", f"{tmp_path}/b/1.tar"]
+    assert expand(f"{tmp_path}/**/*.tar")[-1] == f"{tmp_path}/b/c/2.tar"
+    for pattern in ("tars/{0..999999999999}.tar", "{0..9999}/{0..9999}.tar"):
+        with pytest.raises(ConfigError, match=r"\d names; expected at most 1,000,000 shards in one run"):
+            expand(pattern)
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    source = write_tar(Path(folder) / "00000.tar")
+    with tarfile.open(source, "a", encoding="latin-1", format=tarfile.GNU_FORMAT) as shard:
+        add(shard, "\xe9.jpg", jpeg("red"))
+        add(shard, "\xe9.txt", b"a red square")
+    result = score_shard(TOY, source, Path(folder) / "out.parquet")
+    table = pq.read_table(io.BytesIO((Path(folder) / "out.parquet").read_bytes()))
+    assert (result.failed, table["key"][-1].as_py()) == (0, "\N{REPLACEMENT CHARACTER}")
+    assert not score_shard(TOY, source, Path(folder) / "out.parquet").fresh

@@ -265,3 +265,14 @@ def test_wrong_usage_is_told_in_one_line(tmp_path, monkeypatch, arguments, messa
     made = CliRunner().invoke(app, ["score", *arguments, "-e", "toy"])
     told = made.stderr if made.exception is None or isinstance(made.exception, SystemExit) else str(made.exception)
     assert message in told
+
+
+def test_a_worker_that_hangs_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers_of_shards, "TRIES", 1)
+    os.mkfifo(tmp_path / "rows.jsonl")  # opening it waits for a writer, who never comes
+    job = ShardJob(str(tmp_path / "rows.jsonl"), str(tmp_path / "out.parquet"))
+    (result,) = score_on_workers(TOY, [job], ShardOptions(), workers=1, time_limit=0.5)
+    assert "its worker was ended after 0.5 seconds (--time-limit)" in result.error
+    assert not multiprocessing.active_children()
+    with pytest.raises(ConfigError, match="a time limit must be positive"):
+        list(score_on_workers(TOY, [job], ShardOptions(), time_limit=0))

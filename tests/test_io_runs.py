@@ -142,9 +142,6 @@ def test_foreign_and_changed_outputs_are_refused(tmp_path):
         file.write("more\n")
     with pytest.raises(RunError, match=r"out\.csv: was changed after the run that wrote it"):
         finished(tmp_path / "out.csv", MANIFEST)
-    (tmp_path / "out.csv.run.json").write_text("{")
-    with pytest.raises(RunError, match=r"out\.csv\.run\.json: is damaged"):
-        finished(tmp_path / "out.csv", MANIFEST)
     with pytest.raises(ConfigError, match="unknown kind of output"):
         open_run(tmp_path / "out.txt", MANIFEST)
 
@@ -174,18 +171,20 @@ def test_crashes_in_the_last_moments(tmp_path):
     run = open_run(output, MANIFEST)
     run.write(0, part(0))
     run.close()
-    output.write_text("whole, but without a sidecar")
+    complete(tmp_path / "same.jsonl", parts=1)
+    output.write_bytes((tmp_path / "same.jsonl").read_bytes())  # whole, but without run metadata
     assert finished(output, MANIFEST) is None
     with open_run(output, MANIFEST) as run:
         run.finish()
     assert len(output.read_text().splitlines()) == 4
-    # Sidecar written, folder not yet gone.
-    folder.mkdir()
+    # Run metadata written, folder not yet gone.
+    open_run(output, MANIFEST, again=True).close()
     (folder / "part-000000.parquet").touch()
     assert finished(output, MANIFEST) == Summary(4, 0)
     assert not folder.exists()
     # Folder half removed: nobody knows what its parts belong to.
-    folder.mkdir()
+    open_run(output, MANIFEST, again=True).close()
+    (folder / "manifest.json").unlink()
     pq.write_table(part(7), folder / "part-000000.parquet")
     output.unlink()
     with open_run(output, MANIFEST) as run:
@@ -304,3 +303,69 @@ def test_a_closed_run_lets_another_thread_in(tmp_path):
 def test_names_as_long_as_the_system_allows(tmp_path):
     output = tmp_path / ("x" * 235 + ".csv")
     assert complete(output) == Summary(12, 0)
+
+
+def test_an_output_edited_to_the_same_length_is_not_finished(tmp_path):
+    complete(tmp_path / "out.csv")
+    content = (tmp_path / "out.csv").read_bytes()
+    (tmp_path / "out.csv").write_bytes(content.replace("é1".encode(), "é9".encode(), 1))
+    with pytest.raises(RunError, match=r"out\.csv: was changed after the run that wrote it"):
+        finished(tmp_path / "out.csv", MANIFEST)
+
+
+def test_a_folder_of_parts_that_no_run_has_made_is_left_alone(tmp_path):
+    folder = tmp_path / "out.csv.parts"
+    folder.mkdir()
+    (folder / "part-000000.parquet").write_text("precious")
+    for attempt in (lambda: open_run(tmp_path / "out.csv", MANIFEST), lambda: discard(tmp_path / "out.csv")):
+        with pytest.raises(RunError, match=r"out\.csv\.parts: was not made by msdscore .*; move it away or choose"):
+            attempt()
+    assert names(folder) == ["part-000000.parquet"]
+
+
+def test_files_that_others_put_among_the_parts_stay(tmp_path):
+    with open_run(tmp_path / "out.csv", MANIFEST) as run:
+        run.write(0, part(0))
+        (tmp_path / "out.csv.parts" / "notes.txt").write_text("precious")
+        run.finish()
+    assert names(tmp_path / "out.csv.parts") == ["notes.txt"]
+
+
+def test_a_link_in_place_of_the_folder_of_parts_is_one_line(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out.csv.parts").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match=r"out\.csv\.parts: expected a folder of finished parts, got a link or a file"):
+        open_run(tmp_path / "out.csv", MANIFEST)
+    assert names(tmp_path / "elsewhere") == []
+
+
+@pytest.mark.parametrize("content", ['{"mine": 1}', "no JSON", "[]"])
+def test_run_metadata_that_no_run_has_written_is_never_replaced(tmp_path, content):
+    notes = tmp_path / "out.csv.run.json"
+    notes.write_text(content)
+    for attempt in (lambda: open_run(tmp_path / "out.csv", MANIFEST), lambda: discard(tmp_path / "out.csv")):
+        with pytest.raises(RunError, match=r"out\.csv\.run\.json: was not written by msdscore; move it away"):
+            attempt()
+    assert notes.read_text() == content
+    assert names(tmp_path) == [notes.name]
+
+
+def test_an_output_that_comes_during_a_run_is_not_replaced(tmp_path):
+    with open_run(tmp_path / "out.csv", MANIFEST) as run:
+        run.write(0, part(0))
+        (tmp_path / "out.csv").write_text("precious")
+        with pytest.raises(RunError, match=r"out\.csv: came or was changed during the run; finished parts are kept"):
+            run.finish()
+    assert (tmp_path / "out.csv").read_text() == "precious"
+
+
+def test_a_check_before_the_end_keeps_the_output_away(tmp_path):
+    def refuse() -> None:
+        raise RunError("the input was changed")
+
+    with open_run(tmp_path / "out.csv", MANIFEST) as run:
+        run.write(0, part(0))
+        with pytest.raises(RunError, match="the input was changed"):
+            run.finish(check=refuse)
+        assert not (tmp_path / "out.csv").exists()
+        assert run.done() == [0]

@@ -6,9 +6,11 @@ import sys
 import time
 import warnings
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
 
+import pyarrow as pa
 import pytest
 
 from msdscore.engine.jobs import plan_jobs, score_jobs
@@ -23,7 +25,7 @@ cloudpickle = pytest.importorskip("ray.cloudpickle")
 
 from ray.util.annotations import RayDeprecationWarning  # noqa: E402
 
-from msdscore.engine.ray_data import RayOptions, ShardActor, score_on_ray  # noqa: E402
+from msdscore.engine.ray_data import RayOptions, ShardActor, Surroundings, score_on_ray  # noqa: E402
 
 # Ray's own use of its old settings.
 pytestmark = pytest.mark.filterwarnings(
@@ -170,3 +172,35 @@ def test_what_an_actor_cannot_be_given():
     for asked in ({"cpus": -1}, {"gpus": -1}, {"gpus": 1.5}):
         with pytest.raises(ConfigError, match="a part of one GPU or whole ones"):
             RayOptions(**asked)
+
+
+def test_relative_paths_are_those_of_the_driver(tmp_path, monkeypatch):
+    (tmp_path / "driver").mkdir()
+    (tmp_path / "cluster").mkdir()
+    write_tar(tmp_path / "driver" / "in" / "00000.tar", rows=2)
+    monkeypatch.chdir(tmp_path / "driver")
+    jobs = plan_jobs(["in/00000.tar"], "scores")
+    monkeypatch.chdir(tmp_path / "cluster")
+    actor = ShardActor(TOY, ShardOptions(), around=Surroundings(str(tmp_path / "driver")))
+    batch = pa.Table.from_pylist([asdict(job) for job in jobs])
+    assert actor(batch).to_pylist()[0]["error"] is None
+    assert (tmp_path / "driver" / "scores" / "00000.parquet").exists()
+    assert not list((tmp_path / "cluster").iterdir())
+    lost = ShardActor(TOY, ShardOptions(), around=Surroundings(str(tmp_path / "elsewhere")))
+    (row,) = lost(batch).to_pylist()
+    assert row["unusable"]
+    assert "a path relative to" in row["error"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [("UNAUTHENTICATED: Invalid token", "asks for a token"), ("Connection refused", "no Ray cluster answers at auto")],
+)
+def test_a_missing_token_is_not_a_missing_cluster(monkeypatch, reason, told):
+    def refuse(**_):
+        raise RuntimeError(reason)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(ConfigError, match=f"{told}.*RAY_AUTH_TOKEN"):
+        list(score_on_ray(TOY, [], ShardOptions(), RayOptions(address="auto")))

@@ -1,6 +1,16 @@
-"""`python -m msdscore`."""
+"""`python -m msdscore`, and the command `msdscore`."""
 
-from msdscore.cli.app import main
+import signal
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C while its modules are loaded ends it without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from msdscore.cli.app import main as run
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -1,8 +1,10 @@
 """Captions of a folder or a file of pictures, written in parts that survive any crash."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,13 @@ import pyarrow as pa
 
 from msdscore.captioners.writers import CaptioningSettings, CaptionWriter
 from msdscore.errors import InputError, RowError, RunError
-from msdscore.io.hashing import text_key
+from msdscore.io.hashing import file_stamp, source_key, text_key
 from msdscore.io.images import open_image
 from msdscore.io.inputs.columns import IMAGE_NAMES, first_of, listed
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.picture_folder import is_picture
 from msdscore.io.outputs.files import check_output
-from msdscore.io.outputs.run import discard, finished, open_run
+from msdscore.io.outputs.run import discard, finished, open_run, run_notes
 from msdscore.version import __version__
 
 _SCHEMA = pa.schema([("image", pa.string()), ("caption", pa.string()), ("system", pa.string()), ("error", pa.string())])
@@ -87,22 +89,60 @@ def caption_pictures(
         "part": part,
         "version": __version__,
     }
-    if done := finished(output, manifest):
+    parts = [pictures[start : start + part] for start in range(0, len(pictures), part)]
+    keys, earlier = _keys(parts), 0
+    done, before = finished(output, manifest), run_notes(output) or {}
+    if done and before.get("parts") == keys:
         return CaptionedFile(done.rows, done.failed, done.rows, done.reasons)
-    with open_run(output, manifest) as run:
-        there, writer = set(run.done()), None
-        earlier = 0
-        for number, start in enumerate(range(0, len(pictures), part)):
-            some = pictures[start : start + part]
-            if number in there:
+    with open_run(output, manifest, again=done is not None) as run:
+        there, known, writer = run.keys(), _described(output, before, part) if done else {}, None
+        for number, (some, key) in enumerate(zip(parts, keys, strict=True)):
+            if there.get(number) == key or key in known:
                 earlier += len(some)
-            else:
+            if there.get(number) != key and key in known:
+                run.write(number, known[key], key=key)
+            elif there.get(number) != key:
                 first, writer = writer is None and not earlier, writer or load()
-                run.write(number, _table(some, writer, settings, system, first=first))
-            progress(start + len(some), len(pictures))
-        notes = {"prompt": writer.prompt, "model": writer.identity} if writer else {}
-        made = run.finish(rows=len(pictures), metadata={"msdscore.captioner": about.identity}, notes=notes)
+                run.write(number, _table(some, writer, settings, system, first=first), key=key)
+            progress(min((number + 1) * part, len(pictures)), len(pictures))
+        model = {"prompt": writer.prompt, "model": writer.identity} if writer else {}
+        kept: dict[str, Any] = {name: before[name] for name in ("prompt", "model") if name in before}
+        made = run.finish(
+            rows=len(pictures),
+            metadata={"msdscore.captioner": about.identity},
+            notes={**kept, **model, "parts": keys},
+            check=partial(_check_unchanged, output, parts, keys),
+        )
     return CaptionedFile(made.rows, made.failed, earlier, made.reasons)
+
+
+def _keys(parts: Sequence[Sequence[NamedPicture]]) -> list[str]:
+    """One key per part, from the names and the content of its pictures; larger files count by size and time."""
+    with ThreadPoolExecutor(8) as pool:
+        states = ["\n".join(pool.map(_state, some)) for some in parts]
+    return [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() for text in states]
+
+
+def _state(picture: NamedPicture) -> str:
+    source = picture.source
+    if isinstance(source, RowError):
+        return f"{picture.name}\0{source}"
+    return f"{picture.name}\0{file_stamp(source) if isinstance(source, Path) else source_key(source)}"
+
+
+def _check_unchanged(output: Path, parts: Sequence[Sequence[NamedPicture]], keys: list[str]) -> None:
+    if _keys(parts) != keys:
+        raise RunError(
+            f"{output}: images were changed while they were described; run again, which describes those alone"
+        )
+
+
+def _described(output: Path, notes: Mapping[str, Any], part: int) -> dict[str, pa.Table]:
+    """The rows of a finished output by the keys of their parts."""
+    with ExitStack() as until:
+        rows = [record.values for record in open_records(output, format=None, until=until).read()]
+    tables = (pa.Table.from_pylist(rows[start : start + part], schema=_SCHEMA) for start in range(0, len(rows), part))
+    return dict(zip(notes.get("parts", ()), tables, strict=False))
 
 
 def _table(

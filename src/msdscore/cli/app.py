@@ -1,6 +1,11 @@
 """The command line: one small file per command, errors in one line."""
 
+import codecs
+import json
+import os
 import sys
+from contextlib import suppress
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -76,16 +81,43 @@ def top(
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
+    _escape_what_cannot_be_printed()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except MSDScoreError as error:
         typer.echo(f"msdscore: {shortened(str(error), 2000)}", err=True)
         sys.exit(2)
+    except UnicodeEncodeError as error:
+        name = error.object.encode("utf-8", "backslashreplace").decode()
+        typer.echo(f"msdscore: {shortened(name)}: a name that is not UTF-8; rename it", err=True)
+        sys.exit(2)
     except BrokenPipeError:
+        _close_output()
         sys.exit(141)
     except OSError as error:  # a folder that is not there, no rights, a full disk: nothing a traceback would mend
-        if error.filename is None:
-            raise
-        name = shortened(str(error.filename))
-        typer.echo(f"msdscore: {name}: {error.strerror}; check the path, its rights and the disk", err=True)
+        _close_output()
+        name = "standard output, or a file" if error.filename is None else shortened(str(error.filename))
+        reason = error.strerror or str(error)
+        typer.echo(f"msdscore: {name}: {reason}; check the path, its rights and the disk", err=True)
         sys.exit(2)
+
+
+def _escape_what_cannot_be_printed() -> None:
+    r"""Have characters that standard output cannot hold written as JSON writes them, \u00e9, in place of an error."""
+    codecs.register_error("msdscore", lambda error: (_escaped(error), error.end))  # type: ignore[attr-defined]
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="msdscore")
+
+
+def _escaped(error: UnicodeError) -> str:
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1]
+
+
+def _close_output() -> None:
+    """Keep Python from writing the rest, and failing again, when it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

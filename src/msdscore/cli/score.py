@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 SOME_FAILED = 3
 Output = Annotated[
     str | None,
-    typer.Option("--output", "-o", help="File (.parquet, .jsonl, .csv, .tsv or .json), or a folder for shards."),
+    typer.Option(
+        "--output", "-o", help="File (.parquet, .jsonl, .csv, .tsv or .json), or a folder for shards; - prints rows."
+    ),
 ]
 
 
@@ -50,6 +52,9 @@ def score(
     retry: Annotated[
         bool, typer.Option("--retry", help="Try failed rows again, even if their pictures are the same.")
     ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Know files by all their bytes, not by size and time where they are large.")
+    ] = False,
     *,
     scorer: options.ScorerOptions,
     batch_size: options.BatchSize = None,
@@ -76,11 +81,12 @@ def score(
     from msdscore.io.inputs.columns import ColumnNames
     from msdscore.io.inputs.rows import open_rows
 
+    place = _file_or_none(place)
     spec = scorer.spec(batch_size=batch_size, max_pixels=max_pixels, cache=cache.settings(), decoders=decoders)
     names = ColumnNames(image=image_column, caption=caption_column, id=id_column)
     if place is not None and shards.is_folder(place, [source]):
         shards.refuse(prefix=prefix, input_format=input_format)
-        reading = shards.reading(names, images, copy_column, retry=retry, overwrite=overwrite)
+        reading = shards.reading(names, images, copy_column, retry=retry, overwrite=overwrite, verify=verify)
         whole = shards.score_shards(spec, [source, *(captions or [])], place, reading, engine=engine, as_json=json)
         raise typer.Exit(0 if whole else SOME_FAILED)
     engine.refuse_file(source, captions)
@@ -90,11 +96,20 @@ def score(
         return
     if Path(source).suffix.lower() in PICTURES:
         raise ConfigError(f"{source}: a picture is scored with its captions: msdscore score IMAGE CAPTION…")
-    how = RunOptions(overwrite=overwrite, retry=retry, prefix=prefix)
+    how = RunOptions(overwrite=overwrite, retry=retry, prefix=prefix, verify=verify)
     with open_rows(source, images=images, format=input_format, columns=names) as rows:
         made = score_file(spec, rows, output, how, as_json=json)
     tell_cache(cache.cache, made.cache)
     raise typer.Exit(SOME_FAILED if made.failed else 0)
+
+
+def _file_or_none(output: str | None) -> str | None:
+    """The output, or None for standard output."""
+    from msdscore.io.outputs.targets import is_standard_output
+
+    if output is not None and not output.strip():
+        raise ConfigError("-o has no name; expected a file, a folder, or - for standard output")
+    return None if output is None or is_standard_output(output) else output
 
 
 def score_picture(
@@ -136,7 +151,8 @@ def score_file(
         target = output or Path(place) / "scores.jsonl"
         made = score_rows(spec, rows, target, how, progress=show)
         if output is None:
-            sys.stdout.write(target.read_text(encoding="utf-8"))
+            with target.open(encoding="utf-8") as lines:
+                sys.stdout.writelines(lines)
     _tell_warnings(made)
     _tell(made, output)
     if as_json and output is not None:

@@ -37,6 +37,9 @@ WorkerGpus = Annotated[float | None, typer.Option(help="For --engine ray: GPUs p
 Part = Annotated[
     str | None, typer.Option(help="For shards: one of N equal parts, e.g. 3/100, for arrays of batch jobs.")
 ]
+TimeLimit = Annotated[
+    float | None, typer.Option(help="For shards: seconds that a worker may have a shard before it is ended as hung.")
+]
 CopyColumn = Annotated[list[str], typer.Option(help="For shards: input column to keep beside the scores. Repeatable.")]
 
 
@@ -50,6 +53,7 @@ class EngineChoice:
     worker_cpus: WorkerCpus = None
     worker_gpus: WorkerGpus = None
     part: Part = None
+    time_limit: TimeLimit = None
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -126,18 +130,15 @@ def refuse(*, prefix: str, input_format: str | None) -> None:
         raise ConfigError("--prefix and --input-format are for files of rows; shards are told apart by their names")
 
 
-def reading(
-    names: "ColumnNames", images: Path | None, copied: Sequence[str], *, retry: bool, overwrite: bool
-) -> "ShardOptions":
-    """How the options ask for shards to be read."""
+def reading(names: "ColumnNames", images: Path | None, copied: Sequence[str], **more: bool) -> "ShardOptions":
+    """How the options ask for shards to be read; `more` are fields of `ShardOptions`."""
     from msdscore.engine.shard import ShardOptions
 
     return ShardOptions(
         columns=names,
         images=None if images is None else str(images),
         copied=tuple(copied),
-        retry=retry,
-        overwrite=overwrite,
+        **more,
     )
 
 
@@ -171,12 +172,13 @@ def _results(
         from msdscore.engine.ray_data import RayOptions, score_on_ray
 
         cluster = RayOptions(
-            address=engine.address, most=engine.workers, cpus=engine.worker_cpus or 1.0, gpus=engine.worker_gpus
-        )
+            address=engine.address, most=engine.workers, cpus=engine.worker_cpus or 1.0, gpus=engine.worker_gpus,
+            time_limit=engine.time_limit,
+        )  # fmt: skip
         return score_on_ray(spec, jobs, how, cluster)
     from msdscore.engine.workers import score_on_workers
 
-    return score_on_workers(spec, jobs, how, workers=engine.workers)
+    return score_on_workers(spec, jobs, how, workers=engine.workers, time_limit=engine.time_limit)
 
 
 def _tell(tally: _Tally, folder: str) -> None:

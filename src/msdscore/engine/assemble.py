@@ -60,32 +60,44 @@ class Naming:
 
 
 def part_table(chunk: Chunk, scored: Sequence[Numbers | RowError]) -> pa.Table:
-    """Numbers or reasons of one chunk's rows, with their places in the input and keys of candidate set and picture."""
-    pictures = [text_key(image_name(row)) for row in chunk.rows]
+    """Numbers or reasons of one chunk's rows, with their keys in the input and those of candidate set and picture.
+
+    Rows that cannot be scored have neither numbers nor a reason: the input says why.
+    """
+    rows, none = (*chunk.rows, *chunk.unusable), [None] * len(chunk.unusable)
+    pictures = [*(text_key(image_name(row)) for row in chunk.rows), *(0 for _ in none)]
     groups = [
         picture if row.group is None else text_key(f"group {row.group}")
-        for row, picture in zip(chunk.rows, pictures, strict=True)
+        for row, picture in zip(rows, pictures, strict=True)
     ]
+    warnings = ["; ".join(_warnings(row, one)) or None for row, one in zip(chunk.rows, scored, strict=True)]
+    errors = [str(one) if isinstance(one, RowError) else None for one in scored]
     columns: dict[str, pa.Array] = {
-        "row": pa.array([row.index for row in chunk.rows], pa.int64()),
+        "row": pa.array([row.index for row in rows], pa.int64()),
+        "key": pa.array([row.key for row in rows], pa.int64()),
         "group": pa.array(groups, pa.int64()),
         "picture": pa.array(pictures, pa.int64()),
-        "warnings": pa.array(
-            ["; ".join(one.warnings) or None if isinstance(one, Numbers) else None for one in scored], pa.string()
-        ),
-        "error": pa.array([str(one) if isinstance(one, RowError) else None for one in scored], pa.string()),
+        "warnings": pa.array([*warnings, *none], pa.string()),
+        "error": pa.array([*errors, *none], pa.string()),
     }
     for name in NUMBERS:
         values = [getattr(one, name) if isinstance(one, Numbers) else None for one in scored]
-        columns[name] = pa.array(values, pa.int32() if name in COUNTS else pa.float64())
+        columns[name] = pa.array([*values, *none], pa.int32() if name in COUNTS else pa.float64())
     return pa.table(columns)
+
+
+def _warnings(row: Row, scored: Numbers | RowError) -> tuple[str, ...]:
+    """What is to be said of a scored row: what its input warns of, then what scoring does."""
+    if isinstance(scored, RowError):
+        return ()
+    return (*(() if row.warning is None else (row.warning,)), *scored.warnings)
 
 
 def assemble(
     source: RowSource, run: Run, config: MSDConfig, naming: Naming
 ) -> Iterator[pa.Table] | Iterator[MergedRows]:
     """The output's tables: every input row in order, its own columns first, then what scoring adds."""
-    found = _collect(run, source.count(), config)
+    found = _collect(run, config)
 
     def merged() -> Iterator[MergedRows]:
         return _merged(source, found, naming)
@@ -124,18 +136,22 @@ def _renamed_schema(source: RowSource, naming: Naming) -> pa.Schema | None:
 class _Found:
     """All numbers of a run by row; NaN where there are none."""
 
+    keys: Keys  # of the rows that were scored
     numbers: dict[str, np.ndarray[Any, np.dtype[np.float64]]]
     warnings: dict[int, str]
     errors: dict[int, str]
 
 
-def _collect(run: Run, total: int, config: MSDConfig) -> _Found:
+def _collect(run: Run, config: MSDConfig) -> _Found:
     """Numbers of all parts in the order of the input, with uncertainty and Soft-MSD of each candidate set."""
+    total = sum(len(part) for part in run.tables(["row"]))
+    keys = np.full(total, -1, dtype=np.int64)
     numbers = {name: np.full(total, np.nan) for name in (*NUMBERS, "uncertainty", "soft_msd")}
     group, picture = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
     texts: dict[str, dict[int, str]] = {"warnings": {}, "error": {}}
     for part in run.tables():
         rows = part.column("row").to_numpy()
+        keys[rows] = part.column("key").to_numpy()
         group[rows], picture[rows] = part.column("group").to_numpy(), part.column("picture").to_numpy()
         for name in NUMBERS:
             numbers[name][rows] = part.column(name).to_numpy()
@@ -151,7 +167,7 @@ def _collect(run: Run, total: int, config: MSDConfig) -> _Found:
         numbers["uncertainty"][rows], numbers["soft_msd"][rows] = softened
     for row in in_mixed_sets(group, picture, good):
         texts["warnings"][row] = "; ".join(filter(None, [texts["warnings"].get(row), MIXED]))
-    return _Found(numbers, texts["warnings"], texts["error"])
+    return _Found(keys, numbers, texts["warnings"], texts["error"])
 
 
 def whole_sets(group: Keys, rows: Keys, *, most: int) -> Iterator[Keys]:
@@ -178,11 +194,16 @@ def in_mixed_sets(group: Keys, picture: Keys, rows: Keys) -> list[int]:
 
 
 def _merged(source: RowSource, found: _Found, naming: Naming) -> Iterator[MergedRows]:
-    stream, empty = source.read(), True
+    """The input's rows with their numbers; refused where they are not the rows that were scored."""
+    stream, count = source.read(), 0
     while rows := list(islice(stream, TABLE_ROWS)):
-        empty = False
+        if [row.key for row in rows] != found.keys[count : count + len(rows)].tolist():
+            raise source.changed()
+        count += len(rows)
         yield MergedRows(_given(rows, source.id_name, naming), _added(rows, found, naming))
-    if empty:
+    if count < len(found.keys):
+        raise source.changed()
+    if not count:
         yield MergedRows([], _added([], found, naming))
 
 

@@ -162,3 +162,10 @@ def lost(job: ShardJob, exit_code: int | None) -> str:
     code = exit_code or 0
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return f"{job.source}: its worker process ended ({how}), and again when it was tried again; out of memory?"
+
+
+def overdue(job: ShardJob, limit: float | None) -> str:
+    """Why a shard was given up whose worker hung more than once."""
+    return (
+        f"{job.source}: its worker was ended after {limit:g} seconds (--time-limit), and again when it was tried again"
+    )

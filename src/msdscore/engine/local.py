@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from msdscore.engine.assemble import Naming, assemble, part_table
 from msdscore.engine.earlier import EarlierRun, description
 from msdscore.engine.plan import Chunk, plan
 from msdscore.errors import ConfigError, RowError
+from msdscore.io.hashing import file_stamp
 from msdscore.io.images import ImageLimits
 from msdscore.io.inputs.rows import RowSource
 from msdscore.io.outputs.files import check_output
@@ -34,13 +36,15 @@ class RunOptions:
     """How a run treats what is there, and what it calls its columns.
 
     `overwrite` throws away an output that is there. `retry` tries all failed rows again; without it those whose
-    picture file has changed, appeared or become readable since.
+    picture file has changed, appeared or become readable since. `verify` knows picture files of any size by their
+    content; without it those beyond 8 MiB by size and time.
     """
 
     overwrite: bool = False
     retry: bool = False
     prefix: str = ""
     chunk_rows: int = CHUNK_ROWS
+    verify: bool = False
 
     def __post_init__(self) -> None:
         if self.chunk_rows < 1:
@@ -106,7 +110,7 @@ def score_rows(
     with open_run(output, manifest, again=earlier is not None) as run:
         if how.retry:
             _drop_failed(run)
-        work = _Work(pipeline, source, run, earlier)
+        work = _Work(pipeline, source, run, earlier, how)
         work.score(how, progress)
         more = {"chunks": work.keys, "spec": None if spec is None else description(spec), "source": source.place}
         summary = run.finish(
@@ -115,6 +119,7 @@ def score_rows(
             notes=more,
             errors=naming.added("error"),
             warnings=naming.added("warnings"),
+            check=source.check_unchanged,
         )
     made = _scored(summary, (work.scored, work.earlier), pipeline.signature, naming)
     return replace(made, cache=pipeline.cache_use)
@@ -165,7 +170,7 @@ def _manifest(pipeline: Pipeline, source: RowSource, how: RunOptions) -> dict[st
 
 
 def _chunks(source: RowSource, how: RunOptions) -> Iterator[Chunk]:
-    return plan(source.read(), chunk_rows=how.chunk_rows)
+    return plan(source.read(), chunk_rows=how.chunk_rows, stamp=partial(file_stamp, verify=how.verify))
 
 
 def _drop_failed(run: Run) -> None:
@@ -189,10 +194,13 @@ class _Piece:
 class _Work:
     """The chunks of a run, scored one after the other; `keys`, `scored` and `earlier` grow with them."""
 
-    def __init__(self, pipeline: Pipeline, source: RowSource, run: Run, earlier: EarlierRun | None) -> None:
+    def __init__(
+        self, pipeline: Pipeline, source: RowSource, run: Run, earlier: EarlierRun | None, how: RunOptions
+    ) -> None:
         self.keys: list[str] = []
         self.scored = 0
         self._pipeline, self._source, self._run, self._earlier = pipeline, source, run, earlier
+        self._stamp = partial(file_stamp, verify=how.verify)
         self._asked: deque[_Piece] = deque()
         self.earlier = 0  # rows that an earlier run has scored
 
@@ -209,7 +217,7 @@ class _Work:
                 found = {}
             progress(self.earlier + self.scored, total)
         if not self.keys:
-            self._write(Chunk(0, (), (), (), ""), [])
+            self._write(Chunk(0, (), (), ()), [])
         for number in self._run.done():
             if number >= max(1, len(self.keys)):
                 self._run.drop(number)
@@ -241,7 +249,7 @@ class _Work:
 
     def _write(self, chunk: Chunk, numbers: list[Numbers | RowError]) -> None:
         # Pictures that were lost between planning and reading failed for a reason that the key does not know.
-        if any(isinstance(one, RowError) for one in numbers) and chunk.has_changed():
+        if any(isinstance(one, RowError) for one in numbers) and chunk.has_changed(self._stamp):
             self.keys[chunk.number] = _NEVER
         key = self.keys[chunk.number] if self.keys else chunk.key
         self._run.write(chunk.number, part_table(chunk, numbers), key=key)

@@ -1,49 +1,64 @@
 """The order of work: rows of one picture together, in chunks that are finished one after the other."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
-from msdscore.io.hashing import file_stamp, source_key
+from msdscore.io.hashing import source_key
 from msdscore.io.inputs.rows import Row
 from msdscore.io.tar import TarImage
 
 WINDOW_ROWS = 1 << 16  # rows that are looked at together: pictures repeated within them are read once
 FIRST_ROWS = 1024  # of the first window, while nothing else has to be done; every further one is twice as large
 WINDOW_BYTES = 512 << 20  # of pictures that come as bytes
+Stamp = Callable[[Path], str]
+_READERS = 8  # threads that look at picture files
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Rows that become one part; `owner[i]` is the number of the picture of row i.
 
-    Rows that cannot be scored are left out. `key` stands for all rows of the chunk and for the state of their picture
-    files: where it is the same as before, so are the numbers.
+    `unusable` are those that cannot be scored. `key` stands for all rows of the chunk, with everything they say, and
+    for the state of their picture files: where it is the same as before, so are the numbers.
     """
 
     number: int
     rows: tuple[Row, ...]
     images: tuple[Path | bytes | TarImage, ...]
     owner: tuple[int, ...]
-    key: str
+    key: str = ""
     stamps: tuple[str, ...] = ()  # of the picture files when the chunk was planned
+    unusable: tuple[Row, ...] = ()
 
-    def has_changed(self) -> bool:
+    def has_changed(self, stamp: Stamp) -> bool:
         """Whether a picture file is not in the state that the key stands for."""
-        return self.stamps != tuple(file_stamp(image) for image in self.images if isinstance(image, Path))
+        return self.stamps != tuple(stamp(image) for image in self.images if isinstance(image, Path))
 
 
 def plan(
-    rows: Iterable[Row], *, chunk_rows: int, window_rows: int = WINDOW_ROWS, window_bytes: int = WINDOW_BYTES
+    rows: Iterable[Row],
+    *,
+    chunk_rows: int,
+    window_rows: int = WINDOW_ROWS,
+    window_bytes: int = WINDOW_BYTES,
+    stamp: Stamp | None = None,
 ) -> Iterator[Chunk]:
-    """Chunks over all rows; the same rows give the same chunks, whichever of their pictures are there."""
+    """Chunks over all rows; the same rows give the same chunks, whichever of their pictures are there.
+
+    `stamp` tells the state of a picture file; without it chunks have no keys.
+    """
     number = 0
-    for window in _windows(rows, window_rows, window_bytes):
-        for together in _chunks(window, chunk_rows):
-            yield _chunk(number, together)
-            number += 1
+    with ThreadPoolExecutor(_READERS) as pool:
+        stamps = None if stamp is None else partial(pool.map, stamp)
+        for window in _windows(rows, window_rows, window_bytes):
+            for together in _chunks(window, chunk_rows):
+                yield _chunk(number, together, stamps)
+                number += 1
 
 
 def image_name(row: Row) -> str:
@@ -93,19 +108,21 @@ def _set_name(row: Row) -> str:
     return f"row {row.index}" if row.image is None else source_key(row.image)
 
 
-def _chunk(number: int, sets: list[list[Row]]) -> Chunk:
+def _chunk(number: int, sets: list[list[Row]], stamp_all: Callable[[Iterable[Path]], Iterator[str]] | None) -> Chunk:
     good = [[row for row in one if row.error is None] for one in sets]
     filled = [one for one in good if one]
     images = tuple(one[0].image for one in filled if one[0].image is not None)
-    # Looked at once: a file may lie on a slow or distant disk.
-    stamps = {image: file_stamp(image) for image in _paths(row.image for one in sets for row in one)}
+    paths = _paths(row.image for one in sets for row in one)
+    # Looked at once, and side by side: a file may lie on a slow or distant disk.
+    stamps = {} if stamp_all is None else dict(zip(paths, stamp_all(paths), strict=True))
     return Chunk(
         number,
         rows=tuple(row for one in filled for row in one),
         images=images,
         owner=tuple(place for place, one in enumerate(filled) for _ in one),
-        key=_key(sets, stamps),
-        stamps=tuple(stamps[image] for image in images if isinstance(image, Path)),
+        key="" if stamp_all is None else _key(sets, stamps),
+        stamps=tuple(stamps[image] for image in images if image in stamps),
+        unusable=tuple(row for one in sets for row in one if row.error is not None),
     )
 
 
@@ -116,7 +133,7 @@ def _paths(images: Iterable[object]) -> dict[Path, None]:
 def _key(sets: list[list[Row]], stamps: Mapping[Path, str]) -> str:
     # Pictures given as bytes are part of the input, whose content the run knows.
     lines = [
-        f"{row.index}\0{row.error or ''}\0{stamps[row.image] if isinstance(row.image, Path) else ''}\n"
+        f"{row.key}\0{row.error or ''}\0{stamps[row.image] if isinstance(row.image, Path) else ''}\n"
         for one in sets
         for row in one
     ]

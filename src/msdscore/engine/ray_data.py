@@ -1,11 +1,13 @@
 """Shards on a Ray cluster: Ray Data hands them to actors that keep their scorer; a lost one is scored elsewhere."""
 
+import faulthandler
 import logging
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from msdscore.encoders.cached import CacheUse
 from msdscore.engine.jobs import ShardJob, ShardWorker
 from msdscore.engine.shard import ShardOptions, ShardResult
 from msdscore.errors import ConfigError, MSDScoreError, require, shortened
+from msdscore.io.stores import is_address
 from msdscore.scoring.spec import ScorerSpec
 
 _BLOCKS = 10_000  # what Ray is asked to keep track of, however many shards there are
@@ -43,6 +46,7 @@ class RayOptions:
     cpus: float = 1.0
     gpus: float | None = None
     tries: int = 3  # of a shard whose actor is lost, beyond the first
+    time_limit: float | None = None  # seconds; an actor that has a shard for longer ends itself, and it is tried again
 
     def __post_init__(self) -> None:
         if self.least < 1 or (self.most is not None and self.most < self.least):
@@ -88,10 +92,17 @@ def _connect(ray: Any, address: str | None) -> bool:
         if place:
             _require_listener(place)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **more)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         reason = shortened(" ".join(str(error).split()), 200)
+        where = place or "this machine"
+        if any(word in reason.lower() for word in ("token", "authenti", "unauthorized")):
+            raise ConfigError(
+                f"the Ray cluster at {where} asks for a token that is missing or wrong ({reason}); set RAY_AUTH_MODE="
+                "token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as the cluster has them"
+            ) from error
         raise ConfigError(
-            f"no Ray cluster at {place or 'this machine'} ({reason}); start one with: ray start --head"
+            f"no Ray cluster answers at {where} ({reason}); start one with: ray start --head, or, where it runs with "
+            "tokens, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         ) from error
     return not place
 
@@ -129,7 +140,12 @@ def _rows(
             ShardActor,
             batch_size=1,
             batch_format="pyarrow",
-            fn_constructor_args=(spec, options, lambda job: ray.get(counter.allows.remote(job.output))),
+            fn_constructor_args=(
+                spec,
+                options,
+                lambda job: ray.get(counter.allows.remote(job.output)),
+                Surroundings(str(Path.cwd()), how.time_limit),
+            ),
             compute=ray.data.ActorPoolStrategy(
                 min_size=min(how.least, most), max_size=most, max_tasks_in_flight_per_actor=2
             ),
@@ -178,16 +194,31 @@ def _gpus(ray: Any, spec: ScorerSpec, how: RayOptions) -> float | None:
     return 1.0 if wanted else None
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The folder in which paths of a run are meant, that of the process that started it; and its time limit."""
+
+    folder: str
+    time_limit: float | None = None
+
+
 class ShardActor:
     """A worker inside a Ray actor: builds its scorer once, and takes one shard per call.
 
-    `may_try` is asked before every shard: one that ends every actor that begins it is given up.
+    `may_try` is asked before every shard: one that ends every actor that begins it is given up. Relative paths are
+    those of the driver, whose folder must be there under the same name.
     """
 
     def __init__(
-        self, spec: ScorerSpec, options: ShardOptions, may_try: Callable[[ShardJob], bool] = lambda job: True
+        self,
+        spec: ScorerSpec,
+        options: ShardOptions,
+        may_try: Callable[[ShardJob], bool] = lambda job: True,
+        around: Surroundings | None = None,
     ) -> None:
-        self._worker, self._may_try = ShardWorker(_placed(spec), options), may_try
+        self._worker, self._may_try, self._around = ShardWorker(_placed(spec), options), may_try, around
+        if around is not None and Path(around.folder).is_dir():
+            os.chdir(around.folder)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """The results of a batch of jobs."""
@@ -196,7 +227,8 @@ class ShardActor:
     def _row(self, job: ShardJob) -> dict[str, Any]:
         unusable = False
         try:
-            found = self._worker(job) if self._may_try(job) else _lost(job, "was lost every time that it was tried")
+            self._require_folder(job)
+            found = self._timed(job) if self._may_try(job) else _lost(job, "was lost every time that it was tried")
         except MSDScoreError as error:  # for every shard alike
             found, unusable = ShardResult(job.source, job.output, error=str(error)), True
         except Exception as error:  # noqa: BLE001, Ray would drop the block and go on without a word
@@ -204,6 +236,26 @@ class ShardActor:
             found = ShardResult(job.source, job.output, error=reason)
         cache = None if found.cache is None else list(asdict(found.cache).values())
         return asdict(found) | {"reasons": list(found.reasons), "unusable": unusable, "cache": cache}
+
+    def _require_folder(self, job: ShardJob) -> None:
+        """Refuse relative paths where the driver's folder is not here: they would mean other files."""
+        relative = [name for name in (job.source, job.output) if not is_address(name) and not Path(name).is_absolute()]
+        if self._around is not None and relative and not Path(self._around.folder).is_dir():
+            raise ConfigError(
+                f"{shortened(relative[0])}: a path relative to {self._around.folder}, which is not on "
+                f"{socket.gethostname()}; give whole paths of a shared disk, or addresses"
+            )
+
+    def _timed(self, job: ShardJob) -> ShardResult:
+        """Score a shard; past the time limit the process ends, even where it hangs outside of Python."""
+        limit = None if self._around is None else self._around.time_limit
+        if limit is None:
+            return self._worker(job)
+        faulthandler.dump_traceback_later(limit, exit=True)
+        try:
+            return self._worker(job)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def _lost(job: ShardJob, how: str) -> ShardResult:

@@ -1,5 +1,6 @@
 """One shard scored: `score_shard(in, out)` is pure and knows no framework, so any scheduler can run it, and twice."""
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -15,9 +16,9 @@ from msdscore.engine.shard_table import ShardRows
 from msdscore.errors import ConfigError, RunError, shortened, unknown_name
 from msdscore.io import stores
 from msdscore.io.inputs.columns import ColumnNames
-from msdscore.io.inputs.rows import Row, RowSource, open_rows
+from msdscore.io.inputs.rows import Row, RowSource, image_tables, open_rows
 from msdscore.io.outputs.manifest import REMEDY
-from msdscore.io.outputs.shards import ShardFacts, read_facts, write_shard
+from msdscore.io.outputs.shards import ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.outputs.targets import is_same_file, refuse_inputs
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
@@ -27,6 +28,7 @@ from msdscore.scoring.stream import Request, by_picture, request, score_requests
 # together in shards.
 WINDOW_ROWS = 1024
 WINDOW_BYTES = 128 << 20
+_WHOLE = re.compile("#[0-9a-f]+")
 _SLIP = 0.8  # names of columns so much alike are taken for one
 BuildPipeline = Callable[[], Pipeline]
 Watch = Callable[[Iterator[Row]], Iterator[Row]]
@@ -46,6 +48,7 @@ class ShardOptions:
     worst: int = 3  # least supported words per caption
     retry: bool = False
     overwrite: bool = False
+    verify: bool = False  # know inputs and finished outputs by all their bytes
 
     def __post_init__(self) -> None:
         if self.worst < 0:
@@ -101,7 +104,7 @@ def score_shard(
     """
     how, name, target = options or ShardOptions(), str(source), str(output)
     spec = scorer if isinstance(scorer, ScorerSpec) else None
-    fingerprint = _fingerprint(name, target)
+    fingerprint = _fingerprint(name, target, how)
     _refuse_losing(name, target)
     found = None if how.overwrite else _finished(target, fingerprint, how)
     if found is not None and spec is not None and found.spec is not None and found.spec == spec_facts(spec):
@@ -115,6 +118,8 @@ def score_shard(
     with ExitStack() as stack:
         source_rows = _read(name, how, stack)
         _score(pipeline, watch(source_rows) if watch else source_rows, rows, worst=how.worst)
+    if _fingerprint(name, target, how) != fingerprint:
+        raise RunError(f"{shortened(name)}: was changed while it was scored; nothing was written, run again")
     table = rows.table(pipeline.config)
     facts = ShardFacts(
         source=name,
@@ -142,12 +147,12 @@ def _refuse_losing(name: str, target: str) -> None:
     refuse_inputs([Path(target)], [name])
 
 
-def _fingerprint(name: str, target: str) -> str:
-    """Marks of a shard and, for a tar, of the table of metadata beside it; scores that lie there are no part of it."""
-    own, beside = stores.mark(name), _beside(name)
-    if beside is None or is_same_file(Path(target), beside):
-        return own
-    return f"{own}+{stores.mark(beside)}"
+def _fingerprint(name: str, target: str, how: ShardOptions) -> str:
+    """Marks of a shard and of what is read with it: metadata beside a tar (scores that lie there are none), images."""
+    beside = _beside(name)
+    more = [] if beside is None or is_same_file(Path(target), beside) else [beside]
+    more += map(str, image_tables(name)) if how.images is None else ()
+    return "+".join(stores.mark(one, verify=how.verify) for one in (name, *more))
 
 
 def _beside(name: str) -> str | None:
@@ -161,9 +166,11 @@ def _beside(name: str) -> str | None:
 def _finished(target: str, fingerprint: str, how: ShardOptions) -> ShardFacts | None:
     """The facts of an output that holds this work, as far as it does not depend on the scorer."""
     facts = read_facts(target)
-    if facts is None or facts.fingerprint != fingerprint or (how.retry and facts.failed):
+    if facts is None or (how.retry and facts.failed) or dict(facts.options) != how.reading():
         return None
-    return facts if dict(facts.options) == how.reading() else None
+    # Of a run with `verify` the fingerprint holds hashes of all bytes too, which count when they are asked for.
+    known = facts.fingerprint if how.verify else _WHOLE.sub("", facts.fingerprint)
+    return facts if known == fingerprint and is_intact(target, verify=how.verify) else None
 
 
 def _refuse_other(target: str, signature: str) -> None:

@@ -70,6 +70,8 @@ class ShardRows:
             self._groups.append(picture if row.group is None else text_key(f"group {row.group}"))
             if row.error is not None:
                 self._errors[row.index] = row.error
+            elif row.warning is not None:
+                self._warnings[row.index] = row.warning
             yield row
 
     def put(self, rows: Sequence[int], found: Sequence[Numbers | RowError]) -> None:
@@ -78,12 +80,13 @@ class ShardRows:
         for row, one in zip(rows, found, strict=True):
             if isinstance(one, RowError):
                 self._errors[row] = str(one)
+                self._warnings.pop(row, None)
                 continue
             good.append(row)
             told.append(_NUMBERS_OF(one))
             self._words[row] = one.worst
             if one.warnings:
-                self._warnings[row] = "; ".join(one.warnings)
+                self._warnings[row] = "; ".join(filter(None, [self._warnings.get(row), *one.warnings]))
         if good:
             self._make_room()
             self._numbers[:, good] = np.array(told, dtype=np.float64).T  # None becomes NaN

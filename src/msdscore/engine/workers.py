@@ -13,6 +13,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from threading import Lock
+from time import monotonic
 from types import FrameType
 
 from msdscore.engine.jobs import (
@@ -23,6 +24,7 @@ from msdscore.engine.jobs import (
     StoppedError,
     is_on_gpu,
     lost,
+    overdue,
     score_jobs,
     shards_at_once,
 )
@@ -41,20 +43,24 @@ def score_on_workers(
     *,
     workers: int | None = None,
     at_once: int | None = None,
+    time_limit: float | None = None,
 ) -> Iterator[ShardResult]:
     """Score shards on worker processes and give their results as they are done.
 
     A worker that dies is replaced, and its shards tried again. Without `workers` there is one per GPU, else one for
     every two cores; with one, everything runs in this process. Each has `at_once` shards in work, see `score_jobs`.
+    With a `time_limit` (in seconds) a worker that has a shard for longer is ended, as if it had died.
     """
+    if time_limit is not None and time_limit <= 0:
+        raise ConfigError(f"a time limit must be positive, got {time_limit:g} seconds")
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
     count = min(workers or default_workers(spec), len(jobs))
-    if count <= 1:
+    if count <= 1 and time_limit is None:
         yield from score_jobs(spec, jobs, options, at_once=at_once)
         return
     each = shards_at_once(spec) if at_once is None else at_once
-    pool = _Pool(_Assignment(_sharing_cores(spec, count), options, each), count)
+    pool = _Pool(_Assignment(_sharing_cores(spec, count), options, each), count, time_limit)
     try:
         yield from pool.run(jobs)
     finally:
@@ -84,6 +90,8 @@ class _Member:
     pipe: Connection
     number: int
     jobs: list[ShardJob] = field(default_factory=list)
+    since: float = 0.0  # when it last got a shard, or finished one
+    overdue: bool = False
 
 
 class _Pool:
@@ -92,8 +100,8 @@ class _Pool:
     What such a one had is tried again alone: no shard is given up for the sake of the one beside it.
     """
 
-    def __init__(self, work: "_Assignment", count: int) -> None:
-        self._work, self._count = work, count
+    def __init__(self, work: "_Assignment", count: int, time_limit: float | None) -> None:
+        self._work, self._count, self._limit = work, count, time_limit
         self._members: list[_Member] = []
         self._tries: Counter[ShardJob] = Counter()
 
@@ -105,7 +113,7 @@ class _Pool:
                 for member in self._members:
                     if waiting and len(member.jobs) <= most and self._may_have(member, waiting[0]):
                         self._give(member, waiting.popleft())
-            ready = set(wait([member.pipe for member in self._members if member.jobs]))
+            ready = set(wait([member.pipe for member in self._members if member.jobs], self._end_overdue()))
             for member in [one for one in self._members if one.pipe in ready]:
                 result = self._receive(member, waiting)
                 if result is not None:
@@ -117,7 +125,21 @@ class _Pool:
             member.process.terminate()
         for member in self._members:
             member.process.join(timeout=10)
+            member.process.kill()  # one that hangs hears of nothing else
             member.pipe.close()
+
+    def _end_overdue(self) -> float | None:
+        """End workers that have had a shard for too long; the seconds until the next one may be."""
+        if self._limit is None:
+            return None
+        now, left = monotonic(), [self._limit]
+        for member in self._members:
+            if member.jobs and now - member.since >= self._limit:
+                member.overdue = True
+                member.process.kill()
+            elif member.jobs:
+                left.append(self._limit - (now - member.since))
+        return min(left)
 
     def _may_have(self, member: _Member, job: ShardJob) -> bool:
         """Whether a worker may have a shard beside its others: not where one of them was lost before."""
@@ -125,6 +147,7 @@ class _Pool:
 
     def _give(self, member: _Member, job: ShardJob) -> None:
         member.jobs.append(job)
+        member.since = monotonic()
         self._tries[job] += 1
         with suppress(BrokenPipeError):  # it has died; receiving from it will tell
             member.pipe.send(job)
@@ -139,6 +162,7 @@ class _Pool:
             raise found
         if found is not None:
             member.jobs = [job for job in member.jobs if job.output != found.output]
+            member.since = monotonic()
             return found
         member.process.join()
         code = member.process.exitcode
@@ -149,7 +173,8 @@ class _Pool:
         if again:
             return None
         (job,) = member.jobs  # one that was tried before was alone
-        return ShardResult(job.source, job.output, error=lost(job, code))
+        reason = overdue(job, self._limit) if member.overdue else lost(job, code)
+        return ShardResult(job.source, job.output, error=reason)
 
     def _start(self, number: int) -> _Member:
         context = get_context("spawn")

@@ -1,7 +1,7 @@
 """Files that are there whole or not at all, and folders that one process owns."""
 
 import os
-import shutil
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +13,8 @@ from filelock import BaseFileLock, FileLock, Timeout
 from msdscore.errors import RunError
 
 TEMPORARY = ".tmp"
+LOCK = "lock"
+MARK = "made-by-msdscore"  # a file that says whose folder it is; without it a folder is never emptied
 
 
 @contextmanager
@@ -54,6 +56,14 @@ def in_turn(path: Path) -> Iterator[None]:
         yield
 
 
+def take_folder(folder: Path) -> BaseFileLock:
+    """Own a folder of ours, made where there is none, through its lock; one without our mark is refused."""
+    _refuse_foreign(folder)
+    lock = take_lock(folder / LOCK)
+    (folder / MARK).touch()
+    return lock
+
+
 def take_lock(path: Path) -> BaseFileLock:
     """Own a folder through its lock file; `release` gives the folder back.
 
@@ -78,12 +88,31 @@ def take_lock(path: Path) -> BaseFileLock:
         return lock
 
 
-def remove_owned(folder: Path, lock: BaseFileLock) -> None:
-    """Remove a folder together with the lock through which we own it."""
-    shutil.rmtree(folder, ignore_errors=os.name == "nt")  # Windows keeps the lock file for as long as it is open
+def remove_owned(folder: Path, lock: BaseFileLock, names: re.Pattern[str]) -> None:
+    """Remove the files of a folder that we own whose names fit, then the folder, unless others' files are in it."""
+    for path in folder.iterdir():
+        if names.fullmatch(path.name) or (path.name.startswith(".") and path.suffix == TEMPORARY):
+            path.unlink()
+    # The mark goes before the lock: who comes between finds the lock taken, and no folder of unknown owner.
+    (folder / MARK).unlink(missing_ok=True)
+    if os.name == "nt":  # Windows keeps the lock file for as long as it is open
+        lock.release()
+    (folder / LOCK).unlink(missing_ok=True)
     lock.release()
-    if os.name == "nt":
-        shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Refuse a link, a file, or a folder that holds anything and has no mark of ours."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise RunError(f"{folder}: expected a folder of finished parts, got a link or a file; choose another -o")
+    try:
+        present = {path.name for path in folder.iterdir()}
+    except FileNotFoundError:
+        return
+    if MARK not in present and not present <= {LOCK}:
+        raise RunError(f"{folder}: was not made by msdscore (it holds no {MARK}); move it away or choose another -o")
 
 
 def _owner(path: Path) -> str:

@@ -1,6 +1,7 @@
 """Stable keys of pictures, captions, sources and files, all from their content."""
 
 import os
+import stat
 from hashlib import blake2b, file_digest
 from pathlib import Path
 
@@ -12,6 +13,7 @@ _POSITIVE = (1 << 63) - 1  # fits a signed 64-bit integer, in torch and in Arrow
 _BLOCK = 1 << 20
 _WHOLE = 4 << 30  # up to 4 GiB every byte is read (about one second per GiB), beyond it blocks are sampled
 _SAMPLES = 1024
+HASHED_BYTES = 8 << 20  # up to here a stamp is made from a file's content, beyond it from size and time
 
 
 def pixel_key(image: Image.Image) -> int:
@@ -49,8 +51,8 @@ def source_key(source: str | Path | bytes | TarImage) -> str:
     return f"file:{os.path.abspath(source)}"  # noqa: PTH100, Path has no way to fold ".." without touching the disk
 
 
-def file_stamp(path: Path) -> str:
-    """The state of a file without reading it: size, time of change, and whether it can be read.
+def file_stamp(path: Path, *, verify: bool = False) -> str:
+    """The state of a file: its size and a hash of its content, beyond 8 MiB its size and time unless `verify` is set.
 
     >>> file_stamp(Path("there is no such file"))
     'missing'
@@ -59,7 +61,15 @@ def file_stamp(path: Path) -> str:
         status = path.stat()
     except (OSError, ValueError):  # not there, no rights to look, or no name of a file at all
         return "missing"
-    return f"{status.st_size} {status.st_mtime_ns} {os.access(path, os.R_OK)}"
+    if not stat.S_ISREG(status.st_mode) or not os.access(path, os.R_OK):
+        return "unreadable"
+    if status.st_size > HASHED_BYTES and not verify:
+        return f"{status.st_size} {status.st_mtime_ns}"
+    try:
+        with path.open("rb") as file:
+            return f"{status.st_size} {file_digest(file, lambda: blake2b(digest_size=12)).hexdigest()}"
+    except OSError:
+        return "unreadable"
 
 
 def file_key(path: Path) -> str:

@@ -29,7 +29,10 @@ class StoredImage:
     @property
     def group(self) -> int:
         """The row group that holds the cell; pictures of one group are read together."""
-        return int(np.searchsorted(_group_starts(self.file), self.row, side="right")) - 1
+        return self._group(_state(self.file))
+
+    def _group(self, state: "_State") -> int:
+        return int(np.searchsorted(_group_starts(self.file, state), self.row, side="right")) - 1
 
     def read(self) -> bytes:
         """The picture's encoded bytes; neighbouring rows come from the same read.
@@ -37,12 +40,16 @@ class StoredImage:
         Raises:
             ImageError: there are no bytes.
         """
-        group = self.group
         try:
-            cells = _GROUPS.column(self.file, self.column, group)
+            state = _state(self.file)
+            group = self._group(state)
+            cells = _GROUPS.column(self, group, state)
         except (OSError, pa.ArrowException) as error:
             raise ImageError(f"{self.file}: cannot be read ({error})") from error
-        cell = cells[self.row - int(_group_starts(self.file)[group])].as_py()
+        place = self.row - int(_group_starts(self.file, state)[group])
+        if place >= len(cells):
+            raise ImageError(f"{self.file}: has no row {self.row} any more; was it replaced?")
+        cell = cells[place].as_py()
         data = cell.get("bytes") if isinstance(cell, dict) else cell
         if not isinstance(data, bytes) or not data:
             raise ImageError(f"{self.file} row {self.row} ({self.name}) holds no picture bytes")
@@ -72,8 +79,16 @@ def read_columns(file: Path, columns: tuple[str, ...]) -> dict[str, list[Any]]:
     return table
 
 
+_State = tuple[int, int, int]  # of a file: what is remembered of another state of it does not count
+
+
+def _state(file: Path) -> _State:
+    status = file.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 @lru_cache(maxsize=64)
-def _group_starts(file: Path) -> Any:
+def _group_starts(file: Path, state: _State) -> Any:
     metadata = pq.read_metadata(file)
     sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
@@ -83,15 +98,15 @@ class _RowGroups:
     """Picture columns of the row groups in use, the oldest dropped first; a group is read by one thread alone."""
 
     def __init__(self) -> None:
-        self._columns: OrderedDict[tuple[Path, str, int], pa.ChunkedArray] = OrderedDict()
+        self._columns: OrderedDict[tuple[Path, str, int, _State], pa.ChunkedArray] = OrderedDict()
         self._lock = threading.Lock()
 
-    def column(self, file: Path, name: str, group: int) -> pa.ChunkedArray:
-        key = (file, name, group)
+    def column(self, image: StoredImage, group: int, state: _State) -> pa.ChunkedArray:
+        key = (image.file, image.column, group, state)
         with self._lock:
             if key not in self._columns:
-                with pq.ParquetFile(file) as opened:
-                    self._columns[key] = opened.read_row_group(group, columns=[name]).column(name)
+                with pq.ParquetFile(image.file) as opened:
+                    self._columns[key] = opened.read_row_group(group, columns=[image.column]).column(image.column)
                 while len(self._columns) > 1 and sum(held.nbytes for held in self._columns.values()) > _HELD_BYTES:
                     self._columns.popitem(last=False)
             self._columns.move_to_end(key)

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import blake2b
+from glob import glob
+from hashlib import blake2b, file_digest
 from io import SEEK_END
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -100,23 +101,38 @@ def exists(name: str) -> bool:
 def matching(pattern: str) -> list[str]:
     """The files under a folder's or an address's pattern such as `shards/*.tar`, in order of their names."""
     if not is_address(pattern):
-        here = Path(pattern)
-        return sorted(str(found) for found in here.parent.glob(here.name))
+        return sorted(glob(pattern, recursive=True))  # noqa: PTH207, several folders may have stars, and be absolute
     with _told(pattern):
         fs, path = open_store(pattern)
         _, asked = parted(pattern)  # paths of a store have lost it
         return [fs.unstrip_protocol(found) + asked for found in sorted(fs.glob(path))]
 
 
-def mark(name: str) -> str:
-    """A short mark of a file from its size and four blocks spread over it; it is not read in full."""
+def mark(name: str, *, verify: bool = False) -> str:
+    """A mark of a file, `CONTENT@TIME`: a hash of its size and four blocks spread over it, and when it was changed.
+
+    The time is that of the last change, or what a store has in its place (an ETag). With `verify` a hash of all bytes
+    follows, after a `#`.
+    """
     with _told(name), reading(name) as file:
         size = file.seek(0, SEEK_END)
         digest = blake2b(b"%d\n" % size, digest_size=16)
         for number in range(_BLOCKS):
             file.seek(max(size - _BLOCK, 0) * number // (_BLOCKS - 1))
             digest.update(file.read(_BLOCK))
-        return digest.hexdigest()
+        file.seek(0)
+        whole = f"#{file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()}" if verify else ""
+        return f"{digest.hexdigest()}@{_changed(name)}{whole}"
+
+
+def _changed(name: str) -> str:
+    """The time of a file's last change, or the tag that a store gives to each of its versions; `-` if none is known."""
+    if not is_address(name):
+        return str(Path(name).stat().st_mtime_ns)
+    fs, path = open_store(name)
+    facts = fs.info(path)
+    known = (facts.get(key) for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created"))
+    return next((str(value).strip('"').replace(" ", "T") for value in known if value), "-")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Tar shards in the layout of WebDataset: files that share a name before the first dot make one sample."""
 
+import os
 import re
 import tarfile
 from codecs import BOM_UTF8
@@ -28,6 +29,7 @@ class TarImage:
     offset: int
     size: int
     name: str = ""  # within the tar
+    state: tuple[int, int, int] | None = None  # of the tar's file when it was listed, see `file_state`
 
     def __str__(self) -> str:
         return f"{self.path.name}/{self.name or self.offset}"
@@ -40,6 +42,8 @@ class TarImage:
         """
         try:
             with self.path.open("rb") as file:
+                if self.state is not None and file_state(file) != self.state:
+                    raise ImageError(f"{self.path}: was changed after its samples were listed; run again")
                 file.seek(self.offset)
                 data = file.read(self.size)
         except OSError as error:
@@ -60,6 +64,17 @@ class TarSample:
     picture: TarImage | None = None
     texts: list[tuple[str, str]] = field(default_factory=list)
     error: str | None = None
+    warnings: list[str] = field(default_factory=list)
+
+
+def file_state(file: BinaryIO) -> tuple[int, int, int]:
+    """Which file is open, in what state: its number on the disk, its size and the time of its last change.
+
+    Images are read by offset long after the tar was listed, by other threads and processes; where this differs, the
+    offsets are those of another file.
+    """
+    status = os.fstat(file.fileno())
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def read_samples(path: Path, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
@@ -208,18 +223,21 @@ def _lost_behind(path: Path, end: int) -> str | None:
 
 
 def _samples(path: Path, walk: _Walk, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
-    sample = TarSample("")
+    sample, endings, state = TarSample(""), set[str](), file_state(walk.file)
     for name, start, size in walk.files():
         key, base = _parted(name)
         if base.startswith("."):
             continue
         ending = base.partition(".")[2].lower()
-        if key != sample.key:
+        if key != sample.key or ending in endings:
             if sample.key:
                 yield sample
-            sample = TarSample(key)
-        if ending in PICTURE_ENDINGS:
-            sample.picture = TarImage(path, start, size, name)
+            sample, endings = TarSample(key), set()
+        endings.add(ending)
+        if ending in PICTURE_ENDINGS and sample.picture is not None:
+            sample.warnings.append(f"the sample has several images, of which {sample.picture.name} was scored")
+        elif ending in PICTURE_ENDINGS:
+            sample.picture = TarImage(path, start, size, name, state)
         elif ending in text_endings and size <= _LARGEST_TEXT:
             _add_text(sample, ending, walk.content(start, size))
     if sample.key:

@@ -113,6 +113,8 @@ def _one(work: Work, scores: Path, *, overwrite: bool, progress: Progress) -> Re
     signatures = _signatures(work, scorer)
     if kept.tasks:
         columns = _score(work, kept, _parts_of(scores, work.base, signatures, kept), progress)
+        if sources_of(items, seed=work.plan.seed, control=work.control) != sources:
+            raise RunError(f"{scores}: images were changed while they were scored; run again, which scores those alone")
         marks = {"error": [None] * len(items), "stranger": sources.strangers, "stamp": sources.stamps}
         known = None if scorer is None else {"stamp": work.stamp, "record": asdict(scorer)}
         table = scores_table(items, {**marks, **columns})
@@ -150,15 +152,22 @@ def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress:
     pipeline = work.pipeline().remembering() if work.encodes else None
     references, done = _references(items), 0
     with open_run(*parts) as run:
-        earlier = set(run.done())
+        earlier = run.keys()
         for number, (portion, task) in enumerate(left):
             progress(done, total)
             metrics = [one for one in work.metrics if one.row.scope == "portion" and one.label in task.labels]
-            if number not in earlier:
-                run.write(number, _part(items, portion, metrics, references, pipeline))
+            key = _image_key(portion)
+            if earlier.get(number) != key:
+                run.write(number, _part(items, portion, metrics, references, pipeline), key=key)
             done += len(portion.items)
         columns = joined_columns(run.tables(), kept.columns, len(items))
     return columns | _corpus(work, kept.tasks, references)
+
+
+def _image_key(portion: Portion) -> str:
+    """A hash of the state of a portion's images: parts of other images are scored again."""
+    stamps = "\n".join(map(stamp, portion.pictures))
+    return blake2b(stamps.encode(), digest_size=8).hexdigest()
 
 
 def _part(

@@ -56,14 +56,6 @@ class ParquetTable:
             batches = file.iter_batches(batch_size=_SLICE, row_groups=groups)
             yield from _records(_skip(batches, skip), self.schema)
 
-    def ids(self, stop: int, name: str) -> Iterator[Any]:
-        """The ids before number `stop`; no other column is read."""
-        if name not in self.columns:
-            return
-        with _readable(self.path), pq.ParquetFile(self.path) as file:
-            batches = file.iter_batches(batch_size=1024 * _SLICE, columns=[name])
-            yield from _first_ids(batches, stop, name)
-
 
 @dataclass(frozen=True, slots=True)
 class SavedDataset:
@@ -94,11 +86,6 @@ class SavedDataset:
     def read(self, start: int = 0) -> Iterator[Record]:
         """The records from number `start` on."""
         yield from _records(_skip(self._batches(), start), self.schema)
-
-    def ids(self, stop: int, name: str) -> Iterator[Any]:
-        """The ids before number `stop`."""
-        if name in self.columns:
-            yield from _first_ids(self._batches(), stop, name)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for path in self.files:
@@ -150,14 +137,6 @@ def _skip(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBat
         if rows < batch.num_rows:
             yield batch.slice(rows)
         rows = max(0, rows - batch.num_rows)
-
-
-def _first_ids(batches: Iterable[pa.RecordBatch], stop: int, name: str) -> Iterator[Any]:
-    for batch in batches:
-        if stop <= 0:
-            return
-        yield from _python(batch.column(name).slice(0, stop))
-        stop -= batch.num_rows
 
 
 def _records(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[Record]:

@@ -2,17 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from json import JSONDecoder
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from msdscore.errors import shortened
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The named values of one input row; `error` says why they could not be read."""
+    """The named values of one input row; `error` says why they could not be read, `warning` what is odd about them."""
 
     values: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
+    warning: str | None = None
 
 
 class Records(Protocol):
@@ -35,9 +39,6 @@ class Records(Protocol):
     def read(self, start: int = 0) -> Iterator[Record]:
         """The records from number `start` on."""
 
-    def ids(self, stop: int, name: str) -> Iterator[Any]:
-        """The values of the column of ids before number `stop`; the cheap way to know them when a run goes on."""
-
 
 def seen_columns(records: Records, *, sample: int = 20) -> tuple[str, ...]:
     """The column names, from the first readable records where the format does not tell."""
@@ -47,6 +48,23 @@ def seen_columns(records: Records, *, sample: int = 20) -> tuple[str, ...]:
     for _, record in zip(range(sample), records.read(), strict=False):
         names.update(dict.fromkeys(record.values))
     return tuple(names)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise RepeatedNameError(f"the name {shortened(twice)!r} appears more than once in one object")
+    return values
+
+
+# As `json.loads` reads, except that an object with two values under one name is refused: one would silently win.
+JSON = JSONDecoder(object_pairs_hook=_once)
+
+
+class RepeatedNameError(ValueError):
+    """A JSON object has two values under one name."""
 
 
 def valid_text(value: Any) -> Any:

@@ -4,18 +4,22 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
+from glob import escape
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 
-from msdscore.errors import CaptionError, ImageError, shortened
-from msdscore.io.hashing import text_key
+from msdscore.errors import CaptionError, ImageError, RunError, shortened
+from msdscore.io.hashing import file_key, text_key
 from msdscore.io.images import refuse_address
 from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.picture_folder import PictureFolder
 from msdscore.io.inputs.records import Record, Records, seen_columns
+from msdscore.io.inputs.shards import stem
+from msdscore.io.parquet_images import StoredImage, stored_images
+from msdscore.io.stores import is_address
 from msdscore.io.tar import TarImage
 
 _USUAL = ColumnNames()
@@ -38,6 +42,13 @@ class Row:
     columns: Mapping[str, Any]
     error: str | None = None
     lookup: str | None = None  # the id by which its picture is looked for in the folder of pictures
+    warning: str | None = None
+
+    @property
+    def key(self) -> int:
+        """A number that stands for the position and everything the row says; pictures given as bytes are left out."""
+        offset = self.image.offset if isinstance(self.image, TarImage) else None
+        return text_key(repr((self.index, offset, self.id, self.caption, self.group, self.columns)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,8 @@ class RowSource:
     _records: Records = field(repr=False)
     _folder: Path = field(repr=False)
     _pictures: PictureFolder | None = field(repr=False)
+    _tables: tuple[Path, ...] = field(repr=False)
+    _stored: Mapping[str, StoredImage] = field(repr=False)
     _opened: ExitStack = field(repr=False)
 
     @property
@@ -72,11 +85,24 @@ class RowSource:
 
     def read(self, start: int = 0) -> Iterator[Row]:
         """The rows from number `start` on; exactly what a reading from 0 gives there."""
-        claimed: dict[int, int] = {}
-        for index, value in enumerate(self._records.ids(start, self.id_name)):
-            _claim(claimed, _text(value), index)
         for index, record in enumerate(self._records.read(start), start=start):
-            yield self._row(index, record, claimed)
+            yield self._row(index, record)
+
+    def check_unchanged(self) -> None:
+        """Refuse an input that is not what it was when it was opened.
+
+        Raises:
+            RunError: its content has changed.
+        """
+        if _fingerprint(self._records, self._tables) != self.fingerprint:
+            raise self.changed()
+
+    def changed(self) -> RunError:
+        """The error for an input that has changed while it was read."""
+        return RunError(
+            f"{shortened(self.name)}: was changed while it was scored; finished parts are kept: put the file back and "
+            "run the command again, or score the new one with --overwrite or into another -o"
+        )
 
     def close(self) -> None:
         """Delete what was spooled."""
@@ -88,13 +114,13 @@ class RowSource:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _row(self, index: int, record: Record, claimed: dict[int, int]) -> Row:
+    def _row(self, index: int, record: Record) -> Row:
         values = record.values
         given = _text(values.get(self.id_name))
         own = self.names.image_in(values)
         image, image_error = self._image(values, own)
         caption, caption_error = self._caption(values)
-        errors = (record.error, _claim(claimed, given, index), image_error, caption_error)
+        errors = (record.error, image_error, caption_error)
         return Row(
             index=index,
             id=str(index) if given is None else given,
@@ -104,6 +130,7 @@ class RowSource:
             columns=_without_bytes(values, own),
             error=next((error for error in errors if error is not None), None),
             lookup=None if self._pictures is None or own is not None else _lookup(values),
+            warning=record.warning,
         )
 
     def _image(self, values: Mapping[str, Any], own: str | None) -> tuple[Path | bytes | TarImage | None, str | None]:
@@ -121,7 +148,10 @@ class RowSource:
     def _find_image(self, values: Mapping[str, Any], own: str | None) -> Path | bytes | TarImage:
         if own is not None:
             content = _image_content(own, values[own])
-            return self._folder / content if isinstance(content, str) else content
+            if not isinstance(content, str):
+                return content
+            stored = self._stored.get(PurePosixPath(content).name)
+            return self._folder / content if stored is None else stored.read()
         key_name = first_of(values, KEY_NAMES)
         if self._pictures is None or key_name is None:
             raise ImageError(f"no picture; expected one of {self.names.image_names()}; found: {listed(values)}")
@@ -142,8 +172,9 @@ def open_rows(
 ) -> RowSource:
     """Open rows from a file by its suffix, a saved dataset, or `-` for JSON lines on standard input.
 
-    Relative pictures are looked for in `images`, else beside the rows. Rows without a picture column are
-    matched with the pictures in `images` by `image_id` or `id`. `columns` names columns that are not called as usual.
+    Relative pictures are looked for in `images`, else in tables `NAME.images*.parquet` beside the rows (columns
+    `file_name` and `image`), else beside the rows. Rows without a picture column are matched with the pictures in
+    `images` by `image_id` or `id`. `columns` names columns that are not called as usual.
     """
     with ExitStack() as stack:
         pictures = None if images is None else PictureFolder(Path(images))
@@ -151,9 +182,10 @@ def open_rows(
         names = seen_columns(records)
         if names or records.columns is not None:
             columns.check(names, str(source), folder=pictures is not None)
+        tables = () if images is not None else image_tables(str(source))
         return RowSource(
             name=str(source),
-            fingerprint=records.fingerprint(),
+            fingerprint=_fingerprint(records, tables),
             columns=records.columns,
             schema=None
             if records.schema is None
@@ -164,8 +196,22 @@ def open_rows(
             _records=records,
             _folder=_base(source) if pictures is None else pictures.path,
             _pictures=pictures,
+            _tables=tables,
+            _stored=stored_images(tables, "file_name"),
             _opened=stack.pop_all(),
         )
+
+
+def image_tables(source: str) -> tuple[Path, ...]:
+    """The Parquet files of pictures that lie beside a file of rows under its name: `NAME.images*.parquet`."""
+    path = Path(source)
+    if is_address(source) or not path.is_file() or path.suffix.lower() == ".tar":
+        return ()
+    return tuple(sorted(path.parent.glob(f"{escape(stem(source))}.images*.parquet")))
+
+
+def _fingerprint(records: Records, tables: tuple[Path, ...]) -> str:
+    return "+".join([records.fingerprint(), *map(file_key, tables)])
 
 
 def _base(source: str | Path) -> Path:
@@ -210,14 +256,6 @@ def _image_content(name: str, value: Any) -> str | bytes | TarImage:
     except ImageError as error:
         raise ImageError(f"{name} {error}; got {shortened(value)}") from error
     return value
-
-
-def _claim(first_of: dict[int, int], given: str | None, index: int) -> str | None:
-    """Remember an id; the reason to refuse it when an earlier row has it."""
-    if given is None:
-        return None
-    first = first_of.setdefault(text_key(given), index)
-    return None if first == index else f"id {shortened(given)!r} is already that of row {first}"
 
 
 def _text(value: Any) -> str | None:

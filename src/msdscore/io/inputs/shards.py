@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from math import prod
 from pathlib import Path
 
 from msdscore.errors import ConfigError, InputError, shortened
@@ -10,6 +11,7 @@ from msdscore.io import stores
 SUFFIXES = (".tar", ".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".json")
 _COMPRESSED = (".gz", ".zst")
 _BRACES = re.compile(r"\{([^{}]*)\}")
+MOST_SHARDS = 1_000_000  # that one pattern may name
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -21,6 +23,9 @@ def expand(pattern: str) -> list[str]:
     """
     if not stores.is_address(pattern) and Path(pattern).is_dir():
         return stores.matching(str(Path(pattern) / "*.tar"))
+    count = prod(_count(inside) for inside in _BRACES.findall(pattern))
+    if count > MOST_SHARDS:
+        raise ConfigError(f"{shortened(pattern)}: {count:,} names; expected at most {MOST_SHARDS:,} shards in one run")
     found = _unbraced(pattern)
     return [name for one in found for name in (stores.matching(one) if _is_glob(one) else [one])]
 
@@ -81,6 +86,11 @@ def _unbraced(pattern: str) -> list[str]:
         return [pattern]
     before, after = pattern[: match.start()], _unbraced(pattern[match.end() :])
     return [f"{before}{choice}{rest}" for choice in _choices(match[1]) for rest in after]
+
+
+def _count(inside: str) -> int:
+    bounds = _RANGE.fullmatch(inside)
+    return inside.count(",") + 1 if bounds is None else int(bounds[2]) - int(bounds[1]) + 1
 
 
 def _choices(inside: str) -> list[str]:

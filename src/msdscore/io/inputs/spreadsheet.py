@@ -49,12 +49,6 @@ class Spreadsheet:
                 if number >= start:
                     yield Record(dict(zip(self.columns, cells, strict=False)))
 
-    def ids(self, stop: int, name: str) -> Iterator[Any]:
-        """The ids before number `stop`."""
-        if name in self.columns:
-            for _, record in zip(range(stop), self.read(), strict=False):
-                yield record.values.get(name)
-
     @contextmanager
     def _rows(self) -> Iterator[Iterator[Cells]]:
         openpyxl: Any = require("openpyxl", extra="xlsx")

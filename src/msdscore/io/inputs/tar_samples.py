@@ -1,6 +1,5 @@
 """Tar shards as records: WebDataset samples, img2dataset's layout, and DataComp's metadata beside them."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from msdscore.errors import InputError, shortened
+from msdscore.io.hashing import text_key
 from msdscore.io.inputs.columns import CAPTION_NAMES, first_of
-from msdscore.io.inputs.records import Record, valid_text
+from msdscore.io.inputs.records import JSON, Record, RepeatedNameError, valid_text
 from msdscore.io.stores import mark
 from msdscore.io.tar import TarSample, read_samples
 
@@ -49,17 +49,14 @@ class TarSamples:
 
     def read(self, start: int = 0) -> Iterator[Record]:
         """The records from number `start` on."""
-        number = 0
-        for sample in read_samples(self.path, (*TEXT_ENDINGS, "json")):
+        number, first = 0, dict[int, int]()
+        for place, sample in enumerate(read_samples(self.path, (*TEXT_ENDINGS, "json"))):
+            if first.setdefault(text_key(sample.key), place) != place:
+                sample.warnings.append(f"the key {shortened(valid_text(sample.key))} is that of several samples")
             for record in _records(sample, self._metadata):
                 if number >= start:
                     yield record
                 number += 1
-
-    def ids(self, stop: int, name: str) -> Iterator[Any]:
-        """The ids before number `stop`."""
-        for _, record in zip(range(stop), self.read(), strict=False):
-            yield record.values.get(name)
 
     @cached_property
     def _metadata(self) -> Mapping[str, Mapping[str, Any]]:
@@ -91,7 +88,8 @@ def _records(sample: TarSample, beside: Mapping[str, Mapping[str, Any]]) -> Iter
     if beside:
         known = beside.get(sample.key) or beside.get(Path(sample.key).name) or beside.get(str(values.get("uid")), {})
         values = {**known, **values}
-    values["key"] = sample.key
+    values["key"] = valid_text(sample.key)
+    warning = "; ".join(sample.warnings) or None
     texts = [text.strip() for ending, text in sample.texts if ending in TEXT_ENDINGS]
     if texts:
         values["caption"] = valid_text(texts[0])
@@ -102,12 +100,12 @@ def _records(sample: TarSample, beside: Mapping[str, Mapping[str, Any]]) -> Iter
         error = f"{sample.key}: status {shortened(str(status))} ({values.get('error_message') or 'no reason given'})"
     captions = next((values.get(name) for name in CAPTION_LISTS if isinstance(values.get(name), list)), None)
     if not captions or first_of(values, CAPTION_NAMES) is not None:
-        yield Record(values, error)
+        yield Record(values, error, warning)
         return
-    own = values.get("id", sample.key)
+    own = values.get("id", values["key"])
     for number, caption in enumerate(captions):
         text = caption.get("raw") if isinstance(caption, dict) else caption
-        yield Record({**values, "id": f"{own}#{number}", "caption": text}, error)
+        yield Record({**values, "id": f"{own}#{number}", "caption": text}, error, warning)
 
 
 def _values(sample: TarSample) -> tuple[dict[str, Any], str | None]:
@@ -116,7 +114,9 @@ def _values(sample: TarSample) -> tuple[dict[str, Any], str | None]:
     if text is None:
         return {}, sample.error
     try:
-        found = json.loads(text)
+        found = JSON.decode(text)
+    except RepeatedNameError as error:
+        return {}, f"{sample.key}.json: {error}"
     except (ValueError, RecursionError) as error:
         return {}, f"{sample.key}.json: not valid JSON ({shortened(str(error))})"
     if not isinstance(found, dict):

@@ -9,7 +9,7 @@ from typing import Any
 
 from msdscore.errors import InputError
 from msdscore.io.hashing import file_key
-from msdscore.io.inputs.records import Record, valid_text
+from msdscore.io.inputs.records import JSON, Record, RepeatedNameError, valid_text
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -39,12 +39,6 @@ class JsonLines:
             if index >= start:
                 yield _json_record(line, f"line {number}")
 
-    def ids(self, stop: int, name: str) -> Iterator[Any]:
-        """The ids before number `stop`; lines that cannot have one are not parsed."""
-        key = f'"{name}"'.encode() if name.isascii() and name.isalnum() else b""  # others may be written with escapes
-        for _, (number, line) in zip(range(stop), self._lines(), strict=False):
-            yield _json_record(line, f"line {number}").values.get(name) if key in line else None
-
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -55,11 +49,13 @@ class JsonLines:
 
 def _json_record(line: bytes, where: str) -> Record:
     try:
-        value = json.loads(line.rstrip().decode("utf-8"))
+        value = JSON.decode(line.rstrip().decode("utf-8"))
     except UnicodeDecodeError:
         return Record(error=f"{where}: not valid UTF-8")
     except json.JSONDecodeError as error:
         return Record(error=f"{where}: not valid JSON ({error.msg.removesuffix(' at')} at column {error.colno})")
+    except RepeatedNameError as error:
+        return Record(error=f"{where}: {error}")
     except (ValueError, RecursionError) as error:
         return Record(error=f"{where}: not usable JSON ({error})")
     return object_record(value, where, escapes=rb"\ud" in line.lower())
@@ -106,12 +102,6 @@ class Delimited:
         for index, (number, fields) in enumerate(self._body()):
             if index >= start:
                 yield self._record(number, fields)
-
-    def ids(self, stop: int, name: str) -> Iterator[Any]:
-        """The ids before number `stop`."""
-        if name in self.columns:
-            for _, (number, fields) in zip(range(stop), self._body(), strict=False):
-                yield self._record(number, fields).values.get(name)
 
     def _record(self, number: int, fields: list[str] | str) -> Record:
         if isinstance(fields, str):

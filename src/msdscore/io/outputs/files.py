@@ -18,7 +18,7 @@ from msdscore.io.outputs.tables import MergedRows, as_text, conform, json_value,
 from msdscore.io.outputs.targets import check_target, is_standard_output, put, run_files
 
 _SLICE = 4096  # rows turned into Python values at once
-_ROW_GROUP = 32768  # small tables are gathered, since tiny row groups make a Parquet file slow
+ROW_GROUP = 32768  # small tables are gathered, since tiny row groups make a Parquet file slow
 _QUOTED = frozenset(',\t"\r\n')
 
 
@@ -152,14 +152,14 @@ def _finite_value(value: Any) -> Any:
 def _write_parquet(tables: Iterable[pa.Table], file: BinaryIO, schema: pa.Schema) -> None:
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for table in _gathered(tables):
-            writer.write_table(table, row_group_size=_ROW_GROUP)
+            writer.write_table(table, row_group_size=ROW_GROUP)
 
 
 def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
-        if sum(len(part) for part in waiting) >= _ROW_GROUP:
+        if sum(len(part) for part in waiting) >= ROW_GROUP:
             yield pa.concat_tables(waiting)
             waiting = []
     if waiting:

@@ -1,6 +1,7 @@
 """Runs that write finished parts, survive any crash, and go on where they stopped."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +12,15 @@ import pyarrow.parquet as pq
 from filelock import BaseFileLock
 
 from msdscore.errors import RunError
-from msdscore.io.atomic import remove_owned, remove_temporaries, replacing, take_lock, write_bytes
+from msdscore.io.atomic import remove_owned, remove_temporaries, replacing, take_folder, write_bytes
+from msdscore.io.hashing import file_key
 from msdscore.io.outputs.files import check_output, write_tables
-from msdscore.io.outputs.manifest import REMEDY, RUN_NOTES, compare, dump, load
+from msdscore.io.outputs.manifest import MADE_BY, REMEDY, RUN_NOTES, compare, dump, load, read_notes
 from msdscore.io.outputs.tables import MergedRows, conform, unified
 
 _REASONS = 3  # of failed rows, that a summary names
 _KEY = "msdscore.key"  # of a part, in its schema metadata
+_OWN = re.compile(r"part-\d+\.parquet|manifest\.json")  # the files of a run's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +97,12 @@ class Run:
         notes: Mapping[str, Any] | None = None,
         errors: str = "error",
         warnings: str = "warnings",
+        check: Callable[[], None] = lambda: None,
     ) -> Summary:
         """Stream tables into the output, write the run metadata beside it, remove the folder, and close.
 
+        `check` is called when all tables are written and before the output is put in place; it raises where what
+        they were made from has changed.
         `tables` are what the output holds, made from the parts; by default the parts themselves, in order. `rows`
         is how many rows the parts must hold. `metadata` goes into the schema of a Parquet output, `notes` into the
         run metadata. `errors` is the column with the reasons of failed rows, `warnings` the one with warnings.
@@ -114,10 +120,15 @@ class Run:
                     self.output.suffix,
                     metadata=metadata,
                 )
+                check()
+                file.flush()
+                _refuse_losing(self.output, Path(file.name))
+            record = {**MADE_BY, "manifest": self.manifest, **counts, **(notes or {}), **_state(self.output)}
+            write_bytes(_sidecar(self.output), dump(record), folder=folder)
         except OSError as error:
-            raise RunError(f"{self.output}: cannot be written ({error}); finished parts are kept") from error
-        _write_sidecar(self.output, {"manifest": self.manifest, **counts, **(notes or {})})
-        remove_owned(folder, self._lock.pop())
+            reason = error.strerror or error
+            raise RunError(f"{self.output}: cannot be written ({reason}); finished parts are kept") from error
+        remove_owned(folder, self._lock.pop(), _OWN)
         return Summary.of(counts)
 
     def close(self) -> None:
@@ -154,7 +165,7 @@ def open_run(output: str | Path, manifest: Mapping[str, Any], *, again: bool = F
     if not folder.exists() and finished(path, manifest) and not again:
         raise RunError(f"{path}: already finished; {REMEDY}")
     try:
-        run = Run(path, manifest, [take_lock(folder / "lock")])
+        run = Run(path, manifest, [take_folder(folder)])
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error}); choose another -o") from error
     try:
@@ -171,15 +182,14 @@ def finished(output: str | Path, manifest: Mapping[str, Any]) -> Summary | None:
 
     Raises `RunError` if the output is there and belongs to other work.
     """
-    path = Path(output)
-    if not path.exists() or not _sidecar(path).exists():
+    path, record = Path(output), read_notes(_sidecar(Path(output)))
+    if not path.exists() or record is None:
         # Between output and sidecar a crash is possible; then the folder of parts is still there and goes on.
         if path.exists() and not _folder(path).exists():
             raise RunError(f"{path}: exists, and no run is known that wrote it; {REMEDY}")
         return None
-    record = load(_sidecar(path))
     compare(path, record.get("manifest"), manifest)
-    if record.get("bytes") != path.stat().st_size:
+    if not _is_unchanged(path, record):
         raise RunError(f"{path}: was changed after the run that wrote it; {REMEDY}")
     drop_parts(path)
     return Summary(record["rows"], record["failed"], tuple(record.get("reasons", ())))
@@ -187,16 +197,14 @@ def finished(output: str | Path, manifest: Mapping[str, Any]) -> Summary | None:
 
 def run_notes(output: str | Path) -> dict[str, Any] | None:
     """The run metadata beside an output that is there, unchanged since; None if there is no such run."""
-    path = Path(output)
-    if not path.exists() or not _sidecar(path).exists():
-        return None
-    record = load(_sidecar(path))
-    return record if record.get("bytes") == path.stat().st_size else None
+    path, record = Path(output), read_notes(_sidecar(Path(output)))
+    return record if record is not None and path.exists() and _is_unchanged(path, record) else None
 
 
 def discard(output: str | Path) -> None:
     """Remove an output with its sidecar and parts, unless another process is at work on it."""
     path = Path(output)
+    read_notes(_sidecar(path))  # refuses one that no run has written
     _remove_parts(path)
     # The sidecar goes last: should we die between, it alone stands for nothing.
     path.unlink(missing_ok=True)
@@ -212,7 +220,7 @@ def drop_parts(output: Path) -> None:
 def _remove_parts(output: Path) -> None:
     folder = _folder(output)
     if folder.exists():
-        remove_owned(folder, take_lock(folder / "lock"))
+        remove_owned(folder, take_folder(folder), _OWN)
 
 
 def _begin(path: Path, manifest: Mapping[str, Any]) -> None:
@@ -225,9 +233,26 @@ def _begin(path: Path, manifest: Mapping[str, Any]) -> None:
     write_bytes(path, dump(manifest), folder=path.parent)
 
 
-def _write_sidecar(output: Path, record: Mapping[str, Any]) -> None:
-    content = dump({**record, "bytes": output.stat().st_size})
-    write_bytes(_sidecar(output), content, folder=_folder(output))
+def _state(output: Path) -> dict[str, Any]:
+    """What tells whether an output is as it was written: its size and a checksum of its content."""
+    return {"bytes": output.stat().st_size, "checksum": file_key(output)}
+
+
+def _refuse_losing(output: Path, new: Path) -> None:
+    """Refuse to replace an output that is neither that of a finished run nor what a crash at the end left behind."""
+    notes = read_notes(_sidecar(output))
+    if (
+        output.exists()
+        and not (notes is not None and _is_unchanged(output, notes))
+        and file_key(output) != file_key(new)
+    ):
+        raise RunError(f"{output}: came or was changed during the run; finished parts are kept, {REMEDY}")
+
+
+def _is_unchanged(output: Path, record: Mapping[str, Any]) -> bool:
+    if record.get("bytes") != output.stat().st_size:
+        return False
+    return "checksum" not in record or record["checksum"] == file_key(output)
 
 
 def _counted(

@@ -1,20 +1,25 @@
 """Score shards: one Parquet file of scores per input shard, whose schema says what it holds and how it was made."""
 
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from hashlib import blake2b
+from io import SEEK_END
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from msdscore.errors import RunError, shortened
-from msdscore.io.outputs.files import write_tables
-from msdscore.io.outputs.manifest import REMEDY
-from msdscore.io.stores import exists, reading, writing
+from msdscore.io.outputs.files import ROW_GROUP
+from msdscore.io.outputs.manifest import REMEDY, json_bytes
+from msdscore.io.stores import exists, is_address, reading, writing
 
 SIGNATURE_KEY = b"msdscore"  # of the signature, in the schema metadata of every Parquet output
 SHARD_KEY = b"msdscore.shard"  # of the facts below
+CHECKSUM_KEY = b"msdscore.checksum"  # of a hash of all bytes before the footer, in the footer
+CHECKED_BYTES = 64 << 20  # up to here the checksum of a file of this machine is compared whenever it is taken over
 FORMAT = 1
 SCORED, FAILED = "scored", "failed"  # the two values of the column status
 ERRORS = (OSError, ValueError, pa.ArrowException)
@@ -41,8 +46,7 @@ class ShardFacts:
     def metadata(self) -> dict[bytes, bytes]:
         """The facts as schema metadata; the same facts are the same bytes."""
         plain = {name: value for name, value in asdict(self).items() if name != "signature"}
-        dumped = json.dumps(plain, ensure_ascii=False, sort_keys=True)
-        return {SIGNATURE_KEY: self.signature.encode(), SHARD_KEY: dumped.encode()}
+        return {SIGNATURE_KEY: self.signature.encode(), SHARD_KEY: json_bytes(plain, sort_keys=True)}
 
 
 def facts_of(schema: pa.Schema) -> ShardFacts | None:
@@ -77,12 +81,41 @@ def read_facts(name: str) -> ShardFacts | None:
     return facts
 
 
+def is_intact(name: str, *, verify: bool = False) -> bool:
+    """Whether a score shard holds the bytes that were written; larger or distant ones are read with `verify` alone."""
+    try:
+        with reading(name) as file:
+            size = file.seek(0, SEEK_END)
+            if not verify and (is_address(name) or size > CHECKED_BYTES):
+                return True
+            checksum = (pq.read_metadata(file).metadata or {}).get(CHECKSUM_KEY)
+            file.seek(size - 8)
+            footer = 8 + struct.unpack("<I", file.read(4))[0]
+            file.seek(0)
+            return checksum is None or _hash(file, size - footer) == checksum.decode()
+    except ERRORS:
+        return False
+
+
+def _hash(file: BinaryIO, size: int) -> str:
+    """A hash of the next bytes of a file."""
+    digest = blake2b(digest_size=16)
+    while size > 0 and (block := file.read(min(size, 1 << 20))):
+        digest.update(block)
+        size -= len(block)
+    return digest.hexdigest()
+
+
 def write_shard(table: pa.Table, name: str, facts: ShardFacts) -> None:
     """Put a score shard in place, whole or not at all; equal tables and facts give equal bytes."""
-    metadata = {key.decode(): value.decode() for key, value in facts.metadata().items()}
+    schema = pa.schema([(entry.name, entry.type) for entry in table.schema], metadata=facts.metadata())
     try:
-        with writing(name) as file:
-            write_tables([table], file, ".parquet", metadata=metadata)
+        with writing(name) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+            writer.write_table(table.cast(schema), row_group_size=ROW_GROUP)
+            file.flush()
+            with open(file.name, "rb") as written:  # noqa: PTH123, its own name, under which it was opened
+                checksum = _hash(written, file.tell())
+            writer.add_key_value_metadata({CHECKSUM_KEY: checksum})
     except OSError as error:
         raise RunError(
             f"{shortened(name)}: cannot be written ({error.strerror or error}); choose another -o"
