@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from msdscore.encoders.cached import CacheSettings
-from msdscore.engine.local import score_rows
 from msdscore.io.inputs.rows import open_rows
+from msdscore.run.rows import score_rows
 from msdscore.scoring.spec import ScorerSpec
 
 

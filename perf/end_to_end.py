@@ -129,8 +129,8 @@ def stream(pipeline, sources, captions):
 
 def run_file(pipeline, folder, output):
     """`msdscore score rows.jsonl -o scores.parquet`, less the loading of the encoder."""
-    from msdscore.engine.local import RunOptions, score_rows
     from msdscore.io.inputs.rows import open_rows
+    from msdscore.run.rows import RunOptions, score_rows
 
     with open_rows(str(folder / "rows.jsonl")) as rows:
         made = score_rows(pipeline, rows, output, RunOptions(overwrite=True))
@@ -140,8 +140,8 @@ def run_file(pipeline, folder, output):
 
 def run_shards(pipeline, folder, output, *, pattern="*.tar"):
     """`msdscore score *.tar -o DIR`, less the loading of the encoder."""
-    from msdscore.engine.jobs import plan_jobs, score_jobs
-    from msdscore.engine.shard import ShardOptions
+    from msdscore.run.shards import ShardOptions
+    from msdscore.run.workers import plan_jobs, score_jobs
     from msdscore.scoring.spec import ScorerSpec
 
     spec = ScorerSpec(encoder=str(folder / "clip"), device=str(pipeline.encoder.device))

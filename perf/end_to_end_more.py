@@ -129,9 +129,8 @@ def workers_rate(folder, device, shards, output, count):
     And the seconds until each has finished its first: processes start, encoders are loaded. The last shards are not
     counted either: work that had begun before the first moment is then as much as what is left at the last.
     """
-    from msdscore.engine.jobs import ShardJob
-    from msdscore.engine.shard import ShardOptions
-    from msdscore.engine.workers import score_on_workers
+    from msdscore.run.shards import ShardJob, ShardOptions
+    from msdscore.run.workers import score_on_workers
     from msdscore.scoring.spec import ScorerSpec
 
     output.mkdir()

@@ -23,7 +23,7 @@ from PIL import Image
 import msdscore.align.run.train
 import msdscore.benchmarks.run.runner
 import msdscore.cli.app
-import msdscore.engine.local  # noqa: F401  before the forks, as the libraries
+import msdscore.run.rows  # noqa: F401  before the forks, as the libraries
 
 torch.set_num_threads(1)
 
@@ -57,11 +57,11 @@ def score(inputs: Path, place: Path, *, cache: Path | None = None) -> None:
     """`score_rows`, in small chunks so that there is much to interrupt."""
     from msdscore import ScorerSpec
     from msdscore.encoders.cached import CacheSettings
-    from msdscore.engine.local import RunOptions, score_rows
     from msdscore.io.inputs.rows import open_rows
+    from msdscore.run.rows import RunOptions, score_rows
 
     spec = ScorerSpec(encoder="toy", cache=None if cache is None else CacheSettings(folder=str(cache)))
-    score_rows(spec, open_rows(inputs / "rows.jsonl"), place / "out.parquet", RunOptions(chunk_rows=CHUNK))
+    score_rows(spec, open_rows(inputs / "rows.jsonl"), place / "out.parquet", RunOptions(part_rows=CHUNK))
 
 
 def cached(inputs: Path, place: Path) -> None:

@@ -111,7 +111,7 @@ def at_once(pipeline, requests, *, worst=0):
 
 def rows(pipeline, folder, count, run):
     """All that a run over files does beside scoring: reading, planning, writing."""
-    with patch("msdscore.engine.local.score_requests", at_once), patch("msdscore.engine.shard.score_requests", at_once):
+    with patch("msdscore.run.plan.score_requests", at_once):
         return best(lambda number: run(pipeline, folder, folder / f"{run.__name__}.parquet"), count, passes=4)
 
 

@@ -27,10 +27,10 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from msdscore.encoders.cached import CachedEncoder
-from msdscore.engine.local import score_rows
-from msdscore.engine.shard import score_shard
 from msdscore.io.inputs.rows import open_rows
 from msdscore.io.outputs.shards import ShardFacts, write_shard
+from msdscore.run.rows import score_rows
+from msdscore.run.shards import score_shard
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.selection.choose import Rule
 from msdscore.selection.run import select

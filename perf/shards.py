@@ -14,11 +14,12 @@ from PIL import Image
 
 from msdscore.encoders.base import TokenLayout
 from msdscore.encoders.text.pieces import segment
-from msdscore.engine.jobs import ShardJob, score_jobs
-from msdscore.engine.shard import ShardOptions
-from msdscore.engine.shard_table import ShardRows
 from msdscore.io.inputs.rows import Row
 from msdscore.io.tar import TarImage
+from msdscore.run.plan import plan
+from msdscore.run.shards import ShardJob, ShardOptions
+from msdscore.run.table import ShardRows, part_table
+from msdscore.run.workers import score_jobs
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.spec import ScorerSpec
@@ -44,10 +45,9 @@ def memory() -> None:
     held = ShardRows()
     gc.collect()
     before = resident()
-    for row in held.watch(rows()):
-        held.put([row.index], [NUMBERS])
+    parts = [part_table(part, [NUMBERS] * len(part.rows)) for part in plan(held.watch(rows()), part_rows=512)]
     while_scored = resident() - before
-    table = held.table(MSDConfig())
+    table = held.table(parts, MSDConfig())
     with_table = resident() - before
     print(f"bytes per row: {while_scored / ROWS:.0f} while scored, {with_table / len(table):.0f} with the table")
 

@@ -16,14 +16,14 @@ import pytest
 from PIL import Image
 
 from msdscore import MSDConfig, Scorer, load_encoder
-from msdscore.engine import local
-from msdscore.engine.assemble import whole_sets
-from msdscore.engine.local import RunOptions, score_rows
-from msdscore.engine.plan import FIRST_ROWS, plan
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.files import write_table
+from msdscore.run import plan as plan_of_run
+from msdscore.run.plan import FIRST_ROWS, plan
+from msdscore.run.rows import RunOptions, score_rows
+from msdscore.run.table import whole_sets
 from msdscore.scoring.score import COLUMNS
 from msdscore.scoring.spec import ScorerSpec
 
@@ -77,7 +77,7 @@ class Counting:
 def test_rows_keep_their_order_and_columns_and_equal_the_scorer(tmp_path):
     path, lines = make_input(tmp_path)
     output = tmp_path / "out.parquet"
-    summary = run(Scorer("toy"), path, output, chunk_rows=7)
+    summary = run(Scorer("toy"), path, output, part_rows=7)
     assert (summary.rows, summary.failed) == (40, 0)
     table = pq.read_table(output)
     assert table.column_names == ["image", "caption", "id", "system", *COLUMNS]
@@ -93,19 +93,19 @@ def test_rows_keep_their_order_and_columns_and_equal_the_scorer(tmp_path):
 def test_repeated_pictures_are_encoded_once(tmp_path):
     path, _ = make_input(tmp_path)
     encoder = Counting()
-    run(Scorer(encoder), path, tmp_path / "out.parquet", chunk_rows=3)
+    run(Scorer(encoder), path, tmp_path / "out.parquet", part_rows=3)
     assert encoder.pictures == len(COLOURS)
 
 
 def test_an_interrupted_run_goes_on_and_gives_the_same_file(tmp_path):
     path, _ = make_input(tmp_path)
     whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
-    run(Scorer("toy"), path, whole, chunk_rows=8)
+    run(Scorer("toy"), path, whole, part_rows=8)
     with pytest.raises(KeyboardInterrupt):
-        run(Scorer(Counting(stop_after=2)), path, broken, chunk_rows=8)
+        run(Scorer(Counting(stop_after=2)), path, broken, part_rows=8)
     assert not broken.exists()
     rest = Counting()
-    run(Scorer(rest), path, broken, chunk_rows=8)
+    run(Scorer(rest), path, broken, part_rows=8)
     assert rest.pictures == 3
     assert broken.read_bytes() == whole.read_bytes()
 
@@ -213,7 +213,7 @@ def test_progress_counts_up_to_the_number_of_rows(tmp_path):
         Scorer("toy"),
         path,
         tmp_path / "o.parquet",
-        chunk_rows=8,
+        part_rows=8,
         progress=lambda done, total: seen.append((done, total)),
     )
     assert seen[0] == (0, 40)
@@ -229,9 +229,9 @@ def test_kill_nine_loses_at_most_one_chunk(tmp_path):
     output = tmp_path / "out.jsonl"
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom msdscore import Scorer\n"
-        "from msdscore.engine.local import RunOptions, score_rows\nfrom msdscore.io.inputs.rows import open_rows\n"
+        "from msdscore.run.rows import RunOptions, score_rows\nfrom msdscore.io.inputs.rows import open_rows\n"
         "with open_rows(sys.argv[1]) as rows:\n"
-        "    score_rows(Scorer('toy').pipeline, rows, Path(sys.argv[2]), RunOptions(chunk_rows=5), progress=lambda d, t: time.sleep(0.02))\n"
+        "    score_rows(Scorer('toy').pipeline, rows, Path(sys.argv[2]), RunOptions(part_rows=5), progress=lambda d, t: time.sleep(0.02))\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", code, str(path), str(output)])
     parts = tmp_path / "out.jsonl.parts"
@@ -242,16 +242,16 @@ def test_kill_nine_loses_at_most_one_chunk(tmp_path):
     worker.wait()
     assert not output.exists()
     assert len(list(parts.glob("part-*.parquet"))) >= 5
-    run(Scorer("toy"), path, output, chunk_rows=5)
+    run(Scorer("toy"), path, output, part_rows=5)
     clean = tmp_path / "clean.jsonl"
-    run(Scorer("toy"), path, clean, chunk_rows=5)
+    run(Scorer("toy"), path, clean, part_rows=5)
     assert output.read_bytes() == clean.read_bytes()
 
 
 def test_pictures_that_vanish_during_a_run_are_scored_when_they_are_back(tmp_path, monkeypatch):
     path, _ = make_input(tmp_path)
     output, clean = tmp_path / "out.jsonl", tmp_path / "clean.jsonl"
-    run(Scorer("toy"), path, clean, chunk_rows=8)
+    run(Scorer("toy"), path, clean, part_rows=8)
     away = tmp_path / "away"
     away.mkdir()
 
@@ -264,13 +264,13 @@ def test_pictures_that_vanish_during_a_run_are_scored_when_they_are_back(tmp_pat
         return lost
 
     with monkeypatch.context() as network:
-        network.setattr("msdscore.engine.local.request", lose(local.request))
-        assert run(Scorer("toy"), path, output, chunk_rows=8).failed == 40
+        network.setattr("msdscore.run.plan.request", lose(plan_of_run.request))
+        assert run(Scorer("toy"), path, output, part_rows=8).failed == 40
     for picture in away.iterdir():
         picture.rename(tmp_path / picture.name)
-    assert run(Scorer("toy"), path, output, chunk_rows=8).failed == 0
+    assert run(Scorer("toy"), path, output, part_rows=8).failed == 0
     assert output.read_bytes() == clean.read_bytes()
-    assert run(Scorer("toy"), path, output, chunk_rows=8).scored == 0
+    assert run(Scorer("toy"), path, output, part_rows=8).scored == 0
 
 
 def test_parts_that_a_crash_after_the_output_left_behind_are_removed(tmp_path, monkeypatch):
@@ -278,10 +278,10 @@ def test_parts_that_a_crash_after_the_output_left_behind_are_removed(tmp_path, m
     output = tmp_path / "out.jsonl"
     with monkeypatch.context() as crash:
         crash.setattr("msdscore.io.outputs.run.remove_owned", lambda folder, lock, names: lock.release())
-        run(Scorer("toy"), path, output, chunk_rows=8)
+        run(Scorer("toy"), path, output, part_rows=8)
     parts = tmp_path / "out.jsonl.parts"
     assert list(parts.glob("part-*.parquet"))
-    assert run(Scorer("toy"), path, output, chunk_rows=8).scored == 0
+    assert run(Scorer("toy"), path, output, part_rows=8).scored == 0
     assert not parts.exists()
 
 
@@ -297,49 +297,49 @@ SUFFIXES = [".parquet", ".jsonl", ".csv", ".tsv", ".json"]
 def test_a_picture_replaced_behind_its_path_is_scored_again_and_no_other(tmp_path, suffix):
     path, _ = make_input(tmp_path)
     output, clean = tmp_path / f"out{suffix}", tmp_path / f"clean{suffix}"
-    run(Scorer("toy"), path, output, chunk_rows=8)
+    run(Scorer("toy"), path, output, part_rows=8)
     Image.new("RGB", (48, 32), "orange").save(tmp_path / "red.png")
     counting = Counting()
-    made = run(Scorer(counting), path, output, chunk_rows=8)
+    made = run(Scorer(counting), path, output, part_rows=8)
     assert (counting.pictures, made.scored, made.earlier) == (1, 8, 32)
-    run(Scorer("toy"), path, clean, chunk_rows=8)
+    run(Scorer("toy"), path, clean, part_rows=8)
     assert output.read_bytes() == clean.read_bytes()
-    assert run(Scorer(counting), path, output, chunk_rows=8).scored == 0
+    assert run(Scorer(counting), path, output, part_rows=8).scored == 0
 
 
 def test_a_resumed_run_notices_a_replaced_picture(tmp_path):
     path, _ = make_input(tmp_path)
     output, clean = tmp_path / "out.jsonl", tmp_path / "clean.jsonl"
     with pytest.raises(KeyboardInterrupt):
-        run(Scorer(Counting(stop_after=3)), path, output, chunk_rows=8)
+        run(Scorer(Counting(stop_after=3)), path, output, part_rows=8)
     Image.new("RGB", (48, 32), "orange").save(tmp_path / "red.png")
     rest = Counting()
-    run(Scorer(rest), path, output, chunk_rows=8)
+    run(Scorer(rest), path, output, part_rows=8)
     assert rest.pictures == 3  # two that were never scored, and the new one
-    run(Scorer("toy"), path, clean, chunk_rows=8)
+    run(Scorer("toy"), path, clean, part_rows=8)
     assert output.read_bytes() == clean.read_bytes()
 
 
 def test_failed_rows_are_tried_again_when_their_cause_is_gone(tmp_path):
     path, _ = make_input(tmp_path)
     whole, output = tmp_path / "whole.parquet", tmp_path / "out.parquet"
-    run(Scorer("toy"), path, whole, chunk_rows=8)
+    run(Scorer("toy"), path, whole, part_rows=8)
     (tmp_path / "red.png").rename(tmp_path / "away.png")
     (tmp_path / "blue.png").write_bytes(b"no picture")
-    first = run(Scorer("toy"), path, output, chunk_rows=8)
+    first = run(Scorer("toy"), path, output, part_rows=8)
     assert first.failed == 16
     assert [reason[:6] for reason in first.reasons] == ["row 0:", "row 2:", "row 5:"]
     assert "red.png: no such file" in first.reasons[0]
     idle = Counting()
-    assert run(Scorer(idle), path, output, chunk_rows=8).reasons == first.reasons
+    assert run(Scorer(idle), path, output, part_rows=8).reasons == first.reasons
     assert idle.pictures == 0  # nothing has changed: nothing is tried
     (tmp_path / "away.png").rename(tmp_path / "red.png")
-    some = run(Scorer(idle), path, output, chunk_rows=8)
+    some = run(Scorer(idle), path, output, part_rows=8)
     assert (idle.pictures, some.failed, some.scored) == (1, 8, 8)
-    again = run(Scorer(idle), path, output, chunk_rows=8, retry=True)
+    again = run(Scorer(idle), path, output, part_rows=8, retry=True)
     assert (again.failed, again.scored) == (8, 8)
     Image.new("RGB", (48, 32), "blue").save(tmp_path / "blue.png")
-    assert run(Scorer("toy"), path, output, chunk_rows=8).failed == 0
+    assert run(Scorer("toy"), path, output, part_rows=8).failed == 0
     assert pq.read_table(output).equals(pq.read_table(whole))
 
 
@@ -355,7 +355,7 @@ def test_pictures_found_by_id_may_come_later(tmp_path):
 
     def score(encoder, target):
         with open_rows(path, images=folder) as source:
-            return score_rows(Scorer(encoder).pipeline, source, target, RunOptions(chunk_rows=6))
+            return score_rows(Scorer(encoder).pipeline, source, target, RunOptions(part_rows=6))
 
     assert score("toy", output).failed == 30
     for i in (3, 17):
@@ -455,7 +455,7 @@ def test_parquet_keeps_the_types_of_its_columns(tmp_path):
 
 
 def test_integers_too_wide_for_floats_stay_exact_across_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.engine.assemble.TABLE_ROWS", 2)
+    monkeypatch.setattr("msdscore.run.table.TABLE_ROWS", 2)
     make_input(tmp_path)
     path = tmp_path / "wide.jsonl"
     values = [2**60 + 1, 5, 0.5, None]
@@ -467,9 +467,9 @@ def test_integers_too_wide_for_floats_stay_exact_across_tables(tmp_path, monkeyp
 @pytest.mark.parametrize("most", [0, 9000])
 def test_tables_that_are_not_kept_are_read_again(tmp_path, monkeypatch, most):
     path, _ = make_input(tmp_path)
-    monkeypatch.setattr("msdscore.engine.assemble.TABLE_ROWS", 7)
+    monkeypatch.setattr("msdscore.run.table.TABLE_ROWS", 7)
     run(Scorer("toy"), path, tmp_path / "kept.parquet")
-    monkeypatch.setattr("msdscore.engine.assemble.KEPT_BYTES", most)
+    monkeypatch.setattr("msdscore.run.table.KEPT_BYTES", most)
     run(Scorer("toy"), path, tmp_path / "again.parquet")
     assert pq.read_table(tmp_path / "again.parquet") == pq.read_table(tmp_path / "kept.parquet")
 
@@ -511,7 +511,7 @@ def test_the_first_rows_wait_for_few_others_and_later_ones_are_looked_at_togethe
             read.append(number)
             yield Row(number, str(number), b"%d" % (number % 3000), "a caption", None, {})
 
-    chunks = plan(rows(), chunk_rows=256, window_rows=4000)
+    chunks = plan(rows(), part_rows=256, window_rows=4000)
     assert next(chunks).number == 0
     assert len(read) == FIRST_ROWS
     later = list(chunks)
@@ -550,15 +550,15 @@ def test_an_input_replaced_during_a_run_is_refused_with_nothing_lost(tmp_path, m
             replace_input(path, how)
 
     with pytest.raises(RunError, match=r"rows\.jsonl: was changed while it was scored; finished parts are kept"):
-        run(Scorer("toy"), path, output, chunk_rows=8, progress=replace_once)
+        run(Scorer("toy"), path, output, part_rows=8, progress=replace_once)
     assert not output.exists()
     with pytest.raises(RunError, match="another input"):
-        run(Scorer("toy"), path, output, chunk_rows=8)
+        run(Scorer("toy"), path, output, part_rows=8)
     path.write_bytes(original)
     rest = Counting()
-    run(Scorer(rest), path, output, chunk_rows=8)
+    run(Scorer(rest), path, output, part_rows=8)
     assert rest.pictures == 0
-    run(Scorer("toy"), path, tmp_path / "clean.jsonl", chunk_rows=8)
+    run(Scorer("toy"), path, tmp_path / "clean.jsonl", part_rows=8)
     assert output.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
 
 
@@ -586,10 +586,10 @@ def test_parts_of_another_state_of_the_input_are_scored_again(tmp_path):
     with open_rows(path) as source:
         path.write_text(path.read_text().replace("number 3", "number three"))
         with pytest.raises(RunError, match="was changed"):
-            score_rows(Scorer("toy").pipeline, source, output, RunOptions(chunk_rows=8))
+            score_rows(Scorer("toy").pipeline, source, output, RunOptions(part_rows=8))
     path.write_bytes(original)
-    run(Scorer("toy"), path, output, chunk_rows=8)
-    run(Scorer("toy"), path, tmp_path / "clean.jsonl", chunk_rows=8)
+    run(Scorer("toy"), path, output, part_rows=8)
+    run(Scorer("toy"), path, tmp_path / "clean.jsonl", part_rows=8)
     assert output.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
 
 
@@ -598,12 +598,12 @@ def test_a_picture_of_equal_size_and_time_is_noticed(tmp_path):
     for colour in COLOURS:
         Image.new("RGB", (48, 32), colour).save(tmp_path / f"{colour}.png", format="BMP")
     output, picture = tmp_path / "out.jsonl", tmp_path / "red.png"
-    run(Scorer("toy"), path, output, chunk_rows=8)
+    run(Scorer("toy"), path, output, part_rows=8)
     before = picture.stat()
     Image.new("RGB", (48, 32), "orange").save(picture, format="BMP")
     os.utime(picture, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (picture.stat().st_size, picture.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-    assert run(Scorer("toy"), path, output, chunk_rows=8).scored == 8
+    assert run(Scorer("toy"), path, output, part_rows=8).scored == 8
 
 
 def test_large_pictures_are_known_by_their_content_when_asked(tmp_path, monkeypatch):
@@ -611,11 +611,11 @@ def test_large_pictures_are_known_by_their_content_when_asked(tmp_path, monkeypa
     path, _ = make_input(tmp_path)
     output, picture = tmp_path / "out.jsonl", tmp_path / "red.png"
     Image.new("RGB", (48, 32), "red").save(picture, format="BMP")
-    run(Scorer("toy"), path, output, chunk_rows=8, verify=True)
+    run(Scorer("toy"), path, output, part_rows=8, verify=True)
     before = picture.stat()
     Image.new("RGB", (48, 32), "orange").save(picture, format="BMP")
     os.utime(picture, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert run(Scorer("toy"), path, output, chunk_rows=8, verify=True).scored == 8
+    assert run(Scorer("toy"), path, output, part_rows=8, verify=True).scored == 8
 
 
 def test_rows_with_repeated_ids_are_all_scored(tmp_path):

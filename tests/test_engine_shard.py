@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from msdscore import Scorer
-from msdscore.engine.shard import ShardOptions, score_shard
 from msdscore.errors import ConfigError, ImageError, InputError, MissingExtraError, RunError, UnknownNameError
 from msdscore.io import stores
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.shards import expand, expand_all, score_names
 from msdscore.io.outputs.shards import facts_of, read_facts
 from msdscore.io.tar import read_samples
+from msdscore.run.shards import ShardOptions, score_shard
 from msdscore.scoring.score import COLUMNS
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import COLOURS, add, jpeg, uid, write_tar

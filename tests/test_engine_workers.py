@@ -17,12 +17,10 @@ from typer.testing import CliRunner
 
 from msdscore.cli.app import app
 from msdscore.encoders.cached import CacheSettings
-from msdscore.engine import jobs as jobs_of_shards
-from msdscore.engine import workers as workers_of_shards
-from msdscore.engine.jobs import ShardJob, ShardWorker, plan_jobs, score_jobs
-from msdscore.engine.shard import ShardOptions, ShardResult
-from msdscore.engine.workers import default_workers, score_on_workers
 from msdscore.errors import ConfigError, UnknownNameError
+from msdscore.run import workers as workers_of_shards
+from msdscore.run.shards import ShardJob, ShardOptions, ShardResult, ShardWorker
+from msdscore.run.workers import default_workers, plan_jobs, score_jobs, score_on_workers
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import add, jpeg, write_tar
 
@@ -89,13 +87,13 @@ def test_a_shard_that_ends_its_workers_takes_none_with_it(tmp_path, monkeypatch)
 def test_the_number_of_threads_is_the_same_for_every_worker_and_comes_back(tmp_path, monkeypatch):
     """Sums over another number of threads differ in their last bits."""
     seen, before = [], torch.get_num_threads()
-    monkeypatch.setattr(jobs_of_shards, "score_shard", lambda *_, **__: seen.append(torch.get_num_threads()))
+    monkeypatch.setattr(workers_of_shards, "score_shard", lambda *_, **__: seen.append(torch.get_num_threads()))
     for threads in (1, 4):
         torch.set_num_threads(threads)
         list(score_jobs(TOY, [ShardJob("a", "b")], ShardOptions()))
         assert torch.get_num_threads() == threads
     torch.set_num_threads(before)
-    assert seen == [jobs_of_shards.THREADS] * 2
+    assert seen == [workers_of_shards.THREADS] * 2
 
 
 def test_workers_on_one_gpu_share_it_and_the_cores(monkeypatch):
@@ -148,7 +146,7 @@ def test_a_shard_is_read_while_the_one_before_is_scored_and_never_two(tmp_path, 
         assert source != "a" or second.wait(timeout=60)
         return ShardResult(source, output)
 
-    monkeypatch.setattr(jobs_of_shards, "score_shard", score_slowly)
+    monkeypatch.setattr(workers_of_shards, "score_shard", score_slowly)
     assert [one.source for one in score_jobs(TOY, jobs, ShardOptions(), at_once=2)] == ["a", "b", "c"]
     assert [one for one in seen if "begins" in one] == ["a begins", "b begins", "c begins"]
     assert seen.index("b is read") < seen.index("c begins")
@@ -162,7 +160,7 @@ def test_shards_that_overlap_stop_when_nobody_waits_for_them(tmp_path, monkeypat
             taken.append(row)
         return ShardResult(source, output)
 
-    monkeypatch.setattr(jobs_of_shards, "score_shard", endless)
+    monkeypatch.setattr(workers_of_shards, "score_shard", endless)
     results = score_jobs(TOY, jobs, ShardOptions(), at_once=2)
     assert next(results).source == "0"
     results.close()
@@ -183,7 +181,7 @@ def test_shards_overlap_beside_a_gpu_alone_and_not_with_a_cache(tmp_path, monkey
     cached = replace(TOY, device="cuda", cache=CacheSettings(folder=str(tmp_path)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     specs = [TOY, replace(TOY, device="cuda:1"), ScorerSpec(encoder="toy"), cached]
-    assert [jobs_of_shards.shards_at_once(spec) for spec in specs] == [1, 2, 2, 1]
+    assert [workers_of_shards.shards_at_once(spec) for spec in specs] == [1, 2, 2, 1]
 
 
 def test_a_scorer_that_cannot_be_built_stops_all(tmp_path):

@@ -13,9 +13,9 @@ from threading import Thread
 import pyarrow as pa
 import pytest
 
-from msdscore.engine.jobs import plan_jobs, score_jobs
-from msdscore.engine.shard import ShardOptions
 from msdscore.errors import ConfigError
+from msdscore.run.shards import ShardOptions
+from msdscore.run.workers import plan_jobs, score_jobs
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import write_tar
 
@@ -25,7 +25,7 @@ cloudpickle = pytest.importorskip("ray.cloudpickle")
 
 from ray.util.annotations import RayDeprecationWarning  # noqa: E402
 
-from msdscore.engine.ray_data import RayOptions, ShardActor, Surroundings, score_on_ray  # noqa: E402
+from msdscore.run.ray_data import RayOptions, ShardActor, Surroundings, score_on_ray  # noqa: E402
 
 # Ray's own use of its old settings.
 pytestmark = pytest.mark.filterwarnings(

@@ -10,9 +10,9 @@ import pytest
 from browser import chromium
 from coloured_pairs import two_coloured
 from msdscore import Scorer
-from msdscore.engine.local import score_rows
 from msdscore.io.inputs.rows import open_rows
 from msdscore.report.build import Wishes, build
+from msdscore.run.rows import score_rows
 from test_report_page import write_rows
 
 MANY = 50_000

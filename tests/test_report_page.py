@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from coloured_pairs import COLOURS, two_coloured
 from msdscore import Scorer
 from msdscore.cli.app import app
-from msdscore.engine.local import RunOptions, score_rows
 from msdscore.errors import ConfigError, InputError, RunError
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.rows import open_rows
@@ -22,6 +21,7 @@ from msdscore.report.build import Wishes, build
 from msdscore.report.cards import most_forgotten, worst
 from msdscore.report.reading import read_results
 from msdscore.report.systems import standings
+from msdscore.run.rows import RunOptions, score_rows
 
 HOSTILE = "</script><img src=x onerror=document.title='owned'> a <b>red</b> ball"
 SYSTEMS = {"good": 0.0, "poor": 0.7}

@@ -15,10 +15,10 @@ from msdscore.encoders.backbone import checked_late
 from msdscore.encoders.batches import TextMemory, encode_in_batches
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.vision.canvas import Preprocessing
-from msdscore.engine.jobs import plan_jobs, score_jobs
-from msdscore.engine.shard import ShardOptions
 from msdscore.errors import ConfigError
 from msdscore.io import kept_decoders
+from msdscore.run.shards import ShardOptions
+from msdscore.run.workers import plan_jobs, score_jobs
 from msdscore.scoring.pipeline import BATCH_SIZES, Pipeline
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.scoring.stream import Request, _waiting, score_requests

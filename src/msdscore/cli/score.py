@@ -15,8 +15,8 @@ from msdscore.cli.stopping import KEPT, stoppable
 from msdscore.errors import ConfigError, shortened
 
 if TYPE_CHECKING:
-    from msdscore.engine.local import RunOptions, ScoredFile
     from msdscore.io.inputs.rows import RowSource
+    from msdscore.run.rows import RunOptions, ScoredFile
     from msdscore.scoring.spec import ScorerSpec
 
 SOME_FAILED = 3
@@ -77,9 +77,9 @@ def score(
 
     Exit codes: 0 all scored, 3 some rows failed and say why, 2 wrong usage.
     """
-    from msdscore.engine.local import RunOptions
     from msdscore.io.inputs.columns import ColumnNames
     from msdscore.io.inputs.rows import open_rows
+    from msdscore.run.rows import RunOptions
 
     place = _file_or_none(place)
     spec = scorer.spec(batch_size=batch_size, max_pixels=max_pixels, cache=cache.settings(), decoders=decoders)
@@ -144,7 +144,7 @@ def score_file(
     from dataclasses import asdict
 
     from msdscore.cli.progress import bar
-    from msdscore.engine.local import score_rows
+    from msdscore.run.rows import score_rows
 
     message = KEPT if output else "stopped; without -o nothing is kept"
     with TemporaryDirectory() as place, stoppable(message), bar("scoring") as show:

@@ -14,9 +14,8 @@ from msdscore.errors import ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
     from msdscore.encoders.cached import CacheUse
-    from msdscore.engine.jobs import ShardJob
-    from msdscore.engine.shard import ShardOptions, ShardResult
     from msdscore.io.inputs.columns import ColumnNames
+    from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
     from msdscore.scoring.spec import ScorerSpec
 
 ENGINES = ("local", "ray")
@@ -132,7 +131,7 @@ def refuse(*, prefix: str, input_format: str | None) -> None:
 
 def reading(names: "ColumnNames", images: Path | None, copied: Sequence[str], **more: bool) -> "ShardOptions":
     """How the options ask for shards to be read; `more` are fields of `ShardOptions`."""
-    from msdscore.engine.shard import ShardOptions
+    from msdscore.run.shards import ShardOptions
 
     return ShardOptions(
         columns=names,
@@ -150,7 +149,7 @@ def score_shards(
     from dataclasses import asdict
 
     from msdscore.cli.progress import bar
-    from msdscore.engine.jobs import plan_jobs
+    from msdscore.run.workers import plan_jobs
 
     jobs, tally = engine.chosen(plan_jobs(sources, folder)), _Tally()
     with stoppable(_KEPT), bar("shards") as show:
@@ -169,14 +168,14 @@ def _results(
     spec: "ScorerSpec", jobs: Sequence["ShardJob"], how: "ShardOptions", engine: EngineChoice
 ) -> "Iterator[ShardResult]":
     if engine.engine == "ray":
-        from msdscore.engine.ray_data import RayOptions, score_on_ray
+        from msdscore.run.ray_data import RayOptions, score_on_ray
 
         cluster = RayOptions(
             address=engine.address, most=engine.workers, cpus=engine.worker_cpus or 1.0, gpus=engine.worker_gpus,
             time_limit=engine.time_limit,
         )  # fmt: skip
         return score_on_ray(spec, jobs, how, cluster)
-    from msdscore.engine.workers import score_on_workers
+    from msdscore.run.workers import score_on_workers
 
     return score_on_workers(spec, jobs, how, workers=engine.workers, time_limit=engine.time_limit)
 

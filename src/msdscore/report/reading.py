@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.engine.assemble import Naming
 from msdscore.errors import InputError
 from msdscore.io.inputs.columns import IMAGE_NAMES, ColumnNames, first_of
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.manifest import RUN_NOTES
+from msdscore.run.table import Naming
 from msdscore.scoring.measurement import UNTOLD
 from msdscore.scoring.score import COLUMNS
 

@@ -6,34 +6,36 @@ import sys
 import traceback
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from threading import Lock
+from threading import Event, Lock
 from time import monotonic
 from types import FrameType
+from typing import Self
 
-from msdscore.engine.jobs import (
-    THREADS,
-    Overlapping,
-    ShardJob,
-    ShardWorker,
-    StoppedError,
-    is_on_gpu,
-    lost,
-    overdue,
-    score_jobs,
-    shards_at_once,
-)
-from msdscore.engine.shard import ShardOptions, ShardResult
+import torch
+
 from msdscore.errors import ConfigError, MSDScoreError
+from msdscore.io import stores
+from msdscore.io.inputs.rows import Row
+from msdscore.io.inputs.shards import expand_all, score_names
 from msdscore.io.kept_decoders import cores
+from msdscore.run.shards import THREADS, ShardJob, ShardOptions, ShardResult, ShardWorker
 from msdscore.scoring.spec import ScorerSpec
 
 TRIES = 3  # of one shard, whose worker dies
+# Shards in work beside a GPU: one whose last rows are scored and written, and the next one, which is read meanwhile.
+GPU_SHARDS = 2
+
+
+def plan_jobs(patterns: Sequence[str], folder: str) -> list[ShardJob]:
+    """One job per shard that the patterns name, with its scores in a folder or under an address."""
+    shards = expand_all(patterns)
+    return [ShardJob(shard, stores.join(folder, name)) for shard, name in zip(shards, score_names(shards), strict=True)]
 
 
 def score_on_workers(
@@ -69,8 +71,6 @@ def score_on_workers(
 
 def default_workers(spec: ScorerSpec) -> int:
     """One process per GPU where the scorer may choose its device; else one for every two cores."""
-    import torch
-
     if spec.device == "auto" and torch.cuda.is_available():
         return torch.cuda.device_count()
     return 1 if spec.device.startswith("cuda") else max(1, cores() // THREADS)
@@ -173,7 +173,7 @@ class _Pool:
         if again:
             return None
         (job,) = member.jobs  # one that was tried before was alone
-        reason = overdue(job, self._limit) if member.overdue else lost(job, code)
+        reason = _overdue(job, self._limit) if member.overdue else _lost(job, code)
         return ShardResult(job.source, job.output, error=reason)
 
     def _start(self, number: int) -> _Member:
@@ -232,8 +232,6 @@ def _serve_overlapping(worker: ShardWorker, pipe: Connection) -> None:
 
 def _placed(work: _Assignment) -> ScorerSpec:
     """The scorer on this worker's device."""
-    import torch
-
     if work.spec.device == "auto" and torch.cuda.is_available():
         return replace(work.spec, device=f"cuda:{work.number % torch.cuda.device_count()}")
     return work.spec
@@ -241,3 +239,97 @@ def _placed(work: _Assignment) -> ScorerSpec:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
+
+
+class StoppedError(Exception):
+    """Nobody waits for the scores any more."""
+
+
+class Overlapping:
+    """Shards in threads: the next one begins when all rows of the one before are read; a context manager.
+
+    At its end shards that are in work are left as soon as they ask for another row.
+    """
+
+    def __init__(self, worker: ShardWorker) -> None:
+        self._worker, self._turn, self._stopped = worker, Lock(), Event()
+        self._pool = ThreadPoolExecutor(worker.at_once, thread_name_prefix="msdscore-shard")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    def submit(self, job: ShardJob) -> "Future[ShardResult]":
+        """Have a shard scored, after those that were submitted before."""
+        return self._pool.submit(self._score, job)
+
+    def _score(self, job: ShardJob) -> ShardResult:
+        with ExitStack() as held:
+
+            def watch(rows: Iterator[Row]) -> Iterator[Row]:
+                for row in rows:
+                    self._check()
+                    yield row
+                held.close()
+
+            held.enter_context(self._turn)
+            self._check()
+            return self._worker(job, watch=watch)
+
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise StoppedError
+
+
+def score_jobs(
+    spec: ScorerSpec, jobs: Sequence[ShardJob], options: ShardOptions, *, at_once: int | None = None
+) -> Iterator[ShardResult]:
+    """Score shards in this process, and give their results in order.
+
+    At most `at_once` shards are in work: the next one begins when all rows of the one before are read. Without it there
+    are two beside a GPU, which then does not wait at the end of a shard, else one.
+    """
+    count = min(shards_at_once(spec) if at_once is None else at_once, len(jobs))
+    worker, before = ShardWorker(spec, options, max(1, count)), torch.get_num_threads()
+    if count > 1:
+        try:
+            with Overlapping(worker) as shards:
+                for result in [shards.submit(job) for job in jobs]:
+                    yield result.result()
+        finally:
+            torch.set_num_threads(before)
+        return
+    for job in jobs:
+        try:
+            found = worker(job)
+        finally:
+            torch.set_num_threads(before)
+        yield found
+
+
+def is_on_gpu(spec: ScorerSpec) -> bool:
+    """Whether a described scorer will compute on a GPU."""
+    return spec.device.startswith("cuda") or (spec.device == "auto" and torch.cuda.is_available())
+
+
+def shards_at_once(spec: ScorerSpec) -> int:
+    """How many shards one process has in work unless it is told."""
+    # A cache counts what it has spared shard by shard, and knows of one at a time.
+    return GPU_SHARDS if is_on_gpu(spec) and spec.cache is None else 1
+
+
+def _lost(job: ShardJob, exit_code: int | None) -> str:
+    """Why a shard was given up whose worker ended more than once."""
+    code = exit_code or 0
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return f"{job.source}: its worker process ended ({how}), and again when it was tried again; out of memory?"
+
+
+def _overdue(job: ShardJob, limit: float | None) -> str:
+    """Why a shard was given up whose worker hung more than once."""
+    return (
+        f"{job.source}: its worker was ended after {limit:g} seconds (--time-limit), and again when it was tried again"
+    )

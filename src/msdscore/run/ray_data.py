@@ -13,10 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from msdscore.encoders.cached import CacheUse
-from msdscore.engine.jobs import ShardJob, ShardWorker
-from msdscore.engine.shard import ShardOptions, ShardResult
 from msdscore.errors import ConfigError, MSDScoreError, require, shortened
 from msdscore.io.stores import is_address
+from msdscore.run.shards import ShardJob, ShardOptions, ShardResult, ShardWorker
 from msdscore.scoring.spec import ScorerSpec
 
 _BLOCKS = 10_000  # what Ray is asked to keep track of, however many shards there are

@@ -1,7 +1,6 @@
-"""One shard scored: `score_shard(in, out)` is pure and knows no framework, so any scheduler can run it, and twice."""
+"""Shards: `score_shard(in, out)` is pure and knows no framework, so any scheduler can run it, and twice."""
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -9,27 +8,32 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import torch
+
 from msdscore.encoders.cached import CacheUse
-from msdscore.engine.earlier import description
-from msdscore.engine.plan import plan
-from msdscore.engine.shard_table import ShardRows
-from msdscore.errors import ConfigError, RunError, shortened, unknown_name
+from msdscore.errors import ConfigError, MSDScoreError, RunError, shortened, unknown_name
 from msdscore.io import stores
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.rows import Row, RowSource, image_tables, open_rows
 from msdscore.io.outputs.manifest import REMEDY
 from msdscore.io.outputs.shards import ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.outputs.targets import is_same_file, refuse_inputs
+from msdscore.run.plan import plan, score_parts
+from msdscore.run.rows import description
+from msdscore.run.table import ShardRows, part_table
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.scoring.stream import Request, by_picture, request, score_requests
 
 # Rows of a shard that are looked at together, while a GPU waits for the first of them; captions of one picture stand
 # together in shards.
 WINDOW_ROWS = 1024
 WINDOW_BYTES = 128 << 20
+_REASONS = 3  # of failed rows, that a shard's facts name
 _WHOLE = re.compile("#[0-9a-f]+")
 _SLIP = 0.8  # names of columns so much alike are taken for one
+# Of every worker on the CPU, whatever the machine has: sums over another number of threads differ in their last bits.
+THREADS = 2
 BuildPipeline = Callable[[], Pipeline]
 Watch = Callable[[Iterator[Row]], Iterator[Row]]
 
@@ -117,20 +121,21 @@ def score_shard(
     rows, before = ShardRows(how.copied), pipeline.cache_use
     with ExitStack() as stack:
         source_rows = _read(name, how, stack)
-        _score(pipeline, watch(source_rows) if watch else source_rows, rows, worst=how.worst)
+        parts = _score(pipeline, rows.watch(watch(source_rows) if watch else source_rows), worst=how.worst)
     if _fingerprint(name, target, how) != fingerprint:
         raise RunError(f"{shortened(name)}: was changed while it was scored; nothing was written, run again")
-    table = rows.table(pipeline.config)
+    table = rows.table(parts, pipeline.config)
+    reasons = table["error"].drop_null().to_pylist()
     facts = ShardFacts(
         source=name,
         fingerprint=fingerprint,
         rows=len(table),
-        failed=rows.failed,
-        warned=rows.warned,
+        failed=len(reasons),
+        warned=len(table) - table["warnings"].null_count,
         signature=pipeline.signature,
         spec=None if spec is None else spec_facts(spec),
         options=how.reading(),
-        reasons=rows.reasons(),
+        reasons=tuple(reasons[:_REASONS]),
     )
     write_shard(table, target, facts)
     use = pipeline.cache_use
@@ -149,10 +154,10 @@ def _refuse_losing(name: str, target: str) -> None:
 
 def _fingerprint(name: str, target: str, how: ShardOptions) -> str:
     """Marks of a shard and of what is read with it: metadata beside a tar (scores that lie there are none), images."""
-    beside = _beside(name)
+    marks, beside = [stores.mark(name, verify=how.verify)], _beside(name)
     more = [] if beside is None or is_same_file(Path(target), beside) else [beside]
     more += map(str, image_tables(name)) if how.images is None else ()
-    return "+".join(stores.mark(one, verify=how.verify) for one in (name, *more))
+    return "+".join([*marks, *(stores.mark(table, verify=how.verify) for table in more)])
 
 
 def _beside(name: str) -> str | None:
@@ -198,20 +203,10 @@ def _require_columns(name: str, source: RowSource, wanted: Iterable[str]) -> Non
             raise unknown_name(f"column of {shortened(name)}", column, source.seen)
 
 
-def _score(pipeline: Pipeline, source: Iterable[Row], rows: ShardRows, *, worst: int) -> None:
-    asked: deque[list[int]] = deque()
-
-    def requests() -> Iterator[Request]:
-        size = pipeline.batch_size
-        chunks = plan(rows.watch(source), chunk_rows=8 * size, window_rows=WINDOW_ROWS, window_bytes=WINDOW_BYTES)
-        for chunk in chunks:
-            captions = [row.caption or "" for row in chunk.rows]
-            for some in by_picture(chunk.owner, size=size):
-                asked.append([chunk.rows[place].index for place in some])
-                yield request(chunk.images, captions, chunk.owner, some)
-
-    for numbers in score_requests(pipeline, requests(), worst=worst):
-        rows.put(asked.popleft(), numbers)
+def _score(pipeline: Pipeline, rows: Iterable[Row], *, worst: int) -> list[pa.Table]:
+    """Parts of a shard, which are kept in memory: a shard is scored whole or not at all."""
+    parts = plan(rows, part_rows=8 * pipeline.batch_size, window_rows=WINDOW_ROWS, window_bytes=WINDOW_BYTES)
+    return [part_table(part, scored) for part, scored in score_parts(pipeline, parts, worst=worst)]
 
 
 def _result(facts: ShardFacts, target: str, *, fresh: bool) -> ShardResult:
@@ -225,3 +220,50 @@ def _result(facts: ShardFacts, target: str, *, fresh: bool) -> ShardResult:
         signature=facts.signature,
         reasons=facts.reasons,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJob:
+    """One input shard, and the file of its scores."""
+
+    source: str
+    output: str
+
+
+@dataclass
+class ShardWorker:
+    """Scores shards with one scorer, which is built when the first unfinished shard comes."""
+
+    spec: ScorerSpec
+    options: ShardOptions
+    at_once: int = 1  # shards that may be in work at a time
+    _built: Pipeline | None = None
+    _broken: MSDScoreError | None = None
+
+    def __call__(self, job: ShardJob, *, watch: Watch | None = None) -> ShardResult:
+        """Score one shard; what is wrong with it as a whole is told in the result, and the next one can come.
+
+        Its rows pass through `watch` as they are read. Several threads may call it, of which one at a time reads rows.
+
+        Raises:
+            MSDScoreError: the scorer itself cannot be built, which is so for every shard.
+        """
+        torch.set_num_threads(THREADS)
+        try:
+            return score_shard(self.spec, job.source, job.output, self.options, build=self._pipeline, watch=watch)
+        except MSDScoreError as error:
+            if error is self._broken:
+                raise
+            return ShardResult(job.source, job.output, error=str(error))
+
+    def _pipeline(self) -> Pipeline:
+        if self._broken is not None:
+            raise self._broken
+        if self._built is None:
+            try:
+                self._built = self.spec.build()
+                self._built.streams = self.at_once
+            except MSDScoreError as error:
+                self._broken = error
+                raise
+        return self._built

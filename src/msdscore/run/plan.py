@@ -1,0 +1,168 @@
+"""The order of work: rows of one image together, in parts that are finished one after the other."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+
+from msdscore.errors import RowError
+from msdscore.io.hashing import source_key
+from msdscore.io.inputs.rows import Row
+from msdscore.io.tar import TarImage
+from msdscore.scoring.measurement import Numbers
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.stream import Request, by_picture, request, score_requests
+
+WINDOW_ROWS = 1 << 16  # rows that are looked at together: images repeated within them are read once
+FIRST_ROWS = 1024  # of the first window, while nothing else has to be done; every further one is twice as large
+WINDOW_BYTES = 512 << 20  # of images that come as bytes
+_READERS = 8  # threads that look at image files
+Stamp = Callable[[Path], str]
+Scored = list[Numbers | RowError]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows that are finished together; `owner[i]` is the number of the image of row i.
+
+    `unusable` are rows that cannot be scored. `key` stands for all rows with everything they say (`row_keys`, first
+    those of `rows`) and for the state of their image files: where it is the same as before, so are the numbers.
+    """
+
+    number: int
+    rows: tuple[Row, ...] = ()
+    images: tuple[Path | bytes | TarImage, ...] = ()
+    owner: tuple[int, ...] = ()
+    unusable: tuple[Row, ...] = ()
+    key: str = ""
+    row_keys: tuple[int, ...] = ()
+    stamps: tuple[str, ...] = ()  # of the image files when the part was planned
+
+    def has_changed(self, stamp: Stamp) -> bool:
+        """Whether an image file is not in the state that the key stands for."""
+        return self.stamps != tuple(stamp(image) for image in self.images if isinstance(image, Path))
+
+
+def plan(
+    rows: Iterable[Row],
+    *,
+    part_rows: int,
+    window_rows: int = WINDOW_ROWS,
+    window_bytes: int = WINDOW_BYTES,
+    stamp: Stamp | None = None,
+) -> Iterator[Part]:
+    """Split rows into parts; the same rows give the same parts, whichever of their images are there.
+
+    `stamp` tells the state of an image file; without it parts have no keys.
+    """
+    number = 0
+    with ThreadPoolExecutor(_READERS) as pool:
+        stamps = None if stamp is None else partial(pool.map, stamp)
+        for window in _windows(rows, window_rows, window_bytes):
+            for sets in _gathered(window, part_rows):
+                yield _part(number, sets, stamps)
+                number += 1
+
+
+def score_parts(
+    pipeline: Pipeline, parts: Iterable[Part], *, worst: int = 0, scored: Callable[[int], None] = lambda rows: None
+) -> Iterator[tuple[Part, Scored]]:
+    """Score parts batch by batch, in order; each comes with the numbers, or the reasons, of its rows.
+
+    `scored` is called with the number of rows of each batch. Parts without rows to score are left out.
+    """
+    waiting: deque[tuple[Part, list[int], bool]] = deque()
+
+    def batches() -> Iterator[Request]:
+        for part in parts:
+            captions = [row.caption or "" for row in part.rows]
+            chosen = list(by_picture(part.owner, size=pipeline.batch_size))
+            for number, rows in enumerate(chosen, start=1):
+                waiting.append((part, rows, number == len(chosen)))
+                yield request(part.images, captions, part.owner, rows)
+
+    numbers: dict[int, Numbers | RowError] = {}
+    for batch in score_requests(pipeline, batches(), worst=worst):
+        part, rows, is_last = waiting.popleft()
+        numbers.update(zip(rows, batch, strict=True))
+        scored(len(rows))
+        if is_last:
+            yield part, [numbers[row] for row in range(len(numbers))]
+            numbers = {}
+
+
+def _windows(rows: Iterable[Row], most: int, most_bytes: int) -> Iterator[list[Row]]:
+    """Consecutive rows, in the end as many as may be held at once."""
+    stream, count = iter(rows), min(FIRST_ROWS, most)
+    while window := list(_bounded(islice(stream, count), most_bytes)):
+        yield window
+        count = min(2 * count, most)
+
+
+def _bounded(rows: Iterator[Row], most_bytes: int) -> Iterator[Row]:
+    size = 0
+    for row in rows:
+        yield row
+        size += len(row.image) if isinstance(row.image, bytes) else 0
+        if size >= most_bytes:
+            return
+
+
+def _gathered(window: list[Row], part_rows: int) -> Iterator[list[list[Row]]]:
+    """Sets of rows of one image, gathered until they are `part_rows` rows."""
+    sets: dict[str, list[Row]] = {}
+    for row in window:
+        sets.setdefault(_set_name(row), []).append(row)
+    gathered: list[list[Row]] = []
+    count = 0
+    for rows in sets.values():
+        gathered.append(rows)
+        count += len(rows)
+        if count >= part_rows:
+            yield gathered
+            gathered, count = [], 0
+    if gathered:
+        yield gathered
+
+
+def _set_name(row: Row) -> str:
+    """What rows of one image have in common, be the image there or not."""
+    if row.lookup is not None:
+        return f"id {row.lookup}"
+    return f"row {row.index}" if row.image is None else source_key(row.image)
+
+
+def _part(number: int, sets: list[list[Row]], stamp_all: Callable[[Iterable[Path]], Iterator[str]] | None) -> Part:
+    usable = [[row for row in rows if row.error is None] for rows in sets]
+    filled = [rows for rows in usable if rows]
+    part = Part(
+        number,
+        rows=tuple(row for rows in filled for row in rows),
+        images=tuple(rows[0].image for rows in filled if rows[0].image is not None),
+        owner=tuple(image for image, rows in enumerate(filled) for _ in rows),
+        unusable=tuple(row for rows in sets for row in rows if row.error is not None),
+    )
+    return part if stamp_all is None else _keyed(part, stamp_all)
+
+
+def _keyed(part: Part, stamp_all: Callable[[Iterable[Path]], Iterator[str]]) -> Part:
+    rows = (*part.rows, *part.unusable)
+    paths = dict.fromkeys(row.image for row in rows if isinstance(row.image, Path))
+    # Looked at once, and side by side: a file may lie on a slow or distant disk.
+    stamps = dict(zip(paths, stamp_all(paths), strict=True))
+    row_keys = tuple(row.key for row in rows)
+    # Images given as bytes are part of the input, whose content the run knows.
+    lines = [
+        f"{key}\0{row.error or ''}\0{stamps[row.image] if isinstance(row.image, Path) else ''}\n"
+        for key, row in zip(row_keys, rows, strict=True)
+    ]
+    return replace(
+        part,
+        key=blake2b("".join(lines).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest(),
+        row_keys=row_keys,
+        stamps=tuple(stamps[image] for image in part.images if isinstance(image, Path)),
+    )

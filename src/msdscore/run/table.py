@@ -1,0 +1,305 @@
+"""Tables of a run: numbers of every part, then all rows in order with their numbers."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from msdscore.errors import RowError
+from msdscore.io.hashing import source_key, text_key
+from msdscore.io.inputs.columns import first_of
+from msdscore.io.inputs.rows import Row, RowSource
+from msdscore.io.outputs.files import is_json
+from msdscore.io.outputs.run import Run
+from msdscore.io.outputs.shards import FAILED, SCORED
+from msdscore.io.outputs.tables import MergedRows, conform, table_from_columns, unified
+from msdscore.io.tar import TarImage
+from msdscore.run.plan import Part, Scored
+from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.measurement import NUMBERS, Numbers, soften
+from msdscore.scoring.score import COLUMNS
+
+TABLE_ROWS = 8192  # of one table of the output
+KEPT_BYTES = 256 << 20  # of tables that are kept while their types are found; of more the input is read once again
+SOFTENED_ROWS = 1 << 16  # whose candidate sets are worked on at once
+MIXED = "its group holds several pictures, so its Soft-MSD compares captions of different pictures"
+Keys = np.ndarray[Any, np.dtype[np.int64]]
+COUNTS = ("length", "windows")
+_TEXTS = ("warnings", "error")
+_KEPT = "input_"  # put before the name of an input column that is called as one of ours
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How columns are called in the output: ours with a prefix, the input's as they are.
+
+    An input column that is called as one of ours keeps its values under another name.
+
+    >>> Naming().given("msd"), Naming(prefix="mini_").given("msd"), Naming(prefix="mini_").added("msd")
+    ('input_msd', 'msd', 'mini_msd')
+    """
+
+    prefix: str = ""
+    taken: frozenset[str] = frozenset()  # the input's own names, where the format tells
+
+    def added(self, name: str) -> str:
+        """The name of one of our columns."""
+        return self.prefix + name
+
+    def given(self, name: str) -> str:
+        """The name of an input column."""
+        if not name.startswith(self.prefix) or name.removeprefix(self.prefix) not in COLUMNS:
+            return name
+        new = _KEPT + name
+        while new in self.taken:
+            new = _KEPT + new
+        return new
+
+    def renamed(self) -> dict[str, str]:
+        """The input columns that are called otherwise in the output."""
+        return {name: self.given(name) for name in sorted(self.taken) if self.given(name) != name}
+
+
+def part_table(part: Part, scored: Scored) -> pa.Table:
+    """Numbers or reasons of a part's rows, with their keys in the input and those of candidate set and image.
+
+    Rows that cannot be scored have neither numbers nor a reason: the input says why.
+    """
+    rows, none = (*part.rows, *part.unusable), [None] * len(part.unusable)
+    images = [*map(_image_key, part.rows), *(0 for _ in none)]
+    groups = [
+        image if row.group is None else text_key(f"group {row.group}") for row, image in zip(rows, images, strict=True)
+    ]
+    warnings = ["; ".join(_warnings(row, result)) or None for row, result in zip(part.rows, scored, strict=True)]
+    errors = [str(result) if isinstance(result, RowError) else None for result in scored]
+    words = [list(result.worst) if isinstance(result, Numbers) else None for result in scored]
+    columns: dict[str, pa.Array] = {
+        "row": pa.array([row.index for row in rows], pa.int64()),
+        "key": pa.array(part.row_keys or [0] * len(rows), pa.int64()),
+        "group": pa.array(groups, pa.int64()),
+        "image": pa.array(images, pa.int64()),
+        "words": pa.array([*words, *none], pa.list_(pa.string())),
+        "warnings": pa.array([*warnings, *none], pa.string()),
+        "error": pa.array([*errors, *none], pa.string()),
+    }
+    for name in NUMBERS:
+        values = [getattr(result, name) if isinstance(result, Numbers) else None for result in scored]
+        columns[name] = pa.array([*values, *none], pa.int32() if name in COUNTS else pa.float64())
+    return pa.table(columns)
+
+
+def _image_key(row: Row) -> int:
+    """A number that rows of one image share: its place in the tar, else a hash of its name."""
+    assert row.image is not None, "rows without an image have an error and are not scored"
+    return row.image.offset if isinstance(row.image, TarImage) else text_key(source_key(row.image))
+
+
+def _warnings(row: Row, scored: Numbers | RowError) -> tuple[str, ...]:
+    """What is to be said of a scored row: what its input warns of, then what scoring does."""
+    if isinstance(scored, RowError):
+        return ()
+    return scored.warnings if row.warning is None else (row.warning, *scored.warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class RowScores:
+    """All numbers of a run by row, NaN where there are none; texts where there are some."""
+
+    keys: Keys  # of the rows that were scored
+    numbers: Mapping[str, np.ndarray[Any, np.dtype[np.float64]]]
+    words: Mapping[int, list[str]]
+    warnings: Mapping[int, str]
+    errors: Mapping[int, str]
+
+    def columns(self, rows: slice, reasons: Sequence[str | None]) -> dict[str, pa.Array]:
+        """The columns that scoring adds to consecutive rows; `reasons` say why some of them were not even tried."""
+        numbers = list(range(len(self.keys)))[rows]
+        texts = {
+            "warnings": pa.array([self.warnings.get(row) for row in numbers], pa.string()),
+            "error": pa.array(
+                [reason or self.errors.get(row) for row, reason in zip(numbers, reasons, strict=True)], pa.string()
+            ),
+        }
+        return {name: texts[name] if name in _TEXTS else self._numbers(name, rows) for name in COLUMNS}
+
+    def _numbers(self, name: str, rows: slice) -> pa.Array:
+        values = self.numbers[name][rows]
+        column = pa.array(values, mask=np.isnan(values))
+        return column.cast(pa.int32()) if name in COUNTS else column
+
+
+def collect(parts: Iterable[pa.Table], total: int, config: MSDConfig) -> RowScores:
+    """Numbers of all parts in the order of the rows, with uncertainty and Soft-MSD of each candidate set."""
+    keys, group, image = np.full(total, -1, dtype=np.int64), np.zeros(total, np.int64), np.zeros(total, np.int64)
+    numbers = {name: np.full(total, np.nan) for name in (*NUMBERS, "uncertainty", "soft_msd")}
+    texts: dict[str, dict[int, Any]] = {"words": {}, "warnings": {}, "error": {}}
+    for part in parts:
+        rows = part.column("row").to_numpy()
+        for column, name in ((keys, "key"), (group, "group"), (image, "image")):
+            column[rows] = part.column(name).to_numpy()
+        for name in NUMBERS:
+            numbers[name][rows] = part.column(name).to_numpy()
+        for name, known in texts.items():
+            values = zip(rows.tolist(), part.column(name).to_pylist(), strict=True)
+            known |= {row: text for row, text in values if text is not None}
+    good = np.flatnonzero(~np.isnan(numbers["msd"]))
+    for rows in whole_sets(group, good, most=SOFTENED_ROWS):
+        similarity, divergence, information = (
+            numbers[name][rows].tolist() for name in ("similarity", "divergence", "information")
+        )
+        softened = soften(similarity, divergence, information, group[rows].tolist(), config)
+        numbers["uncertainty"][rows], numbers["soft_msd"][rows] = softened
+    for row in in_mixed_sets(group, image, good):
+        texts["warnings"][row] = "; ".join(filter(None, [texts["warnings"].get(row), MIXED]))
+    return RowScores(keys, numbers, texts["words"], texts["warnings"], texts["error"])
+
+
+def whole_sets(group: Keys, rows: Keys, *, most: int) -> Iterator[Keys]:
+    """Split rows without splitting a candidate set, at most so many rows together unless a set itself has more.
+
+    >>> [rows.tolist() for rows in whole_sets(np.array([7, 5, 7, 5, 9]), np.arange(5), most=3)]
+    [[1, 3], [0, 2, 4]]
+    """
+    ordered = rows[np.argsort(group[rows], kind="stable")]
+    ends = [*(np.flatnonzero(np.diff(group[ordered])) + 1).tolist(), len(ordered)]
+    start = 0
+    for end, following in pairwise([*ends, ends[-1] + most + 1]):
+        if following - start > most and end > start:
+            yield ordered[start:end]
+            start = end
+
+
+def in_mixed_sets(group: Keys, image: Keys, rows: Keys) -> list[int]:
+    """The rows whose candidate set holds captions of several images."""
+    pairs = np.unique(np.stack([group[rows], image[rows]]), axis=1)
+    sets, counts = np.unique(pairs[0], return_counts=True)
+    mixed: list[int] = rows[np.isin(group[rows], sets[counts > 1])].tolist()
+    return mixed
+
+
+def output_tables(
+    source: RowSource, run: Run, config: MSDConfig, naming: Naming
+) -> Iterator[pa.Table] | Iterator[MergedRows]:
+    """The output's tables: every input row in order, its own columns first, then what scoring adds.
+
+    Raises:
+        RunError: the input's rows are not those that were scored.
+    """
+    scores = collect(run.tables(), sum(len(part) for part in run.tables(["row"])), config)
+
+    def merged() -> Iterator[MergedRows]:
+        return _merged(source, scores, naming)
+
+    if is_json(run.output.suffix):
+        return merged()
+    return _typed(merged, _renamed_schema(source, naming), given=source.schema is not None)
+
+
+def _typed(merged: Callable[[], Iterator[MergedRows]], schema: pa.Schema | None, *, given: bool) -> Iterator[pa.Table]:
+    """Arrow tables of one type; where the input has no types, they are found by a pass over it."""
+    if given:
+        yield from (rows.to_arrow(schema) for rows in merged())
+        return
+    schemas: list[pa.Schema] = []
+    kept: list[pa.Table] | None = []
+    for rows in merged():
+        table = rows.to_arrow(schema)
+        schemas.append(table.schema)
+        if kept is not None:
+            kept = [*kept, table] if sum(part.nbytes for part in (*kept, table)) <= KEPT_BYTES else None
+    common = unified(schemas)
+    again = (rows.to_arrow(schema) for rows in merged()) if kept is None else iter(kept)
+    yield from (conform(table, common) for table in again)
+
+
+def _renamed_schema(source: RowSource, naming: Naming) -> pa.Schema | None:
+    if source.schema is None and source.columns is None:
+        return None
+    given = source.schema or pa.schema([pa.field(name, pa.string()) for name in source.columns or ()])
+    own = [] if source.id_name in given.names else [pa.field("id", pa.string())]
+    return pa.schema([*own, *(pa.field(naming.given(entry.name), entry.type) for entry in given)])
+
+
+def _merged(source: RowSource, scores: RowScores, naming: Naming) -> Iterator[MergedRows]:
+    """The input's rows with their numbers; refused where they are not the rows that were scored."""
+    stream, start = source.read(), 0
+    while (rows := list(islice(stream, TABLE_ROWS))) or not start:
+        taken = slice(start, start + len(rows))
+        if [row.key for row in rows] != scores.keys[taken].tolist():
+            raise source.changed()
+        added = scores.columns(taken, [row.error for row in rows])
+        table = pa.table({naming.added(name): column for name, column in added.items()})
+        yield MergedRows(_given(rows, source.id_name, naming), table)
+        if not rows:
+            break
+        start = taken.stop
+    if start < len(scores.keys):
+        raise source.changed()
+
+
+def _given(rows: Sequence[Row], id_name: str, naming: Naming) -> list[Mapping[str, Any]]:
+    """The rows as they came, with an id where the input has none."""
+    given = [{naming.given(name): value for name, value in row.columns.items()} for row in rows]
+    if any(id_name in row.columns for row in rows):
+        return list(given)
+    return [{"id": row.id, **values} for row, values in zip(rows, given, strict=True)]
+
+
+class ShardRows:
+    """What the scores of a shard say of its rows besides the numbers; grows as the rows are read."""
+
+    def __init__(self, copied: Sequence[str] = ()) -> None:
+        self._copied = tuple(copied)
+        self._keys: list[str] = []
+        self._uids: list[str | None] = []
+        self._captions: list[str | None] = []
+        self._others: list[dict[str, Any]] = []
+        self._errors: list[str | None] = []
+
+    def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The same rows, remembered on their way."""
+        for row in rows:
+            self._keys.append(str(_value(row, "key") or row.id))
+            uid = _value(row, "uid")
+            self._uids.append(None if uid is None else str(uid))
+            self._captions.append(row.caption)
+            self._errors.append(row.error)
+            if self._copied:
+                self._others.append({name: row.columns.get(name) for name in self._copied})
+            yield row
+
+    def table(self, parts: Iterable[pa.Table], config: MSDConfig) -> pa.Table:
+        """All rows in order with their numbers, and uncertainty and Soft-MSD of their candidate sets."""
+        scores = collect(parts, len(self._keys), config)
+        added = scores.columns(slice(0, len(self._keys)), self._errors)
+        errors = added.pop("error").to_pylist()
+        warnings = added.pop("warnings")
+        columns = {
+            "key": pa.array(self._keys, pa.string()),
+            "uid": pa.array(self._uids, pa.string()),
+            "caption": pa.array(self._captions, pa.string()),
+            **added,
+            "worst_words": pa.array([scores.words.get(row) for row in range(len(errors))], pa.list_(pa.string())),
+            "warnings": warnings,
+            "status": pa.array([SCORED if error is None else FAILED for error in errors], pa.string()),
+            "error": pa.array(errors, pa.string()),
+        }
+        return self._with_copied(pa.table(columns))
+
+    def _with_copied(self, table: pa.Table) -> pa.Table:
+        if not self._others:
+            return table
+        copied = table_from_columns(self._others)
+        for name in self._copied:
+            column = copied.column(name)
+            kept = f"{_KEPT}{name}" if name in table.column_names else name
+            table = table.append_column(kept, column.cast(pa.string()) if pa.types.is_null(column.type) else column)
+        return table
+
+
+def _value(row: Row, name: str) -> Any:
+    column = first_of(row.columns, (name,))
+    return None if column is None else row.columns[column]
