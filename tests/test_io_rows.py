@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from msdscore.errors import InputError, RunError
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.formats import known_inputs
-from msdscore.io.inputs.rows import Row, RowSource, open_rows
+from msdscore.io.inputs.rows import Row, open_rows
 
 CAPTIONS = [
     "a dog runs on the beach",
@@ -42,8 +42,7 @@ def rows_of(source: str | Path, **options: Any) -> list[Row]:
     with open_rows(source, **options) as rows:
         found = list(rows.read())
         assert rows.count() == len(found)
-        for start in range(len(found) + 2):
-            assert list(rows.read(start)) == found[start:]
+        assert list(rows.read()) == found
         return found
 
 
@@ -442,7 +441,7 @@ def test_json_lists_may_hold_strange_items(tmp_path):
 
 
 def test_json_documents_are_read_through_a_small_window(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.io.inputs.json_document._PIECE", 7)
+    monkeypatch.setattr("msdscore.io.inputs.text._READ", 7)
     rows = [{"image": "a.jpg", "caption": text * 3, "numbers": [12345, 1.5e-7, True]} for text in CAPTIONS]
     found = rows_of(write(tmp_path / "rows.json", json.dumps(rows, ensure_ascii=False, indent=1)))
     assert [dict(row.columns) for row in found] == rows
@@ -458,7 +457,7 @@ def test_saved_datasets(tmp_path):
     assert found[149].image == tmp_path / "set" / "149.jpg"
     with open_rows(tmp_path / "set") as source:
         assert source.count() == 150
-        assert list(source.read(77)) == found[77:]
+        assert list(source.read()) == found
 
 
 def test_saved_datasets_with_pictures_and_splits(tmp_path):
@@ -491,7 +490,7 @@ def test_standard_input_is_read_as_json_lines():
     program = (
         "from msdscore.io.inputs.rows import open_rows\n"
         "with open_rows('-') as source:\n"
-        "    print(source.count(), ascii([(str(row.image), row.caption) for row in source.read(1)]))\n"
+        "    print(source.count(), ascii([(str(row.image), row.caption) for row in list(source.read())[1:]]))\n"
         "print(list(source.read()))"
     )
     data = "".join(json.dumps({"image": f"{i}.jpg", "caption": CAPTIONS[i]}) + "\n" for i in range(2))
@@ -511,14 +510,6 @@ def test_a_pipe_is_spooled(tmp_path):
     with open_rows(tmp_path / "rows.jsonl") as source:
         assert [row.image for row in source.read()] == [Path("a.jpg")]
     thread.join()
-
-
-def test_a_long_file_is_read_from_any_place(tmp_path):
-    table = pa.table({"image": ["a.jpg"] * 5000, "caption": [f"caption {i}" for i in range(5000)]})
-    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=1000)
-    source: RowSource = open_rows(tmp_path / "rows.parquet")
-    assert next(iter(source.read(4321))).caption == "caption 4321"
-    assert list(source.read(5000)) == []
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])

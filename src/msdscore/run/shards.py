@@ -206,7 +206,7 @@ def _require_columns(name: str, source: RowSource, wanted: Iterable[str]) -> Non
 def _score(pipeline: Pipeline, rows: Iterable[Row], *, worst: int) -> list[pa.Table]:
     """Parts of a shard, which are kept in memory: a shard is scored whole or not at all."""
     parts = plan(rows, part_rows=8 * pipeline.batch_size, window_rows=WINDOW_ROWS, window_bytes=WINDOW_BYTES)
-    return [part_table(part, scored) for part, scored in score_parts(pipeline, parts, worst=worst)]
+    return [part_table(part, scored, words=True) for part, scored in score_parts(pipeline, parts, worst=worst)]
 
 
 def _result(facts: ShardFacts, target: str, *, fresh: bool) -> ShardResult:

@@ -63,10 +63,11 @@ class Naming:
         return {name: self.given(name) for name in sorted(self.taken) if self.given(name) != name}
 
 
-def part_table(part: Part, scored: Scored) -> pa.Table:
+def part_table(part: Part, scored: Scored, *, words: bool = False) -> pa.Table:
     """Numbers or reasons of a part's rows, with their keys in the input and those of candidate set and image.
 
-    Rows that cannot be scored have neither numbers nor a reason: the input says why.
+    Rows that cannot be scored have neither numbers nor a reason: the input says why. With `words` the least supported
+    words are kept.
     """
     rows, none = (*part.rows, *part.unusable), [None] * len(part.unusable)
     images = [*map(_image_key, part.rows), *(0 for _ in none)]
@@ -75,16 +76,17 @@ def part_table(part: Part, scored: Scored) -> pa.Table:
     ]
     warnings = ["; ".join(_warnings(row, result)) or None for row, result in zip(part.rows, scored, strict=True)]
     errors = [str(result) if isinstance(result, RowError) else None for result in scored]
-    words = [list(result.worst) if isinstance(result, Numbers) else None for result in scored]
     columns: dict[str, pa.Array] = {
         "row": pa.array([row.index for row in rows], pa.int64()),
         "key": pa.array(part.row_keys or [0] * len(rows), pa.int64()),
         "group": pa.array(groups, pa.int64()),
         "image": pa.array(images, pa.int64()),
-        "words": pa.array([*words, *none], pa.list_(pa.string())),
         "warnings": pa.array([*warnings, *none], pa.string()),
         "error": pa.array([*errors, *none], pa.string()),
     }
+    if words:
+        worst = [list(result.worst) if isinstance(result, Numbers) else None for result in scored]
+        columns["words"] = pa.array([*worst, *none], pa.list_(pa.string()))
     for name in NUMBERS:
         values = [getattr(result, name) if isinstance(result, Numbers) else None for result in scored]
         columns[name] = pa.array([*values, *none], pa.int32() if name in COUNTS else pa.float64())
@@ -116,7 +118,7 @@ class RowScores:
 
     def columns(self, rows: slice, reasons: Sequence[str | None]) -> dict[str, pa.Array]:
         """The columns that scoring adds to consecutive rows; `reasons` say why some of them were not even tried."""
-        numbers = list(range(len(self.keys)))[rows]
+        numbers = range(len(self.keys))[rows]
         texts = {
             "warnings": pa.array([self.warnings.get(row) for row in numbers], pa.string()),
             "error": pa.array(
@@ -142,9 +144,9 @@ def collect(parts: Iterable[pa.Table], total: int, config: MSDConfig) -> RowScor
             column[rows] = part.column(name).to_numpy()
         for name in NUMBERS:
             numbers[name][rows] = part.column(name).to_numpy()
-        for name, known in texts.items():
+        for name in texts.keys() & set(part.column_names):
             values = zip(rows.tolist(), part.column(name).to_pylist(), strict=True)
-            known |= {row: text for row, text in values if text is not None}
+            texts[name] |= {row: text for row, text in values if text is not None}
     good = np.flatnonzero(~np.isnan(numbers["msd"]))
     for rows in whole_sets(group, good, most=SOFTENED_ROWS):
         similarity, divergence, information = (

@@ -11,12 +11,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from msdscore.errors import InputError, shortened
-from msdscore.io.inputs.arrow import ParquetTable, SavedDataset
-from msdscore.io.inputs.json_document import JsonDocument
 from msdscore.io.inputs.records import Records
-from msdscore.io.inputs.spreadsheet import Spreadsheet
+from msdscore.io.inputs.tables import ParquetTable, SavedDataset, Spreadsheet
 from msdscore.io.inputs.tar_samples import TarSamples
-from msdscore.io.inputs.text_lines import Delimited, JsonLines
+from msdscore.io.inputs.text import Delimited, JsonDocument, JsonLines
 
 _READERS: dict[str, Callable[[Path], Records]] = {
     "jsonl": JsonLines,

@@ -1,13 +1,15 @@
-"""What every input format gives: records of named values, in order, readable from any place."""
+"""What every input format gives: records of named values, in order."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from json import JSONDecoder
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from msdscore.errors import shortened
+from msdscore.errors import InputError, shortened
+from msdscore.io.hashing import file_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,25 +21,34 @@ class Record:
     warning: str | None = None
 
 
-class Records(Protocol):
-    """One opened input. Nothing is held in memory but the place where it is read."""
+@dataclass(frozen=True, slots=True)
+class Records:
+    """One opened input, of which nothing is held in memory but the place where it is read; formats inherit from it.
 
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        """The column names, or None where every record may have its own."""
+    `columns` are None where every record may have its own, `schema` where the format has no types.
+    """
 
-    @property
-    def schema(self) -> pa.Schema | None:
-        """The column types, or None where the format has none."""
+    path: Path
+    columns: tuple[str, ...] | None = field(default=None, init=False)
+    schema: pa.Schema | None = field(default=None, init=False)
+
+    def read(self) -> Iterator[Record]:
+        """The records in order."""
+        raise NotImplementedError
 
     def count(self) -> int:
-        """How many records `read` gives from the start."""
+        """How many records `read` gives."""
+        return sum(1 for _ in self.read())
 
     def fingerprint(self) -> str:
         """A hash of the content."""
+        return file_key(self.path)
 
-    def read(self, start: int = 0) -> Iterator[Record]:
-        """The records from number `start` on."""
+
+def require_distinct(names: Sequence[str], path: Path) -> None:
+    """Refuse columns of which two have the same name."""
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: two columns have the same name: {', '.join(names)}")
 
 
 def seen_columns(records: Records, *, sample: int = 20) -> tuple[str, ...]:

@@ -83,10 +83,9 @@ class RowSource:
         """The number of rows."""
         return self._records.count()
 
-    def read(self, start: int = 0) -> Iterator[Row]:
-        """The rows from number `start` on; exactly what a reading from 0 gives there."""
-        for index, record in enumerate(self._records.read(start), start=start):
-            yield self._row(index, record)
+    def read(self) -> Iterator[Row]:
+        """The rows in order."""
+        return (self._row(index, record) for index, record in enumerate(self._records.read()))
 
     def check_unchanged(self) -> None:
         """Refuse an input that is not what it was when it was opened.

@@ -1,7 +1,6 @@
 """Tar shards as records: WebDataset samples, img2dataset's layout, and DataComp's metadata beside them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 from msdscore.errors import InputError, shortened
 from msdscore.io.hashing import text_key
 from msdscore.io.inputs.columns import CAPTION_NAMES, first_of
-from msdscore.io.inputs.records import JSON, Record, RepeatedNameError, valid_text
+from msdscore.io.inputs.records import JSON, Record, Records, RepeatedNameError, valid_text
 from msdscore.io.stores import mark
 from msdscore.io.tar import TarSample, read_samples
 
@@ -22,41 +21,29 @@ DOWNLOADED = "success"  # img2dataset's status of a picture that it has fetched
 _BESIDE = ("key", "uid", "caption", "text", "status", "error_message")  # columns that are read of the table beside
 
 
-@dataclass(frozen=True)
-class TarSamples:
+class TarSamples(Records):
     """One record per caption of every sample: its JSON values, `key`, `image` and `caption`.
 
     A Parquet table of the same name beside the tar adds `uid`, `text` and `status` to samples of the same `key` (or, in
     tables without keys, the same `uid`). A sample that was not downloaded, or a tar that is cut off, has an error.
     """
 
-    path: Path
-    columns: None = field(default=None, init=False)
-    schema: None = field(default=None, init=False)
-
     @property
     def beside(self) -> Path:
         """Where a table of metadata may lie."""
         return self.path.with_suffix(".parquet")
 
-    def count(self) -> int:
-        """How many captions the samples have, and one more for a tar that is cut off."""
-        return sum(1 for _ in self.read())
-
     def fingerprint(self) -> str:
         """A mark of the tar and of the table beside it."""
         return "+".join(mark(str(path)) for path in (self.path, self.beside) if path.is_file())
 
-    def read(self, start: int = 0) -> Iterator[Record]:
-        """The records from number `start` on."""
-        number, first = 0, dict[int, int]()
+    def read(self) -> Iterator[Record]:
+        """One record per caption, and one more for a tar that is cut off."""
+        first: dict[int, int] = {}
         for place, sample in enumerate(read_samples(self.path, (*TEXT_ENDINGS, "json"))):
             if first.setdefault(text_key(sample.key), place) != place:
                 sample.warnings.append(f"the key {shortened(valid_text(sample.key))} is that of several samples")
-            for record in _records(sample, self._metadata):
-                if number >= start:
-                    yield record
-                number += 1
+            yield from _records(sample, self._metadata)
 
     @cached_property
     def _metadata(self) -> Mapping[str, Mapping[str, Any]]:

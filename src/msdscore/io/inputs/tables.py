@@ -1,4 +1,4 @@
-"""Parquet files and saved Hugging Face datasets as records, in slices of bounded size."""
+"""Parquet files, saved Hugging Face datasets and Excel files as records, read as streams."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from msdscore.errors import InputError
+from msdscore.errors import InputError, require
 from msdscore.io.hashing import file_key
-from msdscore.io.inputs.records import Record
+from msdscore.io.inputs.records import Record, Records, require_distinct
 
 _NOT_TEXT = Record(error="holds text that is not valid UTF-8")
 _BUFFER = 1 << 20
@@ -22,58 +23,36 @@ _SLICE = 64  # rows turned into Python values at once; pictures may be inside
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetTable:
-    """A Parquet file; row groups before the start are skipped unread."""
-
-    path: Path
-    schema: pa.Schema = field(init=False)
+class ParquetTable(Records):
+    """A Parquet file."""
 
     def __post_init__(self) -> None:
         with _readable(self.path), pq.ParquetFile(self.path) as file:
-            object.__setattr__(self, "schema", _plain_schema(file.schema_arrow, self.path))
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The column names."""
-        return tuple(self.schema.names)
+            _set_schema(self, file.schema_arrow)
 
     def count(self) -> int:
         """The number of rows, from the footer."""
         with _readable(self.path), pq.ParquetFile(self.path) as file:
             return int(file.metadata.num_rows)
 
-    def fingerprint(self) -> str:
-        """A hash of the file."""
-        return file_key(self.path)
-
-    def read(self, start: int = 0) -> Iterator[Record]:
-        """The records from number `start` on."""
+    def read(self) -> Iterator[Record]:
+        """The records in order."""
         # Without read-ahead, what is held is about one row group, however large the file.
         options = {"pre_buffer": False, "buffer_size": _BUFFER}
         with _readable(self.path), pq.ParquetFile(self.path, **options) as file:
-            first, skip = _row_group_of(start, file.metadata)
-            groups = range(first, file.metadata.num_row_groups)
-            batches = file.iter_batches(batch_size=_SLICE, row_groups=groups)
-            yield from _records(_skip(batches, skip), self.schema)
+            yield from _records(file.iter_batches(batch_size=_SLICE), self.schema)
 
 
 @dataclass(frozen=True, slots=True)
-class SavedDataset:
+class SavedDataset(Records):
     """A folder written by `Dataset.save_to_disk`: Arrow files, mapped and not loaded."""
 
-    folder: Path
-    files: tuple[Path, ...] = field(init=False)
-    schema: pa.Schema = field(init=False)
+    files: tuple[Path, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "files", _data_files(self.folder))
-        with _readable(self.folder), _stream(self.files[0]) as reader:
-            object.__setattr__(self, "schema", _plain_schema(reader.schema, self.folder))
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The column names."""
-        return tuple(self.schema.names)
+        object.__setattr__(self, "files", _data_files(self.path))
+        with _readable(self.path), _stream(self.files[0]) as reader:
+            _set_schema(self, reader.schema)
 
     def count(self) -> int:
         """The number of rows, from the headers of the batches."""
@@ -83,9 +62,9 @@ class SavedDataset:
         """A hash of all data files in order."""
         return blake2b("".join(map(file_key, self.files)).encode(), digest_size=16).hexdigest()
 
-    def read(self, start: int = 0) -> Iterator[Record]:
-        """The records from number `start` on."""
-        yield from _records(_skip(self._batches(), start), self.schema)
+    def read(self) -> Iterator[Record]:
+        """The records in order."""
+        return _records(self._batches(), self.schema)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for path in self.files:
@@ -122,23 +101,6 @@ def _readable(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be read as a table ({reason})") from error
 
 
-def _row_group_of(row: int, metadata: pq.FileMetaData) -> tuple[int, int]:
-    """The row group that holds a row, and how many rows of it come before."""
-    for group in range(metadata.num_row_groups):
-        size = metadata.row_group(group).num_rows
-        if row < size:
-            return group, row
-        row -= size
-    return metadata.num_row_groups, 0
-
-
-def _skip(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        if rows < batch.num_rows:
-            yield batch.slice(rows)
-        rows = max(0, rows - batch.num_rows)
-
-
 def _records(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[Record]:
     for batch in batches:
         for start in range(0, batch.num_rows, _SLICE):
@@ -156,10 +118,10 @@ def _python(data: pa.Table | pa.Array) -> list[Any]:
     return [_python(row)[0] for row in rows] if len(rows) > 1 else [None]
 
 
-def _plain_schema(schema: pa.Schema, path: Path) -> pa.Schema:
-    if len(set(schema.names)) < len(schema.names):
-        raise InputError(f"{path}: two columns have the same name: {', '.join(schema.names)}")
-    return pa.schema([pa.field(entry.name, _plain(entry.type)) for entry in schema])
+def _set_schema(records: Records, schema: pa.Schema) -> None:
+    require_distinct(schema.names, records.path)
+    object.__setattr__(records, "schema", pa.schema([pa.field(entry.name, _plain(entry.type)) for entry in schema]))
+    object.__setattr__(records, "columns", tuple(schema.names))
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -173,3 +135,37 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_duration(kind) and kind.unit == "ns":
         return pa.duration("us")
     return kind
+
+
+@dataclass(frozen=True, slots=True)
+class Spreadsheet(Records):
+    """The first sheet of an .xlsx file below its header; cells that hold a formula give its stored value."""
+
+    def __post_init__(self) -> None:
+        with self._rows() as rows:
+            header = next(rows, ())
+        names = [str(name) for name in header if name is not None]
+        if len(names) < len(header) or not names:
+            raise InputError(f"{self.path}: expected a name for every column in the first row, got {names}")
+        require_distinct(names, self.path)
+        object.__setattr__(self, "columns", tuple(names))
+
+    def read(self) -> Iterator[Record]:
+        """The rows below the header that hold anything, in order."""
+        with self._rows() as rows:
+            next(rows, ())
+            for cells in rows:
+                if any(cell is not None for cell in cells):
+                    yield Record(dict(zip(self.columns or (), cells, strict=False)))
+
+    @contextmanager
+    def _rows(self) -> Iterator[Iterator[tuple[Any, ...]]]:
+        openpyxl: Any = require("openpyxl", extra="xlsx")
+        try:
+            book = openpyxl.load_workbook(self.path, read_only=True, data_only=True)
+        except (BadZipFile, KeyError, ValueError, OSError, openpyxl.utils.exceptions.InvalidFileException) as error:
+            raise InputError(f"{self.path}: cannot be read as an Excel file ({error})") from error
+        try:
+            yield book.worksheets[0].iter_rows(values_only=True)
+        finally:
+            book.close()

@@ -1,0 +1,258 @@
+"""JSON lines, JSON documents, CSV and TSV as records."""
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from msdscore.errors import InputError, shortened
+from msdscore.io.hashing import text_key
+from msdscore.io.inputs.records import JSON, Record, Records, RepeatedNameError, require_distinct, valid_text
+
+_BOM = b"\xef\xbb\xbf"
+_SPACE = re.compile(r"[ \t\r\n]*")
+_READ = 1 << 20
+_LONGEST = 64 << 20  # characters of one row; more is a document of another kind
+_EXPECTED = 'expected a list of rows such as [{"image_id": 42, "caption": "…"}] or an object such as {"42": "…"}'
+
+
+class JsonLines(Records):
+    """One JSON object per line; a line that cannot be read becomes a record with the reason, blank ones are no rows."""
+
+    __slots__ = ()
+
+    def count(self) -> int:
+        """How many lines are not blank."""
+        return sum(1 for _ in self._lines())
+
+    def read(self) -> Iterator[Record]:
+        """The records in order."""
+        return (_json_record(line, f"line {number}") for number, line in self._lines())
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                content = line.removeprefix(_BOM) if number == 1 else line
+                if content.strip():
+                    yield number, content
+
+
+def _json_record(line: bytes, where: str) -> Record:
+    try:
+        value = JSON.decode(line.rstrip().decode("utf-8"))
+    except UnicodeDecodeError:
+        return Record(error=f"{where}: not valid UTF-8")
+    except json.JSONDecodeError as error:
+        return Record(error=f"{where}: not valid JSON ({error.msg.removesuffix(' at')} at column {error.colno})")
+    except RepeatedNameError as error:
+        return Record(error=f"{where}: {error}")
+    except (ValueError, RecursionError) as error:
+        return Record(error=f"{where}: not usable JSON ({error})")
+    return _object_record(value, where, escapes=rb"\ud" in line.lower())
+
+
+def _object_record(value: Any, where: str, *, escapes: bool) -> Record:
+    r"""The record of one JSON object; `escapes` says that its source holds `\ud…`, maybe half a character."""
+    if not isinstance(value, dict):
+        return Record(error=f'{where}: expected an object such as {{"image": …}}, got {type(value).__name__}')
+    if escapes and (clean := valid_text(value)) != value:
+        return Record(clean, error=f"{where}: holds half a surrogate pair, which is no valid Unicode")
+    return Record(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Delimited(Records):
+    """CSV or TSV with a header line; quoted fields may hold delimiters and line breaks."""
+
+    delimiter: str = ","
+
+    def __post_init__(self) -> None:
+        _, header = next(self._parse(), (0, []))
+        if isinstance(header, str):
+            raise InputError(f"{self.path}: line 1: {header}")
+        if valid_text(header) != header:
+            raise InputError(f"{self.path}: line 1: not valid UTF-8; save the file as UTF-8")
+        require_distinct(header, self.path)
+        object.__setattr__(self, "columns", tuple(header))
+
+    def read(self) -> Iterator[Record]:
+        """The records below the header."""
+        rows = self._parse()
+        next(rows, None)
+        return (self._record(number, fields) for number, fields in rows)
+
+    def _record(self, number: int, fields: list[str] | str) -> Record:
+        if isinstance(fields, str):
+            return Record(error=f"line {number}: {fields}")
+        names = self.columns or ()
+        if len(fields) != len(names):
+            return Record(error=f"line {number}: expected {len(names)} fields, got {len(fields)}")
+        values = dict(zip(names, fields, strict=True))
+        if (clean := valid_text(values)) != values:
+            return Record(clean, error=f"line {number}: not valid UTF-8")
+        return Record(values)
+
+    def _parse(self) -> Iterator[tuple[int, list[str] | str]]:
+        """The last line number and the fields, or the reason why there are none; blank lines are left out."""
+        # Bytes that are no UTF-8 come through as surrogates, so that one bad row does not end the reading.
+        with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            reader = csv.reader(file, delimiter=self.delimiter, strict=True)
+            while True:
+                try:
+                    fields = next(reader)
+                except StopIteration:
+                    return
+                except csv.Error as error:
+                    self._refuse_long_field(reader.line_num, error)
+                    yield reader.line_num, f"not valid CSV ({error})"
+                else:
+                    if fields:
+                        yield reader.line_num, fields
+
+    def _refuse_long_field(self, number: int, error: csv.Error) -> None:
+        # The rest of such a field could be taken for rows: an unclosed quote, most of the time.
+        if "field limit" in str(error):
+            raise InputError(
+                f"{self.path}: line {number}: a field of more than {csv.field_size_limit()} characters, "
+                "perhaps a quote that is never closed; use JSON lines or Parquet for such texts"
+            ) from error
+
+
+class JsonDocument(Records):
+    """COCO results, any other list of objects, or the id-to-caption object that CLIPScore reads; item by item.
+
+    Written by hand: ijson takes 0.4 of the time, but makes `?` of half a surrogate pair without a word, tells of no
+    name that an object has twice, and ends at NaN and at integers beyond 64 bits, which JSON lines and our own outputs
+    may hold.
+    """
+
+    __slots__ = ()
+
+    def read(self) -> Iterator[Record]:
+        """The records in order."""
+        try:
+            with self.path.open(encoding="utf-8-sig") as file:
+                yield from _records(_Scanner(file))
+        except UnicodeDecodeError as error:
+            raise InputError(f"{self.path}: not valid UTF-8 ({error.reason})") from error
+        except (_MalformedError, RecursionError) as error:
+            raise InputError(f"{self.path}: {error}") from error
+
+
+class _MalformedError(Exception):
+    """Not JSON, or JSON of another shape."""
+
+
+def _records(scanner: "_Scanner") -> Iterator[Record]:
+    match scanner.peek():
+        case "[":
+            yield from _list_records(scanner)
+        case "{":
+            yield from _map_records(scanner)
+        case _:
+            raise _MalformedError(_EXPECTED)
+    if scanner.peek():
+        raise _MalformedError("more text after the end of the document; JSON lines are named .jsonl")
+
+
+def _list_records(scanner: "_Scanner") -> Iterator[Record]:
+    for number, _ in enumerate(scanner.items("[", "]"), start=1):
+        value, escapes = scanner.value()
+        yield _object_record(value, f"item {number}", escapes=escapes)
+
+
+def _map_records(scanner: "_Scanner") -> Iterator[Record]:
+    names: set[int] = set()
+    for number, _ in enumerate(scanner.items("{", "}"), start=1):
+        key, key_escapes = scanner.value()
+        if not isinstance(key, str):
+            raise _MalformedError(f"not valid JSON (a name must be text, got {key!r})")
+        scanner.take(":")
+        value, escapes = scanner.value()
+        if isinstance(value, dict | list):
+            raise _MalformedError(f"{_EXPECTED}, got {type(value).__name__} under {key!r}")
+        values, name = {"id": key, "caption": value}, text_key(key)
+        warning = f"the name {shortened(valid_text(key))!r} appears more than once" if name in names else None
+        names.add(name)
+        if (key_escapes or escapes) and (clean := valid_text(values)) != values:
+            yield Record(clean, error=f"item {number}: holds half a surrogate pair, which is no valid Unicode")
+        else:
+            yield Record(values, warning=warning)
+
+
+class _Scanner:
+    """A window that moves over the document and holds little more than the value being read."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._text = ""
+        self._at = 0
+        self._passed = 0
+
+    def peek(self) -> str:
+        """The next character that is no space; empty at the end."""
+        while True:
+            self._at = self._end_of_space(self._at)
+            if self._at < len(self._text) or not self._fill():
+                return self._text[self._at : self._at + 1]
+
+    def take(self, *expected: str) -> str:
+        """Step over one of these characters."""
+        found = self.peek()
+        if found not in expected or not found:
+            raise _MalformedError(
+                f"not valid JSON (expected {' or '.join(expected)} at character {self._passed + self._at}, "
+                f"got {found or 'the end'})"
+            )
+        self._at += 1
+        return found
+
+    def items(self, opening: str, closing: str) -> Iterator[None]:
+        """Stops before each item of a list or an object; the caller takes the item."""
+        self.take(opening)
+        if self.peek() == closing:
+            self.take(closing)
+            return
+        while True:
+            yield
+            if self.take(",", closing) == closing:
+                return
+
+    def value(self) -> tuple[Any, bool]:
+        """The next whole value, and whether its text holds an escaped surrogate."""
+        self.peek()
+        while True:
+            try:
+                value, end = JSON.raw_decode(self._text, self._at)
+            except RepeatedNameError as error:
+                raise _MalformedError(f"{error}, in the item at character {self._passed + self._at}") from error
+            except json.JSONDecodeError as error:
+                self._more_or_malformed(error)
+                continue
+            # A number that ends with the window may go on behind it.
+            if end == len(self._text) and self._fill():
+                continue
+            escapes = r"\ud" in self._text[self._at : end].lower()
+            self._at = end
+            return value, escapes
+
+    def _more_or_malformed(self, error: json.JSONDecodeError) -> None:
+        # A string that is cut by the window is reported at its start, anything else close to the cut.
+        cut = "string" in error.msg or error.pos > len(self._text) - 16
+        place = self._passed + error.pos
+        if not cut or len(self._text) - self._at > _LONGEST or not self._fill():
+            raise _MalformedError(f"not valid JSON ({error.msg.removesuffix(' at')} at character {place})") from error
+
+    def _end_of_space(self, at: int) -> int:
+        match = _SPACE.match(self._text, at)
+        return match.end() if match else at
+
+    def _fill(self) -> bool:
+        # Twice the window each time, so that one long value costs no more than twice its length.
+        more = self._file.read(max(_READ, len(self._text) - self._at))
+        self._passed += self._at
+        self._text = self._text[self._at :] + more
+        self._at = 0
+        return bool(more)
