@@ -25,7 +25,9 @@ EncoderOption = Annotated[list[str], typer.Option("--encoder-option", help="An o
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")]
 Revision = Annotated[str | None, typer.Option(help="Revision of the weights on the hub.")]
-Verify = Annotated[bool, typer.Option("--verify", help="Read every byte of the weights, however large they are.")]
+Verify = Annotated[
+    bool, typer.Option("--verify", help="Read every byte of weights, images and finished outputs, however large.")
+]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Pictures per batch; found by itself if not given.")]
 MaxPixels = Annotated[int | None, typer.Option(help="Refuse pictures with more pixels.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

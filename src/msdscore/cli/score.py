@@ -52,9 +52,6 @@ def score(
     retry: Annotated[
         bool, typer.Option("--retry", help="Try failed rows again, even if their pictures are the same.")
     ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Know files by all their bytes, not by size and time where they are large.")
-    ] = False,
     *,
     scorer: options.ScorerOptions,
     batch_size: options.BatchSize = None,
@@ -86,7 +83,7 @@ def score(
     names = ColumnNames(image=image_column, caption=caption_column, id=id_column)
     if place is not None and shards.is_folder(place, [source]):
         shards.refuse(prefix=prefix, input_format=input_format)
-        reading = shards.reading(names, images, copy_column, retry=retry, overwrite=overwrite, verify=verify)
+        reading = shards.reading(names, images, copy_column, retry=retry, overwrite=overwrite, verify=scorer.verify)
         whole = shards.score_shards(spec, [source, *(captions or [])], place, reading, engine=engine, as_json=json)
         raise typer.Exit(0 if whole else SOME_FAILED)
     engine.refuse_file(source, captions)
@@ -96,7 +93,7 @@ def score(
         return
     if Path(source).suffix.lower() in PICTURES:
         raise ConfigError(f"{source}: a picture is scored with its captions: msdscore score IMAGE CAPTION…")
-    how = RunOptions(overwrite=overwrite, retry=retry, prefix=prefix, verify=verify)
+    how = RunOptions(overwrite=overwrite, retry=retry, prefix=prefix, verify=scorer.verify)
     with open_rows(source, images=images, format=input_format, columns=names) as rows:
         made = score_file(spec, rows, output, how, as_json=json)
     tell_cache(cache.cache, made.cache)
