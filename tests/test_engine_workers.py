@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from msdscore.cli.app import app
 from msdscore.encoders.cached import CacheSettings
 from msdscore.errors import ConfigError, UnknownNameError
+from msdscore.run import shards as shards_of_run
 from msdscore.run import workers as workers_of_shards
 from msdscore.run.shards import ShardJob, ShardOptions, ShardResult, ShardWorker
 from msdscore.run.workers import default_workers, plan_jobs, score_jobs, score_on_workers
@@ -87,7 +88,7 @@ def test_a_shard_that_ends_its_workers_takes_none_with_it(tmp_path, monkeypatch)
 def test_the_number_of_threads_is_the_same_for_every_worker_and_comes_back(tmp_path, monkeypatch):
     """Sums over another number of threads differ in their last bits."""
     seen, before = [], torch.get_num_threads()
-    monkeypatch.setattr(workers_of_shards, "score_shard", lambda *_, **__: seen.append(torch.get_num_threads()))
+    monkeypatch.setattr(shards_of_run, "score_shard", lambda *_, **__: seen.append(torch.get_num_threads()))
     for threads in (1, 4):
         torch.set_num_threads(threads)
         list(score_jobs(TOY, [ShardJob("a", "b")], ShardOptions()))
@@ -146,7 +147,7 @@ def test_a_shard_is_read_while_the_one_before_is_scored_and_never_two(tmp_path, 
         assert source != "a" or second.wait(timeout=60)
         return ShardResult(source, output)
 
-    monkeypatch.setattr(workers_of_shards, "score_shard", score_slowly)
+    monkeypatch.setattr(shards_of_run, "score_shard", score_slowly)
     assert [one.source for one in score_jobs(TOY, jobs, ShardOptions(), at_once=2)] == ["a", "b", "c"]
     assert [one for one in seen if "begins" in one] == ["a begins", "b begins", "c begins"]
     assert seen.index("b is read") < seen.index("c begins")
@@ -160,7 +161,7 @@ def test_shards_that_overlap_stop_when_nobody_waits_for_them(tmp_path, monkeypat
             taken.append(row)
         return ShardResult(source, output)
 
-    monkeypatch.setattr(workers_of_shards, "score_shard", endless)
+    monkeypatch.setattr(shards_of_run, "score_shard", endless)
     results = score_jobs(TOY, jobs, ShardOptions(), at_once=2)
     assert next(results).source == "0"
     results.close()
