@@ -6,7 +6,7 @@ EXTRAS := all,test,check
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DATA ?= data
 
-.PHONY: help setup demo test test-transformers4 check format bench evidence paper docs notebooks release clean
+.PHONY: help setup demo test test-transformers4 check format bench evidence paper train-mini docs notebooks release clean
 
 help:
 	@echo "make demo      score real photographs and draw the page"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench     speed, as ratios against the textbook loop"
 	@echo "make evidence  figures on human judgments (DATA=folder)"
 	@echo "make paper     the paper's studies, numbers beside the paper's (DATA=folder LIMIT=items)"
+	@echo "make train-mini the shipped encoder's recipe (ARGS='--data rows.jsonl --images folder -o run')"
 	@echo "make docs      the documentation as HTML in build/docs"
 	@echo "make notebooks executes the notebooks of the documentation and stores them"
 	@echo "make release   wheel, source, list of parts and licences in dist"
@@ -74,6 +75,10 @@ paper: setup
 	test -f build/paper/words.json || $(BIN)/msdscore study words --root $(DATA) --marks chair \
 	  --synonyms $(DATA)/coco_object_synonyms.txt --limit $(LIMIT) --cache build/cache -o build/paper/words.json
 	$(BIN)/python tools/paper_page.py --results build/paper --output docs/paper.md
+
+train-mini: setup
+	$(PIP) --editable '.[mini,train]'
+	$(BIN)/python tools/train_mini $(ARGS)
 
 notebooks: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter execute --inplace docs/notebooks/*.ipynb

@@ -5,36 +5,35 @@ python perf/training.py --device cuda            about half a minute on a large 
 
 import argparse
 import subprocess
+import sys
 import threading
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from msdscore.align.aligner import (
-    LabelCounts,
-    learning_rate,
-    make_optimiser,
-    moving_average,
-    seeded_aligner,
-    set_learning_rate,
-)
-from msdscore.align.losses.objective import Setting, objective
+from msdscore.align.aligner import learning_rate, make_optimiser, moving_average, set_learning_rate
+from msdscore.align.objective import Setting, objective
 from msdscore.align.processes import World
 from msdscore.align.recipe_file import load_recipe
 from msdscore.align.repeatable import draw, ordered_sums, seeded
-from msdscore.align.resident.batches import ResidentBatches
-from msdscore.align.resident.pictures import ResidentPictures
-from msdscore.align.resident.sampling import Pools
-from msdscore.align.resident.texts import FlatTexts, TextPool
-from msdscore.align.resident.trunk import TunedTrunk
 from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.aligned.towers.base import Features, Points
 from msdscore.encoders.mini.lite2 import Lite2
 from msdscore.encoders.mini.minilm import MiniLM
 
-WORDS, CLASSES, PICTURES, EPOCHS, ALL = 12_000, 80, 4096, 12, 28_700
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+from train_mini.batches import ResidentBatches
+from train_mini.images import ResidentImages
+from train_mini.model import MiniAligner, TunedTrunk
+from train_mini.sampling import Pools
+from train_mini.terms import TERMS
+from train_mini.texts import FlatTexts, TextPool
+
+WORDS, CLASSES, IMAGES, EPOCHS, ALL = 12_000, 80, 4096, 12, 28_700
 
 
 class Images:
@@ -88,33 +87,33 @@ def make_batches(recipe, device):
     chance = np.random.default_rng(0)
     towers = Images(device), Texts(device)
     shapes = {"captions": (5, 12), "machine": (1, 12), "joined": (1, 36), "short": (2, 8), "long": (2, 60)}
-    sizes = {kind: (PICTURES, *shape) for kind, shape in shapes.items()}
-    sizes |= {"negatives": (5 * PICTURES, 2, 12), "classes": (CLASSES, 5, 4)}
+    sizes = {kind: (IMAGES, *shape) for kind, shape in shapes.items()}
+    sizes |= {"negatives": (5 * IMAGES, 2, 12), "classes": (CLASSES, 5, 4)}
     pools = {kind: TextPool(make_pool(chance, *size), towers[1]) for kind, size in sizes.items()}
-    pixels = torch.from_numpy(chance.integers(0, 255, (PICTURES, 224, 224, 3), dtype=np.uint8)).to(device)
+    pixels = torch.from_numpy(chance.integers(0, 255, (IMAGES, 224, 224, 3), dtype=np.uint8)).to(device)
     return ResidentBatches(
         recipe=recipe,
         towers=towers,
-        pictures=ResidentPictures(pixels, torch.zeros(PICTURES, dtype=torch.bool, device=device)),
+        images=ResidentImages(pixels, torch.zeros(IMAGES, dtype=torch.bool, device=device)),
         pools=Pools(**pools),
-        labels=torch.from_numpy(chance.integers(-1, 2, (PICTURES, WORDS), dtype=np.int8)).to(device),
+        labels=torch.from_numpy(chance.integers(-1, 2, (IMAGES, WORDS), dtype=np.int8)).to(device),
         counts=torch.ones(WORDS, device=device),
-        references=torch.randn(PICTURES, 384, device=device),
-        train=torch.arange(PICTURES, device=device),
-        near=chance.integers(0, PICTURES, (PICTURES, 40)),
-        objects=torch.rand(PICTURES, CLASSES, device=device) < 0.04,
-        annotated=torch.ones(PICTURES, dtype=torch.bool, device=device),
+        references=torch.randn(IMAGES, 384, device=device),
+        train=torch.arange(IMAGES, device=device),
+        near=chance.integers(0, IMAGES, (IMAGES, 40)),
+        objects=torch.rand(IMAGES, CLASSES, device=device) < 0.04,
+        annotated=torch.ones(IMAGES, dtype=torch.bool, device=device),
         bad={},
     )
 
 
 def run(recipe, batches, device, steps, *, fixed_order):
     """Train some steps; gives seconds per step without the first three, and the weights."""
-    aligner = seeded_aligner(
-        recipe, SideDims(1752, 1752), SideDims(1536, 768, 384), labelled=LabelCounts(WORDS, CLASSES)
-    )
     image = batches.towers[0]
-    aligner.trunk = TunedTrunk(image.network, recipe.train.tune, grid=image.grid) if recipe.train.tune else None
+    trunk = TunedTrunk(image.network, recipe.train.tune, grid=image.grid) if recipe.train.tune else None
+    dims = SideDims(1752, 1752), SideDims(1536, 768, 384)
+    with seeded(recipe.seed, torch.device("cpu")):
+        aligner = MiniAligner(recipe, *dims, words=WORDS, classes=CLASSES, trunk=trunk)
     aligner.to(device).train()
     optimiser, average = make_optimiser(aligner, recipe.train), moving_average(aligner, recipe.train.average)
     setting = Setting(recipe.loss, World(), None, device.type == "cuda")
@@ -123,7 +122,7 @@ def run(recipe, batches, device, steps, *, fixed_order):
         for step, batch in enumerate(batches.batches(0, steps)):
             set_learning_rate(optimiser, learning_rate(step, steps=steps, spec=recipe.train))
             with seeded(draw(0, "step", step), device):
-                objective(aligner, batch, setting)[0].backward()
+                objective(aligner, batch, setting, TERMS)[0].backward()
             torch.nn.utils.clip_grad_norm_(aligner.parameters(), recipe.train.clip)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)

@@ -11,11 +11,9 @@ import pytest
 from PIL import Image
 
 from align_data import captions_of, draw, make_rows, recipe, source, things
-from msdscore.align.data.formats import DataSource, open_pairs
+from msdscore.align.data.formats import DataSource, image_content, open_pairs
 from msdscore.align.data.negatives import make_negatives
-from msdscore.align.data.pairs import picture_content
-from msdscore.align.data.samples import BatchPlan, SampleReader, read_batches
-from msdscore.align.data.views import make_view
+from msdscore.align.data.samples import BatchPlan, SampleReader, make_view, read_batches
 from msdscore.align.repeatable import epoch_order, stream
 from msdscore.errors import ConfigError, InputError, UnknownNameError
 from msdscore.io.images import open_image
@@ -116,7 +114,7 @@ def test_every_format_gives_the_same_pictures_and_captions(make, tmp_path):
     for pair, (_, colour, shape) in zip(pairs.items, things(), strict=True):
         wanted = captions_of(colour, shape)[: 1 if make is llava else 2]
         assert list(pair.captions) == wanted
-        assert open_image(picture_content(pair.picture)).tobytes() == draw(colour, shape).tobytes()
+        assert open_image(image_content(pair.image)).tobytes() == draw(colour, shape).tobytes()
 
 
 def test_shards_may_be_a_pattern_a_folder_or_texts(tmp_path):
@@ -130,7 +128,7 @@ def test_shards_may_be_a_pattern_a_folder_or_texts(tmp_path):
         assert len(pairs) == 9
         assert pairs.items[-1].captions == ("a red square",)
         assert pairs.skipped == 1
-        assert "a.b/y has no picture" in pairs.reasons[0]
+        assert "a.b/y has no image" in pairs.reasons[0]
     assert len(set(pairs.blocks.tolist())) == 3
 
 
@@ -146,16 +144,16 @@ def test_rows_without_picture_or_caption_are_counted_and_supplied_negatives_are_
     assert [pair.captions for pair in pairs.items] == [("a dog",)]
     assert pairs.items[0].negatives == ("a cat",)
     assert pairs.skipped == 3
-    assert any("a row without a picture" in reason for reason in pairs.reasons)
+    assert any("a row without an image" in reason for reason in pairs.reasons)
 
 
 def test_useless_inputs_are_refused_in_one_line(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         open_pairs(DataSource((str(tmp_path / "none.jsonl"),)))
     (tmp_path / "empty.jsonl").write_text('{"image": "a.png"}', encoding="utf-8")
-    with pytest.raises(InputError, match="no picture with a caption among 1 rows; first reason: a.png: no caption"):
+    with pytest.raises(InputError, match="no image with a caption among 1 rows; first reason: a.png: no caption"):
         open_pairs(source(tmp_path / "empty.jsonl"))
-    with pytest.raises(InputError, match="no such folder or Parquet file of pictures"):
+    with pytest.raises(InputError, match="no such folder or Parquet file of images"):
         open_pairs(source(tmp_path / "empty.jsonl", images=(str(tmp_path / "none"),)))
     (tmp_path / "text.tar").write_text("not a tar", encoding="utf-8")
     with pytest.raises(InputError, match="not an uncompressed tar shard"):
@@ -180,7 +178,7 @@ def test_batches_are_the_same_wherever_reading_starts(tmp_path):
 
     def seen(start):
         batches = read_batches(reader, plan, start=start, stop=6, workers=3)
-        return [[(s.item, s.view, s.captions, s.picture.tobytes()) for s in batch] for batch in batches]
+        return [[(s.item, s.view, s.captions, s.image.tobytes()) for s in batch] for batch in batches]
 
     whole = seen(0)
     assert len(whole) == 6

@@ -8,7 +8,7 @@ import torch
 
 from align_data import projected
 from msdscore.align.data.negatives import CLASS_OF, CLASSES, MOVABLE, all_words, class_weights, make_negatives
-from msdscore.align.losses.terms import (
+from msdscore.align.losses import (
     Gaps,
     KlSettings,
     centred,
@@ -18,11 +18,11 @@ from msdscore.align.losses.terms import (
     kl_tables,
     owners,
     relevance,
-    same_pictures,
+    same_images,
 )
 from msdscore.core.mixture import FitSettings, fit
 from msdscore.core.sphere import unit
-from msdscore.encoders.text.words import stem
+from msdscore.text.words import stem
 from point_sets import terms
 
 
@@ -92,7 +92,7 @@ def test_gradients_of_grounded_negatives_pass_and_the_bias_leaves_the_temperatur
 
 def test_several_captions_a_picture_share_its_part_of_the_contrast():
     logits, owner = numbers(3, 6), owners(3, 6, torch.device("cpu"))
-    excluded = same_pictures(torch.tensor([4, 7, 4]), 2)
+    excluded = same_images(torch.tensor([4, 7, 4]), 2)
     wanted = 0.0
     for caption in range(6):
         own = int(owner[caption])

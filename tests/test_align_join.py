@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from align_data import draw, make_rows, recipe, source, things
-from msdscore.align.export import export
-from msdscore.align.join import join
+from msdscore.align.export import export, join
 from msdscore.align.run.session import TrainOptions
 from msdscore.align.run.train import train
 from msdscore.cli.app import app

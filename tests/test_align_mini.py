@@ -11,14 +11,13 @@ from typer.testing import CliRunner
 from align_data import draw, make_rows, source, things
 from msdscore.align.data.formats import open_pairs
 from msdscore.align.export import export
-from msdscore.align.features.batch import make_batch, picture_references
-from msdscore.align.losses.objective import objective
+from msdscore.align.features import image_references, make_batch
+from msdscore.align.objective import objective
 from msdscore.align.processes import World
 from msdscore.align.recipe_file import load_recipe
 from msdscore.align.run.checkpoint import read_run
-from msdscore.align.run.curves import read_curves
-from msdscore.align.run.session import TrainOptions, start_session
-from msdscore.align.run.towers import open_towers, tune_towers
+from msdscore.align.run.folder import read_curves
+from msdscore.align.run.session import TrainOptions, open_towers, start_session, tune_towers
 from msdscore.align.run.train import train
 from msdscore.cli.app import app
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, SideDims
@@ -140,14 +139,14 @@ def test_the_export_brings_its_bank_and_gives_the_vectors_of_the_run(run, tmp_pa
 
 
 def test_a_bank_of_one_picture_is_refused(run, tmp_path):
-    with pytest.raises(ConfigError, match="expected at least 2 background pictures, got 1"):
+    with pytest.raises(ConfigError, match="expected at least 2 background images, got 1"):
         export(run, tmp_path / "a", background=PICTURES[:1])
 
 
 def test_references_are_means_of_frozen_sentence_vectors(rows):
     tower = open_towers(load_recipe("mini"), torch.device("cpu"))[1]
     pairs = open_pairs(rows)
-    found = picture_references(pairs, tower, chunk=3)
+    found = image_references(pairs, tower, chunk=3)
     for item, pair in enumerate(pairs.items):
         own = torch.nn.functional.normalize(tower.features(list(pair.captions)).pooled, dim=-1)
         assert torch.allclose(found[item], own.mean(dim=0), atol=1e-5)
@@ -166,10 +165,10 @@ def test_the_global_path_gets_no_gradient_from_local_terms_and_negatives_none_fr
         folder.mkdir()
         recipe = load_recipe("mini", changes=changes)
         session = start_session(recipe, open_pairs(rows), folder, CPU, world=World(), device=torch.device("cpu"))
-        samples = [session.batches.reader.sample(item, 0) for item in range(8)]
-        batch = make_batch(samples, session.batches.source, device=session.device)
-        objective(session.aligner, batch, session.setting)[0].backward()
-        for name, parameter in session.aligner.heads.named_parameters():
+        samples = [session.parts.batches.reader.sample(item, 0) for item in range(8)]
+        batch = make_batch(samples, session.parts.batches.source, device=session.device)
+        objective(session.parts.aligner, batch, session.setting)[0].backward()
+        for name, parameter in session.parts.aligner.heads.named_parameters():
             moved = parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)
             assert not (moved and name.startswith(silent)), name
 

@@ -14,8 +14,8 @@ from msdscore.encoders.aligned.towers.load import load_towers, tower_dims
 from msdscore.encoders.base import prepare_all
 from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.encoders.loading.packages import locate
-from msdscore.encoders.text.words import content_tokens, words_at
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
+from msdscore.text.words import content_tokens, words_at
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_bert
 

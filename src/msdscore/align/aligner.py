@@ -1,7 +1,7 @@
-"""Everything that training changes (heads, learned temperatures, the visual prefix), its optimiser and its average."""
+"""Trainable parts of a run (heads, learned temperatures, the visual prefix), their optimiser and their average."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,91 +9,57 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from msdscore.align.losses.evidence import Odds
-from msdscore.align.recipe import LossSpec, Recipe, TrainSpec
-from msdscore.align.resident.trunk import TunedTrunk
+from msdscore.align.features import TrainingBatch
+from msdscore.align.recipe import Recipe, TrainSpec
 from msdscore.encoders.aligned.heads import AlignedHeads, SideDims
+from msdscore.encoders.aligned.towers.base import Features
 
 SCALED = ("contrastive", "local", "word", "kl", "support", "evidence", "omission")  # terms with a temperature
 # Divergences and densities are counted in nats already: their scales start near one.
 _STARTS = {"kl": 1.0, "support": 2.0, "evidence": 0.25, "omission": 4.0}
-_ZERO = 1.4  # start of the zero of log-odds, in their own unit
-
-
-@dataclass(frozen=True, slots=True)
-class LabelCounts:
-    """How many words and classes of objects have labels, and so a zero of their own."""
-
-    words: int = 0
-    classes: int = 0
-
-
-_NOTHING = LabelCounts()
 
 
 class Aligner(nn.Module):
     """Trainable parts of a run; the frozen towers and the frozen language model are not among them."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        image: SideDims,
-        text: SideDims,
-        *,
-        language_width: int = 0,
-        labelled: LabelCounts = _NOTHING,
-    ) -> None:
+    def __init__(self, recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0) -> None:
         super().__init__()
-        self._loss: LossSpec = recipe.loss
+        loss = recipe.loss
+        self._max_scale = loss.max_scale
         self.heads = AlignedHeads(recipe.heads, image, text)
-        starts = {name: math.log(_STARTS.get(name, 1 / recipe.loss.temperature)) for name in SCALED}
-        self.log_scales = nn.ParameterDict(
-            {name: nn.Parameter(torch.tensor(starts[name])) for name in SCALED if self._has(name)}
-        )
-        self.zero = nn.Parameter(torch.tensor(_ZERO)) if recipe.loss.evidence else None
-        self.word_zeros = nn.Parameter(torch.zeros(labelled.words)) if recipe.loss.evidence else None
-        self.class_zeros = nn.Parameter(torch.zeros(labelled.classes)) if recipe.loss.objects else None
+        weights = {name: getattr(loss, name) for name in SCALED}
+        # Hard negatives are judged with the temperature of the contrast.
+        weights["contrastive"] = loss.contrastive or loss.wants_negatives
+        starts = {name: math.log(_STARTS.get(name, 1 / loss.temperature)) for name in SCALED if weights[name]}
+        self.log_scales = _scalars(starts)
         # Lines from similarity to graded relevance; they start as identity.
-        lines = {"relevance": 1.0, "relevance_offset": 0.0} if recipe.loss.relevance else {}
-        lines |= {"local_relevance": 1.0} if recipe.loss.local_relevance else {}
-        self.lines = nn.ParameterDict({name: nn.Parameter(torch.tensor(value)) for name, value in lines.items()})
-        self.trunk: TunedTrunk | None = None  # last stages of the image network, where they are trained too
+        lines = {"relevance": 1.0, "relevance_offset": 0.0} if loss.relevance else {}
+        self.lines = _scalars(lines | ({"local_relevance": 1.0} if loss.local_relevance else {}))
         self.prefix = nn.Linear(recipe.heads.dim, language_width) if language_width else None
+
+    def image_features(self, batch: TrainingBatch) -> Features:
+        """What the image head reads: the features of the frozen tower."""
+        if batch.images is None:
+            raise AssertionError("a batch without image features")
+        return batch.images
 
     def scale(self, name: str) -> Float[Tensor, ""]:
         """One over the learned temperature of a term."""
         return self.log_scales[name].exp()
 
-    def odds(self) -> Odds:
-        """The learned line from evidence to log-odds."""
-        if self.zero is None or self.word_zeros is None:
-            raise AssertionError("log-odds without the loss of evidence")
-        return Odds(self.scale("evidence"), self.zero, self.word_zeros)
-
-    def class_odds(self) -> Odds:
-        """The same line for the names of classes."""
-        if self.class_zeros is None:
-            raise AssertionError("log-odds of classes without the loss of objects")
-        return replace(self.odds(), word_zeros=self.class_zeros)
+    def rated_parameters(self, spec: TrainSpec) -> list[tuple[list[nn.Parameter], float]]:
+        """Parameters with their learning rate as a share of `train.lr`."""
+        return [(list(self.parameters()), 1.0)]
 
     @torch.no_grad()
     def limit_scales(self) -> None:
         """Keep temperatures within the recipe's limit; the value moves, so that its gradient never dies."""
         for parameter in self.log_scales.values():
-            parameter.clamp_(max=math.log(self._loss.max_scale))
-
-    def _has(self, name: str) -> bool:
-        # Hard negatives are judged with the temperature of the contrast.
-        return bool(getattr(self._loss, name)) or (name == "contrastive" and self._loss.wants_negatives)
+            parameter.clamp_(max=math.log(self._max_scale))
 
 
-def seeded_aligner(
-    recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0, labelled: LabelCounts = _NOTHING
-) -> Aligner:
-    """Fresh trainable parts whose start depends on the recipe's seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        return Aligner(recipe, image, text, language_width=language_width, labelled=labelled)
+def _scalars(values: Mapping[str, float]) -> nn.ParameterDict:
+    return nn.ParameterDict({name: nn.Parameter(torch.tensor(value)) for name, value in values.items()})
 
 
 def learning_rate(step: int, *, steps: int, spec: TrainSpec) -> float:
@@ -110,24 +76,21 @@ def learning_rate(step: int, *, steps: int, spec: TrainSpec) -> float:
 
 
 def make_optimiser(aligner: Aligner, spec: TrainSpec) -> torch.optim.AdamW:
-    """AdamW; only matrices decay, never temperatures, biases and norms. A tuned trunk has a rate of its own."""
-    trunk = list(aligner.trunk.parameters()) if aligner.trunk is not None else []
-    known = set(map(id, trunk))
-    heads = [parameter for parameter in aligner.parameters() if id(parameter) not in known]
+    """AdamW; only matrices decay, never temperatures, biases and norms."""
     groups = [
         {
             "params": [parameter for parameter in own if (parameter.ndim > 1) == decays],
             "weight_decay": decay,
             "share": share,
         }
-        for own, share in ((heads, 1.0), (trunk, spec.tune_lr / spec.lr))
+        for own, share in aligner.rated_parameters(spec)
         for decays, decay in ((True, spec.weight_decay), (False, 0.0))
     ]
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=spec.lr, betas=(0.9, spec.beta2))
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
-    """Set it for all groups, each by its own share."""
+    """Set the rate of all parameter groups, each by its own share."""
     for group in optimiser.param_groups:
         group["lr"] = value * group["share"]
 
@@ -143,7 +106,7 @@ def moving_average(module: nn.Module, decay: float) -> AveragedModel:
         limited = min(decay, (1 + int(count)) / (10 + int(count))) if decay else 0.0
         torch._foreach_lerp_(list(averaged), list(given), 1 - limited)
 
-    found = AveragedModel(module, multi_avg_fn=mix).requires_grad_(False).eval()
-    # Read at every step: on the CPU nobody waits for it.
-    found.n_averaged = found.n_averaged.cpu()
-    return found
+    average = AveragedModel(module, multi_avg_fn=mix).requires_grad_(False).eval()
+    # Read at every step: on the CPU nothing has to wait for the device.
+    average.n_averaged = average.n_averaged.cpu()
+    return average

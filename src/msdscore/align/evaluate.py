@@ -1,13 +1,41 @@
-"""Figures of a run on any captioned pictures."""
+"""Retrieval of captions by images and of images by captions: how a run is evaluated."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from msdscore.align.data.formats import DataSource, open_pairs
-from msdscore.align.retrieval import RANKS, Retrieval, Tell, embed_pairs, retrieval_by_cosine, retrieval_by_local
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from msdscore.align.data.formats import DataSource, Pairs, image_content, open_pairs
+from msdscore.align.features import chunks, join_points
+from msdscore.align.losses import caption_table, token_table
 from msdscore.align.run.checkpoint import read_run
-from msdscore.align.run.towers import reopen_towers, tune_towers
+from msdscore.align.run.session import Towers, reopen_towers, tune_towers
+from msdscore.encoders.aligned.heads import AlignedHeads, Projected
+from msdscore.encoders.aligned.towers.base import Points
+from msdscore.encoders.base import prepare_all
 from msdscore.encoders.placement import place
+from msdscore.errors import ImageError, InputError
+from msdscore.io.images import open_image
+
+RANKS = (1, 5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """Recall in percent at ranks 1, 5 and 10, both ways; of an image the best of its captions counts."""
+
+    image_to_text: tuple[float, ...]
+    text_to_image: tuple[float, ...]
+    images: int
+    captions: int
+    unreadable: int = 0  # images that could not be read and are left out
+
+    @property
+    def mean(self) -> float:
+        """Mean of both recalls at rank 1: what early stopping watches."""
+        return (self.image_to_text[0] + self.text_to_image[0]) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,24 +48,102 @@ class Evaluation:
     local: Retrieval
 
     def rows(self) -> list[dict[str, str]]:
-        """One line per similarity and direction: recall in percent at every rank."""
+        """One row per similarity and direction: recall in percent at every rank."""
         ranks = [f"R@{rank}" for rank in RANKS]
         return [
-            {"similarity": name, "direction": way} | dict(zip(ranks, (f"{value:.1f}" for value in found), strict=True))
+            {"similarity": name, "direction": way} | dict(zip(ranks, (f"{value:.1f}" for value in recall), strict=True))
             for name, figures in (("cosine of pooled vectors", self.cosine), ("local max-similarity", self.local))
-            for way, found in (("image to text", figures.image_to_text), ("text to image", figures.text_to_image))
+            for way, recall in (("image to text", figures.image_to_text), ("text to image", figures.text_to_image))
         ]
 
 
-def evaluate(run: str | Path, data: DataSource, *, device: str = "auto", tell: Tell | None = None) -> Evaluation:
-    """Judge a run by retrieval on captioned pictures.
+def evaluate(run: str | Path, data: DataSource, *, device: str = "auto") -> Evaluation:
+    """Measure the retrieval of a run on captioned images.
 
     Raises:
         RunError: the folder holds no run with a checkpoint.
     """
     where = place(device, "auto").device
-    found = read_run(Path(run))
-    towers = tune_towers(reopen_towers(Path(run), found.recipe, where), found.trunk)
-    pairs, chunk = open_pairs(data), found.recipe.train.tower_batch
-    judged = embed_pairs(pairs, towers, found.heads.to(where), chunk=chunk, tell=tell)
-    return Evaluation(str(run), found.step, retrieval_by_cosine(judged), retrieval_by_local(judged))
+    finished = read_run(Path(run))
+    towers = tune_towers(reopen_towers(Path(run), finished.recipe, where), finished.trunk)
+    chunk = finished.recipe.train.tower_batch
+    embedded = embed_pairs(open_pairs(data), towers, finished.heads.to(where), chunk=chunk)
+    return Evaluation(str(run), finished.step, retrieval_by_cosine(embedded), retrieval_by_local(embedded))
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedPairs:
+    """Aligned images and captions; `owner[i]` is the image of caption i."""
+
+    images: Projected
+    texts: Projected
+    owner: Int[Tensor, " captions"]
+    unreadable: int
+
+
+@torch.no_grad()
+def embed_pairs(pairs: Pairs, towers: Towers, heads: AlignedHeads, *, chunk: int, local: bool = True) -> EmbeddedPairs:
+    """Align all images and captions of pairs; unreadable images are left out.
+
+    Without `local` only the pooled vectors are kept, which is all that retrieval by cosine needs.
+
+    Raises:
+        InputError: no image can be read.
+    """
+    images, texts, owner = list[Projected](), list[Projected](), list[int]()
+    readable = 0
+    for part in chunks(pairs.items, chunk):
+        decoded, captions = [], list[str]()
+        for pair in part:
+            try:
+                decoded.append(open_image(image_content(pair.image)))
+            except ImageError:
+                continue
+            captions += pair.captions
+            owner += [readable] * len(pair.captions)
+            readable += 1
+        if decoded:
+            images.append(_kept(heads.project_images(towers[0].features(prepare_all(towers[0], decoded))), local))
+            for few in chunks(captions, chunk):
+                texts.append(_kept(heads.project_texts(towers[1].features(few)), local))
+    if not images:
+        raise InputError(f"none of the {len(pairs)} validation images can be read")
+    joined = _join(images)
+    owners = torch.tensor(owner, device=joined.pooled.device)
+    return EmbeddedPairs(joined, _join(texts), owners, len(pairs) - readable)
+
+
+@torch.no_grad()
+def retrieval_by_cosine(embedded: EmbeddedPairs) -> Retrieval:
+    """Recall by the pooled vectors."""
+    return _recalls(embedded.images.pooled @ embedded.texts.pooled.mT, embedded)
+
+
+@torch.no_grad()
+def retrieval_by_local(embedded: EmbeddedPairs) -> Retrieval:
+    """Recall by the mean over tokens of the best patch."""
+    tokens = embedded.texts.points[embedded.texts.mask]
+    return _recalls(caption_table(token_table(embedded.images, tokens), embedded.texts.mask), embedded)
+
+
+def _recalls(table: Float[Tensor, "images captions"], embedded: EmbeddedPairs) -> Retrieval:
+    own = embedded.owner.unsqueeze(0) == torch.arange(len(table), device=table.device).unsqueeze(1)
+    # The rank of the best own caption: how many foreign ones stand before it. Ties count against the model.
+    best = table.masked_fill(~own, -torch.inf).amax(dim=1, keepdim=True)
+    before_texts = ((table >= best) & ~own).sum(dim=1)
+    mine = table.gather(0, embedded.owner.unsqueeze(0))
+    before_images = ((table >= mine) & ~own).sum(dim=0)
+    image_to_text, text_to_image = (
+        tuple(100 * float((before < rank).double().mean()) for rank in RANKS)
+        for before in (before_texts, before_images)
+    )
+    return Retrieval(image_to_text, text_to_image, table.shape[0], table.shape[1], embedded.unreadable)
+
+
+def _join(parts: list[Projected]) -> Projected:
+    points = join_points([Points(part.points, part.mask) for part in parts])
+    return Projected(points.vectors, points.mask, torch.cat([part.pooled for part in parts]))
+
+
+def _kept(side: Projected, local: bool) -> Projected:
+    return side if local else Projected(side.points[:, :0], side.mask[:, :0], side.pooled)

@@ -1,4 +1,4 @@
-"""From a run to an encoder that loads by its folder."""
+"""Encoders that load by their folder: exported from a run, or joined from several exports."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,14 @@ from safetensors.torch import save
 from torch import Tensor
 
 from msdscore.align.run.checkpoint import FinishedRun, read_run
-from msdscore.align.run.folder import CARD
-from msdscore.align.run.towers import read_known_towers
+from msdscore.align.run.folder import CARD, read_known_towers
 from msdscore.encoders.aligned.encoder import FORMAT, MODEL_TYPE
 from msdscore.encoders.aligned.specs import plain
 from msdscore.encoders.loading.banks import bank_bytes
 from msdscore.encoders.loading.checkpoints import BANK
 from msdscore.encoders.loading.hashing import SUMS, write_sums
 from msdscore.encoders.loading.packages import locate
-from msdscore.encoders.loading.tensors import packed
+from msdscore.encoders.loading.tensors import packed, read_tensors, widened
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.table import MINI_FOLDER
 from msdscore.errors import ConfigError, RunError
@@ -33,7 +32,8 @@ from msdscore.version import __version__
 DTYPES = ("int8", "float16", "float32")
 TRUNK = "trunk.safetensors"  # tuned tensors of the image network
 BRANCHES = "trunk-*.safetensors"  # the same of joined encoders, one for each
-_FEWEST = 2  # background pictures
+_LEAST = 2  # background images, and members of a joined encoder
+_SAME = ("text", "image_dims", "text_dims")  # what members must have in common, beside the image tower
 
 
 def export(
@@ -46,26 +46,26 @@ def export(
 ) -> Path:
     """Write an aligned encoder: heads and a reference to the backbones with their hashes, no backbone inside.
 
-    With background pictures, of which some hundred serve well, it brings its own bank and recommends the settings that
+    With background images, of which a hundred serve well, it brings its own bank and recommends the settings that
     `mini` does.
 
     Raises:
         RunError: the run has no checkpoint, or the folder holds other files, or an encoder and no `overwrite`.
-        ConfigError: the heads do not fit the dtype, or there are too few pictures.
+        ConfigError: the heads do not fit the dtype, or there are too few images.
     """
-    check_dtype(dtype)
-    if background and len(background) < _FEWEST:
-        raise ConfigError(f"expected at least {_FEWEST} background pictures, got {len(background)}; 128 serve well")
+    _check_dtype(dtype)
+    if background and len(background) < _LEAST:
+        raise ConfigError(f"expected at least {_LEAST} background images, got {len(background)}; 128 serve well")
     source, target = Path(run), Path(folder)
-    found = read_run(source)
-    clear_for_export(target, overwrite=overwrite)
-    save_weights(found.heads.state_dict(), target / "model.safetensors", dtype)
-    if found.trunk:
-        save_weights(found.trunk, target / TRUNK, dtype)
+    finished = read_run(source)
+    _clear(target, overwrite=overwrite)
+    _save_weights(finished.heads.state_dict(), target / "model.safetensors", dtype)
+    if finished.trunk:
+        _save_weights(finished.trunk, target / TRUNK, dtype)
     if (source / CARD).is_file():
-        write_text(target / CARD, (source / CARD).read_text(encoding="utf-8"))
-    config = _config(source, found) | ({"recommended": _recommended()} if background else {})
-    write_text(target / "config.json", json.dumps(config, indent=2) + "\n")
+        _write_text(target / CARD, (source / CARD).read_text(encoding="utf-8"))
+    config = _config(source, finished) | ({"recommended": _recommended()} if background else {})
+    _write_text(target / "config.json", json.dumps(config, indent=2) + "\n")
     if background:
         _add_bank(target, background)
     write_sums(target)
@@ -74,45 +74,35 @@ def export(
 
 def _recommended() -> dict[str, Any]:
     config = json.loads(Path(locate(MINI_FOLDER), "config.json").read_text(encoding="utf-8"))
-    found: dict[str, Any] = config["recommended"]
-    # A bank of pictures alone cannot weigh words; `msdscore bank --pairs` makes one that can.
-    plain = {"calibration": "background", "gate": "support", "information": 0.0, "tail": 0.0}
-    return found | plain
+    settings: dict[str, Any] = config["recommended"]
+    # A bank of images alone cannot weigh words; `msdscore bank --pairs` builds one that can.
+    return settings | {"calibration": "background", "gate": "support", "information": 0.0, "tail": 0.0}
 
 
 def _add_bank(folder: Path, background: Sequence[Image]) -> None:
-    """Fit the background pictures as the score would, with the heads as they are stored."""
+    """Fit the background images as the score would, with the heads as they are stored."""
     encoder = load_encoder(str(folder), device="cpu")
     named = build_bank(encoder, MSDConfig.preset("short", **(encoder.recommended or {})), background)
     write_bytes(folder / BANK, bank_bytes(named.bank, half=True), folder=folder)
 
 
-def clear_for_export(folder: Path, *, overwrite: bool) -> None:
-    """Make the folder of an export; what an earlier one has left there is removed, above all its bank and its sums.
+def _clear(folder: Path, *, overwrite: bool) -> None:
+    """Create the folder of an export; what an earlier one left there is removed, above all its bank and its sums.
 
     Raises:
         RunError: the folder holds other files, or an encoder and no `overwrite`.
     """
-    refuse_other_files(folder)
+    known = {"config.json", "model.safetensors", TRUNK, BANK, CARD, SUMS}
+    others = (path for path in folder.iterdir() if path.name not in known) if folder.is_dir() else iter(())
+    if not all(path.match(BRANCHES) for path in others):
+        raise RunError(f"{folder}: holds other files; choose an empty or new folder")
     refuse_existing([] if overwrite else [folder / "config.json"])
     folder.mkdir(parents=True, exist_ok=True)
     for path in list(folder.iterdir()):
         path.unlink()
 
 
-def refuse_other_files(folder: Path) -> None:
-    """Stop before an export mixes with something else.
-
-    Raises:
-        RunError: the folder holds other files than those of an export.
-    """
-    known = {"config.json", "model.safetensors", TRUNK, BANK, CARD, SUMS}
-    others = (path for path in folder.iterdir() if path.name not in known) if folder.is_dir() else iter(())
-    if not all(path.match(BRANCHES) for path in others):
-        raise RunError(f"{folder}: holds other files; choose an empty or new folder")
-
-
-def check_dtype(dtype: str) -> None:
+def _check_dtype(dtype: str) -> None:
     """Refuse a form of weights that is not known.
 
     Raises:
@@ -122,7 +112,7 @@ def check_dtype(dtype: str) -> None:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
 
 
-def save_weights(tensors: Mapping[str, Tensor], path: Path, dtype: str) -> None:
+def _save_weights(tensors: Mapping[str, Tensor], path: Path, dtype: str) -> None:
     """Write tensors in one of the forms that a weight folder may have.
 
     Raises:
@@ -137,9 +127,9 @@ def save_weights(tensors: Mapping[str, Tensor], path: Path, dtype: str) -> None:
     write_bytes(path, save(weights), folder=path.parent)
 
 
-def _config(run: Path, found: FinishedRun) -> dict[str, Any]:
-    known, recipe = read_known_towers(run), found.recipe
-    weights = TRUNK if found.trunk else _lasting(recipe.image.weights)
+def _config(run: Path, finished: FinishedRun) -> dict[str, Any]:
+    known, recipe = read_known_towers(run), finished.recipe
+    weights = TRUNK if finished.trunk else _lasting(recipe.image.weights)
     image = replace(recipe.image, source=_lasting(recipe.image.source), weights=weights)
     text = replace(recipe.text, source=_lasting(recipe.text.source))
     return {
@@ -148,7 +138,7 @@ def _config(run: Path, found: FinishedRun) -> dict[str, Any]:
         "msdscore": __version__,
         "recipe": recipe.name,
         "seed": recipe.seed,
-        "step": found.step,
+        "step": finished.step,
         # The image network of `mini` is known by its numbers, whatever file they come in.
         "image": plain(replace(image, sha256="" if image.kind == "mini" else known.image_sha256)),
         "text": plain(replace(text, sha256=known.text_sha256)),
@@ -164,7 +154,106 @@ def _lasting(source: str) -> str:
     return str(path.resolve()) if source and path.exists() else source
 
 
-def write_text(path: Path, text: str) -> None:
+def _write_text(path: Path, text: str) -> None:
     """Write a small file in one step."""
     with replacing(path) as file:
         file.write(text.encode("utf-8"))
+
+
+def join(folders: Sequence[str | Path], target: str | Path, *, dtype: str = "int8", overwrite: bool = False) -> Path:
+    """Write an encoder whose similarities are the means of those of several exported ones.
+
+    Heads that were trained apart err partly independently, so the mean errs less. The members must stand on the
+    same backbones; tuned stages of the image network are kept for each of them, what they share is computed once. A
+    bank is not taken over: make one with `msdscore bank`.
+
+    Raises:
+        ConfigError: there are fewer than two, they stand on different backbones, or the target is one of them.
+        RunError: the target holds other files, or an encoder and no `overwrite`.
+    """
+    members = [Path(folder) for folder in folders]
+    if len(members) < _LEAST:
+        raise ConfigError(f"expected at least {_LEAST} exported encoders to join, got {len(members)}")
+    configs = [_read_member(folder) for folder in members]
+    _refuse_different(configs, members)
+    out = Path(target)
+    if out.resolve() in [folder.resolve() for folder in members]:
+        raise ConfigError(f"{out}: is one of the encoders to join; choose another folder")
+    _check_dtype(dtype)
+    # Everything is read before anything is removed: a damaged member leaves an earlier export as it is.
+    parts = {"model.safetensors": _heads(members)} | {
+        f"trunk-{number}.safetensors": widened(read_tensors([folder / tuned]))
+        for number, (folder, config) in enumerate(zip(members, configs, strict=True))
+        if (tuned := _tuned(config))
+    }
+    _clear(out, overwrite=overwrite)
+    for name, tensors in parts.items():
+        _save_weights(tensors, out / name, dtype)
+    branches = [name for name in parts if name != "model.safetensors"]
+    config = _joined_config(configs, branches)
+    _write_text(out / "config.json", json.dumps(config, indent=2) + "\n")
+    write_sums(out)
+    return out
+
+
+def _read_member(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder}: expected the folder of an exported encoder ({error})") from error
+    if not isinstance(config, dict) or (config.get("model_type"), config.get("format")) != (MODEL_TYPE, FORMAT):
+        raise ConfigError(f"{folder}: expected an exported encoder of this version; export it again")
+    if isinstance(config["heads"], list):
+        raise ConfigError(f"{folder}: is joined already; name its members instead")
+    return config
+
+
+def _tuned(config: Mapping[str, Any]) -> str:
+    """The file of tuned stages, which every member has for itself; of other towers `weights` is the backbone."""
+    image = config["image"]
+    return str(image.get("weights", "")) if image.get("kind") == "mini" else ""
+
+
+def _backbone(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The image tower without what is a member's own."""
+    return {key: value for key, value in config["image"].items() if key != "weights" or not _tuned(config)}
+
+
+def _refuse_different(configs: Sequence[Mapping[str, Any]], folders: Sequence[Path]) -> None:
+    first = configs[0]
+    tuned = [_tuned(config) for config in configs]
+    for config, folder in zip(configs[1:], folders[1:], strict=True):
+        different = [key for key in _SAME if config[key] != first[key]]
+        if {"weights": ""} | _backbone(config) != {"weights": ""} | _backbone(first):
+            different.append("image")
+        if different:
+            raise ConfigError(f"{folder} differs from {folders[0]} in {', '.join(different)}; join those of one recipe")
+    if any(tuned) and not all(tuned):
+        raise ConfigError("either all or none of the encoders to join can have a tuned image network")
+
+
+def _heads(members: Sequence[Path]) -> dict[str, Any]:
+    return {
+        f"members.{number}.{name}": tensor
+        for number, folder in enumerate(members)
+        for name, tensor in widened(read_tensors([folder / "model.safetensors"])).items()
+    }
+
+
+def _joined_config(configs: Sequence[Mapping[str, Any]], branches: Sequence[str]) -> dict[str, Any]:
+    first = configs[0]
+    kept = {key: first[key] for key in ("dtype", *_SAME) if key in first}
+    return {
+        "model_type": MODEL_TYPE,
+        "format": FORMAT,
+        "msdscore": __version__,
+        "joined": [_name(config) for config in configs],
+        **kept,
+        "image": _backbone(first) | ({"branches": list(branches)} if branches else {}),
+        "heads": [config["heads"] for config in configs],
+    }
+
+
+def _name(config: Mapping[str, Any]) -> str:
+    """A member's checkpoint, or its recipe with seed and step."""
+    return str(config.get("checkpoint") or f"{config.get('recipe')}-s{config.get('seed')}-{config.get('step')}")

@@ -1,4 +1,4 @@
-"""Several processes that train one model: who is who, and tensors of all of them with their gradients."""
+"""Several processes that train one model: their ranks, and tensors of all of them with their gradients."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -11,15 +11,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from msdscore.align.features.live import widen
+from msdscore.align.features import widen
 from msdscore.encoders.aligned.heads import Projected
 
-_PATIENCE = timedelta(hours=6)  # others wait while the first process fills a cache
+_TIMEOUT = timedelta(hours=6)  # others wait while the first process fills a cache
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among all; a run without `torchrun` is a world of one."""
+    """The rank of this process among all; a run without `torchrun` is a world of one."""
 
     rank: int = 0
     size: int = 1
@@ -32,12 +32,12 @@ class World:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[World]:
-    """The world that `torchrun` describes in the environment; it is left at the end."""
+    """Join the processes that `torchrun` describes in the environment, and leave them at the end."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield World()
         return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_TIMEOUT)
     try:
         yield World(dist.get_rank(), size)
     finally:
@@ -45,14 +45,17 @@ def joined(device: torch.device) -> Iterator[World]:
 
 
 def own_device(device: torch.device) -> torch.device:
-    """Each process of a machine takes the graphics card of its number."""
+    """The GPU of this process: each process of a machine takes the one of its local rank."""
     if str(device) == "cuda" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return device
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of all processes in order of rank; gradients of all processes come back to the rows' owner."""
+    """Rows of all processes in order of rank; gradients of all processes come back to the rows' owner.
+
+    With `torch.distributed.nn.functional.all_gather` in its place two processes over gloo do not learn what one learns.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, world: World) -> Tensor:
@@ -70,7 +73,7 @@ class _Gather(torch.autograd.Function):
 
 
 def gather_rows(rows: Tensor, world: World) -> Tensor:
-    """Rows of all processes; every process must bring the same number of them.
+    """Rows of all processes in order of rank; every process must bring the same number of them.
 
     Every process computes the same loss of all rows. Its gradient comes back once from each process, and
     `average_gradients` divides by their number: what remains is the gradient of one process with all rows.
@@ -95,31 +98,31 @@ def gather_points(side: Projected, world: World) -> Projected:
 
 
 def most(value: int, world: World, device: torch.device) -> int:
-    """The largest of the values that the processes bring."""
+    """The largest of the processes' values."""
     if world.size == 1:
         return value
-    found = torch.tensor(value, device=device)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return int(found)
+    largest = torch.tensor(value, device=device)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return int(largest)
 
 
 def total(value: Tensor, world: World) -> Tensor:
-    """The sum of the values that the processes bring, without gradients."""
-    found = value.detach().clone()
+    """The sum of the processes' values, without gradients."""
+    sums = value.detach().clone()
     if world.size > 1:
-        dist.all_reduce(found)
-    return found
+        dist.all_reduce(sums)
+    return sums
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
     """Give every process the mean of all gradients; heads are light, so one message carries them all."""
     if world.size == 1:
         return
-    given = list(parameters)
+    every = list(parameters)
     # A term may have had nothing to do in one process; a parameter that no process used stays untouched.
-    used = torch.tensor([float(parameter.grad is not None) for parameter in given], device=given[0].device)
+    used = torch.tensor([float(parameter.grad is not None) for parameter in every], device=every[0].device)
     dist.all_reduce(used)
-    moved = [parameter for parameter, count in zip(given, used.tolist(), strict=True) if count]
+    moved = [parameter for parameter, count in zip(every, used.tolist(), strict=True) if count]
     parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in moved]
     flat = torch.cat([part.reshape(-1) for part in parts])
     dist.all_reduce(flat)
@@ -129,15 +132,15 @@ def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
 
 
 def wait(world: World) -> None:
-    """Go on when all processes have come here."""
+    """Block until all processes have come here."""
     if world.size > 1:
         dist.barrier()
 
 
-def tell_all(value: float, world: World, device: torch.device) -> float:
+def broadcast(value: float, world: World, device: torch.device) -> float:
     """The first process's value, in every process."""
     if world.size == 1:
         return value
-    found = torch.tensor(value, dtype=torch.float64, device=device)
-    dist.broadcast(found, 0)
-    return float(found)
+    shared = torch.tensor(value, dtype=torch.float64, device=device)
+    dist.broadcast(shared, 0)
+    return float(shared)

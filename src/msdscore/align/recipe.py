@@ -25,11 +25,10 @@ TERMS = (
     "omission",
     "over_machine",
 )
-# They need word labels or machines' captions, which only a resident run has.
+# They need word labels or machines' captions, which only resident training (tools/train_mini) has.
 RESIDENT_TERMS = ("evidence", "objects", "omission", "over_machine")
 RULES = ("rules", "supplied", "both")
 STOPS = ("cosine", "local")
-STAGES = 7  # of the image network of mini
 PRECISIONS = ("auto", "float32", "bfloat16")
 
 
@@ -49,14 +48,14 @@ class LossSpec:
     kl: float = 0.0  # divergence through unrolled EM
     negatives: float = 0.0  # the caption against its own hard negatives
     relevance: float = 0.0  # pooled similarities against the graded relevance of frozen sentence vectors
-    local_relevance: float = 0.0  # the same for local similarities, each caption centred over the pictures
-    grounded: float = 0.0  # hard negatives, by the margin that the picture adds to the text's own
-    bias: float = 0.0  # the margin over hard negatives that the text has without its picture
-    support: float = 0.0  # InfoNCE on calibrated support: log density, less its mean over the pictures
+    local_relevance: float = 0.0  # the same for local similarities, each caption centred over the images
+    grounded: float = 0.0  # hard negatives, by the margin that the image adds to the text's own
+    bias: float = 0.0  # the margin over hard negatives that the text has without its image
+    support: float = 0.0  # InfoNCE on calibrated support: log density, less its mean over the images
     evidence: float = 0.0  # log-odds of present against absent words, by calibrated evidence
-    objects: float = 0.0  # log-odds of the names of annotated classes, present against absent in every picture
+    objects: float = 0.0  # log-odds of the names of annotated classes, present against absent in every image
     omission: float = 0.0  # a second true caption covers more, a false one does not
-    over_machine: float = 0.0  # captions by people fit the picture better than a machine's
+    over_machine: float = 0.0  # captions by people fit the image better than a machine's
     shrink: float = 1e-3  # holds the zero of each word near that of all words
     temperature: float = 0.07  # start of the learned temperatures
     max_scale: float = 100.0  # no learned temperature falls under 1 / max_scale
@@ -110,26 +109,26 @@ class LanguageSpec:
 class SampleSpec:
     """What is drawn from the data at every step."""
 
-    captions: int = 1  # of each picture in a batch; a picture that has fewer shows some twice
-    views: int = 1  # augmented views of a picture; 1: the picture as it is
-    crop: float = 0.5  # smallest share of a picture that a view shows
+    captions: int = 1  # of each image in a batch; an image that has fewer shows some twice
+    views: int = 1  # augmented views of an image; 1: the image as it is
+    crop: float = 0.5  # smallest share of an image that a view shows
     flip: bool = False  # mirror views; never where a caption says left or right
     contrast: float = 0.0  # largest change of contrast in a view, as a share
     brightness: float = 0.0  # and of brightness
-    negatives: int = 0  # hard negatives a caption
+    negatives: int = 0  # hard negatives per caption
     negative_source: str = "rules"
     window: int = 8  # blocks (shards, row groups) that are shuffled together
-    group: int = 1  # resident: similar pictures side by side in a batch, whose words are hard absent ones
-    whole: float = 0.15  # resident: share of views that show the picture as it is
-    resaved: float = 0.0  # resident: share of pictures that look like a JPEG of them
-    shrunk: float = 0.0  # resident: share of pictures that were made smaller and large again
-    noisy: float = 0.0  # resident: share of pictures with a little noise
-    stored: int = 0  # resident: side in pixels of the pictures kept on the device; 0: as the tower reads them
-    made: int = 2  # resident: short and long texts by rule per picture, hard negatives per caption
+    group: int = 1  # resident: similar images side by side in a batch, whose words are hard absent ones
+    whole: float = 0.15  # resident: share of views that show the image as it is
+    resaved: float = 0.0  # resident: share of images that look like a JPEG of them
+    shrunk: float = 0.0  # resident: share of images that are shrunk and enlarged again
+    noisy: float = 0.0  # resident: share of images with a little noise
+    stored: int = 0  # resident: side in pixels of the images kept on the device; 0: as the tower reads them
+    made: int = 2  # resident: short and long texts by rule per image, hard negatives per caption
     joined: float = 0.25  # resident: share of second captions that are several captions joined
     alike: float = 0.6  # resident: words whose embeddings are more alike are neither present nor absent
     classes: str = ""  # resident: file of object classes, one line each: a name and its synonyms
-    held_out: int = 0  # resident: one picture of so many, by the hash of its name, is left for calibration; 0: none
+    held_out: int = 0  # resident: one image of so many, by the hash of its name, is left for calibration; 0: none
 
     def __post_init__(self) -> None:
         if min(self.captions, self.views, self.window) < 1 or self.negatives < 0:
@@ -173,7 +172,7 @@ class TrainSpec:
     log_every: int = 10
     tune: int = 0  # resident: last stages of the image network that are trained too; 0: none
     tune_lr: float = 1e-4  # their learning rate
-    resident: bool = False  # decode once; pictures and texts stay on the device for the whole run
+    resident: bool = False  # train with tools/train_mini: images and texts stay on the device
 
     def __post_init__(self) -> None:
         for name in ("batch", "accumulate", "tower_batch", "keep", "log_every"):
@@ -215,26 +214,12 @@ class Recipe:
             raise ConfigError(
                 "loss.negatives, grounded and bias need hard negatives: set sample.negatives to 1 or more"
             )
-        if self.train.resident:
-            self._check_resident()
-        elif self.train.tune:
+        if self.train.tune and not self.train.resident:
             raise ConfigError("train.tune needs train.resident = true: frozen features cannot be trained")
-        elif any(getattr(self.loss, name) for name in RESIDENT_TERMS):
+        if not self.train.resident and any(getattr(self.loss, name) for name in RESIDENT_TERMS):
             raise ConfigError(f"loss.{', loss.'.join(RESIDENT_TERMS)} need train.resident = true")
         if self.heads.pool == "model" and (self.image.kind, self.text.kind) != ("encoder", "encoder"):
             raise ConfigError("heads.pool 'model' needs two towers of kind 'encoder'; use 'mean' or 'own'")
-
-    def _check_resident(self) -> None:
-        if self.loss.reconstruction:
-            raise ConfigError("train.resident has no reconstruction; set loss.reconstruction=0 or train.resident=false")
-        if self.train.tune > STAGES:
-            raise ConfigError(f"train.tune must lie between 0 and {STAGES} stages, got {self.train.tune}")
-        if self.loss.objects and not self.loss.evidence:
-            raise ConfigError("loss.objects shares the line of loss.evidence; set loss.evidence too")
-        if self.sample.captions != 2:
-            raise ConfigError(f"train.resident shows two captions of each picture, got {self.sample.captions}")
-        if self.train.batch % self.sample.group:
-            raise ConfigError(f"train.batch {self.train.batch} must be a multiple of sample.group {self.sample.group}")
 
     def without_reconstruction(self) -> "Recipe":
         """The paper's ablation: the same recipe, no language model."""

@@ -31,7 +31,7 @@ def epoch_order(blocks: npt.NDArray[np.int64], *, seed: int, epoch: int, window:
     """All item numbers in the order of one epoch.
 
     Blocks (shards, row groups) come in a random order, and the items of `window` neighbouring blocks are shuffled
-    together: pictures that lie side by side are read at about the same time. Where every item is a block of its own,
+    together: images that lie side by side are read at about the same time. Where every item is a block of its own,
     this is a full shuffle.
 
     >>> sorted(epoch_order(np.array([0, 0, 1, 1]), seed=0, epoch=0, window=1).tolist())

@@ -1,5 +1,6 @@
-"""`msdscore align`: train, judge and export a local aligner."""
+"""`msdscore align`: train, evaluate and export a local aligner."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,11 +11,13 @@ from msdscore.cli import options
 
 if TYPE_CHECKING:
     from msdscore.align.data.formats import DataSource
+    from msdscore.align.recipe import Recipe
+    from msdscore.align.run.train import RunReport
 
 align = typer.Typer(no_args_is_help=True, help="Train light heads on frozen backbones into one local space.")
 
-Data = Annotated[list[str], typer.Option("--data", help="Captioned pictures: chat.json, COCO, JSONL, Parquet or tar.")]
-Pictures = Annotated[list[str], typer.Option("--images", help="Folder or Parquet of the pictures. Repeatable.")]
+Data = Annotated[list[str], typer.Option("--data", help="Captioned images: chat.json, COCO, JSONL, Parquet or tar.")]
+Images = Annotated[list[str], typer.Option("--images", help="Folder or Parquet of the images. Repeatable.")]
 Format = Annotated[str | None, typer.Option("--format", help="Format of the data, if the files do not tell.")]
 RunFolder = Annotated[Path, typer.Argument(help="Folder of a run.")]
 
@@ -24,58 +27,58 @@ def train(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")],
     data: Data,
     recipe: Annotated[str, typer.Option(help="Name of a recipe (paper, mini) or a TOML file.")] = "paper",
-    images: Pictures = [],  # noqa: B006, typer copies it
+    images: Images = [],  # noqa: B006, typer copies it
     data_format: Format = None,
     val: Annotated[list[str], typer.Option("--val", help="Validation data, for early stopping.")] = [],  # noqa: B006
-    val_images: Annotated[list[str], typer.Option(help="Its pictures.")] = [],  # noqa: B006
+    val_images: Annotated[list[str], typer.Option(help="Its images.")] = [],  # noqa: B006
     change: Annotated[list[str], typer.Option("--set", help="Change a setting, e.g. train.steps=100.")] = [],  # noqa: B006
     no_reconstruction: Annotated[bool, typer.Option("--no-reconstruction", help="The paper's ablation.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     cache: Annotated[str, typer.Option(help="Folder of cached frozen features.")] = "",
     logger: Annotated[list[str], typer.Option(help="tensorboard or wandb. Repeatable.")] = [],  # noqa: B006
-    workers: Annotated[int, typer.Option(min=1, help="Threads that read pictures.")] = 4,
+    workers: Annotated[int, typer.Option(min=1, help="Threads that read images.")] = 4,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
     """Train an aligner; several GPUs through torchrun, a killed run goes on with --resume."""
     from msdscore.align.recipe_file import load_recipe
     from msdscore.align.run.session import TrainOptions
-    from msdscore.align.run.train import train as run_training
     from msdscore.cli.progress import events
     from msdscore.io.outputs.targets import check_folder
 
     check_folder(output)
     chosen = load_recipe(recipe, changes=change, no_reconstruction=no_reconstruction)
-    judged = _source(val, val_images, None) if val else None
-    with events() as tell:
+    validation = _source(val, val_images, None) if val else None
+    with events() as show:
         how = TrainOptions(
-            device=device, resume=resume, workers=workers, cache=cache, loggers=tuple(logger), on_event=tell
+            device=device, resume=resume, workers=workers, cache=cache, loggers=tuple(logger), on_event=show
         )
-        report = run_training(chosen, _source(data, images, data_format), output, val=judged, options=how)
-    _answer(asdict(report), as_json=json)
+        run_training = _trainer(chosen)
+        report = run_training(chosen, _source(data, images, data_format), output, val=validation, options=how)
+    _print(asdict(report), as_json=json)
 
 
 @align.command("eval")
 def evaluate(
     run: RunFolder,
     data: Data,
-    images: Pictures = [],  # noqa: B006
+    images: Images = [],  # noqa: B006
     data_format: Format = None,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Judge a run by retrieval, by pooled vectors and by local similarity."""
-    from msdscore.align.evaluate import evaluate as judge
+    """Measure the retrieval of a run, by pooled vectors and by local similarity."""
+    from msdscore.align.evaluate import evaluate as measure
     from msdscore.cli.tables import rows_table
 
-    found = judge(run, _source(data, images, data_format), device=device)
+    result = measure(run, _source(data, images, data_format), device=device)
     if json:
-        _answer(asdict(found), as_json=True)
+        _print(asdict(result), as_json=True)
         return
-    rows = found.rows()
+    rows, cosine = result.rows(), result.cosine
     rows_table(rows, tuple(rows[0]))
-    unreadable = f", {found.cosine.unreadable} unreadable" if found.cosine.unreadable else ""
-    typer.echo(f"step {found.step}: {found.cosine.images} pictures, {found.cosine.captions} captions{unreadable}")
+    unreadable = f", {cosine.unreadable} unreadable" if cosine.unreadable else ""
+    typer.echo(f"step {result.step}: {cosine.images} images, {cosine.captions} captions{unreadable}")
 
 
 @align.command()
@@ -85,9 +88,9 @@ def export(
     dtype: Annotated[str, typer.Option(help="int8, float16 or float32.")] = "float16",
     background: Annotated[
         Path | None,
-        typer.Option(help="Folder of background pictures: the encoder brings its own bank."),
+        typer.Option(help="Folder of background images: the encoder brings its own bank."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=2, help="How many background pictures at most.")] = 128,
+    limit: Annotated[int, typer.Option(min=2, help="How many background images at most.")] = 128,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write a run as an encoder that loads by its folder's name."""
@@ -97,9 +100,9 @@ def export(
     from msdscore.io.outputs.targets import check_folder
 
     check_folder(folder)
-    pictures = [] if background is None else [open_image(path) for path in spread_over(background, limit)]
-    made = write(run, folder, dtype=dtype, background=pictures, overwrite=overwrite)
-    typer.echo(f"{made}: load it with --encoder {folder}")
+    images = [] if background is None else [open_image(path) for path in spread_over(background, limit)]
+    path = write(run, folder, dtype=dtype, background=images, overwrite=overwrite)
+    typer.echo(f"{path}: load it with --encoder {folder}")
 
 
 @align.command()
@@ -110,12 +113,25 @@ def join(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write several encoders as one, whose similarities are the means of theirs; make its bank with `msdscore bank`."""
-    from msdscore.align.join import join as write
+    from msdscore.align.export import join as write
     from msdscore.io.outputs.targets import check_folder
 
     check_folder(output)
-    made = write(folders, output, dtype=dtype, overwrite=overwrite)
-    typer.echo(f"{made}: load it with --encoder {output}")
+    path = write(folders, output, dtype=dtype, overwrite=overwrite)
+    typer.echo(f"{path}: load it with --encoder {output}")
+
+
+def _trainer(recipe: "Recipe") -> "Callable[..., RunReport]":
+    """The trainer of a recipe: of resident ones `tools/train_mini` of the repository, where it is on the path."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    from msdscore.align.run.train import train as train_heads
+
+    if recipe.train.resident and find_spec("train_mini"):
+        resident: Callable[..., RunReport] = import_module("train_mini.trainer").train
+        return resident
+    return train_heads
 
 
 def _source(rows: list[str], images: list[str], data_format: str | None) -> "DataSource":
@@ -124,7 +140,7 @@ def _source(rows: list[str], images: list[str], data_format: str | None) -> "Dat
     return DataSource(tuple(rows), tuple(images), data_format)
 
 
-def _answer(facts: dict[str, object], *, as_json: bool) -> None:
+def _print(facts: dict[str, object], *, as_json: bool) -> None:
     import json
 
     from msdscore.cli.tables import fields_table

@@ -81,13 +81,12 @@ def bank(
 
 def _captioned(pictures: Path, rows: list[str]) -> "list[Captioned]":
     """Captioned pictures in the order of their rows."""
-    from msdscore.align.data.formats import DataSource, open_pairs
-    from msdscore.align.data.pairs import picture_content
+    from msdscore.align.data.formats import DataSource, image_content, open_pairs
     from msdscore.io.images import open_image
     from msdscore.scoring.calibrate import Captioned
 
     found = open_pairs(DataSource(tuple(rows), (str(pictures),), None))
-    return [Captioned(open_image(picture_content(pair.picture)), pair.captions) for pair in found.items]
+    return [Captioned(open_image(image_content(pair.image)), pair.captions) for pair in found.items]
 
 
 def _read_captions(path: Path) -> list[str]:

@@ -73,7 +73,7 @@ class _LazyModel:
 def _load(source: str) -> Callable[[list[str]], list[float]]:
     import torch
 
-    from msdscore.align.losses.reconstruction import load_language_model
+    from msdscore.align.language import load_language_model
     from msdscore.align.recipe import LanguageSpec
 
     place, _, name = source.rpartition("/")

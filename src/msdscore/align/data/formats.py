@@ -1,38 +1,41 @@
-"""Captioned pictures in any format: LLaVA chats, COCO captions, rows of any table, WebDataset shards."""
+"""Captioned images for training: LLaVA chats, COCO captions, rows of any table, WebDataset shards, as one index."""
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.align.data.pairs import Found, Pairs, Picture, Skip, TrainingPair, checked, collect
 from msdscore.errors import InputError, unknown_name
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.shards import expand
 from msdscore.io.parquet_images import StoredImage
-from msdscore.io.tar import read_samples
+from msdscore.io.tar import TarImage, read_samples
 
 CAPTIONS = ("captions", *CAPTION_NAMES, "sentences")
 NEGATIVES = ("negatives", "negative_caption", "negative_captions", "hard_negatives")
 MACHINE = ("machine", "machine_captions")
-OBJECTS = ("objects",)
-TIMES = "times"
-_TEXT_ENDINGS = ("txt", "caption")
+OBJECTS, TIMES = "objects", "times"
 FORMATS = ("llava", "coco", "rows", "table", "shards")
+_REASONS = 5  # skipped rows whose reason is kept
+
+ImageRef: TypeAlias = Path | StoredImage | TarImage
 
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
-    """Files of captioned pictures; `images` are folders, or Parquet files of pictures by `file_name`.
+    """Files of captioned images; `images` are folders, or Parquet files of images by `file_name`.
 
-    `format` is told from the file where it is not given.
+    `format` is detected from the file where it is not given.
     """
 
     rows: tuple[str, ...]
@@ -41,84 +44,208 @@ class DataSource:
 
     def __post_init__(self) -> None:
         if not self.rows:
-            raise InputError("expected at least one file of captioned pictures, got none")
+            raise InputError("expected at least one file of captioned images, got none")
         if self.format is not None and self.format not in FORMATS:
             raise unknown_name("data format", self.format, FORMATS)
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingPair:
+    """One image with all its captions, and annotations where the data has them."""
+
+    image: ImageRef
+    captions: tuple[str, ...]
+    negatives: tuple[str, ...] = ()  # hard ones, wrong on purpose
+    machine: tuple[str, ...] = ()  # captions by a model: likely, not certain
+    objects: tuple[str, ...] | None = None  # names of annotated classes; None: not annotated
+    name: str = ""  # of the image, as its row gives it
+    times: int = 1  # how often an epoch of resident training shows it
+
+
+_Row = TrainingPair | str  # a pair, or the reason why a row gives none
+_Find = Callable[[str], ImageRef]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """All pairs of an input; `blocks[i]` numbers the shard or row group of pair i."""
+
+    items: tuple[TrainingPair, ...]
+    blocks: npt.NDArray[np.int64]
+    fingerprint: str
+    skipped: int = 0
+    reasons: tuple[str, ...] = ()  # of the first skipped rows
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def take(self, numbers: Sequence[int]) -> "Pairs":
+        """The pairs of these numbers, with a fingerprint of their own."""
+        items = tuple(self.items[number] for number in numbers)
+        blocks = self.blocks[np.array(numbers, dtype=np.int64)]
+        return Pairs(items, blocks, _fingerprint(items), self.skipped, self.reasons)
+
+
 def open_pairs(source: DataSource) -> Pairs:
-    """All pairs of all files, indexed; no picture is opened.
+    """Index all pairs of all files without opening an image.
 
     Raises:
         InputError: a file is missing or of no known format, or there is no pair.
     """
-    return collect(_found(source), source=", ".join(source.rows))
+    return collect(_read(source), source=", ".join(source.rows))
 
 
-def _found(source: DataSource) -> Iterator[Found]:
-    places = [Path(place) for place in source.images]
+def collect(rows: Iterable[_Row], *, source: str) -> Pairs:
+    """Merge rows of the same image into one pair, so that no caption is a negative of its own image.
+
+    Raises:
+        InputError: there is no pair at all.
+    """
+    merged: dict[ImageRef, TrainingPair] = {}
+    reasons: list[str] = []
+    skipped = 0
+    for row in rows:
+        if isinstance(row, str):
+            skipped += 1
+            reasons += [row] if skipped <= _REASONS else []
+        else:
+            merged[row.image] = _merge(merged.get(row.image), row)
+    if not merged:
+        why = f"; first reason: {reasons[0]}" if reasons else ""
+        raise InputError(f"{source}: no image with a caption among {skipped} rows{why}")
+    items = tuple(merged.values())
+    numbers: dict[object, int] = {}
+    blocks = [numbers.setdefault(_block(item.image), len(numbers)) for item in items]
+    return Pairs(items, np.array(blocks, dtype=np.int64), _fingerprint(items), skipped, tuple(reasons))
+
+
+def image_content(image: ImageRef) -> Path | bytes:
+    """The path of an image file, or the bytes of an image inside a table or a shard.
+
+    Raises:
+        ImageError: there are no bytes.
+    """
+    return image if isinstance(image, Path) else image.read()
+
+
+def image_name(image: ImageRef) -> str:
+    """A name of an image that stays when folders move."""
+    if isinstance(image, StoredImage):
+        return f"{image.file.name}:{image.row}"
+    return f"{image.path.name}:{image.offset}" if isinstance(image, TarImage) else image.name
+
+
+def _merge(first: TrainingPair | None, second: TrainingPair) -> TrainingPair:
+    if first is None:
+        return second
+    known = [objects for objects in (first.objects, second.objects) if objects is not None]
+    return TrainingPair(
+        first.image,
+        _distinct(first.captions, second.captions),
+        _distinct(first.negatives, second.negatives),
+        _distinct(first.machine, second.machine),
+        _distinct(*known) if known else None,
+        first.name or second.name,
+        max(first.times, second.times),
+    )
+
+
+def _distinct(*parts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for part in parts for text in part))
+
+
+def _block(image: ImageRef) -> object:
+    if isinstance(image, StoredImage):
+        return image.file, image.group
+    return image.path if isinstance(image, TarImage) else image
+
+
+def _fingerprint(items: Sequence[TrainingPair]) -> str:
+    """A hash of names and captions in order; folders may move."""
+    digest = blake2b(digest_size=16)
+    for item in items:
+        name = item.name or image_name(item.image)
+        for text in (name, *item.captions, *item.negatives, *item.machine, *(item.objects or ())):
+            digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return digest.hexdigest()
+
+
+def _read(source: DataSource) -> Iterator[_Row]:
+    readers = {"llava": _read_llava, "coco": _read_coco, "rows": _read_rows, "table": _read_table}
     for rows in source.rows:
         paths = [Path(name) for name in expand(rows)]
         if not paths or not paths[0].exists():
             raise InputError(f"{rows}: no such file")
-        kind = source.format or _kind(paths[0])
-        if kind == "shards":
-            yield from read_shards(paths)
-            continue
+        kind = source.format or _detect(paths[0])
         for path in paths:
-            store = PictureStore(places, beside=path.parent)
-            readers = {"llava": read_llava, "coco": read_coco, "rows": read_rows, "table": read_table}
-            yield from readers[kind](path, store)
+            if kind == "shards":
+                yield from _read_shard(path)
+            else:
+                find = _image_finder([Path(name) for name in source.images], beside=path.parent)
+                yield from readers[kind](path, find)
 
 
-def _kind(path: Path) -> str:
+def _detect(path: Path) -> str:
     """The format of a file, by its ending and, for JSON, by how it begins."""
     ending = path.suffix.lower()
-    if ending == ".tar":
-        return "shards"
-    if ending == ".parquet":
-        return "table"
     if ending != ".json":
-        return "rows"
-    return "llava" if is_llava(path) else "coco" if is_coco(path) else "rows"
+        return {".tar": "shards", ".parquet": "table"}.get(ending, "rows")
+    with path.open(encoding="utf-8-sig") as file:
+        head = file.read(1 << 16).lstrip()
+    if head.startswith("[") and '"conversations"' in head:
+        return "llava"
+    return "coco" if head.startswith("{") and {"images", "annotations"} <= set(_document(path)) else "rows"
 
 
-class PictureStore:
-    """Finds pictures by the name that a row gives: in tables of pictures, in folders, beside the rows."""
-
-    def __init__(self, places: Sequence[Path], *, beside: Path) -> None:
-        self._folders = [path for path in places if path.is_dir()] or [beside]
-        self._stored: dict[str, StoredImage] = {}
-        for path in places:
-            if path.suffix == ".parquet":
-                self._stored.update(_picture_table(path))
-            elif not path.is_dir():
-                raise InputError(f"{path}: no such folder or Parquet file of pictures")
-
-    def find(self, name: str) -> Picture:
-        """The picture of this name; a file is not opened before it is needed."""
-        if name in self._stored:
-            return self._stored[name]
-        for folder in self._folders[:-1]:
-            if (folder / name).is_file():
-                return folder / name
-        return self._folders[-1] / name
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not valid JSON ({error})") from error
+    return document if isinstance(document, dict) else {}
 
 
-def read_llava(path: Path, store: PictureStore) -> Iterator[Found]:
+def _image_finder(sources: Sequence[Path], *, beside: Path) -> _Find:
+    """Look images up by the name in a row: in Parquet files of images, in folders, beside the rows."""
+    folders = [path for path in sources if path.is_dir()] or [beside]
+    stored: dict[str, StoredImage] = {}
+    for path in sources:
+        if path.suffix == ".parquet":
+            stored.update(_image_table(path))
+        elif not path.is_dir():
+            raise InputError(f"{path}: no such folder or Parquet file of images")
+
+    def find(name: str) -> ImageRef:
+        if name in stored:
+            return stored[name]
+        holders = (folder / name for folder in folders[:-1] if (folder / name).is_file())
+        return next(holders, folders[-1] / name)
+
+    return find
+
+
+def _image_table(path: Path) -> dict[str, StoredImage]:
+    with pq.ParquetFile(path) as file:
+        if not {"file_name", "image"} <= set(file.schema_arrow.names):
+            raise InputError(f"{path}: a table of images needs the columns file_name and image")
+        names = file.read(columns=["file_name"])["file_name"].to_pylist()
+    return {name: StoredImage(str(name), path, row) for row, name in enumerate(names)}
+
+
+def _read_llava(path: Path, find: _Find) -> Iterator[_Row]:
     """`chat.json` of CC3M-595K: the first answer of each conversation is the caption."""
     with ExitStack() as stack:
         for record in open_records(path, format="json", until=stack).read():
             values = record.values
             turns = values.get("conversations")
             if record.error or not isinstance(values.get("image"), str) or not isinstance(turns, list):
-                yield Skip(record.error or f"{path.name}: an entry without image or conversations")
+                yield record.error or f"{path.name}: an entry without image or conversations"
                 continue
             answers = [turn.get("value") for turn in turns if isinstance(turn, dict) and turn.get("from") == "gpt"]
-            yield checked(TrainingPair(store.find(values["image"]), tuple(map(str, answers[:1]))))
+            yield _checked(TrainingPair(find(values["image"]), tuple(map(str, answers[:1]))))
 
 
-def read_coco(path: Path, store: PictureStore) -> Iterator[Found]:
+def _read_coco(path: Path, find: _Find) -> Iterator[_Row]:
     """COCO captions: `images` with file names, `annotations` with captions."""
     document = _document(path)
     captions: dict[Any, list[Any]] = defaultdict(list)
@@ -127,110 +254,42 @@ def read_coco(path: Path, store: PictureStore) -> Iterator[Found]:
     for image in document["images"]:
         name = image.get("file_name")
         if not isinstance(name, str):
-            yield Skip(f"{path.name}: image {image.get('id')} has no file_name")
+            yield f"{path.name}: image {image.get('id')} has no file_name"
         else:
-            yield checked(TrainingPair(store.find(name), tuple(captions[image.get("id")])))
+            yield _checked(TrainingPair(find(name), tuple(captions[image.get("id")])))
 
 
-def read_rows(path: Path, store: PictureStore) -> Iterator[Found]:
-    """JSON lines, a JSON list, CSV or TSV with a picture's name and one or more captions a row."""
+def _read_rows(path: Path, find: _Find) -> Iterator[_Row]:
+    """JSON lines, a JSON list, CSV or TSV with an image's name and one or more captions per row."""
     with ExitStack() as stack:
         for record in open_records(path, format=None, until=stack).read():
-            if record.error:
-                yield Skip(f"{path.name}: {record.error}")
-                continue
-            yield _row(record.values, store, path.name)
+            yield f"{path.name}: {record.error}" if record.error else _row(record.values, find, path.name)
 
 
-def read_table(path: Path, store: PictureStore) -> Iterator[Found]:
-    """Parquet with pictures inside, or with their names; pictures are not read here."""
+def _read_table(path: Path, find: _Find) -> Iterator[_Row]:
+    """Parquet with images inside, or with their names; images are not read here."""
     with pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
         image = next((name for name in IMAGE_NAMES if name in names), None)
         inside = image is not None and not pa.types.is_string(file.schema_arrow.field(image).type)
-        known = (*CAPTIONS, *NEGATIVES, *MACHINE, *OBJECTS, TIMES)
-        wanted = [name for name in names if name in known or (name == image and not inside)]
-        groups = (file.read_row_group(group, columns=wanted) for group in range(file.metadata.num_row_groups))
+        known = (*CAPTIONS, *NEGATIVES, *MACHINE, OBJECTS, TIMES)
+        columns = [name for name in names if name in known or (name == image and not inside)]
+        groups = (file.read_row_group(group, columns=columns) for group in range(file.metadata.num_row_groups))
         for row, values in enumerate(values for group in groups for values in group.to_pylist()):
             stored = StoredImage(f"row {row}", path, row, str(image)) if inside else None
-            yield _row(values, store, path.name, stored=stored)
+            yield _row(values, find, path.name, stored=stored)
 
 
-def read_shards(paths: Sequence[Path]) -> Iterator[Found]:
-    """WebDataset shards: files of one key before the first dot make one pair."""
-    for path in paths:
-        for sample in read_samples(path, (*_TEXT_ENDINGS, "json")):
+def _read_shard(path: Path) -> Iterator[_Row]:
+    """A WebDataset shard: files of one key before the first dot make one pair."""
+    for sample in read_samples(path, ("txt", "caption", "json")):
+        if sample.error is not None:
+            yield sample.error
+        elif sample.picture is None:
+            yield f"{path.name}: {sample.key} has no image"
+        else:
             captions = [caption for ending, text in sample.texts for caption in _shard_captions(text, ending)]
-            if sample.error is not None:
-                yield Skip(sample.error)
-            elif sample.picture is None:
-                yield Skip(f"{path.name}: {sample.key} has no picture")
-            else:
-                yield checked(TrainingPair(sample.picture, tuple(captions)))
-
-
-def is_llava(path: Path) -> bool:
-    """Whether the first entry of a JSON document is a conversation."""
-    with path.open(encoding="utf-8-sig") as file:
-        head = file.read(1 << 16)
-    return head.lstrip().startswith("[") and '"conversations"' in head
-
-
-def is_coco(path: Path) -> bool:
-    """Whether a JSON document is an object with images and annotations."""
-    with path.open(encoding="utf-8-sig") as file:
-        head = file.read(64)
-    return head.lstrip().startswith("{") and {"images", "annotations"} <= set(_document(path))
-
-
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid JSON ({error})") from error
-    return found if isinstance(found, dict) else {}
-
-
-def _row(values: Mapping[str, Any], store: PictureStore, source: str, *, stored: StoredImage | None = None) -> Found:
-    name = next((values[name] for name in IMAGE_NAMES if isinstance(values.get(name), str)), None)
-    if stored is None and not name:
-        return Skip(f"{source}: a row without a picture; expected one of {', '.join(IMAGE_NAMES)}")
-    captions, negatives, machine = (
-        tuple(_list(next((values[name] for name in names if name in values), None)))
-        for names in (CAPTIONS, NEGATIVES, MACHINE)
-    )
-    picture = stored or store.find(str(name))
-    return checked(
-        TrainingPair(picture, captions, negatives, machine, _objects(values), str(name or ""), _times(values))
-    )
-
-
-def _times(values: Mapping[str, Any]) -> int:
-    """How often an epoch shows the picture; once where the row does not say."""
-    found = values.get(TIMES)
-    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 1
-
-
-def _objects(values: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Names of annotated objects; what is no list of names (boxes, for one) counts as not annotated."""
-    found = next((values[name] for name in OBJECTS if name in values), None)
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        return None
-    return tuple(dict.fromkeys(name.strip().lower() for name in found if name.strip()))
-
-
-def _list(value: Any) -> list[Any]:
-    """Captions as a list; COCO-like sentences are objects with a `raw` text."""
-    items = value if isinstance(value, list) else [] if value is None else [value]
-    return [item.get("raw") if isinstance(item, dict) else item for item in items]
-
-
-def _picture_table(path: Path) -> dict[str, StoredImage]:
-    with pq.ParquetFile(path) as file:
-        if not {"file_name", "image"} <= set(file.schema_arrow.names):
-            raise InputError(f"{path}: a table of pictures needs the columns file_name and image")
-        names = file.read(columns=["file_name"])["file_name"].to_pylist()
-    return {name: StoredImage(str(name), path, row) for row, name in enumerate(names)}
+            yield _checked(TrainingPair(sample.picture, tuple(captions)))
 
 
 def _shard_captions(text: str, ending: str) -> list[Any]:
@@ -240,4 +299,42 @@ def _shard_captions(text: str, ending: str) -> list[Any]:
         values = json.loads(text)
     except ValueError:
         return []
-    return _list(next((values[name] for name in CAPTIONS if name in values), None)) if isinstance(values, dict) else []
+    return _listed(values, CAPTIONS) if isinstance(values, dict) else []
+
+
+def _row(values: Mapping[str, Any], find: _Find, source: str, *, stored: StoredImage | None = None) -> _Row:
+    name = next((values[name] for name in IMAGE_NAMES if isinstance(values.get(name), str)), None)
+    if stored is None and not name:
+        return f"{source}: a row without an image; expected one of {', '.join(IMAGE_NAMES)}"
+    captions, negatives, machine = (tuple(_listed(values, names)) for names in (CAPTIONS, NEGATIVES, MACHINE))
+    times = values.get(TIMES)
+    if not isinstance(times, int) or isinstance(times, bool) or times < 1:
+        times = 1
+    image = stored or find(str(name))
+    return _checked(TrainingPair(image, captions, negatives, machine, _objects(values), str(name or ""), times))
+
+
+def _listed(values: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    """The first of these columns as a list of texts; COCO-like sentences are objects with a `raw` text."""
+    value = next((values[name] for name in names if name in values), None)
+    items = value if isinstance(value, list) else [] if value is None else [value]
+    return [item.get("raw") if isinstance(item, dict) else item for item in items]
+
+
+def _objects(values: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Names of annotated objects; anything but a list of names (boxes, for one) counts as not annotated."""
+    objects = values.get(OBJECTS)
+    if not isinstance(objects, list) or not all(isinstance(name, str) for name in objects):
+        return None
+    return tuple(dict.fromkeys(name.strip().lower() for name in objects if name.strip()))
+
+
+def _checked(pair: TrainingPair) -> _Row:
+    """The pair without blank texts, or the reason why it has no caption."""
+    captions, negatives, machine = (
+        tuple(text.strip() for text in texts if isinstance(text, str) and text.strip())
+        for texts in (pair.captions, pair.negatives, pair.machine)
+    )
+    if not captions:
+        return f"{image_name(pair.image)}: no caption"
+    return replace(pair, captions=captions, negatives=negatives, machine=machine)

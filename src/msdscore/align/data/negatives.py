@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from msdscore.encoders.text.words import is_plural, stem
+from msdscore.text.words import is_plural, stem
 
 # The first word of a line names the class and its kind: object, attribute or relation.
 _LISTS = """\
@@ -59,7 +59,7 @@ Weights = Mapping[str, float]
 
 
 def all_words(captions: Iterable[str]) -> frozenset[str]:
-    """Words of a picture's captions, as they stand and stemmed: none of them makes a caption wrong."""
+    """Words of an image's captions, as written and stemmed: none of them makes a caption wrong."""
     found = {word for caption in captions for word in _LETTERS.findall(caption.lower())}
     return frozenset(found | set(map(stem, found)))
 

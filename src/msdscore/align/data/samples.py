@@ -1,45 +1,41 @@
-"""What one step sees of each pair: a view of the picture, captions, hard negatives, the picture's words."""
+"""The samples of a batch: a view of each image, captions, hard negatives, and the words of all its captions."""
 
-from collections.abc import Collection, Generator
+import re
+from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
+import numpy as np
 from PIL import Image
 
+from msdscore.align.data.formats import Pairs, TrainingPair, image_content
 from msdscore.align.data.negatives import all_words, class_weights, make_negatives
-from msdscore.align.data.pairs import Pairs, TrainingPair, picture_content
-from msdscore.align.data.views import make_view, pick_view
-from msdscore.align.recipe import Recipe
-from msdscore.align.repeatable import epoch_order, stream
-from msdscore.encoders.text.words import content_words, every_word, stem
+from msdscore.align.recipe import Recipe, SampleSpec
+from msdscore.align.repeatable import draw, epoch_order, stream
 from msdscore.errors import ConfigError, ImageError, InputError
 from msdscore.io.images import open_image
+from msdscore.text.words import content_words, each_word, stem
 
-_IN_A_ROW = 100  # pictures that may fail one after the other before the data is given up
+_IN_A_ROW = 100  # images that may fail one after the other before the data is given up
 _AHEAD = 2  # batches read before they are needed
-_REMEMBERED = 1 << 16  # pairs whose words are kept
+_REMEMBERED = 1 << 16  # pairs whose words are cached
+_SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
+_ASPECTS = (0.8, 1.25)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One pair as a step sees it; `picture` is None where its features are cached."""
+    """One pair as a step sees it; `image` is None where its features are cached."""
 
     item: int
     view: int
-    picture: Image.Image | None
+    image: Image.Image | None
     captions: tuple[str, ...]
     choices: tuple[int, ...]  # numbers of the captions among the pair's own
     negatives: tuple[tuple[str, ...], ...]  # of each caption
-    words: frozenset[str]  # stems of the words of all captions of the picture that can be seen
-
-
-@dataclass(slots=True)
-class BadPictures:
-    """Pictures that could not be read, by number of the pair; a run reports them and goes on."""
-
-    reasons: dict[int, str] = field(default_factory=dict)
+    words: frozenset[str]  # stems of the content words of all captions of the image
 
 
 class SampleReader:
@@ -47,81 +43,117 @@ class SampleReader:
 
     def __init__(self, pairs: Pairs, recipe: Recipe, *, cached: Collection[int] | None = None) -> None:
         self.pairs, self.recipe = pairs, recipe
-        self.bad = BadPictures()
-        # Numbers of the pairs whose features are cached; None: pictures are read.
+        self.bad: dict[int, str] = {}  # pairs whose image could not be read, and why
+        # Numbers of the pairs whose features are cached; None: images are read.
         self._cached = cached
-        # The same for every epoch: what a pair says is read once.
+        # The same in every epoch.
         self._words = lru_cache(_REMEMBERED)(self._find_words)
         self._banned = lru_cache(_REMEMBERED)(all_words)
         by_rule = recipe.loss.wants_negatives and recipe.sample.negative_source != "supplied"
         self._weights = class_weights(text for pair in pairs.items for text in pair.captions) if by_rule else {}
 
     def sample(self, item: int, epoch: int) -> Sample:
-        """The sample of a pair; a pair whose picture is bad gives place to the next one that is not.
+        """The sample of a pair; a pair whose image cannot be read is replaced by the next one that can.
 
         Raises:
-            InputError: too many pictures in a row cannot be read.
+            InputError: too many images in a row cannot be read.
         """
+        recipe = self.recipe
         for number in (place % len(self.pairs) for place in range(item, item + _IN_A_ROW)):
-            view = pick_view(self.recipe.sample, seed=self.recipe.seed, epoch=epoch, item=number)
+            view = draw(recipe.seed, "view", epoch, number) % recipe.sample.views
             try:
-                picture = self._picture(number, view)
+                return self._drawn(number, view, self._image(number, view), epoch)
             except ImageError as error:
-                self.bad.reasons[number] = str(error)
-                continue
-            return self._made(number, view, picture, epoch)
-        raise InputError(f"{_IN_A_ROW} pictures in a row cannot be read, the last one: {self.bad.reasons[number]}")
+                self.bad[number] = str(error)
+        raise InputError(f"{_IN_A_ROW} images in a row cannot be read, the last one: {self.bad[number]}")
 
     def open(self, item: int) -> Image.Image:
-        """The picture of a pair, decoded.
+        """Decode the image of a pair.
 
         Raises:
             ImageError: it cannot be read.
         """
-        return open_image(picture_content(self.pairs.items[item].picture))
+        return open_image(image_content(self.pairs.items[item].image))
 
-    def view(self, picture: Image.Image, item: int, view: int) -> Image.Image:
-        """One view of a decoded picture."""
-        captions = self.pairs.items[item].captions
-        return make_view(picture, self.recipe.sample, captions, item=item, view=view)
+    def view(self, image: Image.Image, item: int, view: int) -> Image.Image:
+        """One view of the decoded image of a pair."""
+        return make_view(image, self.recipe.sample, self.pairs.items[item].captions, item=item, view=view)
 
-    def _picture(self, item: int, view: int) -> Image.Image | None:
+    def _image(self, item: int, view: int) -> Image.Image | None:
         if self._cached is None:
             return self.view(self.open(item), item, view)
         if item not in self._cached:
             raise ImageError(f"pair {item} could not be read when features were cached")
         return None
 
-    def _made(self, item: int, view: int, picture: Image.Image | None, epoch: int) -> Sample:
-        pair, wanted = self.pairs.items[item], self.recipe.sample.captions
+    def _drawn(self, item: int, view: int, image: Image.Image | None, epoch: int) -> Sample:
+        pair, wanted, seed = self.pairs.items[item], self.recipe.sample.captions, self.recipe.seed
         numbers = list(range(len(pair.captions)))
-        drawn = stream(self.recipe.seed, "caption", epoch, item).sample(numbers, min(wanted, len(numbers)))
+        drawn = stream(seed, "caption", epoch, item).sample(numbers, min(wanted, len(numbers)))
         choices = tuple(drawn[place % len(drawn)] for place in range(wanted))
         captions = tuple(pair.captions[choice] for choice in choices)
         negatives = tuple(
-            self._negatives(pair, caption, stream(self.recipe.seed, "negatives", epoch, item, place))
+            self._negatives(pair, caption, stream(seed, "negatives", epoch, item, place))
             for place, caption in enumerate(captions)
         )
-        return Sample(item, view, picture, captions, choices, negatives, self._words(pair))
+        return Sample(item, view, image, captions, choices, negatives, self._words(pair))
 
     def _find_words(self, pair: TrainingPair) -> frozenset[str]:
         if not self.recipe.loss.word:
             return frozenset()
         # A tower that reads content words alone has its own list: then every word counts that it lets through.
-        chosen = every_word if self.recipe.text.words == "content" else content_words
-        return frozenset(stem(word) for caption in pair.captions for word in chosen(caption))
+        every = self.recipe.text.words == "content"
+        words = (each_word(caption) if every else content_words(caption) for caption in pair.captions)
+        return frozenset(stem(word) for own in words for word in own)
 
     def _negatives(self, pair: TrainingPair, caption: str, chance: Random) -> tuple[str, ...]:
         spec = self.recipe.sample
         if not self.recipe.loss.wants_negatives:
             return ()
-        given = chance.sample(pair.negatives, min(spec.negatives, len(pair.negatives)))
+        supplied = chance.sample(pair.negatives, min(spec.negatives, len(pair.negatives)))
         if spec.negative_source == "rules":
-            given = []
-        missing = spec.negatives - len(given)
+            supplied = []
+        missing = spec.negatives - len(supplied)
         if missing and spec.negative_source != "supplied":
-            given += make_negatives(caption, self._banned(pair.captions), missing, chance, weights=self._weights)
-        return tuple(given)
+            supplied += make_negatives(caption, self._banned(pair.captions), missing, chance, weights=self._weights)
+        return tuple(supplied)
+
+
+def make_view(image: Image.Image, spec: SampleSpec, captions: Sequence[str], *, item: int, view: int) -> Image.Image:
+    """Crop, mirror and light an image as view number `view`, the same one for every seed; number 0 is the image as is.
+
+    Seeds choose among the views and so may share one cache of their features.
+    """
+    if view == 0:
+        return image
+    chance = stream(0, "crop", item, view)
+    area, aspect = chance.uniform(spec.crop, 1.0), chance.uniform(*_ASPECTS)
+    width, height = min(1.0, (area * aspect) ** 0.5), min(1.0, (area / aspect) ** 0.5)
+    left, top = chance.uniform(0, 1 - width), chance.uniform(0, 1 - height)
+    across, down = image.size
+    box = (left * across, top * down, (left + width) * across, (top + height) * down)
+    pixels = (int(box[0]), int(box[1]), max(int(box[2]), int(box[0]) + 1), max(int(box[3]), int(box[1]) + 1))
+    part = image.crop(pixels)
+    mirrored = chance.random() < 0.5
+    part = _lit(part, chance.uniform(-spec.contrast, spec.contrast), chance.uniform(-spec.brightness, spec.brightness))
+    if spec.flip and mirrored and not says_side(captions):
+        return part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return part
+
+
+def says_side(captions: Sequence[str]) -> bool:
+    """Whether a caption says left or right, so that its image must not be mirrored."""
+    return any(_SIDES.search(caption) for caption in captions)
+
+
+def _lit(image: Image.Image, contrast: float, brightness: float) -> Image.Image:
+    """Scale distances from the mean by 1 + `contrast` and the mean itself by 1 + `brightness`."""
+    if not contrast and not brightness:
+        return image
+    pixels = np.asarray(image.convert("RGB"))
+    mean = float(pixels.mean())
+    table = np.rint((np.arange(256) - mean) * (1 + contrast) + mean * (1 + brightness)).clip(0, 255).astype(np.uint8)
+    return Image.fromarray(table[pixels])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +188,11 @@ class BatchPlan:
 def read_batches(
     reader: SampleReader, plan: BatchPlan, *, start: int, stop: int, workers: int
 ) -> Generator[list[Sample], None, None]:
-    """Samples of batches `start` to `stop`, read ahead by threads, always in order."""
+    """Samples of batches `start` to `stop` in order, read ahead by threads.
+
+    Threads, not worker processes: decoding releases the interpreter's lock, and images need not be copied between
+    processes.
+    """
     recipe = reader.recipe
     with ThreadPoolExecutor(max(1, workers)) as pool:
         waiting: list[list[Future[Sample]]] = []

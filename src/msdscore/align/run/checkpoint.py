@@ -1,8 +1,13 @@
-"""Checkpoints of a run: weights, averages and the optimiser in safetensors, the rest in JSON, never a pickle."""
+"""Checkpoints of a run: weights, averages and the optimiser in safetensors, the rest in JSON, never a pickle.
+
+This is why `accelerate`'s own checkpoints do not serve here: they pickle the optimiser and the states of random number
+generators. No such state exists in a run, since every draw is a function of the seed and its purpose.
+"""
 
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,16 +19,14 @@ from torch.optim.swa_utils import AveragedModel
 
 from msdscore.align.recipe import Recipe
 from msdscore.align.recipe_file import load_recipe
-from msdscore.align.resident.trunk import tuned_tensors
-from msdscore.align.run.folder import CONFIG
-from msdscore.align.run.towers import read_known_towers
+from msdscore.align.run.folder import CONFIG, read_known_towers
 from msdscore.encoders.aligned.heads import AlignedHeads
 from msdscore.errors import RunError
 
 FOLDER = "checkpoints"
 BEST = "best"
 _STATE = "state.json"
-_HEADS = "heads."  # how the names of their tensors begin among all trained ones
+_HEADS, _TRUNK = "heads.", "trunk."  # how the names of their tensors begin among all trained ones
 _WEIGHTS, _AVERAGE, _OPTIMISER = "weights.safetensors", "average.safetensors", "optimizer.safetensors"
 
 
@@ -48,20 +51,14 @@ class Trained:
 
 
 def save_checkpoint(run: Path, parts: Trained, progress: Progress, *, keep: int) -> Path:
-    """Write a checkpoint that is there whole or not at all, and drop old ones."""
+    """Write a checkpoint atomically, and remove old ones."""
     folder = run / FOLDER / f"step-{progress.step:08d}"
-    temporary = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    save_file(_plain(parts.module.state_dict()), temporary / _WEIGHTS)
-    save_file(_plain(parts.average.module.state_dict()), temporary / _AVERAGE)
-    save_file(_plain(_moments(parts)), temporary / _OPTIMISER)
-    (temporary / _STATE).write_text(json.dumps(asdict(progress)), encoding="utf-8")
-    for path in temporary.iterdir():
-        _sync(path)
-    shutil.rmtree(folder, ignore_errors=True)
-    temporary.rename(folder)
-    _sync(folder.parent)
+    tensors = {
+        _WEIGHTS: parts.module.state_dict(),
+        _AVERAGE: parts.average.module.state_dict(),
+        _OPTIMISER: _moments(parts),
+    }
+    _write_folder(folder, tensors, progress)
     for old in checkpoints(run)[:-keep]:
         shutil.rmtree(old)
     return folder
@@ -69,13 +66,22 @@ def save_checkpoint(run: Path, parts: Trained, progress: Progress, *, keep: int)
 
 def save_best(run: Path, average: AveragedModel, progress: Progress) -> None:
     """Keep the averaged weights of the best evaluation."""
-    folder, temporary = run / FOLDER / BEST, run / FOLDER / f".{BEST}.tmp"
+    _write_folder(run / FOLDER / BEST, {_AVERAGE: average.module.state_dict()}, progress)
+
+
+def _write_folder(folder: Path, files: Mapping[str, dict[str, torch.Tensor]], progress: Progress) -> None:
+    temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    save_file(_plain(average.module.state_dict()), temporary / _AVERAGE)
+    for name, tensors in files.items():
+        copies = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+        save_file(copies, temporary / name)
     (temporary / _STATE).write_text(json.dumps(asdict(progress)), encoding="utf-8")
+    for path in temporary.iterdir():
+        _sync(path)
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
+    _sync(folder.parent)
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -84,7 +90,7 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def restore(folder: Path, parts: Trained) -> Progress:
-    """Put everything back as it was after the checkpoint's last step.
+    """Load everything as it was after the checkpoint's last step.
 
     Raises:
         RunError: the checkpoint is damaged or of another model.
@@ -104,7 +110,7 @@ def restore(folder: Path, parts: Trained) -> Progress:
 
 
 def averaged_weights(run: Path) -> tuple[dict[str, torch.Tensor], Progress]:
-    """The weights that a run is judged and exported by: of its best evaluation, else of its newest checkpoint.
+    """The weights that a run is evaluated and exported by: of its best evaluation, else of its newest checkpoint.
 
     Raises:
         RunError: there are none.
@@ -119,7 +125,7 @@ def averaged_weights(run: Path) -> tuple[dict[str, torch.Tensor], Progress]:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run as it is judged and exported: recipe, averaged heads, their step, tuned tensors of the image network."""
+    """A run as it is evaluated and exported: recipe, averaged heads, their step, tuned tensors of the image network."""
 
     recipe: Recipe
     heads: AlignedHeads
@@ -139,18 +145,26 @@ def read_run(run: Path) -> FinishedRun:
     weights, progress = averaged_weights(run)
     known = read_known_towers(run)
     heads = AlignedHeads(recipe.heads, known.image, known.text)
-    own = {name.removeprefix(_HEADS): value for name, value in weights.items() if name.startswith(_HEADS)}
-    heads.load_state_dict(own)
+    heads.load_state_dict(_under(_HEADS, weights))
     return FinishedRun(recipe, heads.eval().requires_grad_(False), progress.step, tuned_tensors(weights))
 
 
+def tuned_tensors(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of a tuned image network among all trained ones, by their names in the whole network."""
+    return _under(_TRUNK, weights)
+
+
+def _under(prefix: str, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
 def _moments(parts: Trained) -> dict[str, torch.Tensor]:
-    """What the optimiser remembers of every parameter, by the parameter's name."""
-    found = {}
-    for name, parameter in parts.module.named_parameters():
-        for key, value in parts.optimiser.state.get(parameter, {}).items():
-            found[f"{name}:{key}"] = torch.as_tensor(value)
-    return found
+    """The state of the optimiser, by parameter name and key."""
+    return {
+        f"{name}:{key}": torch.as_tensor(value)
+        for name, parameter in parts.module.named_parameters()
+        for key, value in parts.optimiser.state.get(parameter, {}).items()
+    }
 
 
 def _restore_moments(parts: Trained, moments: dict[str, torch.Tensor]) -> None:
@@ -163,10 +177,6 @@ def _restore_moments(parts: Trained, moments: dict[str, torch.Tensor]) -> None:
             parts.optimiser.state[parameter] = {
                 key: value if key == "step" else value.to(parameter.device) for key, value in known.items()
             }
-
-
-def _plain(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
 
 def _sync(path: Path) -> None:

@@ -1,28 +1,38 @@
-"""Everything that one process of a run holds: towers, trainable parts, data, and where it stands."""
+"""Everything that one process of a run holds: towers, trainable parts, batches, and its progress."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from msdscore.align.aligner import Aligner, LabelCounts, make_optimiser, moving_average, seeded_aligner
-from msdscore.align.data.pairs import Pairs
-from msdscore.align.losses.objective import Setting
-from msdscore.align.losses.reconstruction import load_language_model
-from msdscore.align.processes import World
+from msdscore.align.aligner import Aligner, make_optimiser, moving_average
+from msdscore.align.cache import CachedFeatures, OnProgress, build_cache, cache_key
+from msdscore.align.data.formats import Pairs
+from msdscore.align.data.samples import BatchPlan, SampleReader, read_batches
+from msdscore.align.features import TowerFeatures, TrainingBatch, image_references, make_batch
+from msdscore.align.language import FrozenLanguageModel, load_language_model
+from msdscore.align.objective import TERMS, Setting, Term
+from msdscore.align.processes import World, wait
 from msdscore.align.recipe import Recipe
-from msdscore.align.resident.towers import device_towers
-from msdscore.align.resident.trunk import TunedTrunk
-from msdscore.align.run.batches import BatchSource, ReadingOptions, open_batches
-from msdscore.align.run.checkpoint import Progress, Trained, checkpoints, restore
-from msdscore.align.run.towers import Towers, open_towers, remember_towers, tune_towers
+from msdscore.align.repeatable import seeded
+from msdscore.align.run.checkpoint import Progress, Trained, checkpoints, restore, tuned_tensors
+from msdscore.align.run.folder import KnownTowers, check_known_towers, read_known_towers, write_known_towers
+from msdscore.encoders.aligned.towers.base import ImageTower, TextTower, TowerPlace
+from msdscore.encoders.aligned.towers.load import load_towers, tower_dims
+from msdscore.encoders.aligned.towers.mini import Lite2Images
+from msdscore.encoders.loading.hashing import files_sha256, verify_files
+from msdscore.errors import ConfigError
+
+Towers = tuple[ImageTower, TextTower]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a run tells while it works: `kind` is cache, step or evaluation."""
+    """Progress of a run: `kind` is cache, step or evaluation."""
 
     kind: str
     done: int
@@ -36,11 +46,139 @@ class TrainOptions:
 
     device: str = "auto"
     resume: bool = False
-    workers: int = 4  # threads that read pictures
+    workers: int = 4  # threads that read images
     cache: str = ""  # folder of cached features; empty: none
     cache_dtype: str = "float16"
     loggers: tuple[str, ...] = ()
     on_event: Callable[[Event], None] | None = None
+
+    @property
+    def on_cached(self) -> OnProgress | None:
+        """Reports the progress of a cache as events."""
+        if self.on_event is None:
+            return None
+        report = self.on_event
+        return lambda done, of: report(Event("cache", done, of))
+
+
+def open_towers(recipe: Recipe, device: torch.device) -> Towers:
+    """Load the frozen towers of a recipe."""
+    # Rows of the global path of mini are windows: one per caption, so that features can be cached by caption.
+    long_text = "cut" if recipe.text.kind == "mini" else "window"
+    where = TowerPlace(device=str(device), whole=recipe.heads.pool == "own", long_text=long_text)
+    return load_towers(recipe.image, recipe.text, where)
+
+
+def reopen_towers(run: Path, recipe: Recipe, device: torch.device) -> Towers:
+    """Load the frozen towers of an existing run, refused where their weights are others than at its start."""
+    towers, known = open_towers(recipe, device), read_known_towers(run)
+    verify_files(towers[0].files, known.image_sha256, source=recipe.image.source)
+    verify_files(towers[1].files, known.text_sha256, source=recipe.text.source)
+    return towers
+
+
+def tune_towers(towers: Towers, tensors: Mapping[str, Tensor]) -> Towers:
+    """Replace tensors of the image network; without tensors the towers stay as they are."""
+    if not tensors:
+        return towers
+    image, text = towers
+    if not isinstance(image, Lite2Images):
+        raise AssertionError("only the image network of mini can be tuned")
+    return image.tuned(tensors), text
+
+
+class BatchSource(Protocol):
+    """All batches of a run, by number: the same number gives the same batch."""
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches in an epoch."""
+
+    @property
+    def bad(self) -> Mapping[int, str]:
+        """Images that could not be read so far, and why."""
+
+    def batches(self, start: int, stop: int) -> Generator[TrainingBatch, None, None]:
+        """Batches by number, from `start` to before `stop`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatches:
+    """Batches whose images are read by threads, or whose features are cached."""
+
+    reader: SampleReader
+    plan: BatchPlan
+    source: TowerFeatures
+    references: Float[Tensor, "pairs dim"] | None
+    workers: int
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches in an epoch."""
+        return self.plan.per_epoch
+
+    @property
+    def bad(self) -> Mapping[int, str]:
+        """Images that could not be read so far, and why."""
+        return self.reader.bad
+
+    def batches(self, start: int, stop: int) -> Generator[TrainingBatch, None, None]:
+        """Batches by number, from `start` to before `stop`."""
+        samples = read_batches(self.reader, self.plan, start=start, stop=stop, workers=self.workers)
+        try:
+            for part in samples:
+                yield make_batch(part, self.source, device=self.source.image.device, references=self.references)
+        finally:
+            samples.close()
+
+
+def open_batches(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> ReadBatches:
+    """The batches of a recipe; with `options.cache` the frozen features are computed first."""
+    plan = BatchPlan(len(pairs), recipe.train.batch, world.rank, world.size)
+    source, reader = TowerFeatures(*towers, recipe.train.tower_batch), SampleReader(pairs, recipe)
+    if options.cache:
+        dtype = options.cache_dtype
+        folder = Path(options.cache) / cache_key(recipe, pairs, source, dtype)
+        if world.is_first:
+            build_cache(folder, reader, source, dtype=dtype, workers=options.workers, on_progress=options.on_cached)
+        wait(world)
+        source = cached = CachedFeatures(folder, pairs, source)
+        reader = SampleReader(pairs, recipe, cached=cached.usable())
+        reader.bad.update(cached.bad)
+    graded = recipe.loss.wants_relevance
+    references = image_references(pairs, towers[1], chunk=recipe.train.tower_batch) if graded else None
+    return ReadBatches(reader, plan, source, references, options.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a recipe trains: its batches, its trainable module, the terms of its loss."""
+
+    batches: BatchSource
+    aligner: Aligner
+    terms: Mapping[str, Term]
+    language: FrozenLanguageModel | None = None
+
+
+Assemble = Callable[[Recipe, Pairs, Towers, TrainOptions, World], Parts]
+
+
+def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
+    """The parts of a recipe over frozen towers.
+
+    Raises:
+        ConfigError: the recipe wants resident training.
+    """
+    if recipe.train.resident:
+        raise ConfigError(
+            f"recipe {recipe.name!r} trains in memory, which the package alone does not: run `python tools/train_mini` "
+            "(or `make train-mini`) in the source repository, with the same options"
+        )
+    language = load_language_model(recipe.lm, device=towers[0].device) if recipe.loss.reconstruction else None
+    batches = open_batches(recipe, pairs, towers, options, world)
+    with seeded(recipe.seed, torch.device("cpu")):
+        aligner = Aligner(recipe, *tower_dims(*towers), language_width=0 if language is None else language.width)
+    return Parts(batches, aligner, TERMS, language)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,59 +189,50 @@ class Session:
     setting: Setting
     device: torch.device
     towers: Towers
-    aligner: Aligner
+    parts: Parts
     trained: Trained
-    batches: BatchSource
     steps: int
     progress: Progress
 
     @property
     def averaged(self) -> Aligner:
-        """The trainable parts with their averaged weights: what is judged and exported."""
+        """The trainable parts with their averaged weights: what is evaluated and exported."""
         return cast(Aligner, self.trained.average.module)
 
     @property
     def averaged_towers(self) -> Towers:
-        """The towers as they are judged: with averaged weights where the image network is trained too."""
-        if self.averaged.trunk is None:
-            return self.towers
-        return tune_towers(self.towers, self.averaged.trunk.state_dict())
+        """The towers with averaged weights where the image network is trained too."""
+        return tune_towers(self.towers, tuned_tensors(self.averaged.state_dict()))
 
     @property
     def steps_per_epoch(self) -> int:
         """Optimiser steps in one epoch, at least one."""
-        return max(1, self.batches.per_epoch // self.recipe.train.accumulate)
+        return max(1, self.parts.batches.per_epoch // self.recipe.train.accumulate)
 
 
 def start_session(
-    recipe: Recipe, pairs: Pairs, run: Path, options: TrainOptions, *, world: World, device: torch.device
+    recipe: Recipe,
+    pairs: Pairs,
+    run: Path,
+    options: TrainOptions,
+    *,
+    world: World,
+    device: torch.device,
+    assemble: Assemble = assemble,
 ) -> Session:
-    """Load the frozen parts, make or restore the trainable ones, and make ready to read the data."""
+    """Load the frozen parts, create or restore the trainable ones, and open the data."""
     towers = open_towers(recipe, device)
-    known = remember_towers(run, towers, world)
-    language = load_language_model(recipe.lm, device=device) if recipe.loss.reconstruction else None
-    reading = ReadingOptions(
-        workers=options.workers, cache=options.cache, cache_dtype=options.cache_dtype, tell=_teller(options)
-    )
-    batches = open_batches(recipe, pairs, towers, reading, world=world, device=device)
-    width = 0 if language is None else language.width
-    labelled = LabelCounts(batches.words, batches.classes)
-    aligner = seeded_aligner(recipe, known.image, known.text, language_width=width, labelled=labelled)
-    if recipe.train.tune:
-        image = device_towers(*towers)[0]
-        aligner.trunk = TunedTrunk(image.network, recipe.train.tune, grid=image.grid)
-    aligner.to(device)
-    trained = Trained(aligner, moving_average(aligner, recipe.train.average), make_optimiser(aligner, recipe.train))
-    found = checkpoints(run) if options.resume else []
-    progress = restore(found[-1], trained) if found else Progress()
-    half = recipe.train.precision == "bfloat16" or (recipe.train.precision == "auto" and device.type == "cuda")
-    steps = recipe.train.steps or max(1, round(recipe.train.epochs * batches.per_epoch / recipe.train.accumulate))
-    setting = Setting(recipe.loss, world, language, half)
-    return Session(recipe, setting, device, towers, aligner, trained, batches, steps, progress)
-
-
-def _teller(options: TrainOptions) -> Callable[[int, int], None] | None:
-    if options.on_event is None:
-        return None
-    tell = options.on_event
-    return lambda done, of: tell(Event("cache", done, of))
+    known = KnownTowers(*tower_dims(*towers), files_sha256(towers[0].files), files_sha256(towers[1].files))
+    check_known_towers(run, known)
+    wait(world)
+    if world.is_first:
+        write_known_towers(run, known)
+    parts, spec = assemble(recipe, pairs, towers, options, world), recipe.train
+    aligner = parts.aligner.to(device)
+    trained = Trained(aligner, moving_average(aligner, spec.average), make_optimiser(aligner, spec))
+    saved = checkpoints(run) if options.resume else []
+    progress = restore(saved[-1], trained) if saved else Progress()
+    half = spec.precision == "bfloat16" or (spec.precision == "auto" and device.type == "cuda")
+    steps = spec.steps or max(1, round(spec.epochs * parts.batches.per_epoch / spec.accumulate))
+    setting = Setting(recipe.loss, world, parts.language, half)
+    return Session(recipe, setting, device, towers, parts, trained, steps, progress)

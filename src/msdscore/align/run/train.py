@@ -1,4 +1,4 @@
-"""The training loop: from a recipe and captioned pictures to a folder with a trained aligner."""
+"""The training loop: from a recipe and captioned images to a folder with a trained aligner."""
 
 import math
 import time
@@ -11,26 +11,24 @@ import torch
 from torch import Tensor
 
 from msdscore.align.aligner import learning_rate, set_learning_rate
-from msdscore.align.data.formats import DataSource, open_pairs
-from msdscore.align.data.pairs import Pairs
-from msdscore.align.features.batch import TrainingBatch
-from msdscore.align.losses.objective import objective
-from msdscore.align.processes import World, average_gradients, joined, own_device, tell_all, wait
+from msdscore.align.data.formats import DataSource, Pairs, open_pairs
+from msdscore.align.evaluate import embed_pairs, retrieval_by_cosine, retrieval_by_local
+from msdscore.align.features import TrainingBatch
+from msdscore.align.objective import objective
+from msdscore.align.processes import World, average_gradients, broadcast, joined, own_device, wait
 from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import draw, ordered_sums, seeded
-from msdscore.align.retrieval import embed_pairs, retrieval_by_cosine, retrieval_by_local
 from msdscore.align.run.checkpoint import save_best, save_checkpoint
-from msdscore.align.run.curves import CurvesFile, Logger, open_loggers
-from msdscore.align.run.folder import LOCK, prepare_folder, write_card, write_report
-from msdscore.align.run.session import Event, Session, TrainOptions, start_session
+from msdscore.align.run.folder import LOCK, CurvesFile, Logger, open_loggers, prepare_folder, write_report
+from msdscore.align.run.session import Assemble, Event, Session, TrainOptions, assemble, start_session
 from msdscore.encoders.aligned.heads import count_parameters
 from msdscore.encoders.placement import place
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import take_lock
 
 _DEFAULTS = TrainOptions()
-_RARELY = 100  # steps between checkpoints at least, where the recipe does not say
-_BAD_NAMED = 20  # unreadable pictures that the report names
+_SAVE_EVERY = 100  # least steps between checkpoints, where the recipe does not say
+_BAD_NAMED = 20  # unreadable images that the report names
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +56,14 @@ def train(
     *,
     val: DataSource | None = None,
     options: TrainOptions = _DEFAULTS,
+    assemble: Assemble = assemble,
 ) -> RunReport:
-    """Train an aligner into the folder `out`; a killed run goes on with `options.resume` as if nothing had happened.
+    """Train an aligner into the folder `out`; a killed run resumes with `options.resume` to the same weights.
+
+    `assemble` builds what is trained; the default trains heads over frozen towers.
 
     Raises:
-        RunError: the folder holds another run, or the loss is no number any more.
+        RunError: the folder holds another run, or the loss is no longer finite.
         ConfigError, InputError, WeightsError: the recipe, the data or a backbone cannot be used.
     """
     if recipe.train.patience and val is None:
@@ -74,7 +75,7 @@ def train(
             if world.is_first:
                 prepare_folder(Path(out), recipe, data=pairs.fingerprint, resume=options.resume)
             wait(world)
-            session = start_session(recipe, pairs, Path(out), options, world=world, device=device)
+            session = start_session(recipe, pairs, Path(out), options, world=world, device=device, assemble=assemble)
             return _Run(session, Path(out), pairs, val_pairs, options).go()
 
 
@@ -93,7 +94,7 @@ class _Run:
     def go(self) -> RunReport:
         """All steps that are left, then the report."""
         spec, start = self._s.recipe.train, self._progress.step
-        batches = self._s.batches.batches(start * spec.accumulate, self._s.steps * spec.accumulate)
+        batches = self._s.parts.batches.batches(start * spec.accumulate, self._s.steps * spec.accumulate)
         try:
             for step in range(start, self._s.steps):
                 if self._progress.stopped:
@@ -111,11 +112,11 @@ class _Run:
         """One step of the optimiser over all batches that it accumulates; values stay on the device."""
         s, spec = self._s, self._s.recipe.train
         set_learning_rate(s.trained.optimiser, learning_rate(step, steps=s.steps, spec=spec))
-        s.aligner.train()
+        s.trained.module.train()
         sums: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
             with seeded(draw(s.recipe.seed, "step", step, number, self._world.rank), s.device):
-                loss, terms = objective(s.aligner, batch, s.setting)
+                loss, terms = objective(s.parts.aligner, batch, s.setting, s.parts.terms)
                 (loss / spec.accumulate).backward()
             for name, value in terms.items():
                 sums[name] = sums.get(name, 0.0) + value / spec.accumulate
@@ -123,37 +124,37 @@ class _Run:
         return sums
 
     def _move(self) -> None:
-        s, spec = self._s, self._s.recipe.train
-        average_gradients(s.aligner.parameters(), self._world)
+        aligner, trained, spec = self._s.parts.aligner, self._s.trained, self._s.recipe.train
+        average_gradients(aligner.parameters(), self._world)
         if spec.clip:
-            torch.nn.utils.clip_grad_norm_(s.aligner.parameters(), spec.clip)
-        s.trained.optimiser.step()
-        s.aligner.limit_scales()
-        s.trained.optimiser.zero_grad(set_to_none=True)
-        s.trained.average.update_parameters(s.aligner)
+            torch.nn.utils.clip_grad_norm_(aligner.parameters(), spec.clip)
+        trained.optimiser.step()
+        aligner.limit_scales()
+        trained.optimiser.zero_grad(set_to_none=True)
+        trained.average.update_parameters(aligner)
 
     def _after(self, terms: dict[str, Tensor]) -> None:
-        """Tell, evaluate and save after a step, in this order, so that a checkpoint knows its evaluation."""
+        """Report, evaluate and save after a step, in this order, so that a checkpoint knows its evaluation."""
         s, spec, done = self._s, self._s.recipe.train, self._progress.step
         last = done == s.steps
-        judged = self._val is not None and (last or done % (spec.eval_every or s.steps_per_epoch) == 0)
-        saved = last or done % (spec.save_every or max(_RARELY, s.steps_per_epoch)) == 0
-        if done % spec.log_every == 0 or judged or saved:
-            self._tell("step", self._values(terms))
+        evaluates = self._val is not None and (last or done % (spec.eval_every or s.steps_per_epoch) == 0)
+        saves = last or done % (spec.save_every or max(_SAVE_EVERY, s.steps_per_epoch)) == 0
+        if done % spec.log_every == 0 or evaluates or saves:
+            self._report_values("step", self._values(terms))
         elif self._options.on_event is not None and self._world.is_first:
             self._options.on_event(Event("step", done, s.steps))
-        if self._val is not None and judged:
+        if self._val is not None and evaluates:
             self._evaluate(self._val)
-        if saved or self._progress.stopped:
+        if saves or self._progress.stopped:
             if self._world.is_first:
                 save_checkpoint(self._out, s.trained, self._progress, keep=spec.keep)
             wait(self._world)
 
     def _values(self, terms: dict[str, Tensor]) -> dict[str, float]:
-        """What a step is told by. Reading numbers waits for the device, so it is not done at every step.
+        """The values that a step reports. Reading them waits for the device, so it is not done at every step.
 
         Raises:
-            RunError: the loss is no number any more.
+            RunError: the loss is no longer finite.
         """
         s, step = self._s, self._progress.step - 1
         values = dict(zip(terms, torch.stack(list(terms.values())).tolist(), strict=True))
@@ -163,28 +164,27 @@ class _Run:
         return {"loss": loss, **values, "lr": learning_rate(step, steps=s.steps, spec=s.recipe.train)}
 
     def _evaluate(self, val: Pairs) -> None:
-        """Retrieval with the averaged weights; all processes learn the outcome."""
+        """Retrieval with the averaged weights; all processes get the result."""
         s, spec = self._s, self._s.recipe.train
-        found = 0.0
+        recall = 0.0
         if self._world.is_first:
             local = spec.stop_on == "local"
-            judged = embed_pairs(val, s.averaged_towers, s.averaged.heads, chunk=spec.tower_batch, local=local)
-            cosine = retrieval_by_cosine(judged)
-            watched = retrieval_by_local(judged) if local else cosine
-            found = watched.mean
-            values = {"i2t_r1": cosine.image_to_text[0], "t2i_r1": cosine.text_to_image[0], "watched": found}
-            self._tell("evaluation", values)
-        found = tell_all(found, self._world, s.device)
-        done, before = self._progress.step, self._progress
-        if found > before.best:
-            self._progress = replace(before, best=found, best_step=done, stale=0)
+            embedded = embed_pairs(val, s.averaged_towers, s.averaged.heads, chunk=spec.tower_batch, local=local)
+            cosine = retrieval_by_cosine(embedded)
+            recall = (retrieval_by_local(embedded) if local else cosine).mean
+            values = {"i2t_r1": cosine.image_to_text[0], "t2i_r1": cosine.text_to_image[0], "watched": recall}
+            self._report_values("evaluation", values)
+        recall = broadcast(recall, self._world, s.device)
+        before = self._progress
+        if recall > before.best:
+            self._progress = replace(before, best=recall, best_step=before.step, stale=0)
             if self._world.is_first:
                 save_best(self._out, s.trained.average, self._progress)
         else:
             stale = before.stale + 1
             self._progress = replace(before, stale=stale, stopped=bool(spec.patience) and stale >= spec.patience)
 
-    def _tell(self, kind: str, values: dict[str, float]) -> None:
+    def _report_values(self, kind: str, values: dict[str, float]) -> None:
         done, steps = self._progress.step, self._s.steps
         if self._curves is None:
             return
@@ -195,7 +195,7 @@ class _Run:
             self._options.on_event(Event(kind, done, steps, values))
 
     def _report(self) -> RunReport:
-        s, progress, bad = self._s, self._progress, self._s.batches.bad
+        s, progress, bad = self._s, self._progress, self._s.parts.batches.bad
         report = RunReport(
             run=str(self._out),
             step=progress.step,
@@ -207,18 +207,17 @@ class _Run:
             skipped_rows=self._pairs.skipped,
             bad_pictures=len(bad),
             bad_reasons=tuple(bad[item] for item in sorted(bad)[:_BAD_NAMED]),
-            parameters=count_parameters(s.aligner.heads),
+            parameters=count_parameters(s.parts.aligner.heads),
             seconds=time.monotonic() - self._started,
         )
         if self._world.is_first:
-            write_report(self._out, asdict(report))
-            write_card(self._out, s.recipe, asdict(report))
+            write_report(self._out, s.recipe, asdict(report))
         return report
 
 
 @contextmanager
 def _owned(run: Path, world: World) -> Iterator[None]:
-    """Keep other runs out of the folder; the system lets go of it however this one ends."""
+    """Lock the folder against other runs; the system releases the lock however this one ends."""
     lock = take_lock(run / LOCK) if world.is_first else None
     try:
         yield

@@ -1,4 +1,4 @@
-"""Resident training: words, texts and pictures on the device, and runs that repeat and resume bit for bit."""
+"""Resident training of `mini`: words, texts and images on the device, and runs that repeat and resume bit for bit."""
 
 import io
 import json
@@ -13,36 +13,31 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from align_data import draw, source, things
-from msdscore.align.aligner import LabelCounts, seeded_aligner
-from msdscore.align.data.formats import open_pairs
-from msdscore.align.data.lexicon import build_lexicon, read_classes
-from msdscore.align.data.pairs import Pairs, TrainingPair, collect
-from msdscore.align.data.phrases import PhraseMaker, similar_pictures
+from msdscore.align.data.formats import Pairs, TrainingPair, collect, open_pairs
 from msdscore.align.evaluate import evaluate
 from msdscore.align.export import export
-from msdscore.align.losses.evidence import Odds, densities, evidence_loss, objects_loss, omission_loss
-from msdscore.align.losses.preference import over_machine_loss
-from msdscore.align.recipe import SampleSpec
+from msdscore.align.losses import densities
+from msdscore.align.recipe import RESIDENT_TERMS, SampleSpec
 from msdscore.align.recipe_file import load_recipe
-from msdscore.align.resident.batches import open_resident
-from msdscore.align.resident.disturb import disturbed, resaved, shrunk
-from msdscore.align.resident.pictures import ResidentPictures, decode, squares
-from msdscore.align.resident.prepare import is_held_out
-from msdscore.align.resident.sampling import grouped_order, nearest
-from msdscore.align.resident.texts import NO_WORD, FlatTexts, TextPool
-from msdscore.align.resident.towers import device_towers
-from msdscore.align.resident.trunk import TunedTrunk
-from msdscore.align.resident.words import ABSENT, PRESENT, UNSURE, held_words, word_facts, word_labels
 from msdscore.align.run.checkpoint import read_run
-from msdscore.align.run.session import TrainOptions
-from msdscore.align.run.towers import open_towers, tune_towers
-from msdscore.align.run.train import train
+from msdscore.align.run.session import TrainOptions, open_towers, tune_towers
+from msdscore.align.run.train import train as train_heads
 from msdscore.core.mixture import Mixture, log_density
 from msdscore.core.sphere import unit
-from msdscore.encoders.aligned.heads import Projected
+from msdscore.encoders.aligned.heads import Projected, SideDims
 from msdscore.encoders.base import encode_pictures, prepare_all
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
+from train_mini.batches import open_resident
+from train_mini.images import ResidentImages, decode, decoded_images, disturbed, resaved, shrunk
+from train_mini.losses import Odds, evidence_loss, objects_loss, omission_loss, over_machine_loss
+from train_mini.model import MiniAligner, TunedTrunk
+from train_mini.phrases import PhraseMaker, build_lexicon, read_classes, similar_images
+from train_mini.prepare import is_held_out
+from train_mini.sampling import grouped_order, nearest
+from train_mini.texts import NO_WORD, FlatTexts, TextPool
+from train_mini.trainer import check_recipe, mini_towers, train
+from train_mini.words import ABSENT, PRESENT, UNSURE, held_words, word_facts, word_labels
 
 CPU = TrainOptions(device="cpu", workers=2)
 
@@ -117,7 +112,7 @@ def test_things_that_are_put_in_are_false():
     rows = [(["a dog on a beach", "the dog is on the beach"], ("dog",)), (["a cat on a sofa"] * 2, ("cat", "couch"))]
     pairs = pictures(*rows * 3)
     lexicon = build_lexicon(pairs.items, classes=[("dog", "hound"), ("cat",), ("couch", "sofa")])
-    maker = PhraseMaker(pairs.items, lexicon, similar_pictures(pairs.items, lexicon))
+    maker = PhraseMaker(pairs.items, lexicon, similar_images(pairs.items, lexicon))
     for seed in range(60):
         text = maker.with_addition("a dog on a beach", 0, {"dog", "beach"}, Random(seed))
         added = set(text.rstrip(".").split()) - {
@@ -139,17 +134,17 @@ def test_things_that_are_put_in_are_false():
 def test_paragraphs_and_joined_captions_are_sentences_of_the_pictures_captions():
     pairs = pictures((["a dog", "a beach"], ()), (["a cat"], ()))
     lexicon = build_lexicon(pairs.items)
-    maker = PhraseMaker(pairs.items, lexicon, similar_pictures(pairs.items, lexicon))
+    maker = PhraseMaker(pairs.items, lexicon, similar_images(pairs.items, lexicon))
     joined = {maker.joined(0, Random(seed)) for seed in range(30)}
     assert any(text in ("A dog. A beach.", "A beach. A dog.") for text in joined)
     assert all("dog" in text and "beach" in text for text in joined)
     assert maker.long(0, Random(3)) == maker.long(0, Random(3))
 
 
-def test_similar_pictures_share_rare_words():
+def test_similar_images_share_rare_words():
     pairs = pictures((["a red kayak"], None), (["a red car"], None), (["a kayak on a lake"], None), (["a car"], None))
     lexicon = build_lexicon(pairs.items)
-    near = similar_pictures(pairs.items, lexicon, count=1)
+    near = similar_images(pairs.items, lexicon, count=1)
     assert near[2].tolist() == [0]
     assert near[3].tolist() == [1]
 
@@ -186,7 +181,7 @@ def test_pictures_are_held_out_by_name_alone():
 
 def test_views_show_the_picture_whole_mirrored_or_cropped():
     pixels = torch.arange(2 * 8 * 8 * 3, dtype=torch.uint8).view(2, 8, 8, 3)
-    kept = ResidentPictures(pixels, torch.tensor([False, True]))
+    kept = ResidentImages(pixels, torch.tensor([False, True]))
     items = torch.tensor([0, 1] * 20)
     whole = SampleSpec(whole=1.0, flip=True)
     found = kept.views(items, whole, size=8, generator=torch.Generator().manual_seed(0))
@@ -242,7 +237,7 @@ def test_as_many_pictures_are_disturbed_as_was_asked_for():
     assert torch.equal(changed(spec), changed(spec))
     assert not torch.equal(changed(spec), changed(spec, seed=1))
     assert not changed(SampleSpec()).any()
-    kept = ResidentPictures(pixels.permute(0, 2, 3, 1).byte().contiguous(), torch.zeros(20, dtype=torch.bool))
+    kept = ResidentImages(pixels.permute(0, 2, 3, 1).byte().contiguous(), torch.zeros(20, dtype=torch.bool))
     views = [
         kept.views(torch.arange(20), replace(each, whole=1.0), size=16, generator=torch.Generator().manual_seed(0))
         for each in (SampleSpec(), spec)
@@ -390,6 +385,7 @@ def run(rows, tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_a_resident_run_resumes_bit_for_bit(run, rows, tmp_path):
     """Stopped after two steps, the rest is made again from the checkpoint; texts come from the cache."""
     again = shutil.copytree(run, tmp_path / "run")
@@ -404,21 +400,22 @@ def test_a_resident_run_resumes_bit_for_bit(run, rows, tmp_path):
 def test_decoded_pictures_are_kept_once_all_can_be_read(tmp_path):
     pair = TrainingPair(tmp_path / "a.png", ("a dog",))
     pairs = collect([pair], source="here")
-    assert squares(pairs, side=8, workers=1, cache=tmp_path / "kept").bad
+    assert decoded_images(pairs, side=8, workers=1, cache=tmp_path / "kept").bad
     assert not list((tmp_path / "kept").glob("*.npy"))
     draw("red", "circle").save(tmp_path / "a.png")
-    first = squares(pairs, side=8, workers=1, cache=tmp_path / "kept")
+    first = decoded_images(pairs, side=8, workers=1, cache=tmp_path / "kept")
     assert not first.bad
     (tmp_path / "a.png").unlink()  # not read again
-    again = squares(pairs, side=8, workers=1, cache=tmp_path / "kept")
+    again = decoded_images(pairs, side=8, workers=1, cache=tmp_path / "kept")
     assert np.array_equal(again.pixels, first.pixels)
     assert again.pixels.shape == (1, 8, 8, 3)
 
 
+@pytest.mark.slow
 def test_batches_depend_on_the_seed_and_their_number_alone(run, rows):
     def batches(seed):
         recipe = load_recipe("mini", changes=[*SMALL, f"seed={seed}"])
-        towers = device_towers(*open_towers(recipe, torch.device("cpu")))
+        towers = mini_towers(open_towers(recipe, torch.device("cpu")))
         return open_resident(recipe, open_pairs(rows), towers, workers=1, cache=run.with_name("cache"))
 
     one = batches(0)
@@ -433,6 +430,7 @@ def test_batches_depend_on_the_seed_and_their_number_alone(run, rows):
     assert len(second.machine.texts) == 8
 
 
+@pytest.mark.slow
 def test_a_tuned_image_network_is_judged_and_exported(run, rows, tmp_path):
     found = read_run(run)
     assert {name.split(".")[0] for name in found.trunk} == {"stages", "head"}
@@ -473,13 +471,13 @@ def test_data_gives_machine_captions_objects_and_names(rows):
         ("sample.noisy=2", r"noisy must lie between 0 and 1, got 2"),
         ("train.tune=8", r"train.tune must lie between 0 and 7 stages, got 8"),
         ("loss.evidence=0", r"loss.objects shares the line of loss.evidence; set loss.evidence too"),
-        ("sample.captions=1", r"train.resident shows two captions of each picture, got 1"),
+        ("sample.captions=1", r"train.resident shows two captions of each image, got 1"),
         ("sample.group=3", r"train.batch 8 must be a multiple of sample.group 3"),
     ],
 )
 def test_recipes_that_cannot_be_resident_are_refused(change, message):
     with pytest.raises(ConfigError, match=message):
-        load_recipe("mini", changes=[*SMALL, change])
+        check_recipe(load_recipe("mini", changes=[*SMALL, change]))
 
 
 def test_other_towers_than_minis_are_refused(rows, tmp_path):
@@ -496,10 +494,16 @@ def test_other_towers_than_minis_are_refused(rows, tmp_path):
 
 
 def test_words_have_zeros_only_where_evidence_is_trained():
-    from msdscore.encoders.aligned.heads import SideDims
-
     recipe = load_recipe("mini", changes=SMALL)
     dims = SideDims(8, 8), SideDims(8, 8, 8)
-    assert seeded_aligner(recipe, *dims, labelled=LabelCounts(7, 3)).odds().word_zeros.shape == (7,)
+    assert MiniAligner(recipe, *dims, words=7, classes=3).odds().word_zeros.shape == (7,)
     with pytest.raises(AssertionError):
-        seeded_aligner(load_recipe("mini", changes=[*SMALL, "loss.evidence=0", "loss.objects=0"]), *dims).odds()
+        MiniAligner(load_recipe("mini", changes=[*SMALL, "loss.evidence=0", "loss.objects=0"]), *dims).odds()
+
+
+def test_the_package_alone_says_how_to_train_a_resident_recipe(rows, tmp_path):
+    with pytest.raises(ConfigError, match="recipe 'mini' trains in memory.* run `python tools/train_mini`"):
+        train_heads(load_recipe("mini", changes=SMALL), rows, tmp_path / "run", options=CPU)
+    frozen = ["train.resident=false", "train.tune=0", *(f"loss.{name}=0" for name in RESIDENT_TERMS)]
+    with pytest.raises(ConfigError, match="expected a recipe with train.resident = true"):
+        check_recipe(load_recipe("mini", changes=[*SMALL, *frozen]))

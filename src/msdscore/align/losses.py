@@ -1,4 +1,4 @@
-"""The terms of the training loss as pure functions of aligned unit vectors and of tables of similarities."""
+"""Terms of the training loss as pure functions of aligned unit vectors and of tables of similarities."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ class KlSettings:
 
 
 def owners(images: int, captions: int, device: torch.device) -> Int[Tensor, " captions"]:
-    """The picture of every caption; a batch holds as many captions of each picture, picture by picture.
+    """The image of every caption; captions lie image by image, the same number of each.
 
     >>> owners(2, 4, torch.device("cpu"))
     tensor([0, 0, 1, 1])
@@ -37,10 +37,10 @@ def owners(images: int, captions: int, device: torch.device) -> Int[Tensor, " ca
     return torch.arange(images, device=device).repeat_interleave(captions // images)
 
 
-def same_pictures(items: Int[Tensor, " images"], captions: int = 1) -> Bool[Tensor, "images captions"]:
-    """True where a caption belongs to the same picture in another row of the batch: no negative of it.
+def same_images(items: Int[Tensor, " images"], captions: int = 1) -> Bool[Tensor, "images captions"]:
+    """True where a caption belongs to the same image in another row of the batch: no negative of it.
 
-    >>> same_pictures(torch.tensor([4, 7, 4]))[0]
+    >>> same_images(torch.tensor([4, 7, 4]))[0]
     tensor([False, False,  True])
     """
     same = items.unsqueeze(0) == items.unsqueeze(1)
@@ -49,11 +49,11 @@ def same_pictures(items: Int[Tensor, " images"], captions: int = 1) -> Bool[Tens
 
 
 def info_nce(logits: Table, excluded: Bool[Tensor, "images captions"]) -> Scalar:
-    r"""Symmetric InfoNCE; captions lie picture by picture, so with one caption each the diagonal holds the pairs.
+    r"""Symmetric InfoNCE; captions lie image by image, so with one caption each the diagonal holds the pairs.
 
     .. math:: -\frac{1}{2B}\sum_i \log\frac{e^{s_{ii}}}{\sum_j e^{s_{ij}}} + \log\frac{e^{s_{ii}}}{\sum_j e^{s_{ji}}}
 
-    A picture with several captions should find each of them as often: its part is the mean over them.
+    An image with several captions should retrieve each of them as often: its part is the mean over them.
 
     >>> info_nce(torch.zeros(2, 2), torch.zeros(2, 2, dtype=torch.bool))
     tensor(0.6931)
@@ -70,26 +70,26 @@ def negatives_loss(
     real: Bool[Tensor, "batch count"],
     scale: Scalar,
 ) -> Scalar:
-    """Each caption against its own hard negatives, for its own picture."""
+    """Each caption against its own hard negatives, for its own image."""
     logits = torch.cat([similarity.unsqueeze(1), negatives.masked_fill(~real, -torch.inf)], dim=1) * scale
     return cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
 
 
 def token_table(images: Projected, tokens: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens batch"]:
-    r"""How well each picture shows each token, :math:`\max_i x_i \cdot y_j` over the real patches.
+    r"""Best patch of each image for each token, :math:`\max_i x_i \cdot y_j` over the real patches.
 
-    On CUDA products are made in bfloat16, with the gradients of the winners alone.
+    On CUDA products are computed in bfloat16, with the gradients of the winners alone.
     """
-    found: Tensor = _BestPatch.apply(tokens, images.points, images.mask)  # type: ignore[no-untyped-call]
-    return found
+    table: Tensor = _BestPatch.apply(tokens, images.points, images.mask)  # type: ignore[no-untyped-call]
+    return table
 
 
 class _BestPatch(torch.autograd.Function):
-    """The best patch of every picture for every token; only who won is kept for the way back."""
+    """The best patch of every image for every token; only the winners are kept for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, points: Tensor, mask: Tensor) -> Tensor:
-        narrow = _narrow(tokens)
+        narrow = torch.bfloat16 if tokens.is_cuda else tokens.dtype
         patches, hidden = points.to(narrow).flatten(0, 1).mT, (~mask).flatten()
         values, winners = [], []
         for part in tokens.to(narrow).split(_rows(mask)):
@@ -102,7 +102,7 @@ class _BestPatch(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         tokens, points, winners = ctx.saved_tensors
-        narrow = _narrow(tokens)
+        narrow = torch.bfloat16 if tokens.is_cuda else tokens.dtype
         patches, of_points = points.to(narrow).flatten(0, 1), torch.zeros_like(points).flatten(0, 1)
         of_tokens, rows = torch.empty_like(tokens), _rows(points[..., 0])
         for start in range(0, len(tokens), rows):
@@ -115,10 +115,6 @@ class _BestPatch(torch.autograd.Function):
         return of_tokens, of_points.view_as(points), None
 
 
-def _narrow(values: Tensor) -> torch.dtype:
-    return torch.bfloat16 if values.is_cuda else values.dtype
-
-
 def _rows(patches: Tensor) -> int:
     """Tokens whose similarities to all patches are held at once."""
     return max(1, _ROOM // max(1, patches.numel()))
@@ -127,7 +123,7 @@ def _rows(patches: Tensor) -> int:
 def caption_table(
     table: Float[Tensor, "tokens images"], mask: Bool[Tensor, "batch points"]
 ) -> Float[Tensor, "images batch"]:
-    """How well each picture shows each caption: the mean over its tokens."""
+    """Similarity of each image and caption: the mean over the caption's tokens."""
     owner = mask.nonzero()[:, 0]
     sums = table.new_zeros(mask.shape[0], table.shape[1]).index_add(0, owner, table)
     return (sums / mask.sum(dim=1, keepdim=True).clamp_min(1)).mT
@@ -139,31 +135,31 @@ def word_loss(
     absent: Bool[Tensor, "tokens batch"],
     scale: Scalar,
 ) -> Scalar:
-    """Each word's own picture against pictures that lack the word, and each picture's words against absent ones.
+    """Each word's own image against images that lack the word, and each image's words against absent ones.
 
-    `absent[t, b]` says that no caption of picture b holds the word of token t; a pair that is neither own nor absent
-    is left out, since the word may well be seen there.
+    `absent[t, b]` says that no caption of image b holds the word of token t; a pair that is neither own nor absent
+    is left out, since the word may well be visible there.
     """
     logits = table * scale
     own = logits.gather(1, owner.unsqueeze(1))
-    over_pictures = torch.cat([own, logits.masked_fill(~absent, _CLOSED)], dim=1)
-    to_pictures = over_pictures.logsumexp(dim=1) - own.squeeze(1)
-    # The absent words of a picture are the same for all its own words: one sum serves them all.
+    over_images = torch.cat([own, logits.masked_fill(~absent, _CLOSED)], dim=1)
+    to_images = over_images.logsumexp(dim=1) - own.squeeze(1)
+    # The absent words of an image are the same for all its own words: one sum serves them all.
     rest = logits.masked_fill(~absent, _CLOSED).logsumexp(dim=0)[owner]
     to_words = torch.logaddexp(own.squeeze(1), rest) - own.squeeze(1)
-    return (to_pictures.mean() + to_words.mean()) / 2
+    return (to_images.mean() + to_words.mean()) / 2
 
 
-def absent_words(tokens: Int[Tensor, " tokens"], pictures: Int[Tensor, "batch words"]) -> Bool[Tensor, "tokens batch"]:
-    """True where a token's word is in no caption of a picture; words are numbers, negative ones are padding.
+def absent_words(tokens: Int[Tensor, " tokens"], images: Int[Tensor, "batch words"]) -> Bool[Tensor, "tokens batch"]:
+    """True where a token's word is in no caption of an image; words are numbers, negative ones are padding.
 
     >>> absent_words(torch.tensor([5, 9]), torch.tensor([[5, 6], [9, -1]]))
     tensor([[False,  True],
             [ True, False]])
     """
-    known, number = torch.cat([tokens, pictures.flatten()]).unique(return_inverse=True)
-    member = torch.zeros(len(pictures), len(known), dtype=torch.bool, device=tokens.device)
-    member.scatter_(1, number[len(tokens) :].view_as(pictures), True)
+    known, number = torch.cat([tokens, images.flatten()]).unique(return_inverse=True)
+    member = torch.zeros(len(images), len(known), dtype=torch.bool, device=tokens.device)
+    member.scatter_(1, number[len(tokens) :].view_as(images), True)
     return ~member[:, number[: len(tokens)]].mT
 
 
@@ -175,31 +171,37 @@ def fitted(side: Projected, settings: FitSettings) -> Mixture:
 
 
 def kl_tables(images: Projected, texts: Projected, image_mix: Mixture, *, settings: KlSettings) -> tuple[Table, ...]:
-    """Negative divergence of every picture and caption of a batch."""
+    """Negative divergence of every image and caption of a batch."""
     text_mix = fitted(texts, settings.text)
     parts = []
     if settings.direction != "coverage":
         parts.append(-_directed(texts, text_mix, image_mix).mT)
     if settings.direction != "support":
         seen = slice(None, None, settings.stride)
-        some = Projected(images.points[:, seen], images.mask[:, seen], images.pooled)
-        parts.append(-_directed(some, image_mix, text_mix))
+        patches = Projected(images.points[:, seen], images.mask[:, seen], images.pooled)
+        parts.append(-_directed(patches, image_mix, text_mix))
     return (torch.stack(parts).mean(dim=0),) if settings.direction == "both" else tuple(parts)
+
+
+def densities(points: Float[Tensor, "points dim"], mixtures: Mixture) -> Float[Tensor, "points mixtures"]:
+    """log P of every point under every mixture, without the shared normaliser."""
+    count, components, dim = mixtures.means.shape
+    cosines = points @ mixtures.means.reshape(count * components, dim).mT
+    logits = mixtures.kappa * cosines + mixtures.log_weights.reshape(1, -1)
+    return logits.unflatten(1, (count, components)).logsumexp(dim=2)
 
 
 def _directed(side: Projected, own: Mixture, others: Mixture) -> Float[Tensor, "own others"]:
     """KL of every item's own mixture from all mixtures of the other side, on the item's own points."""
-    points = side.points[side.mask]
     owner = side.mask.nonzero()[:, 0]
-    cosines = torch.einsum("pd,bkd->pbk", points, others.means)
-    other = (others.kappa * cosines + others.log_weights).logsumexp(dim=2)
+    other = densities(side.points[side.mask], others)
     mine = log_density(own, side.points)[side.mask].unsqueeze(1)
     sums = other.new_zeros(len(side), len(others)).index_add(0, owner, mine - other)
     return sums / side.mask.sum(dim=1, keepdim=True).clamp_min(1)
 
 
 def centred(table: Table) -> Table:
-    """What a caption gains by each picture over its mean over all pictures: nothing that the text alone says stays.
+    """Similarities less the mean of each caption over the images: what the text alone contributes is removed.
 
     >>> import torch
     >>> centred(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
@@ -212,9 +214,9 @@ def centred(table: Table) -> Table:
 def relevance(
     references: Float[Tensor, "images dim"], sentences: Float[Tensor, "captions dim"]
 ) -> Float[Tensor, "images captions"]:
-    """Mean cosine of every caption with the captions of every picture, by frozen sentence vectors.
+    """Mean cosine of every caption with the captions of every image, by frozen sentence vectors.
 
-    `references` are the means of the unit sentence vectors of all captions of a picture.
+    `references` are the means of the unit sentence vectors of all captions of an image.
     """
     return references @ sentences.mT
 
@@ -226,16 +228,16 @@ def graded_loss(similarity: Table, wanted: Table, gain: Scalar, offset: Scalar |
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """How much better captions do than their own hard negatives, under every picture of a batch."""
+    """Margins of captions over their own hard negatives, under every image of a batch."""
 
     table: Float[Tensor, "images negatives"]
-    owner: Int[Tensor, " negatives"]  # the picture that each negative was made for
+    owner: Int[Tensor, " negatives"]  # the image of each negative
 
     def grounded(self, scale: Scalar) -> Scalar:
-        r"""Sum of :math:`\mathrm{softplus}(-t(m_{own} - \overline m))`: only what the picture tells is rewarded."""
+        r"""Sum of :math:`\mathrm{softplus}(-t(m_{own} - \overline m))`: only what the image contributes is rewarded."""
         margins = centred(self.table).gather(0, self.owner.unsqueeze(0)).squeeze(0)
         return softplus(-scale * margins).sum()
 
     def bias(self, scale: Scalar) -> Scalar:
-        r"""Sum of :math:`(t\,\overline m)^2`: what a text gains whatever the picture; the scale cannot shrink it."""
+        r"""Sum of :math:`(t\,\overline m)^2`: what a text gains whatever the image; the scale cannot shrink it."""
         return (scale.detach() * self.table.mean(dim=0)).square().sum()

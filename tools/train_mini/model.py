@@ -1,6 +1,5 @@
-"""The last stages of the image network of `mini`, trained with the heads at a rate of their own."""
+"""The trainable parts of `mini`: heads, zeros of log-odds, and the last stages of the image network."""
 
-from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 
@@ -9,8 +8,63 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from msdscore.align.aligner import Aligner
+from msdscore.align.features import TrainingBatch
+from msdscore.align.recipe import Recipe, TrainSpec
+from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.aligned.towers.base import Features, Points
 from msdscore.encoders.mini.lite2 import MIDDLE, STAGES, Lite2
+from train_mini.batches import ResidentBatch
+from train_mini.losses import Odds
+
+_ZERO = 1.4  # start of the zero of log-odds, in their own unit
+
+
+class MiniAligner(Aligner):
+    """An aligner with a zero of log-odds for every word and class, and maybe a tuned image network."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        image: SideDims,
+        text: SideDims,
+        *,
+        words: int = 0,
+        classes: int = 0,
+        trunk: "TunedTrunk | None" = None,
+    ) -> None:
+        super().__init__(recipe, image, text)
+        self.zero = nn.Parameter(torch.tensor(_ZERO)) if recipe.loss.evidence else None
+        self.word_zeros = nn.Parameter(torch.zeros(words)) if recipe.loss.evidence else None
+        self.class_zeros = nn.Parameter(torch.zeros(classes)) if recipe.loss.objects else None
+        self.trunk = trunk
+
+    def image_features(self, batch: TrainingBatch) -> Features:
+        """Features of the frozen tower, or of the tuned network over the pixels."""
+        if self.trunk is None or not isinstance(batch, ResidentBatch) or batch.pixels is None:
+            return super().image_features(batch)
+        features: Features = self.trunk(batch.pixels)
+        return features
+
+    def rated_parameters(self, spec: TrainSpec) -> list[tuple[list[nn.Parameter], float]]:
+        """Parameters with their learning rate as a share of `train.lr`; a tuned network has its own."""
+        trunk = [] if self.trunk is None else list(self.trunk.parameters())
+        tuned = set(map(id, trunk))
+        heads = [parameter for parameter in self.parameters() if id(parameter) not in tuned]
+        return [(heads, 1.0), (trunk, spec.tune_lr / spec.lr)]
+
+    def odds(self) -> Odds:
+        """The learned line from evidence of words to log-odds."""
+        return self._odds(self.word_zeros)
+
+    def class_odds(self) -> Odds:
+        """The same line for the names of classes."""
+        return self._odds(self.class_zeros)
+
+    def _odds(self, zeros: nn.Parameter | None) -> Odds:
+        if self.zero is None or zeros is None:
+            raise AssertionError("log-odds without the loss of evidence or of objects")
+        return Odds(self.scale("evidence"), self.zero, zeros)
 
 
 class TunedTrunk(nn.Module):
@@ -47,10 +101,9 @@ class TunedTrunk(nn.Module):
     def __deepcopy__(self, memo: dict[int, object]) -> "TunedTrunk":
         """A copy with weights of its own over the same frozen network."""
         (network,) = self._frozen
-        found = TunedTrunk(network, len(STAGES) - self._first, grid=self._grid)
-        found.load_state_dict(self.state_dict())
-        found.to(self.head.weight.device)
-        return found
+        copied = TunedTrunk(network, len(STAGES) - self._first, grid=self._grid)
+        copied.load_state_dict(self.state_dict())
+        return copied.to(self.head.weight.device)
 
 
 def _resized(
@@ -76,8 +129,3 @@ def _weights(size: int, grid: int, device: torch.device) -> Float[Tensor, "grid 
 
 def _all_real(vectors: Float[Tensor, "batch points dim"]) -> Points:
     return Points(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
-
-
-def tuned_tensors(weights: Mapping[str, Tensor], *, prefix: str = "trunk.") -> dict[str, Tensor]:
-    """The tensors of a tuned trunk among all trained ones, by their names in the whole network."""
-    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}

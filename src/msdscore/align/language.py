@@ -1,4 +1,4 @@
-"""Reconstruction: a frozen causal language model reads aligned patches as a visual prefix and says the caption."""
+"""Reconstruction: a frozen causal language model predicts the caption from aligned patches as a visual prefix."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,36 +43,36 @@ class FrozenLanguageModel:
         """Negative log-likelihood of all caption tokens, summed, and how many they are."""
         ids = [[*self._ids(caption), self._end] for caption in captions]
         sums = prefix.new_zeros((), dtype=torch.float32)
-        turns = range(0, len(ids), self._batch)
-        for start in turns:
+        starts = range(0, len(ids), self._batch)
+        for start in starts:
             part = slice(start, start + self._batch)
             targets = _padded(ids[part], prefix.device)
-            if len(turns) == 1:
-                sums = sums + self._turn(prefix[part], mask[part], targets)
+            if len(starts) == 1:
+                sums = sums + self._part_nll(prefix[part], mask[part], targets)
             else:
-                # Activations of one turn at a time: the way back reads each turn again.
-                sums = sums + checkpoint(self._turn, prefix[part], mask[part], targets, use_reentrant=False)
+                # Activations of one part at a time: the backward pass computes each part again.
+                sums = sums + checkpoint(self._part_nll, prefix[part], mask[part], targets, use_reentrant=False)
         return sums, sum(map(len, ids))
 
     @torch.inference_mode()
     def log_likelihoods(self, captions: Sequence[str]) -> list[float]:
         """Log-likelihood of each caption and its end, in nats, without any prefix."""
         before = [*(self._before or (self._end,))]  # a model without a token to begin with begins after an end
-        found: list[float] = []
+        values: list[float] = []
         for start in range(0, len(captions), self._batch):
-            ids = [[*before, *self._ids(one), self._end] for one in captions[start : start + self._batch]]
+            ids = [[*before, *self._ids(text), self._end] for text in captions[start : start + self._batch]]
             targets = _padded(ids, self.model.device)
             logits = self.model(input_ids=targets.clamp_min(0), use_cache=False).logits[:, len(before) - 1 : -1]
             wanted = targets[:, len(before) :]
             lost = cross_entropy(logits.float().transpose(1, 2), wanted, ignore_index=_IGNORED, reduction="none")
-            found += (-lost.double().sum(dim=1)).tolist()
-        return found
+            values += (-lost.double().sum(dim=1)).tolist()
+        return values
 
     def _ids(self, caption: str) -> list[int]:
-        found: list[int] = self._tokenizer(caption, add_special_tokens=False)["input_ids"]
-        return found
+        ids: list[int] = self._tokenizer(caption, add_special_tokens=False)["input_ids"]
+        return ids
 
-    def _turn(
+    def _part_nll(
         self, prefix: Float[Tensor, "batch points width"], mask: Tensor, targets: Int[Tensor, "batch tokens"]
     ) -> Float[Tensor, ""]:
         embed = self.model.get_input_embeddings()
@@ -87,8 +87,8 @@ class FrozenLanguageModel:
         seen = torch.cat([before >= 0, mask, targets[:, :-1] != _IGNORED], dim=1)
         places = (seen.long().cumsum(dim=1) - 1).clamp_min(0)
         # No cache of keys: it would only be kept for words that are never generated.
-        found = self.model(inputs_embeds=inputs, attention_mask=seen.long(), position_ids=places, use_cache=False)
-        logits = found.logits[:, before.shape[1] + count - 1 :]
+        output = self.model(inputs_embeds=inputs, attention_mask=seen.long(), position_ids=places, use_cache=False)
+        logits = output.logits[:, before.shape[1] + count - 1 :]
         return cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=_IGNORED, reduction="sum")
 
 
@@ -103,8 +103,8 @@ def load_language_model(spec: LanguageSpec, *, device: torch.device) -> FrozenLa
     if spec.gguf:
         model, tokenizer = _load_gguf(Path(source), spec.gguf)
     else:
-        found = find_checkpoint(source, revision=spec.revision or None)
-        model, tokenizer = load_model("AutoModelForCausalLM", found), load_tokenizer(found)
+        checkpoint_files = find_checkpoint(source, revision=spec.revision or None)
+        model, tokenizer = load_model("AutoModelForCausalLM", checkpoint_files), load_tokenizer(checkpoint_files)
     return FrozenLanguageModel(frozen(model, where), tokenizer, batch=spec.batch)
 
 

@@ -1,4 +1,4 @@
-"""What is known of every word in every picture: present, absent, or neither sure."""
+"""Labels of every word in every image: present, absent, or unsure."""
 
 from dataclasses import dataclass
 
@@ -8,31 +8,31 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from msdscore.align.data.lexicon import Lexicon
-from msdscore.align.data.pairs import Pairs
-from msdscore.align.resident.texts import TextPool
+from msdscore.align.data.formats import Pairs
 from msdscore.core.sphere import unit
-from msdscore.encoders.text.words import stem
+from msdscore.text.words import stem
+from train_mini.phrases import Lexicon
+from train_mini.texts import TextPool
 
 PRESENT, ABSENT, UNSURE = 1, 0, -1
-_ROWS = 2048  # pictures that are compared with all words at once
+_ROWS = 2048  # images that are compared with all words at once
 
-Labels = Int[Tensor, "pictures words"]
+Labels = Int[Tensor, "images words"]
 
 
 @dataclass(frozen=True, slots=True)
 class WordFacts:
-    """What does not depend on the encoder: counts of words, classes of objects, and the objects of each picture."""
+    """Facts that do not depend on the encoder: counts of words, classes of objects, the objects of each image."""
 
-    counts: npt.NDArray[np.int32]  # pictures that hold each word
+    counts: npt.NDArray[np.int32]  # images that hold each word
     class_of: npt.NDArray[np.int32]  # the class that each word names; −1: none
     class_word: npt.NDArray[np.int32]  # the word that is each class's own name; −1: it has several words
-    objects: npt.NDArray[np.bool_]  # [pictures, classes]: annotated there
-    annotated: npt.NDArray[np.bool_]  # pictures whose objects are known
+    objects: npt.NDArray[np.bool_]  # [images, classes]: annotated there
+    annotated: npt.NDArray[np.bool_]  # images whose objects are known
 
 
 def word_facts(pairs: Pairs, lexicon: Lexicon) -> WordFacts:
-    """Facts about the words of a lexicon in some pairs."""
+    """Facts about the words of a lexicon in the pairs."""
     place = {name: number for number, name in enumerate(lexicon.classes)}
     objects = np.zeros((len(pairs), len(lexicon.classes)), dtype=np.bool_)
     for row, pair in enumerate(pairs.items):
@@ -46,18 +46,18 @@ def word_facts(pairs: Pairs, lexicon: Lexicon) -> WordFacts:
     return WordFacts(counts, classes, words, objects, annotated)
 
 
-def held_words(captions: TextPool, pictures: int, words: int) -> Bool[Tensor, "pictures words"]:
-    """Which words the captions of each picture hold."""
+def held_words(captions: TextPool, images: int, words: int) -> Bool[Tensor, "images words"]:
+    """Which words the captions of each image hold."""
     owner = captions.owners.repeat_interleave(captions.sizes[: len(captions)])
     words_said = captions.words[: len(owner)]
     real = words_said >= 0
-    found = torch.zeros(pictures, words, dtype=torch.bool, device=owner.device)
-    found[owner[real], words_said[real].long()] = True
-    return found
+    held = torch.zeros(images, words, dtype=torch.bool, device=owner.device)
+    held[owner[real], words_said[real].long()] = True
+    return held
 
 
-def word_labels(held: Bool[Tensor, "pictures words"], facts: WordFacts, alike: Bool[Tensor, "words words"]) -> Labels:
-    """PRESENT, ABSENT or UNSURE for every picture and word.
+def word_labels(held: Bool[Tensor, "images words"], facts: WordFacts, alike: Bool[Tensor, "words words"]) -> Labels:
+    """PRESENT, ABSENT or UNSURE for every image and word.
 
     Present is what a caption says, or the name of an annotated class. Unsure is a word much like a present one, and
     any name of a class that is annotated or otherwise named.
@@ -73,14 +73,14 @@ def word_labels(held: Bool[Tensor, "pictures words"], facts: WordFacts, alike: B
     single = class_word >= 0
     own[single.nonzero().squeeze(1), class_word[single]] = 1.0
     near = alike.float()
-    found = torch.empty(held.shape, dtype=torch.int8, device=device)
+    labels = torch.empty(held.shape, dtype=torch.int8, device=device)
     for part in torch.arange(len(held), device=device).split(_ROWS):
         said, shown = held[part].float(), objects[part].float()
         present = held[part] | (shown @ own > 0)
         touched = ((said @ member) + shown) @ member.mT > 0
         unsure = (said @ near > 0) | touched
-        found[part] = torch.where(present, PRESENT, torch.where(unsure, UNSURE, ABSENT)).to(torch.int8)
-    return found
+        labels[part] = torch.where(present, PRESENT, torch.where(unsure, UNSURE, ABSENT)).to(torch.int8)
+    return labels
 
 
 def alike_words(
@@ -94,5 +94,5 @@ def alike_words(
     seen = torch.bincount(number, minlength=words) > 0
     means = sums / torch.bincount(number, minlength=words).clamp_min(1).unsqueeze(1)
     centred = unit(means - means[seen].mean(dim=0))
-    found = (centred @ centred.mT > limit) & seen.unsqueeze(0) & seen.unsqueeze(1)
-    return found | torch.eye(words, dtype=torch.bool, device=found.device)
+    alike = (centred @ centred.mT > limit) & seen.unsqueeze(0) & seen.unsqueeze(1)
+    return alike | torch.eye(words, dtype=torch.bool, device=alike.device)

@@ -1,4 +1,4 @@
-"""Everything a resident run reads, made once: texts by rule, tokens, facts about words; kept in a file if asked."""
+"""All texts of a run, prepared once: texts by rule, tokens, facts about words; cached in a file."""
 
 import json
 from collections.abc import Sequence
@@ -10,18 +10,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.align.data.lexicon import Lexicon, build_lexicon, read_classes, words_of
+from msdscore.align.data.formats import Pairs, TrainingPair, image_name
 from msdscore.align.data.negatives import all_words, class_weights, make_negatives
-from msdscore.align.data.pairs import Pairs, TrainingPair, picture_name
-from msdscore.align.data.phrases import CLASS_FRAMES, PhraseMaker, similar_pictures
-from msdscore.align.data.views import says_side
+from msdscore.align.data.samples import says_side
 from msdscore.align.recipe import Recipe, SampleSpec
 from msdscore.align.repeatable import stream
-from msdscore.align.resident.texts import NO_WORD, FlatTexts, flatten
-from msdscore.align.resident.towers import DeviceTexts
-from msdscore.align.resident.words import WordFacts, word_facts
-from msdscore.encoders.text.words import stem
+from msdscore.encoders.aligned.towers.mini import MiniLMTexts
 from msdscore.io.atomic import replacing
+from msdscore.text.words import stem
+from train_mini.phrases import (
+    CLASS_FRAMES,
+    Lexicon,
+    PhraseMaker,
+    build_lexicon,
+    read_classes,
+    similar_images,
+    words_of,
+)
+from train_mini.texts import NO_WORD, FlatTexts, flatten
+from train_mini.words import WordFacts, word_facts
 
 KINDS = ("captions", "machine", "joined", "short", "long", "negatives", "classes")
 _RULES = 2  # raise when texts by rule change, so that old files are not taken
@@ -29,7 +36,7 @@ _RULES = 2  # raise when texts by rule change, so that old files are not taken
 
 @dataclass(frozen=True, slots=True)
 class PreparedTexts:
-    """Texts of every kind as tokens, facts about their words, and which pictures must not be mirrored."""
+    """Texts of every kind as tokens, facts about their words, and which images must not be mirrored."""
 
     texts: dict[str, FlatTexts]
     facts: WordFacts
@@ -37,43 +44,43 @@ class PreparedTexts:
 
 
 def train_pairs(pairs: Pairs, spec: SampleSpec) -> Pairs:
-    """The pairs that are trained on: all but one of `held_out`, chosen by the hash of the picture's name."""
+    """The pairs that are trained on: all but one of `held_out`, chosen by the hash of the image's name."""
     return pairs.take([item for item, pair in enumerate(pairs.items) if not is_held_out(pair, spec.held_out)])
 
 
 def is_held_out(pair: TrainingPair, share: int) -> bool:
-    """Whether a picture is kept out of training, for what is fitted after it; `share` 0 keeps none out."""
-    name = pair.name or picture_name(pair.picture)
+    """Whether an image is kept out of training, for what is fitted after it; `share` 0 keeps none out."""
+    name = pair.name or image_name(pair.image)
     return bool(share) and int(sha256(name.encode()).hexdigest()[:8], 16) % share == 0
 
 
-def prepare_texts(pairs: Pairs, recipe: Recipe, tower: DeviceTexts, *, cache: Path | None = None) -> PreparedTexts:
-    """Make all texts of a run, or take them from the cache."""
+def prepare_texts(pairs: Pairs, recipe: Recipe, tower: MiniLMTexts, *, cache: Path | None = None) -> PreparedTexts:
+    """Write and tokenise all texts of a run, or read them from the cache."""
     if cache is None:
-        return _make(pairs, recipe, tower)
+        return _prepared(pairs, recipe, tower)
     path = cache / f"texts-{_key(pairs, recipe)}.npz"
     if not path.is_file():
         cache.mkdir(parents=True, exist_ok=True)
-        found = _make(pairs, recipe, tower)
+        prepared = _prepared(pairs, recipe, tower)
         with replacing(path) as file:
-            arrays: dict[str, Any] = _arrays(found)
+            arrays: dict[str, Any] = _arrays(prepared)
             np.savez(file, **arrays)
-        return found
+        return prepared
     with np.load(path) as arrays:
         texts = {kind: FlatTexts(*(arrays[f"{kind}.{part.name}"] for part in fields(FlatTexts))) for kind in KINDS}
         facts = WordFacts(*(arrays[f"facts.{part.name}"] for part in fields(WordFacts)))
         return PreparedTexts(texts, facts, arrays["sided"])
 
 
-def _make(pairs: Pairs, recipe: Recipe, tower: DeviceTexts) -> PreparedTexts:
+def _prepared(pairs: Pairs, recipe: Recipe, tower: MiniLMTexts) -> PreparedTexts:
     spec = recipe.sample
     classes = read_classes(Path(spec.classes)) if spec.classes else ()
     lexicon = build_lexicon(pairs.items, classes=classes)
-    made = _made_texts(pairs.items, lexicon, spec)
+    by_rule = _texts_by_rule(pairs.items, lexicon, spec)
     owned = {
         "captions": [pair.captions for pair in pairs.items],
         "machine": [pair.machine for pair in pairs.items],
-        **made,
+        **by_rule,
     }
     texts = {kind: flatten(own, tower, lexicon.number) for kind, own in owned.items()}
     texts["classes"] = _framed_classes(lexicon, tower)
@@ -81,7 +88,7 @@ def _make(pairs: Pairs, recipe: Recipe, tower: DeviceTexts) -> PreparedTexts:
     return PreparedTexts(texts, word_facts(pairs, lexicon), sided)
 
 
-def _framed_classes(lexicon: Lexicon, tower: DeviceTexts) -> FlatTexts:
+def _framed_classes(lexicon: Lexicon, tower: MiniLMTexts) -> FlatTexts:
     """Every class in every frame; only the words of its own name count."""
     owned = [[frame.format(name) for frame in CLASS_FRAMES] for name in lexicon.classes]
     flat = flatten(owned, tower, lexicon.number)
@@ -91,11 +98,13 @@ def _framed_classes(lexicon: Lexicon, tower: DeviceTexts) -> FlatTexts:
     return replace(flat, words=np.array(own, dtype=np.int32))
 
 
-def _made_texts(pairs: Sequence[TrainingPair], lexicon: Lexicon, spec: SampleSpec) -> dict[str, list[tuple[str, ...]]]:
+def _texts_by_rule(
+    pairs: Sequence[TrainingPair], lexicon: Lexicon, spec: SampleSpec
+) -> dict[str, list[tuple[str, ...]]]:
     """Texts by rule: the same ones for every seed, which draws among them."""
-    maker = PhraseMaker(pairs, lexicon, similar_pictures(pairs, lexicon))
+    maker = PhraseMaker(pairs, lexicon, similar_images(pairs, lexicon))
     weights = class_weights(text for pair in pairs for text in pair.captions)
-    found: dict[str, list[tuple[str, ...]]] = {"joined": [], "short": [], "long": [], "negatives": []}
+    texts: dict[str, list[tuple[str, ...]]] = {"joined": [], "short": [], "long": [], "negatives": []}
     for item, pair in enumerate(pairs):
         chance = stream(0, "texts", item)
         banned = all_words(pair.captions) | frozenset(pair.objects or ())
@@ -104,21 +113,21 @@ def _made_texts(pairs: Sequence[TrainingPair], lexicon: Lexicon, spec: SampleSpe
             added = maker.with_addition(caption, item, banned, chance) if chance.random() < 0.5 else None
             if added is not None:
                 wrong[1:] = [added]
-            found["negatives"].append(tuple(wrong))
-        found["short"].append(tuple(maker.short(item, chance) for _ in range(spec.made)))
-        found["long"].append(tuple(maker.long(item, chance) for _ in range(spec.made)))
-        found["joined"].append((maker.joined(item, chance),))
-    return found
+            texts["negatives"].append(tuple(wrong))
+        texts["short"].append(tuple(maker.short(item, chance) for _ in range(spec.made)))
+        texts["long"].append(tuple(maker.long(item, chance) for _ in range(spec.made)))
+        texts["joined"].append((maker.joined(item, chance),))
+    return texts
 
 
-def _arrays(found: PreparedTexts) -> dict[str, Any]:
+def _arrays(prepared: PreparedTexts) -> dict[str, Any]:
     arrays = {
         f"{kind}.{part.name}": getattr(flat, part.name)
-        for kind, flat in found.texts.items()
+        for kind, flat in prepared.texts.items()
         for part in fields(FlatTexts)
     }
-    facts = {f"facts.{part.name}": getattr(found.facts, part.name) for part in fields(WordFacts)}
-    return {**arrays, **facts, "sided": found.sided}
+    facts = {f"facts.{part.name}": getattr(prepared.facts, part.name) for part in fields(WordFacts)}
+    return {**arrays, **facts, "sided": prepared.sided}
 
 
 def _key(pairs: Pairs, recipe: Recipe) -> str:

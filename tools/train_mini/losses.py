@@ -1,18 +1,18 @@
-"""Terms of the loss that give evidence a true zero: log-odds of present against absent words, and of omissions."""
+"""Losses of resident training as pure functions: log-odds of words and classes, omissions, machine captions."""
 
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import cross_entropy, softplus
 
-from msdscore.align.losses.terms import Scalar
-from msdscore.core.mixture import Mixture
+from msdscore.align.losses import Gaps, Scalar
 from msdscore.encoders.aligned.heads import Projected
 
 _RARE = 0.25  # words weigh with this power of one over their count: frequent ones would drown the rest
-_PRIOR = 5.0  # pictures added to every count
+_PRIOR = 5.0  # images added to every count
+_BIAS = 0.1  # weight of what people's captions gain whatever the image
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +24,8 @@ class Odds:
     word_zeros: Float[Tensor, " words"]
 
 
-def densities(points: Float[Tensor, "points dim"], mixtures: Mixture) -> Float[Tensor, "points mixtures"]:
-    """log P of every point under every mixture, without the shared normaliser."""
-    count, components, dim = mixtures.means.shape
-    cosines = points @ mixtures.means.reshape(count * components, dim).mT
-    logits = mixtures.kappa * cosines + mixtures.log_weights.reshape(1, -1)
-    return logits.unflatten(1, (count, components)).logsumexp(dim=2)
-
-
 def group_columns(owner: Int[Tensor, " tokens"], group: int) -> Int[Tensor, "tokens group"]:
-    """The pictures of each token's group; groups lie side by side in a batch.
+    """The images of each token's group; groups lie side by side in a batch.
 
     >>> group_columns(torch.tensor([0, 3]), 2)
     tensor([[0, 1],
@@ -75,45 +67,65 @@ def objects_loss(
 
 
 def omission_loss(images: Projected, texts: Projected, scale: Scalar, *, kappa: float, group: int) -> Scalar:
-    """A second true caption must bring the patches nearer to the text, a caption of a similar picture must not.
+    """A second true caption must bring the patches nearer to the text, a caption of a similar image must not.
 
-    Two captions of each picture lie side by side; the false one is the second caption of the next picture in the group.
+    Two captions of each image lie side by side; the false one is the second caption of the next image in the group.
     """
     patches = images.points
-    first, second = (_told(patches, texts, slice(number, None, 2), kappa) for number in (0, 1))
-    false = _told(patches, _rolled(texts, group), slice(1, None, 2), kappa)
-    one = first.near.mean(dim=1) - first.size
+    first, second = (_nearness(patches, texts, slice(number, None, 2), kappa) for number in (0, 1))
+    false = _nearness(patches, _rolled(texts, group), slice(1, None, 2), kappa)
+    near, size, said = first
+    single = near.mean(dim=1) - size
     true, wrong = (
-        torch.logaddexp(first.near, more.near).mean(dim=1) - torch.logaddexp(first.size, more.size)
-        for more in (second, false)
+        torch.logaddexp(near, more).mean(dim=1) - torch.logaddexp(size, length) for more, length, _ in (second, false)
     )
-    margins = torch.stack([true - one, one - wrong, true - wrong])
-    said = first.some & second.some & false.some
-    return (softplus(-scale * margins) * said).sum() / (3 * said.sum().clamp_min(1))
+    margins = torch.stack([true - single, single - wrong, true - wrong])
+    complete = said & second[2] & false[2]
+    return (softplus(-scale * margins) * complete).sum() / (3 * complete.sum().clamp_min(1))
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """How near the tokens of a text are to every patch, the logarithm of their number, and whether there are any."""
-
-    near: Float[Tensor, "batch patches"]
-    size: Float[Tensor, " batch"]
-    some: Tensor
-
-
-def _told(patches: Float[Tensor, "batch patches dim"], texts: Projected, which: slice, kappa: float) -> _Told:
+def _nearness(
+    patches: Float[Tensor, "batch patches dim"], texts: Projected, which: slice, kappa: float
+) -> tuple[Float[Tensor, "batch patches"], Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
+    """How near a text's tokens are to every patch, the logarithm of their number, and whether there are any."""
     points, mask = texts.points[which], texts.mask[which]
-    some = mask.any(dim=1)
-    open_mask = mask | ~some.unsqueeze(1)
+    said = mask.any(dim=1)
+    open_mask = mask | ~said.unsqueeze(1)
     cosines = kappa * (patches @ points.mT)
     near = cosines.masked_fill(~open_mask.unsqueeze(1), -torch.inf).logsumexp(dim=2)
-    return _Told(near, open_mask.sum(dim=1).to(near.dtype).log(), some)
+    return near, open_mask.sum(dim=1).to(near.dtype).log(), said
 
 
 def _rolled(texts: Projected, group: int) -> Projected:
-    """Captions moved by one picture within each group."""
+    """Captions moved by one image within each group."""
 
     def move(values: Tensor) -> Tensor:
         return values.unflatten(0, (-1, group, 2)).roll(1, dims=1).flatten(0, 2)
 
     return Projected(move(texts.points), move(texts.mask), move(texts.pooled))
+
+
+def over_machine_loss(
+    images: Float[Tensor, "batch dim"],
+    people: Float[Tensor, "batch captions dim"],
+    machine: Float[Tensor, "texts dim"],
+    owner: Int[Tensor, " texts"],
+    scale: Scalar,
+) -> Scalar:
+    """A machine's caption retrieves its image, and every caption by people fits that image better.
+
+    The margin counts less its mean over the images of the batch: style alone wins nothing, and machines' captions
+    cannot be told apart without losing the image that they belong to.
+
+    >>> import torch
+    >>> ones = torch.eye(2)
+    >>> over_machine_loss(ones, ones.unsqueeze(1), ones, torch.tensor([0, 1]), torch.tensor(1.0))
+    tensor(0.5032)
+    """
+    if not len(owner):
+        return 0.0 * people.sum()
+    lost = cross_entropy(machine @ images.mT * scale, owner) / 2
+    for number in range(people.shape[1]):
+        gaps = Gaps(images @ (people[owner, number] - machine).mT, owner)
+        lost = lost + (gaps.grounded(scale) / 2 + _BIAS * gaps.bias(scale)) / len(owner)
+    return lost

@@ -1,21 +1,32 @@
-"""Texts made by rule from captions and annotated objects: tags, short claims, paragraphs, some with false things in."""
+"""Texts by rule from captions and annotated objects: tags, short claims, paragraphs, some with false things in.
+
+A lexicon of the captions says which words can be seen, which are nouns, and which name an annotated class.
+"""
 
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.align.data.lexicon import Lexicon, own_stems, words_of
+from msdscore.align.data.formats import TrainingPair
 from msdscore.align.data.negatives import CLASSES, KINDS
-from msdscore.align.data.pairs import TrainingPair
-from msdscore.encoders.text.words import stem
-from msdscore.errors import require
+from msdscore.errors import InputError, require
+from msdscore.text.words import STOP_WORDS, stem
 
-NEIGHBOURS = 16  # similar pictures whose words are the likely false ones
+_LETTERS = re.compile(r"[a-z0-9]+")
+_ARTICLES = ("a", "an", "the")
+_NOUN_COUNT, _NOUN_SHARE = 15, 0.25  # how often a word must stand between an article and a stop word
+# Nouns that name nothing to see.
+_POSITIONS = frozenset({"top", "side", "front", "middle", "back", "end", "background", "way", "edge", "corner"})
+_AMOUNTS = frozenset({"bunch", "group", "pair", "couple", "lot", "bit", "variety", "row", "piece", "set"})
+NEIGHBOURS = 16  # similar images whose words are the likely false ones
 _PLACES = (
     "in the background",
     "in the scene",
@@ -47,10 +58,97 @@ CLASS_FRAMES = ("a {}", "there is a {}", "a photo of a {}", "{}", "the scene con
 _TRIES = 40  # draws of a false noun before it is given up
 
 
-def similar_pictures(
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """Stems of all content words with a number each, nouns as they are written, and classes of objects."""
+
+    stems: tuple[str, ...]
+    counts: tuple[int, ...]  # images whose captions hold each stem
+    nouns: frozenset[str]
+    classes: tuple[str, ...]  # names of annotated classes
+    class_of: Mapping[str, int]  # the class that a stem names
+    number: Mapping[str, int] = field(repr=False)  # of each stem
+
+
+def words_of(text: str) -> list[str]:
+    """All words of a text in lower case, in order.
+
+    >>> words_of("A dog's T-shirt")
+    ['a', 'dog', 's', 't', 'shirt']
+    """
+    return _LETTERS.findall(text.lower())
+
+
+@lru_cache(1 << 16)
+def own_stems(pair: TrainingPair) -> frozenset[str]:
+    """Stems of the content words of all captions of an image."""
+    return frozenset(stem(word) for text in pair.captions for word in words_of(text) if word not in STOP_WORDS)
+
+
+def build_lexicon(pairs: Sequence[TrainingPair], *, classes: Sequence[Sequence[str]] = ()) -> Lexicon:
+    """The words of all captions; each of `classes` is a name and its synonyms.
+
+    Without `classes` every annotated object is a class of its own name.
+    """
+    named = [tuple(names) for names in classes] or [(name,) for name in _annotated(pairs)]
+    counts = Counter(word for pair in pairs for word in own_stems(pair))
+    beside = {stem(word) for names in named for name in names for word in words_of(name)}
+    beside |= {stem(word) for pair in pairs for text in pair.machine for word in words_of(text)}
+    stems = tuple(sorted(counts.keys() | (beside - STOP_WORDS)))
+    class_of: dict[str, int] = {}
+    for number, names in enumerate(named):
+        for name in names:
+            if " " not in name:
+                class_of.setdefault(stem(name), number)
+    return Lexicon(
+        stems=stems,
+        counts=tuple(counts[word] for word in stems),
+        nouns=_nouns(pairs, [names[0] for names in named]),
+        classes=tuple(names[0] for names in named),
+        class_of=class_of,
+        number={word: number for number, word in enumerate(stems)},
+    )
+
+
+def read_classes(path: Path) -> tuple[tuple[str, ...], ...]:
+    """Classes of objects from a text file: one line each, its name first, then its synonyms, with commas between.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file of classes; expected lines such as 'bicycle, bike'")
+    lines = [[name.strip().lower() for name in line.split(",")] for line in path.read_text("utf-8").splitlines()]
+    return tuple(tuple(name for name in line if name) for line in lines if any(line))
+
+
+def _annotated(pairs: Sequence[TrainingPair]) -> list[str]:
+    return sorted({name for pair in pairs for name in pair.objects or ()})
+
+
+def _nouns(pairs: Sequence[TrainingPair], classes: Iterable[str]) -> frozenset[str]:
+    """Words that often stand between an article and a stop word, words of the object classes, names of classes."""
+    total, between = Counter[str](), Counter[str]()
+    for pair in pairs:
+        for text in pair.captions:
+            words = words_of(text)
+            total.update(words)
+            for before, word, after in zip(words, words[1:], [*words[2:], ""], strict=False):
+                if before in _ARTICLES and (not after or after in STOP_WORDS):
+                    between[word] += 1
+    nouns = {
+        word
+        for word, count in between.items()
+        if count >= _NOUN_COUNT and count > _NOUN_SHARE * total[word] and len(word) > 2 and not word.endswith("ing")
+    }
+    listed = {word for name, words in CLASSES.items() if KINDS[name] == "object" for word in words}
+    return frozenset((nouns - STOP_WORDS) | listed | set(classes)) - _POSITIONS - _AMOUNTS
+
+
+def similar_images(
     pairs: Sequence[TrainingPair], lexicon: Lexicon, *, count: int = NEIGHBOURS
 ) -> npt.NDArray[np.int64]:
-    """For each picture those whose captions are most alike, by the cosine of rare words; [pictures, count]."""
+    """For each image those whose captions are most alike, by the cosine of rare words; [images, count]."""
     sparse: Any = require("scipy.sparse", extra="train")
     total = len(pairs)
     rarity = np.log(total / (1 + np.array(lexicon.counts, dtype=np.float32)))
@@ -59,19 +157,19 @@ def similar_pictures(
     table = sparse.csr_matrix((rarity[columns].clip(0), (rows, columns)), shape=(total, len(lexicon.stems)))
     lengths = np.sqrt(np.asarray(table.multiply(table).sum(axis=1)).ravel())
     table = (sparse.diags(1 / np.maximum(lengths, 1e-6)) @ table).tocsr()
-    other, found, few = table.T.tocsr(), [], min(count, total - 1)
+    other, nearest, few = table.T.tocsr(), [], min(count, total - 1)
     for start in range(0, total, 512):
         alike = (table[start : start + 512] @ other).toarray()
         alike[np.arange(len(alike)), np.arange(start, start + len(alike))] = -1
         top = np.argpartition(-alike, few - 1, axis=1)[:, :few]
         order = np.argsort(-np.take_along_axis(alike, top, axis=1), axis=1, kind="stable")
-        found.append(np.take_along_axis(top, order, axis=1))
-    return np.concatenate(found)
+        nearest.append(np.take_along_axis(top, order, axis=1))
+    return np.concatenate(nearest)
 
 
 @dataclass(frozen=True, slots=True)
 class PhraseMaker:
-    """Makes texts about a picture; `similar[i]` are the pictures whose words are likely, and false, for picture i."""
+    """Writes texts about an image; `similar[i]` are the images whose words are likely, and false, for image i."""
 
     pairs: Sequence[TrainingPair]
     lexicon: Lexicon
@@ -89,19 +187,19 @@ class PhraseMaker:
 
     def long(self, item: int, chance: Random) -> str:
         """A paragraph of some captions and sentences about more things, about half of which are not there."""
-        captions = self._some(item, chance, chance.choice([1, 2, 2, 3, 3, 4]))
+        captions = self._sampled(item, chance, chance.choice([1, 2, 2, 3, 3, 4]))
         parts = [_opened(captions[0], chance), *captions[1:]]
         for _ in range(chance.choice([0, 1, 1, 2])):
             place = chance.randrange(1, len(parts) + 1)
             if chance.random() < 0.2:
                 parts.insert(place, chance.choice(self._other(item, chance).captions))
             else:
-                parts.insert(place, _told(self._things(item, chance, chance.choice([1, 1, 2, 3]), false=0.5), chance))
+                parts.insert(place, _also(self._things(item, chance, chance.choice([1, 1, 2, 3]), false=0.5), chance))
         return " ".join(_sentence(part) for part in parts if part)
 
     def joined(self, item: int, chance: Random) -> str:
         """Two or three captions as one text: all of it is true."""
-        captions = self._some(item, chance, chance.choice([2, 2, 3]))
+        captions = self._sampled(item, chance, chance.choice([2, 2, 3]))
         if chance.random() < 0.3:
             captions[0] = _opened(captions[0], chance)
         return " ".join(map(_sentence, captions))
@@ -109,13 +207,13 @@ class PhraseMaker:
     def with_addition(self, caption: str, item: int, banned: Collection[str], chance: Random) -> str | None:
         """The caption with one false quality or thing put in; None where nothing fits."""
         if chance.random() < 0.5:
-            found = self._qualified(caption, banned, chance)
-            if found is not None:
-                return found
+            changed = self._qualified(caption, banned, chance)
+            if changed is not None:
+                return changed
         thing = self._false(item, chance)
         return None if thing is None else _bare(caption) + chance.choice(_JOINTS) + _article(thing) + "."
 
-    def _some(self, item: int, chance: Random, count: int) -> list[str]:
+    def _sampled(self, item: int, chance: Random, count: int) -> list[str]:
         captions = self.pairs[item].captions
         return chance.sample(captions, min(len(captions), count))
 
@@ -138,13 +236,13 @@ class PhraseMaker:
 
     def _things(self, item: int, chance: Random, count: int, *, false: float) -> list[str]:
         """Different nouns, each of them false with this probability."""
-        true, found = self._true(item), list[str]()
+        true, things = self._true(item), list[str]()
         for _ in range(count):
             thing = self._false(item, chance) if chance.random() < false or not true else None
             thing = thing or (chance.choice(true) if true else None)
-            if thing and thing not in found:
-                found.append(thing)
-        return found
+            if thing and thing not in things:
+                things.append(thing)
+        return things
 
     def _true(self, item: int) -> list[str]:
         """Annotated objects and nouns that at least two captions hold; else nouns of any caption."""
@@ -155,7 +253,7 @@ class PhraseMaker:
         return [*sure, *(pair.objects or ())] or nouns
 
     def _false(self, item: int, chance: Random) -> str | None:
-        """A noun of a similar picture, or the name of a class, that this picture does not show."""
+        """A noun of a similar image, or the name of a class, that this image does not show."""
         pair = self.pairs[item]
         own, shown = own_stems(pair), frozenset(pair.objects or ())
         for _ in range(_TRIES):
@@ -187,8 +285,8 @@ def _claim(things: Sequence[str], chance: Random) -> str:
     return next(text for bound, text in forms if drawn < bound)
 
 
-def _told(things: Sequence[str], chance: Random) -> str:
-    """A sentence that says that these things are there."""
+def _also(things: Sequence[str], chance: Random) -> str:
+    """A sentence that claims these things."""
     if not things:
         return ""
     listed = " and ".join(map(_article, things))

@@ -1,4 +1,4 @@
-"""Which pictures a step sees, in groups of similar ones, and which texts it reads of each."""
+"""Which images a step sees, in groups of similar ones, and which texts it reads of each."""
 
 from dataclasses import dataclass
 
@@ -9,33 +9,33 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from msdscore.align.recipe import SampleSpec
-from msdscore.align.resident.texts import TextPool, TokenRows
 from msdscore.core.sphere import unit
+from train_mini.texts import TextPool, TokenRows
 
-_NEAR = 40  # pictures among which the members of a group are drawn
-_ROWS = 2048  # pictures compared with all others at once
+_NEAR = 40  # images among which the members of a group are drawn
+_ROWS = 2048  # images compared with all others at once
 _NAME = 12  # tokens kept of the name of a class in its frame
 _SHORT, _JOINED, _LONG = 32, 62, 80  # tokens kept of captions, of joined captions, of paragraphs
 
 
 @torch.no_grad()
 def nearest(references: Float[Tensor, "places dim"], items: Int[Tensor, " places"]) -> npt.NDArray[np.int64]:
-    """For each place of an epoch those whose captions mean the most alike, nearest first, never the same picture."""
-    vectors, found = unit(references), []
+    """For each place of an epoch the places with the most similar captions, nearest first, never of the same image."""
+    vectors, parts = unit(references), []
     few = min(_NEAR, len(vectors) - 1)
     for part in torch.arange(len(vectors), device=vectors.device).split(_ROWS):
         alike = vectors[part] @ vectors.mT
         alike[items[part].unsqueeze(1) == items] = -2.0
-        found.append(alike.topk(few, dim=1).indices)
-    return torch.cat(found).cpu().numpy()
+        parts.append(alike.topk(few, dim=1).indices)
+    return torch.cat(parts).cpu().numpy()
 
 
 def grouped_order(
     near: npt.NDArray[np.int64], items: npt.NDArray[np.int64], *, group: int, seed: int, epoch: int
 ) -> npt.NDArray[np.int64]:
-    """All places of an epoch, `group` similar pictures side by side, none of them twice; the few left over wait.
+    """All places of an epoch, `group` similar images side by side, none of them twice; the few left over wait.
 
-    `items[i]` is the picture at place i, which may have several.
+    `items[i]` is the image at place i; an image may have several places.
 
     >>> near = np.array([[1, 2], [0, 3], [3, 0], [2, 1]])
     >>> sorted(grouped_order(near, np.arange(4), group=2, seed=0, epoch=0).tolist())
@@ -60,7 +60,7 @@ def grouped_order(
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """All texts of a run by kind; negatives belong to captions, names to classes, the rest to pictures."""
+    """All texts of a run by kind; negatives belong to captions, names to classes, the rest to images."""
 
     captions: TextPool
     machine: TextPool
@@ -73,13 +73,13 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class StepTexts:
-    """What one step reads: two captions of each picture, a hard negative of the first where it has one, made texts."""
+    """Texts of one step: two captions of each image, a hard negative of the first where it has one, texts by rule."""
 
-    captions: TokenRows  # picture by picture
+    captions: TokenRows  # image by image
     negative: TokenRows
     negative_owner: Int[Tensor, " negatives"]  # the caption of each
     machine: TokenRows
-    machine_owner: Int[Tensor, " machine"]  # the picture of each, by its place in the batch
+    machine_owner: Int[Tensor, " machine"]  # the image of each, by its place in the batch
     short: TokenRows
     short_owner: Int[Tensor, " short"]
     long: TokenRows
@@ -90,24 +90,25 @@ class StepTexts:
 def step_texts(
     pools: Pools, items: Int[Tensor, " batch"], spec: SampleSpec, *, generator: torch.Generator
 ) -> StepTexts:
-    """Draw the texts of a step; every second picture has a long one."""
+    """Draw the texts of a step; every second image has a long one."""
     drawn = torch.rand(9, len(items), generator=generator, device=items.device)
     places = torch.arange(len(items), device=items.device)
     counts = pools.captions.counts[items]
     first = (drawn[0] * counts).long().minimum(counts - 1)
     step = 1 + (drawn[1] * (counts - 1)).long().minimum((counts - 2).clamp_min(0))
-    one, two = pools.captions.first[items] + first, pools.captions.first[items] + (first + step) % counts
-    captions = pools.captions.rows(torch.stack([one, two], dim=1).flatten(), _JOINED)
+    start = pools.captions.first[items] + first
+    second = pools.captions.first[items] + (first + step) % counts
+    captions = pools.captions.rows(torch.stack([start, second], dim=1).flatten(), _JOINED)
     joined = pools.joined.rows(pools.joined.pick(items, drawn[2]).repeat_interleave(2), _JOINED)
-    second = torch.stack([torch.zeros_like(drawn[3]).bool(), drawn[3] < spec.joined], dim=1).flatten()
-    wrong = pools.negatives.pick(one, drawn[4])
+    replaced = torch.stack([torch.zeros_like(drawn[3]).bool(), drawn[3] < spec.joined], dim=1).flatten()
+    wrong = pools.negatives.pick(start, drawn[4])
     owner = (wrong >= 0).nonzero().squeeze(1)
     machine = pools.machine.pick(items, drawn[5])
     known = (machine >= 0).nonzero().squeeze(1)
     by_machine = (machine >= 0) & (drawn[6] < 0.5)
     short = pools.short.rows(pools.short.pick(items, drawn[7]), _SHORT)
     return StepTexts(
-        captions=captions.where(second, joined),
+        captions=captions.where(replaced, joined),
         negative=pools.negatives.rows(wrong[owner], _SHORT),
         negative_owner=2 * owner,
         machine=pools.machine.rows(machine[known], _SHORT),

@@ -1,4 +1,4 @@
-"""Texts on the device: tokens of many texts in flat arrays, cut into padded rows when a step asks for them."""
+"""Texts on the device: tokens of many texts in flat arrays, cut into padded rows when a step needs them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from msdscore.align.resident.towers import DeviceTexts
-from msdscore.encoders.text.words import stem
+from msdscore.encoders.aligned.towers.mini import MiniLMTexts
+from msdscore.text.words import stem
 
 NO_WORD, UNKNOWN_WORD = -1, -2  # a token of no content word; of a content word that has no number
 LONGEST = 126  # tokens kept of a text
@@ -26,7 +26,7 @@ class FlatTexts:
     counts: npt.NDArray[np.int32]
 
 
-def flatten(owned: Sequence[Sequence[str]], tower: DeviceTexts, number: Mapping[str, int]) -> FlatTexts:
+def flatten(owned: Sequence[Sequence[str]], tower: MiniLMTexts, number: Mapping[str, int]) -> FlatTexts:
     """Tokens and word numbers of the texts of every owner; `number` knows stems."""
     ids, words, sizes = list[int](), list[int](), list[int]()
     for texts in owned:
@@ -93,7 +93,7 @@ class ContentPlaces:
 class TextPool:
     """Texts of one kind on a device, by owner."""
 
-    def __init__(self, flat: FlatTexts, tower: DeviceTexts) -> None:
+    def __init__(self, flat: FlatTexts, tower: MiniLMTexts) -> None:
         device = tower.device
         # One token and one text that nobody owns: then even a pool without texts can be asked for number -1.
         self._ids, self.words, self.sizes = (
@@ -134,7 +134,7 @@ class TextPool:
         mask = torch.arange(width + 2, device=index.device) < (size + 2).unsqueeze(1)
         return TokenRows(ids, words, mask)
 
-    def pick(self, owners: Int[Tensor, " some"], drawn: Float[Tensor, " some"]) -> Int[Tensor, " some"]:
+    def pick(self, owners: Int[Tensor, " owners"], drawn: Float[Tensor, " owners"]) -> Int[Tensor, " owners"]:
         """One text of each owner, by a number in [0, 1) drawn for it; −1 where the owner has none."""
         counts = self.counts[owners]
         place = (drawn * counts).long().minimum((counts - 1).clamp_min(0))

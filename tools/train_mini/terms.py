@@ -1,0 +1,104 @@
+"""Terms of the loss that need the labels of resident training, by the name of their weight in `[loss]`."""
+
+from typing import cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from msdscore.align.losses import Scalar, caption_table, densities
+from msdscore.align.objective import TERMS as FROZEN_TERMS
+from msdscore.align.objective import Step, Term, word_term
+from msdscore.core.sphere import unit
+from msdscore.encoders.aligned.towers.base import Features
+from train_mini.batches import ResidentBatch
+from train_mini.losses import evidence_loss, group_columns, objects_loss, omission_loss, over_machine_loss
+from train_mini.model import MiniAligner
+
+# Weights of evidence: of a caption's words in similar images, of texts by rule, of their words in similar images.
+_ELSEWHERE, _BY_RULE, _BY_RULE_ELSEWHERE = 0.25, 0.5, 0.1
+
+
+def _word(step: Step) -> Scalar:
+    """The word loss, with absent words by label."""
+    batch = _labelled(step)
+    words = batch.token_words[step.texts.mask]
+    return word_term(step, (batch.labels[:, words.clamp_min(0)] == 0).mT | (words < 0).unsqueeze(1))
+
+
+def _evidence(step: Step) -> Scalar:
+    """Log-odds of the words of captions, of hard negatives and of texts by rule, each in the images of its group."""
+    batch, mask = _labelled(step), step.batch.texts.local.mask
+    words, owner = batch.token_words[mask], mask.nonzero()[:, 0] // batch.each
+    losses = [_group_loss(step, step.densities, words, owner, elsewhere=_ELSEWHERE)]
+    for part in batch.by_rule:
+        known = part.texts.local.mask & (part.words >= 0)
+        table = densities(_local_vectors(step, part.texts, known), step.mixtures)
+        owner = part.owner[known.nonzero()[:, 0]]
+        losses.append(_BY_RULE * _group_loss(step, table, part.words[known], owner, elsewhere=_BY_RULE_ELSEWHERE))
+    zeros = cast(MiniAligner, step.aligner).odds().word_zeros
+    return torch.stack(losses).sum() + step.loss.shrink * zeros.square().sum()
+
+
+def _group_loss(
+    step: Step,
+    table: Float[Tensor, "tokens images"],
+    words: Int[Tensor, " tokens"],
+    owner: Int[Tensor, " tokens"],
+    *,
+    elsewhere: float,
+) -> Scalar:
+    """Evidence of tokens in the images of their group; other images than their own weigh `elsewhere`."""
+    batch, real = _labelled(step), words >= 0
+    table, words, owner = table[real], words[real], owner[real]
+    columns = group_columns(owner, batch.group)
+    evidence = (table - table.mean(dim=1, keepdim=True)).gather(1, columns)
+    labels = batch.labels[columns, words.unsqueeze(1)]
+    weights = torch.where(columns == owner.unsqueeze(1), 1.0, elsewhere)
+    odds = cast(MiniAligner, step.aligner).odds()
+    return evidence_loss(evidence, words, labels, weights, odds=odds, counts=batch.counts)
+
+
+def _objects(step: Step) -> Scalar:
+    """Names of classes in all images of the batch: their evidence is the mean over the tokens of the name."""
+    batch = _labelled(step)
+    mask = batch.classes.local.mask
+    table = densities(_local_vectors(step, batch.classes, mask), step.mixtures)
+    evidence = caption_table(table - table.mean(dim=1, keepdim=True), mask).mT
+    return objects_loss(evidence, batch.objects.mT, batch.annotated, cast(MiniAligner, step.aligner).class_odds())
+
+
+def _omission(step: Step) -> Scalar:
+    scale, group = step.aligner.scale("omission"), _labelled(step).group
+    return omission_loss(step.images, step.texts, scale, kappa=step.loss.kl_kappa, group=group)
+
+
+def _over_machine(step: Step) -> Scalar:
+    """Captions by people against the machine's of the same image; zero where no image has one."""
+    batch, texts = _labelled(step), step.own_texts
+    if batch.machine is None:
+        return 0.0 * texts.pooled.sum()
+    with step.autocast():
+        machine = step.aligner.heads.project_texts(batch.machine.texts).pooled
+    people = texts.pooled.unflatten(0, (-1, batch.each))
+    scale = step.aligner.scale("contrastive")
+    return over_machine_loss(step.own_images.pooled, people, machine, batch.machine.owner, scale)
+
+
+def _labelled(step: Step) -> ResidentBatch:
+    return cast(ResidentBatch, step.batch)
+
+
+def _local_vectors(step: Step, texts: Features, mask: Tensor) -> Float[Tensor, "tokens dim"]:
+    """Aligned unit vectors of the tokens under a mask."""
+    with step.autocast():
+        return unit(step.aligner.heads.text(texts.local.vectors, texts.local.mask)[mask].float())
+
+
+TERMS: dict[str, Term] = FROZEN_TERMS | {
+    "word": _word,
+    "evidence": _evidence,
+    "objects": _objects,
+    "omission": _omission,
+    "over_machine": _over_machine,
+}

@@ -1,0 +1,72 @@
+"""Resident training of `mini`: the training loop of `msdscore.align` over batches that never leave the device."""
+
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from msdscore.align.data.formats import Pairs
+from msdscore.align.processes import World
+from msdscore.align.recipe import Recipe
+from msdscore.align.repeatable import seeded
+from msdscore.align.run.session import Parts, Towers, TrainOptions
+from msdscore.align.run.train import train as train_aligner
+from msdscore.encoders.aligned.towers.load import tower_dims
+from msdscore.encoders.aligned.towers.mini import Lite2Images, MiniLMTexts
+from msdscore.encoders.mini.lite2 import STAGES
+from msdscore.errors import ConfigError
+from train_mini.batches import MiniTowers, open_resident
+from train_mini.model import MiniAligner, TunedTrunk
+from train_mini.terms import TERMS
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Refuse a recipe that resident training cannot carry out.
+
+    Raises:
+        ConfigError: with the setting to change.
+    """
+    loss, spec, sample = recipe.loss, recipe.train, recipe.sample
+    if not spec.resident:
+        raise ConfigError("expected a recipe with train.resident = true; train others with `msdscore align train`")
+    if loss.reconstruction:
+        raise ConfigError("train.resident has no reconstruction; set loss.reconstruction=0 or train.resident=false")
+    if spec.tune > len(STAGES):
+        raise ConfigError(f"train.tune must lie between 0 and {len(STAGES)} stages, got {spec.tune}")
+    if loss.objects and not loss.evidence:
+        raise ConfigError("loss.objects shares the line of loss.evidence; set loss.evidence too")
+    if sample.captions != 2:
+        raise ConfigError(f"train.resident shows two captions of each image, got {sample.captions}")
+    if spec.batch % sample.group:
+        raise ConfigError(f"train.batch {spec.batch} must be a multiple of sample.group {sample.group}")
+
+
+def mini_towers(towers: Towers) -> MiniTowers:
+    """The same towers, if they can read from the device.
+
+    Raises:
+        ConfigError: one of them cannot.
+    """
+    image, text = towers
+    if not isinstance(image, Lite2Images) or not isinstance(text, MiniLMTexts):
+        raise ConfigError("train.resident needs towers of kind 'mini'; set it to false for others")
+    return image, text
+
+
+def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
+    """The parts of a resident recipe: batches on the device, heads with zeros of log-odds, all terms of the loss."""
+    check_recipe(recipe)
+    if world.size > 1:
+        raise ConfigError(f"train.resident is for one process, got {world.size}; set it to false for several")
+    own = mini_towers(towers)
+    cache = Path(options.cache) if options.cache else None
+    batches = open_resident(recipe, pairs, own, workers=options.workers, cache=cache, on_progress=options.on_cached)
+    tune = recipe.train.tune
+    trunk = TunedTrunk(own[0].network, tune, grid=own[0].grid) if tune else None
+    words, classes = batches.labels.shape[1], batches.objects.shape[1]
+    with seeded(recipe.seed, torch.device("cpu")):
+        aligner = MiniAligner(recipe, *tower_dims(*towers), words=words, classes=classes, trunk=trunk)
+    return Parts(batches, aligner, TERMS)
+
+
+train = partial(train_aligner, assemble=assemble)
