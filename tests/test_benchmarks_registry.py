@@ -12,6 +12,7 @@ from msdscore.benchmarks import registry
 from msdscore.benchmarks.base import Benchmark, ItemSet, Pair
 from msdscore.benchmarks.protocols.counting import resolve
 from msdscore.errors import InputError, UnknownNameError
+from msdscore.registry import PluginWarning
 
 
 def read_toy(root: Path) -> ItemSet[Pair]:
@@ -101,8 +102,8 @@ def test_unknown_names_are_guessed() -> None:
 
 
 def _install(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    points = EntryPoints([EntryPoint("toy", value, registry.GROUP)])
-    monkeypatch.setattr(registry, "entry_points", lambda group: points.select(group=group))
+    points = EntryPoints([EntryPoint("toy", value, "msdscore.benchmarks")])
+    monkeypatch.setattr("msdscore.registry.entry_points", lambda group: points.select(group=group))
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
 
 
@@ -115,7 +116,12 @@ def test_other_packages_add_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_a_wrong_entry_point_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     _install(monkeypatch, f"{__name__}:NO_ROW")
-    with pytest.raises(InputError, match=r"entry point toy of msdscore\.benchmarks: expected a Benchmark, got str"):
+    with (
+        pytest.warns(
+            PluginWarning, match=r"benchmark plugin 'toy' \(.*:NO_ROW\) is ignored: .* expected Benchmark obj"
+        ),
+        pytest.raises(UnknownNameError, match="unknown benchmark 'toy'"),
+    ):
         registry.benchmark("toy")
 
 

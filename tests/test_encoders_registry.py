@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from copy import deepcopy
 
 import pytest
 
@@ -19,6 +20,7 @@ from msdscore.encoders.registry import (
     register,
 )
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
+from msdscore.registry import resolve
 
 TOY = "msdscore.encoders.toy:load_toy"
 
@@ -40,7 +42,7 @@ def plugin(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "ENCODERS", deepcopy(registry.ENCODERS))
 
 
 def test_rows_of_the_table_can_be_resolved_and_are_complete():
@@ -49,7 +51,7 @@ def test_rows_of_the_table_can_be_resolved_and_are_complete():
         row.name for row in rows
     }
     for row in rows:
-        assert callable(registry._resolve(row))
+        assert callable(resolve(row.loader, row.name))
         assert row.licence != "unknown"
         assert row.trained_on != "unknown"
         assert row.family in ("toy", "mini") or (row.source and row.parameters and row.context)

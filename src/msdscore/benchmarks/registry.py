@@ -3,7 +3,6 @@
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from inspect import Parameter, signature
 from pathlib import Path
@@ -13,6 +12,7 @@ from msdscore.benchmarks.base import Benchmark, ItemSet
 from msdscore.benchmarks.protocols.counting import resolve
 from msdscore.benchmarks.readers.rows import find_rows
 from msdscore.errors import InputError, unknown_name
+from msdscore.registry import Registry
 
 GROUP = "msdscore.benchmarks"
 _FUNCTIONS = ("reader", "rows", "figures", "credits", "statistics")  # written in the table from this package on
@@ -28,11 +28,12 @@ def built_in() -> tuple[Benchmark, ...]:
     return tuple(Benchmark(**row) for row in rows)
 
 
+BENCHMARKS = Registry("benchmark", Benchmark, lambda: built_in())
+
+
 def benchmarks() -> Iterator[Benchmark]:
     """Every known benchmark, the built-in ones first, then those of installed packages by name."""
-    yield from built_in()
-    for point in sorted(_plugins().values(), key=lambda point: point.name):
-        yield _from_plugin(point)
+    yield from BENCHMARKS.rows().values()
 
 
 def benchmark(name: str) -> Benchmark:
@@ -41,13 +42,7 @@ def benchmark(name: str) -> Benchmark:
     >>> benchmark("sugarcrepe").kind
     'pairs'
     """
-    rows = {row.name: row for row in built_in()}
-    if name in rows:
-        return rows[name]
-    plugins = _plugins()
-    if name in plugins:
-        return _from_plugin(plugins[name])
-    raise unknown_name("benchmark", name, {*rows, *plugins})
+    return BENCHMARKS.find(name)
 
 
 def load(name: str, root: str | Path, **options: Any) -> ItemSet[Any]:
@@ -83,14 +78,3 @@ def _check_options(name: str, reader: Callable[..., Any], options: Iterable[str]
     for option in options:
         if option not in names:
             raise unknown_name(f"option of {name}", option, names)
-
-
-def _plugins() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP)}
-
-
-def _from_plugin(point: EntryPoint) -> Benchmark:
-    row = point.load()
-    if not isinstance(row, Benchmark):
-        raise InputError(f"entry point {point.name} of {GROUP}: expected a Benchmark, got {type(row).__name__}")
-    return row

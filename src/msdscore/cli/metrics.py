@@ -15,9 +15,9 @@ def metrics(
     import json as js
 
     from msdscore.cli.tables import fields_table, rows_table
-    from msdscore.metrics.registry import find_metric, list_metrics
+    from msdscore.metrics.registry import METRICS, list_metrics
 
-    rows = [find_metric(name)] if name else list(list_metrics())
+    rows = [METRICS.find(name)] if name else list(list_metrics())
     facts = [{field.name: getattr(row, field.name) for field in fields(row) if field.name != "loader"} for row in rows]
     if json:
         typer.echo(js.dumps(facts[0] if name else facts, ensure_ascii=False))

@@ -1,12 +1,8 @@
 """Encoders by name: list them, load one, add your own."""
 
 import re
-import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from difflib import get_close_matches
-from functools import reduce
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,21 +10,16 @@ from msdscore.encoders.loading.checkpoints import cached_folder, looks_like_hub_
 from msdscore.encoders.loading.hashing import loading
 from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.table import FAMILIES, ROWS, SCHEMES, EncoderRow
-from msdscore.errors import ConfigError, MissingExtraError, MSDScoreError, WeightsError, unknown_name
+from msdscore.errors import MissingExtraError, WeightsError, unknown_name
+from msdscore.registry import PluginWarning, Registry, resolve
 
 if TYPE_CHECKING:
     from msdscore.encoders.base import Encoder
 
 __all__ = ["EncoderRow", "PluginWarning", "encoder_folder", "find_row", "list_encoders", "load_encoder", "register"]
 
-GROUP = "msdscore.encoders"
-
-_registered: dict[str, EncoderRow] = {}
+ENCODERS = Registry("encoder", EncoderRow, lambda: ROWS)
 _CLIP_SIZE = re.compile(r"clip-vit-(base|large)-patch(\d+)(-\d+)?")
-
-
-class PluginWarning(UserWarning):
-    """A plugin that could not be read; everything else works."""
 
 
 def list_encoders() -> tuple[EncoderRow, ...]:
@@ -37,13 +28,7 @@ def list_encoders() -> tuple[EncoderRow, ...]:
     >>> [row.name for row in list_encoders()][:2]
     ['mini', 'toy']
     """
-    known = _own_rows()
-    for row in _plugin_rows():
-        if row.name in known:
-            warnings.warn(f"a plugin's encoder {row.name!r} is ignored: the name is taken", PluginWarning, stacklevel=2)
-        else:
-            known[row.name] = row
-    return tuple(known.values())
+    return tuple(ENCODERS.rows().values())
 
 
 def register(row: EncoderRow) -> None:
@@ -52,10 +37,7 @@ def register(row: EncoderRow) -> None:
     Raises:
         ConfigError: another encoder has that name.
     """
-    taken = _own_rows().get(row.name)
-    if taken is not None and taken != row:
-        raise ConfigError(f"an encoder named {row.name!r} exists; register yours under another name")
-    _registered[row.name] = row
+    ENCODERS.add(row)
 
 
 def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
@@ -67,10 +49,10 @@ def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
         UnknownNameError: no such encoder, or a family that is not known.
         WeightsError: a folder or hub name whose config.json is missing.
     """
-    own = _own_rows().get(name)
+    own = ENCODERS.own().get(name)
     if own is not None:
         return own
-    known = {row.name: row for row in list_encoders()}
+    known = ENCODERS.rows()
     if name in known:
         return known[name]
     scheme, _, rest = name.partition(":")
@@ -111,7 +93,7 @@ def load_encoder(
     """
     with loading(verify=verify):
         row = find_row(name, revision=revision)
-        loader = _resolve(row)
+        loader = resolve(row.loader, f"encoder {row.name!r}")
         chosen = {**row.options, **options}
         encoder: Encoder = loader(row.source, name=name, revision=revision, device=device, dtype=dtype, **chosen)
     return encoder
@@ -160,51 +142,8 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
-def _own_rows() -> dict[str, EncoderRow]:
-    return {row.name: row for row in ROWS} | _registered
-
-
 def _row_of_checkpoint(source: str, revision: str | None) -> EncoderRow:
     kind = model_type(source, revision=revision)
     if kind not in FAMILIES:
         raise unknown_name(f"model type of {source!r}:", kind, FAMILIES)
     return EncoderRow(name=source, loader=FAMILIES[kind], family=kind, source=source)
-
-
-def _resolve(row: EncoderRow) -> Callable[..., Any]:
-    module, _, path = row.loader.partition(":")
-    try:
-        loader = reduce(getattr, path.split("."), import_module(module))
-    except (ImportError, AttributeError, ValueError) as error:
-        if isinstance(error, MSDScoreError):
-            raise
-        raise ConfigError(f"the loader {row.loader!r} of encoder {row.name!r} cannot be imported ({error})") from error
-    if not callable(loader):
-        raise ConfigError(f"the loader {row.loader!r} of encoder {row.name!r} should be a callable")
-    return loader
-
-
-def _plugin_rows() -> list[EncoderRow]:
-    rows: list[EncoderRow] = []
-    for point in entry_points(group=GROUP):
-        try:
-            rows += _rows_of(point)
-        except Exception as error:  # noqa: BLE001 - a plugin is other people's code and must not stop the rest
-            reason = f"{type(error).__name__}: {error}"
-            warnings.warn(
-                f"encoder plugin {point.name!r} ({point.value}) is ignored: {reason}",
-                PluginWarning,
-                stacklevel=3,
-            )
-    return rows
-
-
-def _rows_of(point: EntryPoint) -> list[EncoderRow]:
-    given = point.load()
-    if callable(given):
-        given = given()
-    rows = [given] if isinstance(given, EncoderRow) else list(given) if isinstance(given, Iterable) else [given]
-    for row in rows:
-        if not isinstance(row, EncoderRow):
-            raise TypeError(f"expected EncoderRow objects, got {type(row).__name__}")
-    return rows

@@ -1,16 +1,12 @@
 """Metrics by name: the table of those that msdscore knows, and how one is read and loaded."""
 
 import re
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Callable, Iterable
 
-from msdscore.encoders.registry import PluginWarning
-from msdscore.errors import ConfigError, InputError, unknown_name
+from msdscore.errors import ConfigError, unknown_name
 from msdscore.metrics.base import Loaded, Metric, MetricRow, Need
+from msdscore.registry import Registry, resolve
 
-GROUP = "msdscore.metrics"
 _OPTION = re.compile(r",(?=[a-z_]+=)")
 _HERE = "msdscore.metrics"
 _KAN = "Kan et al., MSD-Score, 2026, arXiv:2605.06080"
@@ -105,24 +101,16 @@ ROWS: tuple[MetricRow, ...] = (
 )  # fmt: skip
 
 
+METRICS = Registry("metric", MetricRow, lambda: ROWS)
+
+
 def list_metrics() -> tuple[MetricRow, ...]:
     """Every metric that can be asked for, the built-in ones first, then those of installed packages.
 
     >>> [row.name for row in list_metrics()][:3]
     ['cosine', 'coverage', 'support']
     """
-    known = {row.name: row for row in ROWS}
-    for row in _plugins():
-        known.setdefault(row.name, row)
-    return tuple(known.values())
-
-
-def find_metric(name: str) -> MetricRow:
-    """The row of a metric by name."""
-    rows = {row.name: row for row in list_metrics()}
-    if name not in rows:
-        raise unknown_name("metric", name, rows)
-    return rows[name]
+    return tuple(METRICS.rows().values())
 
 
 def load_metric(asked: str) -> Metric:
@@ -132,10 +120,9 @@ def load_metric(asked: str) -> Metric:
     'set:image'
     """
     name, argument, options = read_metric(asked)
-    row = find_metric(name)
+    row = METRICS.find(name)
     _check(row, argument, options)
-    module, _, function = row.loader.partition(":")
-    loader: Callable[..., Loaded] = getattr(import_module(module), function)
+    loader: Callable[..., Loaded] = resolve(row.loader, f"metric {row.name!r}")
     loaded = loader(argument, **options) if row.argument else loader(**options)
     lower = not row.higher_is_better if loaded.lower_is_better is None else loaded.lower_is_better
     return Metric(asked, row, loaded.score, loaded.choices, not lower, row.judged or loaded.judged)
@@ -187,18 +174,3 @@ def _check(row: MetricRow, argument: str, options: dict[str, str]) -> None:
     for name in options:
         if name not in row.options:
             raise unknown_name(f"option of metric {row.name}", name, row.options)
-
-
-def _plugins() -> Iterator[MetricRow]:
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        try:
-            yield _row_of(point)
-        except Exception as error:  # noqa: BLE001, a plugin is other people's code and must not stop the rest
-            warnings.warn(f"metric plugin {point.name!r} is ignored: {error}", PluginWarning, stacklevel=3)
-
-
-def _row_of(point: EntryPoint) -> MetricRow:
-    row = point.load()
-    if not isinstance(row, MetricRow):
-        raise InputError(f"entry point {point.name} of {GROUP}: expected a MetricRow, got {type(row).__name__}")
-    return row
