@@ -45,7 +45,8 @@ def test_one_candidate_alone_has_uncertainty_one_and_soft_msd_is_msd():
     similarity, divergence = torch.tensor([0.31]), torch.tensor([1.7])
     u = fusion.set_uncertainty(similarity, torch.tensor([4]), temperature=0.2)
     assert u.item() == 1.0
-    assert torch.equal(fusion.soft_msd(similarity, 0.1 * divergence, u), fusion.msd(similarity, 0.1 * divergence))
+    msd = similarity - 0.1 * divergence
+    assert torch.equal(fusion.soften(similarity, msd, torch.tensor([4]), temperature=0.2)[1], msd)
 
 
 def test_equal_similarities_are_wholly_uncertain_and_a_winner_is_certain():
@@ -62,5 +63,5 @@ def test_rank_aggregation_uses_divergence_only_within_the_margin():
 def test_msd_by_hand():
     gate = fusion.length_gate(torch.tensor([20]), center=20.0, width=3.0)
     d = fusion.local_divergence(torch.tensor([1.0]), torch.tensor([3.0]), gate)
-    assert fusion.msd(torch.tensor([0.5]), 0.1 * d).item() == pytest.approx(0.5 - 0.1 * 2.0)
+    assert 0.5 - 0.1 * d.item() == pytest.approx(0.5 - 0.1 * 2.0)
     assert math.isclose(gate.item(), 0.5)

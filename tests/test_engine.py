@@ -24,8 +24,11 @@ from msdscore.run import plan as plan_of_run
 from msdscore.run.plan import FIRST_ROWS, plan
 from msdscore.run.rows import RunOptions, score_rows
 from msdscore.run.table import whole_sets
-from msdscore.scoring.score import COLUMNS
+from msdscore.scoring.config import Paper
+from msdscore.scoring.score import columns_of
 from msdscore.scoring.spec import ScorerSpec
+
+COLUMNS = columns_of(Paper.columns)
 
 COLOURS = ["red", "green", "blue", "white", "black"]
 

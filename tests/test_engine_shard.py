@@ -20,9 +20,12 @@ from msdscore.io.inputs.shards import expand, expand_all, score_names
 from msdscore.io.outputs.shards import facts_of, read_facts
 from msdscore.io.tar import read_samples
 from msdscore.run.shards import ShardOptions, score_shard
-from msdscore.scoring.score import COLUMNS
+from msdscore.scoring.config import Paper
+from msdscore.scoring.score import columns_of
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import COLOURS, add, jpeg, uid, write_tar
+
+COLUMNS = columns_of(Paper.columns)
 
 TOY = ScorerSpec(encoder="toy")
 

@@ -21,9 +21,10 @@ from msdscore import (
     save_bank,
 )
 from msdscore.encoders.base import TokenLayout
+from msdscore.scoring.config import Paper
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import concatenate
-from msdscore.scoring.score import COLUMNS
+from msdscore.scoring.score import columns_of
 from msdscore.scoring.stream import Request, score_requests
 
 COLOURS = ("red", "green", "blue", "white", "yellow")
@@ -167,7 +168,7 @@ def test_scores_slice_join_and_compare():
     with pytest.raises(ConfigError, match="expected scores of one signature to join, got 2"):
         _ = scores + Scorer("toy", "long").rank(picture(), ["red"])
     assert repr(scores).startswith("Scores(5 captions, 0 failed, best 'red', msd|enc:toy@1|")
-    assert list(scores.rows()[0]) == ["caption", *COLUMNS]
+    assert list(scores.rows()[0]) == ["caption", *columns_of(Paper.columns)]
 
 
 def test_a_description_builds_the_same_scorer_in_another_process(tmp_path):

@@ -13,7 +13,8 @@ import reference
 from msdscore import MSDConfig, Scorer, load_encoder
 from msdscore.encoders.base import encode_pictures
 from msdscore.errors import CaptionError, ConfigError, ImageError, UnknownNameError
-from msdscore.scoring.score import COLUMNS
+from msdscore.scoring.config import Paper
+from msdscore.scoring.score import columns_of
 from tiny_clip import make_tiny_clip
 
 CAPTIONS = ["a red square", "a blue square on the left", "green", "a red and blue picture of nothing at all"]
@@ -203,7 +204,7 @@ def test_a_lone_picture_or_caption_is_no_list_of_them():
 def test_scorers_of_nothing_are_refused():
     with pytest.raises(ConfigError, match="expected an encoder or the name of one, got NoneType"):
         Scorer(None)
-    with pytest.raises(ConfigError, match="expected an MSDConfig or the name of a preset, got dict"):
+    with pytest.raises(ConfigError, match="expected Paper, Evidence or the name of a preset, got dict"):
         Scorer("toy", {"kappa": 3})
     with pytest.raises(ConfigError, match="batch_size must be a whole number of at least 1, got '8'"):
         Scorer("toy", batch_size="8")
@@ -219,9 +220,9 @@ def test_results_print_and_export():
     assert [*scores[:2]] == [scores[0], scores[1]]
     assert [*scores[::-1]] == [*scores][::-1]
     rows = scores.rows()
-    assert list(rows[0]) == ["caption", *COLUMNS]
+    assert list(rows[0]) == ["caption", *columns_of(Paper.columns)]
     table = scores.to_arrow()
-    assert table.column_names == ["caption", *COLUMNS]
+    assert table.column_names == ["caption", *columns_of(Paper.columns)]
     assert table.schema.metadata[b"msdscore"].decode() == scores.signature
     frame = scores.to_pandas()
     assert frame["msd"].tolist() == [row["msd"] for row in rows]

@@ -1,4 +1,4 @@
-"""What calibration=evidence means: words weighed, information, omissions, match."""
+"""The evidence form: evidence of words, precision, information, p-values, match, missing words."""
 
 import json
 from dataclasses import replace
@@ -11,373 +11,300 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
-from msdscore import MSDConfig, Scorer
+from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.core.evidence import (
-    TokenWeights,
+    ZERO,
+    Evidence,
+    JudgedWords,
+    Match,
     WordCalibration,
-    belonging,
-    doubt_terms,
-    evidence,
+    WordKind,
     information_terms,
-    log_odds,
-    shares,
-    strength,
-    support_shares,
+    precision_terms,
+    reading,
+    word_evidence,
 )
-from msdscore.core.fusion import Match
-from msdscore.core.omission import every_token, omission_terms, patch_weights, spoken_of
-from msdscore.core.schedule import PointSet, fit_all
-from msdscore.encoders.base import TokenLayout
-from msdscore.errors import ConfigError
-from msdscore.scoring.bank import load_bank, own_bank, save_bank
-from msdscore.scoring.calibrate import Captioned, Labelled, calibrated_bank, similar_captions, word_weights
-from msdscore.scoring.comparison import fit_settings
-from msdscore.scoring.words import token_weights
-from msdscore.stats.logistic import fit_logistic, fit_rising
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import ConfigError, UnknownNameError
+from msdscore.scoring.bank import load_bank, named, own_bank, save_bank
+from msdscore.scoring.calibrate import (
+    Captioned,
+    Labelled,
+    calibrated_bank,
+    reliabilities,
+    similar_texts,
+    word_calibration,
+)
+from msdscore.scoring.config import MSDConfig, Paper, preset
+from msdscore.scoring.logistic import fit_logistic
 from test_scoring import picture, tiny_clip
 
-EVIDENCE = MSDConfig(calibration="evidence", gate="fixed", beta=0.2, information=0.05, tail=0.5, gate_center=4.0)
-CALIBRATION = WordCalibration(
-    {"dog": 1.0, "grass": 0.5}, other=0.1, slope=0.5, zero=2.0, center=1.0, width=0.5, spreads={"dog": 3.0}
-)
 COLOURS = ("red", "green", "blue", "yellow", "black", "white")
+KINDS = (
+    WordKind(0.1, tuple(np.linspace(-1.0, 9.0, 201).tolist()), 0.3, -1.0),
+    WordKind(0.5, tuple(np.linspace(0.0, 20.0, 201).tolist()), 0.6, -3.0),
+)
+WORDS = WordCalibration({"dog": 0.9, "grass": 0.3, "thing": 0.01}, 0.2, KINDS, 2.0)
+margins = st.lists(st.floats(-8, 8), min_size=1, max_size=12)
 
 
 def coloured(count=60):
-    """Plain pictures of one colour with two captions each."""
-    made = []
+    """Plain images of one colour with two captions each."""
+    pairs = []
     for number in range(count):
         name = COLOURS[number % len(COLOURS)]
         captions = (f"a {name} square number {number % 7}", f"{name} paint on a wall")
-        made.append(Captioned(Image.new("RGB", (32, 32), name), captions))
-    return made
+        pairs.append(Captioned(Image.new("RGB", (32, 32), name), captions))
+    return pairs
 
 
-@pytest.fixture(scope="module")
-def bank():
-    return calibrated_bank(tiny_clip(), EVIDENCE, coloured(), pictures=20)
+@pytest.fixture(scope="module", params=["tiny clip", "toy"])
+def bank(request):
+    encoder = tiny_clip() if request.param == "tiny clip" else load_encoder("toy")
+    return encoder, calibrated_bank(encoder, Evidence(components=2), coloured(), background=20)
 
 
-def weights_of(caption):
-    spans = tuple((place, place + len(word)) for place, word in _places(caption))
-    return token_weights([caption], [TokenLayout(spans)], CALIBRATION, width=len(spans), device=torch.device("cpu"))
+def rows(values):
+    return torch.tensor([values], dtype=torch.float64)
 
 
-def _places(caption):
-    start = 0
-    for word in caption.split():
-        start = caption.index(word, start)
-        yield start, word
-        start += len(word)
+def test_precision_by_hand():
+    # Three true words and one in doubt, in a caption whose weights add up to 4, more than a sentence's 3.
+    terms = precision_terms(rows([4.0, 2.0, 2.0, -6.0]), rows([1.0, 1.0, 1.0, 1.0]))
+    assert terms[0].tolist() == pytest.approx([4 / 4, 2 / 4, 2 / 4, -6 / 3])
+    assert precision_terms(rows([4.0, -2.0]), rows([0.5, 0.5])).sum().item() == pytest.approx(1.0)  # a plain mean
+    assert precision_terms(rows([4.0, -2.0]), rows([0.0, 0.0])).tolist() == [[0.0, 0.0]]
 
 
-def test_words_weigh_what_they_can_be_judged_by_and_denied_or_silent_ones_nothing():
-    assert weights_of("a dog on grass beside Zorblax").weights[0].tolist() == pytest.approx([0, 1, 0, 0.5, 0, 0.1])
-    assert weights_of("grass but no dogs").weights[0].tolist() == pytest.approx([0.5, 0, 0, 0])
-    assert weights_of("none nobody neither nothing").weights[0].tolist() == [0, 0, 0, 0]
-    assert weights_of("no cat . a dog").weights[0].tolist() == pytest.approx([0, 0, 0, 0, 1])
+def naive(margin, weights, spread):
+    whole = sum(weights)
+    if not whole:
+        return 0.0, 0.0
+    precision = sum(w * (t / whole if t > 0 else t / min(whole, 3.0)) for t, w in zip(margin, weights, strict=True))
+    told = sum(w * t for t, w in zip(margin, weights, strict=True))
+    return precision, told / (spread * sum(w * w for w in weights) ** 0.5)
 
 
-def test_pieces_of_a_word_share_its_weight_and_a_second_mention_is_not_new():
-    layout = TokenLayout(((2, 4), (4, 5), (10, 13)))
-    found = token_weights(["a dog and dogs"], [layout], CALIBRATION, width=4, device=torch.device("cpu"))
-    assert found.weights[0].tolist() == [0.5, 0.5, 1.0, 0.0]
-    assert found.new[0].tolist() == [True, True, False, False]
-
-
-def test_support_is_the_weighed_mean_of_evidence_and_padding_changes_nothing():
-    terms = torch.tensor([[-2.0, 1.0, 0.0], [-1.0, -1.0, -1.0]])
-    mask = torch.tensor([[True, True, False], [True, True, True]])
-    found = evidence(terms, mask)
-    assert found[0].tolist() == [4.0, -2.0, 0.0]
-    weights = tokens([[0.81, 0.01, 99.0], [0.0, 0.0, 0.0]])
-    long, short = (support_shares(weights, torch.full((2,), value), mask) for value in (1.0, 0.0))
-    assert long.sum(dim=1).tolist() == short.sum(dim=1).tolist() == pytest.approx([1.0, 1.0])
-    assert long[0].tolist() == pytest.approx([0.81 / 0.82, 0.01 / 0.82, 0.0])
-    assert short[0].tolist() == pytest.approx([0.75, 0.25, 0.0], abs=1e-2)  # fourth roots
-    assert shares(weights.weights, mask)[1].tolist() == pytest.approx([1 / 3] * 3)
-
-
-def tokens(weights, new=None, *, pieces=None, spreads=None):
-    """Weights of tokens as given; all words are new, whole and of spread 1 unless told otherwise."""
-    whole = torch.tensor(weights)
-    said = torch.ones_like(whole).bool() if new is None else torch.tensor(new)
-    ones = [torch.ones_like(whole) if values is None else torch.tensor(values) for values in (pieces, spreads)]
-    return TokenWeights(whole, said, *ones)
-
-
-def told(values, weights=None, **facts):
-    given = tokens([weights or [1.0] * len(values)], **{name: [value] for name, value in facts.items()})
-    return information_terms(torch.tensor([values]), given).sum().item()
-
-
-def test_information_is_evidence_in_units_of_its_spread_over_background_pictures():
-    assert told([6.0, 2.0], [1.0, 0.0625], spreads=[3.0, 2.0]) == pytest.approx(
-        (6.0 + 0.5 * 2.0) / np.sqrt(3.0**2 + (0.5 * 2.0) ** 2)
-    )
-    # Pieces that share the weight of a word count as words of that weight do.
-    assert told([5.0, 7.0, 2.0], [0.5, 0.5, 1.0], pieces=[2.0, 2.0, 1.0]) == pytest.approx(told([5.0, 7.0, 2.0]))
-
-
-def test_information_rises_by_true_words_falls_by_false_ones_and_a_repeated_caption_gains_nothing():
-    one = told([6.0])
-    assert told([6.0, 5.0]) > one
-    assert told([6.0, -1.0]) < one
-    assert told([6.0, 6.0], new=[True, False]) == pytest.approx(one)
-    assert told([6.0, 6.0], [1.0, 0.0]) == pytest.approx(one)
-
-
+@given(margins, st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(-20, 20), min_size=1, max_size=12), st.integers(0, 2**16), st.floats(0.1, 10))
-def test_information_of_random_words_is_what_a_loop_over_words_finds(values, seed, scale):
-    generator = np.random.default_rng(seed)
-    size = len(values)
-    weights, spreads = generator.uniform(0.02, 1, size), generator.uniform(0.5, 4, size)
-    new = generator.uniform(size=size) < 0.7
-    upper = sum(w**0.25 * e for w, e, n in zip(weights, values, new, strict=True) if n)
-    lower = sum((w**0.25 * s) ** 2 for w, s, n in zip(weights, spreads, new, strict=True) if n)
-    given_tokens = TokenWeights(*(torch.tensor(x)[None] for x in (weights, new, np.ones(size), spreads)))
-    found = information_terms(torch.tensor([values], dtype=torch.float64), given_tokens).sum().item()
-    assert found == pytest.approx(upper / np.sqrt(lower) if lower else 0.0, abs=1e-9)
-    # Evidence and spread in other units are the same information.
-    wider = replace(given_tokens, spreads=given_tokens.spreads * scale)
-    again = information_terms(torch.tensor([values], dtype=torch.float64) * scale, wider).sum().item()
-    assert again == pytest.approx(found, abs=1e-9)
+def test_the_textbook_loop_padding_order_and_dtype(margin, seed):
+    rng = np.random.default_rng(seed)
+    weights = rng.uniform(0.01, 1, len(margin)).tolist()
+    precision, information = naive(margin, weights, 1.7)
+    for width in (0, 3):  # padding weighs nothing, whatever it holds
+        t, w = rows(margin + [99.0] * width), rows(weights + [0.0] * width)
+        assert precision_terms(t, w).sum().item() == pytest.approx(precision, abs=1e-12)
+        assert information_terms(t, w, spread=1.7).sum().item() == pytest.approx(information, abs=1e-12)
+    order = rng.permutation(len(margin))
+    shuffled = [margin[n] for n in order], [weights[n] for n in order]
+    assert naive(*shuffled, 1.7) == pytest.approx((precision, information), abs=1e-9)
+    single = precision_terms(rows(margin).float(), rows(weights).float()).sum().item()
+    assert single == pytest.approx(precision, abs=1e-4)  # float32 against float64
 
 
-def test_information_of_a_caption_of_another_picture_does_not_go_with_its_length():
-    generator = torch.Generator().manual_seed(0)
-    for size in (2, 12):
-        drawn = torch.randn(4000, size, generator=generator)
-        ones = torch.ones_like(drawn)
-        found = information_terms(drawn, TokenWeights(ones, ones.bool(), ones, ones)).sum(dim=1)
-        assert found.mean().abs() < 0.05
-        assert found.std().item() == pytest.approx(1.0, abs=0.05)
-
-
-def doubts(values, weights=None, new=None):
-    given_tokens = tokens([weights or [1.0] * len(values)], None if new is None else [new])
-    mask = torch.ones(1, len(values), dtype=torch.bool)
-    found = torch.tensor([values], dtype=torch.float64)
-    belongs = belonging(found, given_tokens, mask, CALIBRATION).unsqueeze(1)
-    return (belongs * doubt_terms(found, given_tokens, CALIBRATION))[0].tolist()
-
-
-def test_doubts_count_false_words_that_can_be_judged_once_and_no_sure_ones():
-    # Log-odds are 0.5 (e - 2): a word of evidence 3 is sure, one of 2 is even, one of -2 is two nats below.
-    values = [12.0, 3.0, 2.0, -2.0]
-    gate = 1 / (1 + np.exp(-(np.mean(values) - 1.0) / 0.5))
-    assert doubts(values) == pytest.approx([0.0, 0.0, 0.5 * gate, 2.5 * gate])
-    assert doubts([12.0, -2.0], [1.0, 0.1])[1] == pytest.approx(0.01 * 2.5, rel=1e-3)
-    assert doubts([12.0, -2.0], new=[True, False])[1] == 0.0
-
-
-def test_a_false_word_weighs_as_much_in_a_long_caption_as_in_a_short_one():
-    short, long = doubts([9.0, 9.0, -2.0]), doubts([9.0] * 40 + [-2.0])
-    assert long[-1] == pytest.approx(short[-1], rel=0.01)
-    assert sum(doubts([-3.0] * 30)) < 0.05  # of another picture: nothing of it belongs here
-
-
-def test_strength_and_log_odds_are_linear_in_evidence():
-    found, mask = torch.tensor([[4.0, 1.0]]), torch.ones(1, 2, dtype=torch.bool)
-    assert strength(found, tokens([[0.75, 0.25]]), mask).item() == pytest.approx(3.25)
-    assert log_odds(found, CALIBRATION)[0].tolist() == pytest.approx([1.0, -0.5])
-
-
-def points(*directions):
-    vectors = torch.nn.functional.normalize(torch.tensor(directions, dtype=torch.float32), dim=-1)
-    return PointSet(vectors.unsqueeze(0), torch.ones(1, len(directions), dtype=torch.bool), torch.zeros(1).long())
-
-
-def joined(*sides):
-    width = max(side.points.shape[1] for side in sides)
-    grown = [torch.nn.functional.pad(side.points, (0, 0, 0, width - side.points.shape[1])) for side in sides]
-    masks = [torch.nn.functional.pad(side.mask, (0, width - side.mask.shape[1])) for side in sides]
-    return PointSet(torch.cat(grown), torch.cat(masks), torch.zeros(len(sides)).long())
-
-
-X, Y, Z, W = (1.0, 0, 0, 0), (0, 1.0, 0, 0), (0, 0, 1.0, 0), (-1.0, -1.0, 0, 1.0)
-
-
-def coverage_of(*captions):
-    """Coverage of a picture that shows X and Y by captions given as their tokens."""
-    picture_side, texts = points(X, Y), joined(*(points(*caption) for caption in captions))
-    background = every_token(joined(points(X), points(Y), points(Z), points(X, Z)), 10.0)
-    rows = torch.arange(len(captions))
-    terms = omission_terms(
-        picture_side,
-        texts,
-        fit_all(picture_side, fit_settings(MSDConfig(), 2)),
-        image_of=torch.zeros_like(rows),
-        text_of=rows,
-        background=background,
-    )
-    return terms.sum(dim=1).tolist()
-
-
-def test_a_true_addition_lowers_coverage_and_a_false_one_does_not():
-    told, true, false = coverage_of((X,), (X, Y), (X, W))
-    assert true < told
-    assert false >= told
-
-
-def test_padding_of_the_background_and_of_the_captions_changes_no_omission():
-    assert coverage_of((X,))[0] == pytest.approx(coverage_of((X,), (X, Y, Z, W))[0], abs=1e-6)
-
-
-def test_patches_of_which_all_captions_say_the_same_weigh_little():
-    side = points(X, (0, 0, 0, 1.0))
-    spoken = spoken_of(side, every_token(joined(points(X), points(Y), points(Z)), 10.0))
-    weights = patch_weights(side, spoken)[0]
-    assert weights.sum().item() == pytest.approx(1.0)
-    assert weights[0] > 100 * weights[1]
-
-
-def test_words_that_evidence_tells_apart_weigh_more_than_words_that_it_does_not():
-    generator = np.random.default_rng(0)
-    present = np.arange(400) % 2 == 0
-    sharp, blind = present * 5.0 + generator.normal(size=400), generator.normal(size=400)
-    labelled = Labelled(
-        np.array(["dog"] * 400 + ["mood"] * 400), np.concatenate([sharp, blind]), np.concatenate([present, present])
-    )
-    weights, other = word_weights(labelled)
-    assert weights["dog"] > 0.9
-    assert weights["mood"] < 0.1
-    assert 0 < other <= 1
-
-
-def test_a_logistic_curve_finds_its_slope_and_center():
-    generator = np.random.default_rng(1)
-    values = generator.uniform(-4, 8, 20000)
-    truth = generator.uniform(size=20000) < 1 / (1 + np.exp(-1.5 * (values - 2.0)))
-    even = truth.mean()
-    slope, center = fit_logistic(values, truth)
-    assert slope == pytest.approx(1.5, rel=0.1)
-    # Both sides count as equally frequent, which moves the center by the log-odds of their shares.
-    assert center == pytest.approx(2.0 + np.log(even / (1 - even)) / 1.5, abs=0.2)
-
-
-def test_a_rising_curve_finds_probabilities_that_are_not_logistic():
-    generator = np.random.default_rng(2)
-    values = generator.uniform(0, 1, 40000)
-    truth = generator.uniform(size=40000) < values**3 / (values**3 + (1 - values))
-    match = Match(*fit_rising(values, truth), "")
-    asked = np.linspace(0.1, 0.9, 9)
-    even = truth.mean() / (1 - truth.mean())  # both sides count as equally frequent
-    odds = asked**3 / (1 - asked) / even
-    assert match(torch.tensor(asked)).numpy() == pytest.approx(odds / (1 + odds), abs=0.03)
-
-
+@given(margins)
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.floats(-5, 5), st.booleans()), min_size=1, max_size=60))
-def test_a_rising_curve_rises_everywhere(rows):
-    values, truth = (np.array(column) for column in zip(*rows, strict=True))
-    points, odds = fit_rising(values.astype(np.float64), truth)
-    assert np.all(np.diff(odds) > 0)
-    found = Match(points, odds, "")(torch.linspace(-9, 9, 50, dtype=torch.float64))
-    assert torch.isfinite(found).all()
-    assert (found.diff() >= 0).all()
-
-
-def test_terms_add_up_to_every_column_and_the_score_is_made_of_them(bank):
-    scorer = Scorer(tiny_clip(), EVIDENCE, bank=bank)
-    captions = ["a red square", "a green wall with no paint", "red"]
-    measured = scorer.measure([picture()], captions, [0] * 3)
-    for row, score in enumerate(scorer.rank(picture(), captions)):
-        assert score.support == pytest.approx(measured.divergence.support_terms[row].sum().item(), abs=1e-5)
-        assert score.coverage == pytest.approx(measured.divergence.coverage_terms[row].sum().item(), abs=1e-5)
-        assert score.information == pytest.approx(measured.information_terms[row].sum().item(), abs=1e-5)
-        local = 0.1 * score.divergence - 0.05 * score.information
-        assert score.msd == pytest.approx(score.similarity - local, abs=1e-6)
-        assert 0 <= score.match <= 1
-    assert "i:0.05|tail:0.5,4,3|" in scorer.signature
-    assert f"cal:evidence,{bank.name}" in scorer.signature
-
-
-def test_match_rises_with_the_score_and_says_nothing_under_other_settings(bank):
-    scorer = Scorer(tiny_clip(), EVIDENCE, bank=bank)
-    scores = scorer.rank(picture(), ["a red square", "white paint on a wall", "blue", "a black square number 3"])
-    assert np.array_equal(np.argsort(scores.msd), np.argsort(scores.match))
-    other = Scorer(tiny_clip(), EVIDENCE.changed(alpha=0.3), bank=bank).score(picture(), "red")
-    assert other.match is None
-    assert other.information is not None
-
-
-def test_plain_settings_tell_no_information_and_no_match():
-    score = Scorer(tiny_clip(), MSDConfig()).score(picture(), "red")
-    assert score.information is None
-    assert score.match is None
-
-
-def test_a_bank_with_words_survives_its_file(bank, tmp_path):
-    save_bank(bank, tmp_path / "bank.safetensors")
-    again = load_bank(tmp_path / "bank.safetensors")
-    assert again.name == bank.name
-    assert (again.bank.words, again.bank.match) == (bank.bank.words, bank.bank.match)
-    assert torch.equal(again.bank.captions.means, bank.bank.captions.means)
-    assert again.bank.captions.kappa == bank.bank.captions.kappa
-
-
-def test_other_words_give_the_bank_another_name(bank):
-    from msdscore.scoring.bank import named
-
-    moved = replace(bank.bank.words, zero=bank.bank.words.zero + 1)
-    assert named(replace(bank.bank, words=moved), tiny_clip()).name != bank.name
-
-
-def test_tables_show_information_and_match_where_they_are_known(bank):
-    scores = Scorer(tiny_clip(), EVIDENCE, bank=bank).rank(picture(), ["red", "a blue square"])
-    assert str(scores).splitlines()[0].split()[-3:] == ["information", "match", "caption"]
-    assert f"{scores[0].match:.2f}  {scores[0].caption}" in str(scores)
-    assert "<th>match</th>" in scores._repr_html_()
-    assert "match" not in str(Scorer(tiny_clip(), "short").rank(picture(), ["red"])).splitlines()[0]
-    with pytest.raises(ConfigError, match="calibration is none; set calibration=evidence"):
-        Scorer(tiny_clip(), "short", bank=bank)
-
-
-def test_evidence_needs_a_bank_of_captioned_pictures_and_information_needs_evidence(bank):
-    bare = replace(bank, bank=replace(bank.bank, words=None))
-    with pytest.raises(ConfigError, match=r"needs a bank that was built from captioned pictures, .* msdscore bank"):
-        Scorer(tiny_clip(), EVIDENCE, bank=bare)
-    with pytest.raises(
-        ConfigError, match=r"information=0.1 needs evidence of words; set calibration=evidence or information=0"
+def test_terms_have_the_sign_of_their_margin_and_a_false_word_never_helps(margin):
+    weights = [0.5] * len(margin)
+    for terms in (
+        precision_terms(rows(margin), rows(weights)),
+        information_terms(rows(margin), rows(weights), spread=2.0),
     ):
-        MSDConfig(information=0.1)
-    with pytest.raises(ConfigError, match=r"tail=0.1 needs evidence of words; set calibration=evidence or tail=0"):
-        MSDConfig(tail=0.1)
-    with pytest.raises(ConfigError, match="at least 50 captioned pictures, got 10"):
-        calibrated_bank(tiny_clip(), EVIDENCE, coloured(10))
+        assert (terms[0].numpy() * np.array(margin) >= 0).all()  # tiny margins may round to nothing
+    true, false = (precision_terms(rows([*margin, value]), rows([*weights, 0.5])).sum() for value in (3.0, -3.0))
+    assert false < true
 
 
-def test_similar_pictures_lend_captions_and_never_their_own():
+def test_doubts_of_a_paragraph_count_as_in_a_sentence():
+    # One false word among 10 or 40 true ones costs the same; the mean of the true ones stays what it is.
+    costs = [precision_terms(rows([5.0] * n + [-5.0]), rows([0.5] * (n + 1)))[0, -1].item() for n in (10, 40)]
+    assert costs[0] == costs[1] < 0
+
+
+def test_the_evidence_of_a_word_is_the_mean_over_its_tokens_and_tells_of_no_other():
+    index = JudgedWords(torch.tensor([[[0, 2], [3, -1], [-1, -1]]]), rows([1.0, 1.0, 0.0]), rows([0.0, 0.0, 0.0]))
+    tokens = torch.tensor([[1.0, 100.0, 3.0, 7.0]])
+    assert word_evidence(tokens, index).tolist() == [[2.0, 7.0, 0.0]]
+
+
+def test_kinds_weights_and_words_that_cannot_be_judged():
+    assert [WORDS.kind_of(word) for word in ("dog", "grass", "unheard-of", "thing")] == [1, 0, 0, None]
+    assert [WORDS.weight_of(word) for word in ("dog", "thing")] == [0.9, 0.0]
+
+
+def test_p_values_are_uniform_over_true_words_and_one_in_ten_lies_below_the_zero():
+    rng = np.random.default_rng(0)
+    true = rng.normal(6, 3, 4000)
+    kind = WordKind(0.1, tuple(np.quantile(true[:2000], np.linspace(0, 1, 201)).tolist()), 1.0, 0.0)
+    words = WordCalibration({}, 0.2, (kind,), 1.0)
+    p = words.p_values(torch.tensor(true[2000:]), torch.zeros(2000, dtype=torch.int64)).numpy()
+    for level in (0.05, 0.1, 0.5, 0.9):
+        assert (p < level).mean() == pytest.approx(level, abs=0.03)  # 2,000 draws: three standard errors
+    assert ((true[2000:] < kind.zero) == (p < ZERO)).all()
+
+
+def test_probabilities_follow_the_prior_and_rise_with_the_evidence():
+    values, kinds = torch.tensor([0.0, 5.0, 10.0]), torch.tensor([1, 1, 1])
+    even, nine = (WORDS.probabilities(values, kinds, prior=prior) for prior in (0.5, 0.9))
+    assert even.tolist() == pytest.approx((1 / (1 + np.exp(-(0.6 * values.numpy() - 3.0)))).tolist())
+    assert (nine > even).all()
+    assert (even.diff() > 0).all()
+    with pytest.raises(ConfigError, match="prior must lie between 0 and 1, got 1.5"):
+        WORDS.probabilities(values, kinds, prior=1.5)
+
+
+def test_match_depends_on_score_and_length():
+    match = Match((-1.0, 2.0, -0.5, 0.25), "")
+    length = torch.tensor([1.0, 20.0])
+    x = 0.8
+    expected = [1 / (1 + np.exp(-(-1 + 2 * x - 0.5 * np.log(n) + 0.25 * x * np.log(n)))) for n in (1, 20)]
+    assert match(torch.tensor([x, x]), length).tolist() == pytest.approx(expected, abs=1e-6)
+    assert [reading(value) for value in (0.9, 0.7, 0.5, 0.1, None)] == ["good", "good", "doubtful", "poor", None]
+
+
+def test_logistic_regression_finds_known_coefficients():
+    rng = np.random.default_rng(1)
+    x = np.stack([np.ones(60000), rng.normal(3, 2, 60000), rng.normal(0, 1, 60000)], axis=1)
+    odds = x @ np.array([-1.0, 0.7, -0.4])
+    truth = rng.uniform(size=60000) < 1 / (1 + np.exp(-odds))
+    assert fit_logistic(x, truth, balanced=False) == pytest.approx((-1.0, 0.7, -0.4), abs=0.05)
+
+
+def test_words_that_are_told_apart_are_reliable():
+    stems = np.array(["dog"] * 200 + ["thing"] * 200)
+    rng = np.random.default_rng(2)
+    present = np.tile([True, False], 200)
+    evidence = np.where(stems == "dog", np.where(present, 8.0, 0.0), 3.0) + rng.normal(0, 1, 400)
+    values, other = reliabilities(Labelled(stems, evidence, present))
+    assert values["dog"] > 0.8 > 0.1 > values["thing"]
+    calibration = word_calibration(Labelled(stems, evidence, present), spread=2.0)
+    kind = calibration.kinds[calibration.kind_of("dog")]
+    assert 6 < kind.zero < 8  # one true mention in ten of N(8, 1)
+    assert kind.slope > 0
+    assert calibration.kind_of("thing") is None
+    assert 0 <= other <= 1
+
+
+def test_similar_images_lend_captions_and_never_their_own():
     pairs = coloured(12)
-    for pair, near in zip(pairs, similar_captions(pairs, count=3), strict=True):
+    for pair, near in zip(pairs, similar_texts([pair.captions for pair in pairs], count=3), strict=True):
         assert 0 < len(near) <= 3
         assert not set(near) & set(pair.captions)
 
 
-def test_one_command_builds_a_bank_from_captioned_pictures(tmp_path):
-    rows = []
+def test_any_encoder_gets_the_form_words_and_match_from_a_bank(bank):
+    encoder, made = bank
+    scorer = Scorer(encoder, bank=made)  # no settings: the bank asks for the evidence form
+    assert scorer.config == Evidence(components=2)
+    scores = scorer.rank(picture(), ["a red square", "white paint on a wall", "blue", "a black square number 3"])
+    assert np.isfinite(scores.precision).all()
+    assert ((scores.match > 0) & (scores.match < 1)).all()
+    first, second = scorer.config.weights
+    assert scores.msd == pytest.approx(scores.similarity + first * scores.precision + second * scores.information)
+    assert np.isnan(scores.coverage).all()
+    assert scores[0].coverage is None
+    assert f"|bank:{made.name}|" in scorer.signature
+    assert "|gate:" not in scorer.signature
+
+
+def test_the_explanation_adds_up_and_agrees_with_its_colours(bank):
+    encoder, made = bank
+    scorer = Scorer(encoder, bank=made)
+    for item in scorer.contrast(picture(), ["a red square", "white paint on a wall, a black square", "no red square"]):
+        score = item.score
+        terms = sum(unit.term for unit in item.units if unit.term is not None)
+        assert terms == pytest.approx(score.msd - score.similarity, abs=1e-9)
+        for unit in item.units:
+            if unit.p_value is not None:
+                assert (unit.term < 0) == (unit.p_value < ZERO)
+                assert 0 <= unit.probability <= 1
+        document = json.loads(json.dumps(item.to_dict()))
+        assert {"p_value", "probability"} <= set(document["words"][1])
+        assert {"missing", "suggestions"} <= set(document)
+
+
+def test_denied_words_take_no_part_and_are_warned_about(bank):
+    encoder, made = bank
+    scorer = Scorer(encoder, bank=made)
+    denied = scorer.score(picture(), "there is no red square")
+    assert (denied.precision, denied.information) == (0.0, 0.0)
+    assert "denied words are not judged" in denied.warnings
+    assert "denied words are not judged" not in scorer.score(picture(), "a red square").warnings
+    units = scorer.explain(picture(), "no red square").units
+    assert not any(unit.judged for unit in units)
+
+
+def test_match_is_known_under_its_own_settings_alone(bank):
+    encoder, made = bank
+    other = Scorer(encoder, Evidence(components=2, alpha=0.3), bank=made).score(picture(), "red")
+    assert other.match is None
+    assert other.information is not None
+    plain = Scorer(encoder, Paper()).score(picture(), "red")
+    assert (plain.precision, plain.information, plain.match, plain.reading) == (None, None, None, None)
+
+
+def test_a_bank_with_words_survives_its_file(bank, tmp_path):
+    encoder, made = bank
+    save_bank(made, tmp_path / "bank.safetensors")
+    again = load_bank(tmp_path / "bank.safetensors")
+    assert again.name == made.name
+    assert (again.bank.words, again.bank.match) == (made.bank.words, made.bank.match)
+    vocabulary, before = again.bank.vocabulary, made.bank.vocabulary
+    assert (vocabulary is None) == (before is None)  # an encoder that reads no word as one token has none
+    if before is not None:
+        assert vocabulary.words == before.words
+        assert torch.equal(vocabulary.alike, before.alike)
+    moved = replace(made.bank.words, spread=made.bank.words.spread + 1)
+    assert named(replace(made.bank, words=moved), encoder).name != made.name
+
+
+def test_tables_show_the_numbers_of_the_form_and_the_plain_reading(bank):
+    encoder, made = bank
+    scores = Scorer(encoder, bank=made).rank(picture(), ["red", "a blue square"])
+    heads = str(scores).splitlines()[0].split()
+    assert heads == ["Soft-MSD", "MSD", "similarity", "precision", "information", "match", "reading", "caption"]
+    assert scores.to_arrow().column("reading").to_pylist() == [score.reading for score in scores]
+    assert "coverage" not in scores.to_arrow().column_names
+    assert "match" not in str(Scorer(encoder, "short").rank(picture(), ["red"])).splitlines()[0]
+
+
+def test_banks_that_do_not_fit_are_refused(bank):
+    encoder, made = bank
+    with pytest.raises(ConfigError, match="these settings use none; choose the preset evidence"):
+        Scorer(encoder, "short", bank=made)
+    bare = replace(made, bank=replace(made.bank, words=None))
+    with pytest.raises(ConfigError, match=r"needs a bank that was built from captioned images, .* msdscore bank"):
+        Scorer(encoder, Evidence(components=2), bank=bare)
+    with pytest.raises(ConfigError, match="at least 50 captioned images, got 10"):
+        calibrated_bank(encoder, Evidence(), coloured(10))
+
+
+def test_settings_of_the_two_forms():
+    assert preset("evidence", balance=0.25).weights == pytest.approx((0.075, 0.01))
+    with pytest.raises(UnknownNameError, match="unknown setting 'gate'"):
+        Evidence().changed(gate="support")
+    with pytest.raises(ConfigError, match="balance must lie between 0 and 1, got 1.5"):
+        Evidence(balance=1.5)
+    with pytest.warns(DeprecationWarning, match="calibration=evidence is the preset 'evidence' now"):
+        assert MSDConfig().changed(calibration="evidence") == Evidence()
+
+
+def test_one_command_builds_a_bank_from_captioned_images(tmp_path):
+    lines = []
     for number, pair in enumerate(coloured(54)):
-        pair.picture.save(tmp_path / f"{number}.png")
-        rows.append(json.dumps({"image": f"{number}.png", "captions": pair.captions}))
-    (tmp_path / "rows.jsonl").write_text("\n".join(rows), encoding="utf-8")
+        pair.image.save(tmp_path / f"{number}.png")
+        lines.append(json.dumps({"image": f"{number}.png", "captions": pair.captions}))
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines), encoding="utf-8")
     made = tmp_path / "bank.safetensors"
     asked = ["bank", str(tmp_path), "-o", str(made), "--pairs", str(tmp_path / "rows.jsonl"), "--encoder", "toy"]
-    answer = CliRunner().invoke(app, [*asked, "--limit", "10", "--set", "gate=support"])
+    answer = CliRunner().invoke(app, [*asked, "--limit", "10", "--set", "components=2"])
     assert answer.exit_code == 0, answer.output
-    found = load_bank(made)
-    assert len(found.bank.images) == 10
-    scorer = Scorer("toy", MSDConfig(calibration="evidence", gate="support"), bank=str(made))
-    assert 0 <= scorer.score(tmp_path / "0.png", "a red square").match <= 1
+    assert len(load_bank(made).bank.images) == 10
+    assert 0 <= Scorer("toy", bank=str(made)).score(tmp_path / "0.png", "a red square").match <= 1
 
 
 def test_the_packaged_encoder_knows_words():
-    from msdscore.encoders.registry import load_encoder
-
-    encoder = load_encoder("mini")
-    named = own_bank(encoder)
-    if named is None or named.bank.words is None:
-        pytest.skip("this mini brings a bank of pictures alone")
-    assert named.bank.words.weights["dog"] > named.bank.words.other
+    made = own_bank(load_encoder("mini"))
+    assert made.bank.words.reliability["dog"] > made.bank.words.other
+    assert "dog" in made.bank.vocabulary.words

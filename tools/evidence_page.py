@@ -220,7 +220,7 @@ def _one(plan: BenchmarkPlan, output: Path, scorer: Scorer, settings: str) -> Ev
         "background": ("max-sim-cal",),
         "evidence": ("max-sim-cal", "information"),
     }
-    metrics = (*plan.metrics, *calibrated[scorer.config.calibration])
+    metrics = (*plan.metrics, *calibrated[getattr(scorer.config, "calibration", "evidence")])
     plan = replace(plan, metrics=metrics)
     result = run_benchmark(plan, output, lambda: scorer.pipeline, progress=_tell(f"{plan.name}, {settings}"))
     how, base = Resampling(samples=plan.samples), side_of(result, BASELINE, output.parent)

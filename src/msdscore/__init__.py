@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from msdscore.version import __version__
 
 if TYPE_CHECKING:
+    from msdscore.core.evidence import Evidence
     from msdscore.encoders.base import Embeddings, Encoder
     from msdscore.encoders.registry import list_encoders, load_encoder, register
     from msdscore.errors import (
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from msdscore.io.images import ImageLimits
     from msdscore.scorer import Scorer
     from msdscore.scoring.bank import NamedBank, build_bank, load_bank, save_bank
-    from msdscore.scoring.config import MSDConfig
+    from msdscore.scoring.config import MSDConfig, Paper
     from msdscore.scoring.measurement import Measurement
     from msdscore.scoring.results import Scores
     from msdscore.scoring.score import Score
@@ -35,6 +36,7 @@ _EXPORTS = {
     "ConfigError": "msdscore.errors",
     "Embeddings": "msdscore.encoders.base",
     "Encoder": "msdscore.encoders.base",
+    "Evidence": "msdscore.core.evidence",
     "Explanation": "msdscore.explain.explanation",
     "Explanations": "msdscore.explain.explanation",
     "ImageError": "msdscore.errors",
@@ -45,6 +47,7 @@ _EXPORTS = {
     "Measurement": "msdscore.scoring.measurement",
     "MissingExtraError": "msdscore.errors",
     "NamedBank": "msdscore.scoring.bank",
+    "Paper": "msdscore.scoring.config",
     "RowError": "msdscore.errors",
     "RunError": "msdscore.errors",
     "Score": "msdscore.scoring.score",
@@ -66,6 +69,7 @@ __all__ = [
     "ConfigError",
     "Embeddings",
     "Encoder",
+    "Evidence",
     "Explanation",
     "Explanations",
     "ImageError",
@@ -76,6 +80,7 @@ __all__ = [
     "Measurement",
     "MissingExtraError",
     "NamedBank",
+    "Paper",
     "RowError",
     "RunError",
     "Score",

@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 
 from PIL.Image import Image
 
+from msdscore.core.evidence import Evidence
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.errors import ConfigError, RowError
 from msdscore.explain.explanation import Explanation, Explanations, explain
 from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.scoring.bank import NamedBank, load_bank
-from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.config import Form, Paper, preset
 from msdscore.scoring.measurement import Measurement, Numbers, numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
@@ -31,11 +32,9 @@ ImageAndCaption = tuple[ImageSource, str] | Mapping[str, Any]
 class Scorer:
     """Scores captions against pictures with one encoder and one configuration.
 
-    `Scorer()` is the embedded default encoder `mini` with the settings that it recommends. They differ from the
-    paper's MSD: terms are held against a bank of background pictures and captions (`calibration="evidence"`), so that
-    zero means "as well supported as by any picture", words count as far as they can be judged, and what a caption
-    tells about the picture (`information`) is added. `Scorer(..., "short")` is the paper's score for captions of a
-    sentence, `Scorer(..., "long")` for captions of a paragraph.
+    `Scorer()` is the embedded default encoder `mini` with the evidence form: similarity, plus `precision` (is what is
+    said true of this image?), plus `information` (how much does it tell?). `Scorer(..., "short")` is the paper's
+    score for captions of a sentence, `Scorer(..., "long")` for captions of a paragraph.
 
     `bank` is a bank of background pictures or the path of one; `cache` a folder where embeddings are kept for later
     runs; `options` are `device`, `dtype`, `revision`, `verify` (read every byte of the weights) and those
@@ -53,7 +52,7 @@ class Scorer:
     def __init__(
         self,
         encoder: str | Encoder = DEFAULT_ENCODER,
-        config: MSDConfig | str | None = None,
+        config: Form | str | None = None,
         *,
         bank: NamedBank | str | Path | None = None,
         batch_size: int | None = None,
@@ -113,7 +112,7 @@ class Scorer:
         return self._pipeline.encoder
 
     @property
-    def config(self) -> MSDConfig:
+    def config(self) -> Form:
         """The settings of the score."""
         return self._pipeline.config
 
@@ -214,10 +213,10 @@ class Scorer:
         return explain(self.pipeline, image, _listed(captions))
 
 
-def _settings(config: MSDConfig | str | None) -> MSDConfig | None:
-    if not isinstance(config, MSDConfig | str | None):
-        raise ConfigError(f"expected an MSDConfig or the name of a preset, got {type(config).__name__}")
-    return MSDConfig.preset(config) if isinstance(config, str) else config
+def _settings(config: Form | str | None) -> Form | None:
+    if not isinstance(config, Paper | Evidence | str | None):
+        raise ConfigError(f"expected Paper, Evidence or the name of a preset, got {type(config).__name__}")
+    return preset(config) if isinstance(config, str) else config
 
 
 def _loaded(bank: NamedBank | str | Path | None) -> NamedBank | None:

@@ -26,7 +26,7 @@ from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import replacing, write_bytes
 from msdscore.io.outputs.targets import refuse_existing
 from msdscore.scoring.bank import build_bank
-from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.pipeline import recommended_config
 from msdscore.version import __version__
 
 DTYPES = ("int8", "float16", "float32")
@@ -82,7 +82,7 @@ def _recommended() -> dict[str, Any]:
 def _add_bank(folder: Path, background: Sequence[Image]) -> None:
     """Fit the background images as the score would, with the heads as they are stored."""
     encoder = load_encoder(str(folder), device="cpu")
-    named = build_bank(encoder, MSDConfig.preset("short", **(encoder.recommended or {})), background)
+    named = build_bank(encoder, recommended_config(encoder), background)
     write_bytes(folder / BANK, bank_bytes(named.bank, half=True), folder=folder)
 
 

@@ -47,6 +47,7 @@ def bank(
     With --pairs it also learns from captioned pictures how well each word can be judged, when a caption tells something
     about a picture, and the probability of a match.
     """
+    from msdscore.core.evidence import Evidence
     from msdscore.encoders.cached import CachedEncoder
     from msdscore.encoders.loading.banks import bank_bytes
     from msdscore.encoders.registry import load_encoder
@@ -54,7 +55,8 @@ def bank(
     from msdscore.io.outputs.targets import check_target, is_standard_output, put
     from msdscore.scoring.bank import build_bank
     from msdscore.scoring.calibrate import calibrated_bank
-    from msdscore.scoring.config import MSDConfig
+    from msdscore.scoring.config import changed
+    from msdscore.scoring.config import preset as named_preset
     from msdscore.scoring.pipeline import recommended_config
 
     check_target(output, (".safetensors",), inputs=[captions, *pairs])
@@ -62,15 +64,16 @@ def bank(
     found = load_encoder(encoder, device=device, dtype=dtype, revision=revision, **chosen)
     # Other settings of the same encoder need no picture to be encoded again.
     loaded = found if cache is None else CachedEncoder(found, disk=cache_settings(cache))
-    config = recommended_config(loaded) if preset is None else MSDConfig.preset(preset)
+    form = recommended_config(loaded) if preset is None else named_preset(preset)
     changes = dict(map(options.setting, change))
     if pairs:
-        config = config.changed(calibration="evidence").changed(**changes)
+        evidence = changed(form if isinstance(form, Evidence) else Evidence(), changes)
+        assert isinstance(evidence, Evidence), "changes keep the form"
         others = _read_captions(captions) if captions else []
         known = _captioned(folder, pairs)
-        built = calibrated_bank(loaded, config, known, pictures=limit, others=others, batch_size=batch_size or 32)
+        built = calibrated_bank(loaded, evidence, known, background=limit, others=others, batch_size=batch_size or 32)
     else:
-        config = config.changed(**changes)
+        config = changed(form, changes)
         pictures = [open_image(path) for path in spread_over(folder, limit)]
         texts = _read_captions(captions) if captions else []
         built = build_bank(loaded, config, pictures, texts, batch_size=batch_size or 32)

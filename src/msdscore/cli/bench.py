@@ -13,7 +13,8 @@ from msdscore.cli.stopping import stoppable
 if TYPE_CHECKING:
     from msdscore.benchmarks.results.result import Result
 
-DEFAULT_METRICS = ["cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "length"]
+PAPER_METRICS = ("cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "length")
+EVIDENCE_METRICS = ("cosine", "precision", "information", "msd", "soft-msd", "length")
 SOME_FAILED = 3
 
 
@@ -27,8 +28,13 @@ def bench(
         "results"
     ),
     metric: Annotated[
-        list[str], typer.Option("--metric", "-m", help="NAME or NAME:ARGUMENT; see `msdscore metrics`. Repeatable.")
-    ] = DEFAULT_METRICS,
+        list[str],
+        typer.Option(
+            "--metric",
+            "-m",
+            help="NAME or NAME:ARGUMENT; see `msdscore metrics`. Repeatable; those of the form if not given.",
+        ),
+    ] = [],  # noqa: B006, typer copies it
     protocol: Annotated[str, typer.Option(help="How to count; see `msdscore benchmarks show NAME`.")] = "official",
     option: Annotated[list[str], typer.Option("--option", help="Of the reader, e.g. split=valid.")] = [],  # noqa: B006
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many items, spread evenly.")] = None,
@@ -64,6 +70,8 @@ def bench(
     check_folder(output, outputs, inputs=[root, scorer.bank])
     spec = scorer.spec(batch_size=batch_size, cache=cache.settings())
     pipeline = functools.cache(spec.build)
+    if not metric:
+        metric = list(PAPER_METRICS if "coverage" in pipeline().config.columns else EVIDENCE_METRICS)
     plans = [
         BenchmarkPlan(
             name=name, root=root / name if (root / name).is_dir() else root, metrics=tuple(metric), protocol=protocol,

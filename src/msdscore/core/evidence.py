@@ -1,134 +1,295 @@
-r"""What the words of a caption are worth as evidence, word by word.
+r"""The evidence form of the score: what each word of a caption is worth as evidence for its image.
 
-Under calibration a token's support term is, up to its share, its evidence
-:math:`e_j = \log P_{img}(y_j) - \overline{\log P_b(y_j)}`: how many nats more this picture expects the word than
-pictures in general do. Three readings of it are made here, and all stay sums over tokens:
+The evidence of a word is the mean over its tokens of
+
+.. math:: e = \log P_{img}(y) - \tfrac1B \textstyle\sum_b \log P_b(y)
+
+how many nats more this image expects it than background images do. The caption's own mixture cancels and is not fitted.
+A word's `margin` is its evidence less the zero of its kind, :math:`t = e - z`: one true word in ten lies below zero,
+and colours have their zero there too. With :math:`w` how well the encoder can judge a word, sums over the distinct
+judged words of a caption give
 
 .. math::
-    \text{support} = -\sum_j \omega_j e_j + \tau\,\ell\,m \sum_{j\ \text{new}} r_j^2 \max(\tfrac12 - a(e_j - z),\, 0)
+    \text{precision} = \frac{\sum w\,t^+}{\sum w} - \frac{\sum w\,t^-}{\min(\sum w,\,3)},\qquad
+    \text{information} = \frac{\sum w\,t}{s \sqrt{\sum w^2}},\qquad
+    \text{MSD} = g + \alpha\,(1-\lambda)\,\text{precision} + \gamma\,\lambda\,\text{information}
 
-.. math::
-    \text{information} = \frac{\sum_{j\ \text{new}} r_j^{1/4} e_j}{\sqrt{\sum_{j\ \text{new}} r_j^{1/2} s_j^2}}
-
-:math:`r_j` says how well the encoder can judge the word (0: not at all), and :math:`s_j` how far its evidence spreads
-over background pictures. Support is a mean of evidence; the longer the caption is (:math:`\ell` from 0 to 1), the more
-it goes by the words that can be judged, :math:`\omega_j \propto r_j^{\ell + (1-\ell)/4}`, and with a weight
-:math:`\tau` doubtful words count on their own, however many others there are: :math:`a(e - z)` is the log-odds of a
-word that is true of the picture against a likely one that is not. In a caption of another picture nearly every word is
-doubtful, and there the longer one would lose for its length alone; :math:`m` counts doubts only as far as the caption
-belongs to the picture at all. Information is a sum, in units of its own spread over background pictures: it grows with
-every word that is true of the picture, and is zero on average for another one, however long the caption is.
+Precision is a weighted mean, in which the doubts (:math:`t^-`) of a paragraph count as in a sentence: however many true
+words surround a false one, it costs the same. Information is a sum, in units of its spread :math:`s` over background
+images. :math:`\lambda` is `balance`. Words that cannot be judged, and words that the caption denies, take no part.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from msdscore.core.divergence import total
+from msdscore.core.mixture import FitSettings
+from msdscore.core.settings import check_count, check_number, check_share, exact, replace_known
+from msdscore.errors import ConfigError
 
-Terms = Float[Tensor, "pairs tokens"]
+WordTerms = Float[Tensor, "pairs words"]
 
-MILD = 0.25  # power of reliability in captions of a sentence; docs/decisions.md
-SURE = 0.5  # log-odds from which a word is in no doubt; docs/decisions.md
+ZERO = 0.1  # p-value at which colours are white and terms are zero
+PRIOR = 0.9  # share of true words among those of people and good captioners
+JUDGED = 0.1  # least reliability of a word that is judged: present and absent mentions have an AUC of 0.66
+SENTENCE = 3.0  # sum of the weights of a long sentence: the doubts of longer captions count as in one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Settings of the evidence form.
+
+    >>> Evidence(balance=2.0)
+    Traceback (most recent call last):
+    msdscore.errors.ConfigError: balance must lie between 0 and 1, got 2.0
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("precision", "information")
+
+    components: int = 8  # of an image's mixture; docs/decisions.md
+    kappa: float = 20.0  # paper, concentration sweep
+    iterations: int = 20  # paper, EM details
+    alpha: float = 0.1  # weight of precision alone; paper, weight of the local terms
+    gamma: float = 0.04  # weight of information alone; docs/evidence.md
+    balance: float = 0.5  # between precision (0) and information (1); docs/evidence.md has the curve
+    temperature: float = 0.2  # xi of Soft-MSD, paper
+
+    def __post_init__(self) -> None:
+        for name in ("components", "iterations"):
+            check_count(name, getattr(self, name))
+        for name in ("kappa", "temperature"):
+            check_number(name, getattr(self, name), positive=True)
+        for name in ("alpha", "gamma"):
+            check_number(name, getattr(self, name))
+        check_share("balance", self.balance)
+
+    @property
+    def image_fit(self) -> FitSettings:
+        """How the mixtures of images are fitted; captions have none."""
+        return FitSettings(components=self.components, kappa=self.kappa, iterations=self.iterations)
+
+    @property
+    def weights(self) -> tuple[float, float]:
+        """The weights of precision and information."""
+        return self.alpha * (1 - self.balance), self.gamma * self.balance
+
+    @property
+    def needs_bank(self) -> bool:
+        """Evidence is held against a bank of background images."""
+        return True
+
+    def facts(self) -> dict[str, str]:
+        """Everything that can change a score, in the short form of signatures."""
+        numbers = {"k": self.components, "kappa": self.kappa, "it": self.iterations, "a": self.alpha}
+        numbers |= {"i": self.gamma, "balance": self.balance, "xi": self.temperature}
+        return {"form": "evidence"} | {name: exact(value) for name, value in numbers.items()}
+
+    def changed(self, **changes: Any) -> "Evidence":
+        """A copy with some settings changed; unknown ones are refused with the known names."""
+        return replace_known(self, changes)
+
+
+@dataclass(frozen=True, slots=True)
+class WordKind:
+    """Words that the encoder judges about equally well, with what the evidence of true and absent ones looks like.
+
+    `quantiles` are those of the evidence of true words, at equal steps of probability from 0 to 1. The log-odds of a
+    true word against a likely absent one are `slope` times its evidence plus `intercept`.
+    """
+
+    reliability: float  # the least of its words
+    quantiles: tuple[float, ...]
+    slope: float
+    intercept: float
+
+    @property
+    def zero(self) -> float:
+        """The evidence below which one true word in ten lies."""
+        position = ZERO * (len(self.quantiles) - 1)
+        low = int(position)
+        share = position - low
+        return (1 - share) * self.quantiles[low] + share * self.quantiles[low + 1]
 
 
 @dataclass(frozen=True, slots=True)
 class WordCalibration:
-    """How the evidence of words is to be read under one encoder, measured on captioned pictures.
+    """How the evidence of words is read under one encoder, measured on captioned images that it was not trained on.
 
-    `weights` are those of known words, by stem; `other` is the weight of all other words. `slope` and `zero` turn
-    evidence into log-odds; `center` and `width` say when a caption belongs to a picture. `spreads` say how far the
-    evidence of known words goes over background pictures, `other_spread` that of all others.
+    `reliability` of known words by stem is :math:`(2\\,\\text{AUC} - 1)^2` of present against likely absent mentions;
+    `other` is that of all other words. `kinds` rise in reliability. `spread` is the standard deviation of the evidence
+    of a word over background images.
     """
 
-    weights: Mapping[str, float]
+    reliability: Mapping[str, float]
     other: float
-    slope: float
-    zero: float
-    center: float
-    width: float
-    spreads: Mapping[str, float] = field(default_factory=dict)
-    other_spread: float = 1.0
+    kinds: tuple[WordKind, ...]
+    spread: float
+
+    def kind_of(self, stem: str) -> int | None:
+        """The number of a word's kind; None for a word that cannot be judged.
+
+        >>> kinds = (WordKind(0.1, (0.0, 1.0), 1.0, 0.0), WordKind(0.5, (0.0, 1.0), 1.0, 0.0))
+        >>> words = WordCalibration({"dog": 0.7, "thing": 0.05}, 0.2, kinds, 2.0)
+        >>> words.kind_of("dog"), words.kind_of("zebra"), words.kind_of("thing")
+        (1, 0, None)
+        """
+        value = self.reliability.get(stem, self.other)
+        if value < JUDGED:
+            return None
+        return max((number for number, kind in enumerate(self.kinds) if value >= kind.reliability), default=0)
+
+    def weight_of(self, stem: str) -> float:
+        """The weight of a word in precision and information: its reliability, 0 if it is not judged."""
+        value = self.reliability.get(stem, self.other)
+        return value if value >= JUDGED else 0.0
+
+    def p_values(self, evidence: Float[Tensor, " words"], kind: Int[Tensor, " words"]) -> Float[Tensor, " words"]:
+        """The share of true words of the same kind with evidence as low as each word's.
+
+        >>> kind = WordKind(0.1, (0.0, 1.0, 2.0), 1.0, 0.0)
+        >>> WordCalibration({}, 0.2, (kind,), 2.0).p_values(torch.tensor([-1.0, 0.5, 9.0]), torch.tensor([0, 0, 0]))
+        tensor([0.0000, 0.2500, 1.0000], dtype=torch.float64)
+        """
+        wide = evidence.double()
+        p_values = torch.empty_like(wide)
+        for number, chosen in enumerate(self.kinds):
+            here = kind == number
+            p_values[here] = _rank(wide[here], torch.tensor(chosen.quantiles, dtype=torch.float64))
+        return p_values
+
+    def probabilities(
+        self, evidence: Float[Tensor, " words"], kind: Int[Tensor, " words"], *, prior: float = PRIOR
+    ) -> Float[Tensor, " words"]:
+        """The probability that each word is true, where a share `prior` of words is."""
+        if not 0 < prior < 1:
+            raise ConfigError(f"prior must lie between 0 and 1, got {prior}")
+        slope, intercept = (
+            torch.tensor([getattr(one, name) for one in self.kinds], dtype=torch.float64)[kind]
+            for name in ("slope", "intercept")
+        )
+        odds = torch.logit(torch.tensor(prior, dtype=torch.float64))
+        return torch.sigmoid(slope * evidence.double() + intercept + odds)
+
+
+def _rank(values: Float[Tensor, " words"], quantiles: Float[Tensor, " steps"]) -> Float[Tensor, " words"]:
+    """Where values lie among quantiles, from 0 to 1, linear between them."""
+    after = torch.searchsorted(quantiles, values.contiguous()).clamp(1, len(quantiles) - 1)
+    low, high = quantiles[after - 1], quantiles[after]
+    share = ((values - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
+    return (after - 1 + share) / (len(quantiles) - 1)
 
 
 @dataclass(frozen=True, slots=True)
-class TokenWeights:
-    """For every token of every text: how well it can be judged, and whether its word is new in the caption.
+class Vocabulary:
+    """Words that captions use, for naming what an image shows and a caption does not say.
 
-    Pieces of one word share its weight; `pieces` is their number. `spreads` are those of the word. In every reading of
-    evidence a piece counts as a word does: words in several pieces are rare ones, and tell more.
+    `points` is the unit vector of each word read alone, `frequency` the share of images whose captions have it, `alike`
+    the numbers of words that stand in the same contexts, most alike first (−1: none). The log-odds that captions of an
+    image have a word are `coefficients` times (1, its evidence, the logit of its frequency).
     """
 
-    weights: Float[Tensor, "texts tokens"]
-    new: Bool[Tensor, "texts tokens"]
-    pieces: Float[Tensor, "texts tokens"]
-    spreads: Float[Tensor, "texts tokens"]
+    words: tuple[str, ...]
+    stems: tuple[str, ...]
+    frequency: Float[Tensor, " words"]
+    points: Float[Tensor, "words dim"]
+    alike: Int[Tensor, "words neighbours"]
+    coefficients: tuple[float, float, float]
 
-    def take(self, rows: Tensor) -> "TokenWeights":
-        """The weights of the chosen texts."""
-        return TokenWeights(self.weights[rows], self.new[rows], self.pieces[rows], self.spreads[rows])
-
-    def powered(self, power: float | Float[Tensor, "texts one"]) -> Terms:
-        """Weights of words raised to a power, in full for each piece of a word; a weight of zero stays zero."""
-        whole = (self.weights * self.pieces).clamp_min(torch.finfo(self.weights.dtype).tiny)
-        return torch.where(self.weights > 0, whole**power, torch.zeros_like(whole))
+    def probabilities(self, evidence: Float[Tensor, " words"]) -> Float[Tensor, " words"]:
+        """The probability that captions of an image have each word, from its evidence."""
+        constant, slope, prior = self.coefficients
+        return torch.sigmoid(constant + slope * evidence.double() + prior * torch.logit(self.frequency.double()))
 
 
-def evidence(support_terms: Terms, mask: Bool[Tensor, "pairs tokens"]) -> Terms:
-    """The evidence of every token from calibrated support terms, which are its negative shares.
+@dataclass(frozen=True, slots=True)
+class JudgedWords:
+    """The distinct judged words of every text, padded.
 
-    >>> evidence(torch.tensor([[-1.0, 0.5, 0.0]]), torch.tensor([[True, True, False]]))
-    tensor([[ 2., -1., -0.]])
+    `tokens` are the numbers of each word's tokens (−1: none), `weights` and `zeros` those of its kind; padding weighs
+    nothing.
     """
-    return -support_terms * mask.sum(dim=1, keepdim=True)
+
+    tokens: Int[Tensor, "texts words pieces"]
+    weights: Float[Tensor, "texts words"]
+    zeros: Float[Tensor, "texts words"]
+
+    def take(self, rows: Int[Tensor, " pairs"]) -> "JudgedWords":
+        """The words of the chosen texts."""
+        return JudgedWords(self.tokens[rows], self.weights[rows], self.zeros[rows])
 
 
-def shares(weights: Terms, mask: Bool[Tensor, "pairs tokens"]) -> Terms:
-    """Weights that add up to 1 over the real tokens; equal ones where no word can be judged.
+def word_evidence(evidence: Float[Tensor, "pairs tokens"], words: JudgedWords) -> WordTerms:
+    """The evidence of words: the mean over their tokens.
 
-    >>> shares(torch.tensor([[3.0, 1.0], [0.0, 0.0]]), torch.tensor([[True, True], [True, True]]))
-    tensor([[0.7500, 0.2500],
-            [0.5000, 0.5000]])
+    >>> words = JudgedWords(torch.tensor([[[0, 1], [2, -1]]]), torch.ones(1, 2), torch.zeros(1, 2))
+    >>> word_evidence(torch.tensor([[1.0, 3.0, 5.0]]), words)
+    tensor([[2., 5.]])
     """
-    real = mask.to(weights.dtype)
-    chosen = torch.where((weights * real).sum(dim=1, keepdim=True) > 0, weights * real, real)
-    return chosen / total(chosen).clamp_min(torch.finfo(weights.dtype).tiny).unsqueeze(1)
+    real = words.tokens >= 0
+    flat = evidence.gather(1, words.tokens.clamp_min(0).flatten(1)).view(words.tokens.shape)
+    count = real.sum(dim=2)
+    sums = total((flat * real).flatten(0, 1)).view(count.shape)
+    return sums / count.clamp_min(1)
 
 
-def support_shares(tokens: TokenWeights, long: Float[Tensor, " pairs"], mask: Bool[Tensor, "pairs tokens"]) -> Terms:
-    """The share of every token in support; `long` goes from 0 for a sentence to 1 for a paragraph."""
-    power = (long + (1 - long) * MILD).to(tokens.weights.dtype).unsqueeze(1)
-    return shares(tokens.powered(power), mask)
+def precision_terms(margin: WordTerms, weights: WordTerms) -> WordTerms:
+    """Terms that add up to precision.
+
+    >>> precision_terms(torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 3.0]]))
+    tensor([[ 0.5000, -1.5000]])
+    """
+    whole = total(weights).unsqueeze(1)
+    tiny = torch.finfo(margin.dtype).tiny
+    mean = weights * margin.clamp_min(0) / whole.clamp_min(tiny)
+    return mean + weights * margin.clamp_max(0) / whole.clamp(tiny, SENTENCE)
 
 
-def log_odds(found: Terms, calibration: WordCalibration) -> Terms:
-    """The log-odds of words that are true of the picture against likely ones that are not, from their evidence."""
-    return calibration.slope * (found - calibration.zero)
+def information_terms(margin: WordTerms, weights: WordTerms, *, spread: float) -> WordTerms:
+    """Terms that add up to information.
+
+    >>> information_terms(torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 1.0]]), spread=0.5**0.5)
+    tensor([[ 2., -1.]])
+    """
+    length = total(weights.square()).sqrt().unsqueeze(1)
+    return weights * margin / (spread * length.clamp_min(torch.finfo(margin.dtype).tiny))
 
 
-def strength(found: Terms, tokens: TokenWeights, mask: Bool[Tensor, "pairs tokens"]) -> Float[Tensor, " pairs"]:
-    """The mean evidence of a caption's words, each as far as it can be judged: the input of `belonging`."""
-    return total(found * shares(tokens.powered(1.0), mask))
+@dataclass(frozen=True, slots=True)
+class Match:
+    r"""The probability that a caption belongs to its image, from its score and its length.
+
+    .. math:: \sigma\bigl(c_0 + c_1 x + c_2 \log L + c_3 x \log L\bigr)
+
+    with :math:`x` the score and :math:`L` the number of judged words. `settings` are those that it was fitted with; it
+    does not apply under others.
+    """
+
+    coefficients: tuple[float, float, float, float]
+    settings: str
+
+    def __call__(self, scores: Float[Tensor, " pairs"], words: Float[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
+        """The probability for every score.
+
+        >>> Match((-1.0, 2.0, 0.0, 0.0), "")(torch.tensor([0.5]), torch.tensor([7.0]))
+        tensor([0.5000])
+        """
+        first, slope, offset, steeper = self.coefficients
+        length = words.clamp_min(1).log()
+        return torch.sigmoid(first + slope * scores + offset * length + steeper * scores * length)
 
 
-def belonging(
-    found: Terms, tokens: TokenWeights, mask: Bool[Tensor, "pairs tokens"], calibration: WordCalibration
-) -> Float[Tensor, " pairs"]:
-    """How far a caption belongs to its picture rather than to any other one, from 0 to 1."""
-    return torch.sigmoid((strength(found, tokens, mask) - calibration.center) / calibration.width)
+READINGS = ((0.7, "good"), (0.3, "doubtful"), (0.0, "poor"))  # of a match: at least so much
 
 
-def doubt_terms(found: Terms, tokens: TokenWeights, calibration: WordCalibration) -> Terms:
-    """How doubtful each word is, counted once, as far as the encoder can tell."""
-    short = (SURE - log_odds(found, calibration)).clamp_min(0)
-    return torch.where(tokens.new, tokens.powered(2.0) * short, torch.zeros_like(short))
+def reading(match: float | None) -> str | None:
+    """A match in a word.
 
-
-def information_terms(found: Terms, tokens: TokenWeights) -> Terms:
-    """Each token's share of the information of its caption, in spreads over background pictures."""
-    weights = torch.where(tokens.new, tokens.powered(MILD), torch.zeros_like(found))
-    variance = total((weights * tokens.spreads).square())
-    return weights * found / variance.clamp_min(torch.finfo(found.dtype).tiny).sqrt().unsqueeze(1)
+    >>> reading(0.8), reading(0.5), reading(0.1), reading(None)
+    ('good', 'doubtful', 'poor', None)
+    """
+    return None if match is None else next(word for least, word in READINGS if match >= least)

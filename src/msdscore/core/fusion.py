@@ -1,7 +1,5 @@
 r"""From similarity and divergence to one score: length gate, MSD, uncertainty, Soft-MSD, rank aggregation."""
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -38,52 +36,16 @@ def local_divergence(coverage: Column, support: Column, beta: Column) -> Column:
     return beta * coverage + (1 - beta) * support
 
 
-def penalty(divergence: Column, information: Column, *, alpha: float, gamma: float) -> Column:
-    r"""What the local terms take from the similarity, :math:`\alpha d - \gamma\,\text{information}`.
+def soften(
+    similarity: Column, msd: Column, group: Int[Tensor, " captions"], *, temperature: float
+) -> tuple[Column, Column]:
+    r"""Uncertainty :math:`u` of every caption's candidate set, and Soft-MSD :math:`(1-u)\,g + u\,\text{MSD}`.
 
-    >>> penalty(torch.tensor([2.0]), torch.tensor([3.0]), alpha=0.1, gamma=0.05)
-    tensor([0.0500])
+    >>> soften(torch.tensor([0.3]), torch.tensor([0.1]), torch.tensor([0]), temperature=0.2)
+    (tensor([1.]), tensor([0.1000]))
     """
-    return alpha * divergence - gamma * information
-
-
-def msd(similarity: Column, local: Column) -> Column:
-    r""":math:`\text{MSD} = g - p`, with the penalty :math:`p = \alpha d` of the paper, or what `penalty` gives.
-
-    >>> msd(torch.tensor([0.3]), torch.tensor([0.2]))
-    tensor([0.1000])
-    """
-    return similarity - local
-
-
-def soft_msd(similarity: Column, local: Column, uncertainty: Column) -> Column:
-    r""":math:`\text{Soft-MSD} = g - u p`; with a set of one, u = 1 and it equals MSD."""
-    return similarity - uncertainty * local
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A monotone map from the score to the probability that a caption belongs to its picture.
-
-    Log-odds are straight between the points that it was fitted at, and go on straight beyond them. `settings` are those
-    of the score that it was fitted with; it does not apply under others.
-    """
-
-    scores: tuple[float, ...]  # rising, at least two
-    log_odds: tuple[float, ...]  # rising
-    settings: str
-
-    def __call__(self, scores: Column) -> Column:
-        """The probability for every score.
-
-        >>> Match((0.0, 1.0, 2.0), (-1.0, 0.0, 4.0), "")(torch.tensor([1.0, 1.5]))
-        tensor([0.5000, 0.8808])
-        """
-        x, y = (torch.tensor(side, dtype=torch.float64, device=scores.device) for side in (self.scores, self.log_odds))
-        wide = scores.double()
-        after = torch.searchsorted(x, wide.contiguous()).clamp(1, len(x) - 1)
-        share = (wide - x[after - 1]) / (x[after] - x[after - 1])
-        return torch.sigmoid(y[after - 1] + share * (y[after] - y[after - 1])).to(scores.dtype)
+    uncertainty = set_uncertainty(similarity, group, temperature=temperature)
+    return uncertainty, (1 - uncertainty) * similarity + uncertainty * msd
 
 
 def set_uncertainty(similarity: Column, group: Int[Tensor, " captions"], *, temperature: float) -> Column:

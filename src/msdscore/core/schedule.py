@@ -146,24 +146,21 @@ def coverage_terms(
     image_of: Int[Tensor, " pairs"],
     text_of: Int[Tensor, " pairs"],
     background: Mixture | None = None,
-    expected: Float[Tensor, "images patches"] | None = None,
 ) -> Float[Tensor, "pairs patches"]:
     """Coverage terms of every patch of every pair; patches are read in place, never copied once per caption.
 
-    With a `background` of captions each term is less its mean over them; `expected` gives that mean where it is known.
+    With a `background` of captions each term is less its mean over them.
     """
-    if expected is None:
-        if fused.serves(images.points, image_mixtures, text_mixtures):
-            sides = (images, image_mixtures, text_mixtures)
-            return _fused_terms(*sides, source=image_of, target=text_of, background=background)
-        expected = expected_densities(images, image_mixtures, background)
+    if fused.serves(images.points, image_mixtures, text_mixtures):
+        sides = (images, image_mixtures, text_mixtures)
+        return _fused_terms(*sides, source=image_of, target=text_of, background=background)
+    expected = expected_densities(images, image_mixtures, background)
     result = expected.new_zeros((len(image_of), expected.shape[1]))
     sets = CandidateSets.of(image_of, len(images))
-    known = expected
 
     def work(block: Block) -> None:
         block = sets.largest_first(block)
-        mask, own = cut(images.mask, block), cut(known, block)
+        mask, own = cut(images.mask, block), cut(expected, block)
         solid = real_points(cut(images.points, block), mask)
         for pairs in sets.rounds(block):
             kept = pairs >= 0
@@ -174,6 +171,21 @@ def coverage_terms(
     components = image_mixtures.means.shape[1]
     for_each(work, blocks_of(images, widths(images.mask), components), images.points.device)
     return result
+
+
+def token_evidence(
+    texts: PointSet,
+    image_mixtures: Mixture,
+    background: Mixture,
+    *,
+    image_of: Int[Tensor, " pairs"],
+    text_of: Int[Tensor, " pairs"],
+) -> Float[Tensor, "pairs tokens"]:
+    """log P of every token under its image's mixture, less the mean over background images; padding is zero."""
+    pairs = {"image_of": image_of, "text_of": text_of}
+    # Calibrated support terms are the negative shares of it; no mixture of the text takes part.
+    terms = support_terms(texts, image_mixtures, image_mixtures, **pairs, background=background)
+    return -terms * texts.mask.sum(dim=1, keepdim=True)[text_of]
 
 
 def _fused_terms(

@@ -11,10 +11,10 @@ import numpy as np
 from msdscore.errors import require
 from msdscore.explain.colours import Role, css, ink, ramp
 from msdscore.explain.overlay import (
-    MAP_ROLES,
     ColourScale,
     MapLegend,
     map_legend,
+    map_roles,
     overlay,
     overlays,
     sum_parts,
@@ -74,9 +74,10 @@ def figure(items: Sequence[Attribution]) -> "Figure":
     across = min(MOST_ACROSS, len(items))
     cell = _CellLayout(
         caption=0.0,
-        picture=_panel(len(MAP_ROLES)) * float(np.clip(items[0].picture.height / items[0].picture.width, 0.4, 1.6)),
+        picture=_panel(len(map_roles(items)))
+        * float(np.clip(items[0].picture.height / items[0].picture.width, 0.4, 1.6)),
         words=word_scale(items),
-        maps={role: map_legend(items, role) for role in MAP_ROLES},
+        maps={role: map_legend(items, role) for role in map_roles(items)},
         sum=_span(items),
         more_lines=int(len(sum_parts(items[0])) >= _IN_ONE_LINE),
     )
@@ -85,11 +86,13 @@ def figure(items: Sequence[Attribution]) -> "Figure":
     rows = [replace(cell, caption=LINE * max(map(len, lines[at : at + across]))) for at in range(0, len(items), across)]
     tops = list(accumulate((row.height for row in rows), initial=0.0))
     page = blank_page(across * COLUMN, tops[-1] + foot)
-    pictures = {role: overlays(items, role, longest=PICTURE_PIXELS) for role in MAP_ROLES}
+    pictures = {role: overlays(items, role, longest=PICTURE_PIXELS) for role in map_roles(items)}
     for number, item in enumerate(items):
         row, column = divmod(number, across)
         place = column * COLUMN + MARGIN, tops[row]
-        _draw_cell(page, place, item, rows[row], lines[number], {role: pictures[role][number] for role in MAP_ROLES})
+        _draw_cell(
+            page, place, item, rows[row], lines[number], {role: pictures[role][number] for role in map_roles(items)}
+        )
     if foot:
         page.text(MARGIN, tops[-1] + 0.04, NO_GLYPH, SMALL_POINTS, color=GREY)
     return page.figure
@@ -124,7 +127,7 @@ def _draw_cell(
     draw_caption(page, (left, start + MARGIN), lines, cell.words, families(item.score.caption))
     top = start + MARGIN + cell.caption + 0.02
     draw_word_key(page, left, top, cell.words)
-    panel = _panel(len(MAP_ROLES))
+    panel = _panel(len(map_roles(items)))
     for number, role in enumerate(MAP_ROLES):
         at = left + number * (panel + GAP)
         page.text(at, top + 0.22, title_of(item, role), color=css(role, 1.0), weight="bold")

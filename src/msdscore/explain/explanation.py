@@ -4,20 +4,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from msdscore.core.evidence import ZERO
 from msdscore.errors import ConfigError, MissingExtraError
-from msdscore.explain.document import document
+from msdscore.explain.document import document, in_words
 from msdscore.explain.save import png, save
 from msdscore.explain.snippet import snippet
-from msdscore.explain.terms import Attribution, picture_of, terms_of
+from msdscore.explain.terms import Attribution, Unit, image_of, terms_of, units_of
 from msdscore.io.images import ImageSource
-from msdscore.scoring.measurement import numbers
+from msdscore.scoring.embedded import Embedded
+from msdscore.scoring.measurement import Measurement, numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
+from msdscore.scoring.vocabulary import NamedWord, Namer, Suggestion
 
 
 class Explanation(Attribution):
-    """The score of one caption of one picture, taken apart: see `Attribution` for what it holds."""
+    """The score of one caption of one image, taken apart: see `Attribution` for what it holds."""
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the pixels, as plain values."""
@@ -28,8 +32,7 @@ class Explanation(Attribution):
         Explanations((self,)).save(path)
 
     def __str__(self) -> str:
-        listed = ", ".join(f"{unit.text} ({unit.gap:+.2f})" for unit in self.ranked[:3])
-        return f"{self.score}\nleast supported, nats: {listed or 'none'}"
+        return "\n".join([str(self.score), *in_words(self)])
 
     def __repr__(self) -> str:
         least = f", least supported {self.ranked[0].text!r}" if self.ranked else ""
@@ -44,7 +47,7 @@ class Explanation(Attribution):
 
 @dataclass(frozen=True, slots=True)
 class Explanations:
-    """Explanations of captions of one picture, shown side by side on one scale."""
+    """Explanations of captions of one image, shown side by side on one scale."""
 
     items: tuple[Explanation, ...]
 
@@ -75,21 +78,49 @@ class Explanations:
 
 
 def explain(pipeline: Pipeline, image: ImageSource, captions: Sequence[str]) -> Explanations:
-    """Score captions of one picture as a candidate set and keep every term."""
+    """Score captions of one image as a candidate set and keep every term."""
     if isinstance(captions, str) or not captions:
         raise ConfigError("an explanation needs a list of at least one caption")
     decoded = pipeline.decode([image], keep=True)
     images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts(captions).require()
     measured = pipeline.measure(images, texts, [0] * len(captions), range(len(captions)))
-    rows = numbers(measured, pipeline.config)
-    scores = Scores.of(captions, rows, [0] * len(captions), pipeline.config, pipeline.signature)
-    terms = terms_of(pipeline.config, images, texts, measured)
+    form = pipeline.config
+    scores = Scores.of(captions, numbers(measured, form), [0] * len(captions), form, pipeline.signature)
+    terms = terms_of(form, images, texts, measured)
+    units = [units_of(form, measured, number, caption) for number, caption in enumerate(captions)]
+    named = _named(pipeline, images, texts, measured, units)
     layout = measured.patches[0]
-    picture = picture_of(decoded[0])
     visible = images.vectors.mask[0, : len(layout.boxes)].cpu().numpy()
     return Explanations(
         tuple(
-            Explanation(score, picture, layout, measured.tokens[number], terms[number], visible, pipeline.config)
+            Explanation(
+                score, image_of(decoded[0]), layout, measured.tokens[number], terms[number], visible, form,
+                units[number], *named[number],
+            )
             for number, score in enumerate(scores)
         )
-    )
+    )  # fmt: skip
+
+
+def _named(
+    pipeline: Pipeline, images: Embedded, texts: Embedded, measured: Measurement, units: Sequence[Sequence[Unit]]
+) -> list[tuple[tuple[NamedWord, ...], tuple[Suggestion, ...]]]:
+    """For every caption the words that it does not say, and those that would fit better."""
+    vocabulary = None if pipeline.bank is None else pipeline.bank.bank.vocabulary
+    if vocabulary is None or measured.words is None:
+        return [((), ())] * len(units)
+    if pipeline not in _namers:
+        _namers[pipeline] = Namer(pipeline, vocabulary)
+    namer = _namers[pipeline]
+    probabilities = namer.probabilities(images)
+    named = []
+    for number, own in enumerate(units):
+        words = measured.words.spoken[number]
+        points = texts.vectors.points[int(measured.text_of[number])]
+        doubtful = [place for place, unit in enumerate(own) if unit.p_value is not None and unit.p_value < ZERO]
+        suggestions = tuple(namer.suggestions(probabilities, words, doubtful))
+        named.append((namer.missing(probabilities, words, points), suggestions))
+    return named
+
+
+_namers: WeakKeyDictionary[Pipeline, Namer] = WeakKeyDictionary()  # what depends on a bank alone is computed once

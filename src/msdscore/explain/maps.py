@@ -73,10 +73,7 @@ class Terms:
     affinity: Floats  # tokens by patches, rows adding up to 1
     removal: Floats  # tokens by patches: what the loss of the patch does to the log density at the token
     beta: float
-    shares: Floats  # one per token, adding up to 1: its weight in the support divergence
-    gaps: Floats  # one per token: how far the picture does not support it, in nats
-    weights: Floats | None = None  # one per token: how well its word can be judged, shared by the pieces of a word
-    information: Floats | None = None  # one per token, adding up to the information, where it is known
+    shares: Floats  # one per token, adding up to 1: its weight among the tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,24 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from msdscore.core.evidence import ZERO
 from msdscore.encoders.base import PatchLayout
 from msdscore.explain.colours import Role, ramp
 from msdscore.explain.maps import pixels
 from msdscore.explain.terms import Attribution, Unit
+from msdscore.scoring.config import Paper
 
 Floats = npt.NDArray[np.float64]
 
-WORD_LIMIT = 4.0  # nats, log odds of 50 to 1: beyond it a word is as good as certain
-MAP_ROLES: tuple[Role, ...] = ("support", "penalty", "omission")
+FULL = 0.01  # p-value at which a word in doubt has full colour
+LIKELY = 0.5  # p-value from which a word is blue
+LEGEND = "fewer than one true word in ten looks this unsupported"
 TITLES: dict[Role, str] = {
     "support": "backs the caption",
     "penalty": "speaks against it",
@@ -35,6 +39,12 @@ class ColourScale:
         found = np.asarray(values, dtype=np.float64) / (self.limit if self.limit > 0 else 1.0)
         clipped: Floats = np.clip(found, -1.0, 1.0)
         return clipped
+
+
+def map_roles(items: Iterable[Attribution]) -> tuple[Role, ...]:
+    """The maps of some captions: what they omit is a map of the paper's form alone."""
+    paper = all(isinstance(item.form, Paper) for item in items)
+    return ("support", "penalty", "omission") if paper else ("support", "penalty")
 
 
 def title_of(item: Attribution, role: Role) -> str:
@@ -57,8 +67,8 @@ def map_scale(items: Iterable[Attribution], role: Role) -> ColourScale:
     Omissions that have no weight in any score are no part of it and have a scale of their own.
     """
     items = tuple(items)
-    scored = any(item.score.beta > 0 for item in items)
-    together = MAP_ROLES if scored else ("omission",) if role == "omission" else ("support", "penalty")
+    scored = any((item.score.beta or 0) > 0 for item in items)
+    together = map_roles(items) if scored else ("omission",) if role == "omission" else ("support", "penalty")
     return ColourScale(max(float(np.abs(map_of(item, one)).max()) for item in items for one in together))
 
 
@@ -92,25 +102,25 @@ def _tells(item: Attribution) -> bool:
 
 
 def word_scale(items: Iterable[Attribution]) -> ColourScale:
-    """One scale for the words of several captions.
-
-    Calibrated gaps are log odds whose zero means that the picture expects the word as much as any picture does; their
-    scale is the same on every page. Others have no natural size, and reach to the largest gap.
-    """
-    items = tuple(items)
-    if all(item.config.calibration != "none" for item in items):
-        return ColourScale(WORD_LIMIT)
-    return ColourScale(
-        max((abs(unit.gap) for item in items for unit in item.ranked if unit.gap is not None), default=1.0)
-    )
+    """One scale for the gaps of the words of several captions under the paper's form: up to the largest of them."""
+    gaps = [abs(unit.gap) for item in items for unit in item.ranked if unit.gap is not None]
+    return ColourScale(max(gaps, default=1.0))
 
 
 def word_colour(unit: Unit, scale: ColourScale) -> tuple[Role, float]:
-    """Hue and strength of a word: white at zero, towards `penalty` above it, towards `support` below it."""
-    if unit.gap is None or not unit.content:
+    """Hue and strength of a word.
+
+    By its p-value: towards `penalty` below 0.1, in full from 0.01 down, white up to 0.5, towards `support` above. Under
+    the paper's form by its gap: white at zero, towards `penalty` above it, towards `support` below it.
+    """
+    if not unit.content or (unit.p_value is None and unit.gap is None):
         return "penalty", 0.0
-    place = float(scale.strength(unit.gap))
-    return ("penalty", place) if place >= 0 else ("support", -place)
+    if unit.p_value is not None:
+        if unit.p_value < ZERO:
+            return "penalty", min(0.2 + 0.8 * log(ZERO / max(unit.p_value, FULL)) / log(ZERO / FULL), 1.0)
+        return "support", 0.0 if unit.p_value < LIKELY else 0.2 + 0.5 * (unit.p_value - LIKELY) / (1 - LIKELY)
+    strength = float(scale.strength(unit.gap or 0.0))
+    return ("penalty", strength) if strength >= 0 else ("support", -strength)
 
 
 def thumbnail(picture: Image.Image, longest: int) -> Image.Image:
@@ -145,26 +155,24 @@ def overlays(items: Sequence[Attribution], role: Role, *, longest: int) -> list[
     return [overlay(thumbnail(item.picture, longest), map_of(item, role), item.patches, role, scale) for item in items]
 
 
-def costs(item: Attribution) -> tuple[float, float, float]:
-    """What regions, words and information take from the similarity; a part under zero adds to it.
-
-    The first two are the parts of α·u·d, the third is −γ·u times the information.
-    """
-    score, weight = item.score, item.alpha * item.score.uncertainty
-    told = item.config.information * item.score.uncertainty * (score.information or 0.0)
-    return weight * score.beta * score.coverage, weight * (1 - score.beta) * score.support, -told
-
-
 def sum_parts(item: Attribution) -> list[tuple[str, float, Role]]:
-    """The parts that turn the similarity into the score: name, signed size, colour; those without weight stay out."""
-    regions, words, untold = costs(item)
-    parts: list[tuple[str, float, Role]] = []
-    if item.score.beta > 0:
+    """The parts that turn the similarity into Soft-MSD: name, signed size, colour; those without weight stay out."""
+    score, gate = item.score, item.score.uncertainty
+    if not isinstance(item.form, Paper):
+        first, second = item.form.weights
+        parts: list[tuple[str, float, Role]] = [
+            ("precision", gate * first * (score.precision or 0.0), "support"),
+            ("information", gate * second * (score.information or 0.0), "leaning"),
+        ]
+        return [(name, size, role if size >= 0 else "penalty") for name, size, role in parts]
+    beta = score.beta or 0.0
+    regions = -gate * item.form.alpha * beta * (score.coverage or 0.0)
+    words = -gate * item.form.alpha * (1 - beta) * (score.support or 0.0)
+    parts = []
+    if beta > 0:
         parts.append(
-            ("regions left out", -regions, "omission") if regions >= 0 else ("regions covered", -regions, "support")
+            ("regions left out", regions, "omission") if regions <= 0 else ("regions covered", regions, "support")
         )
-    if item.score.beta < 1:
-        parts.append(("words not backed", -words, "penalty") if words >= 0 else ("words backed", -words, "support"))
-    if item.config.information:
-        parts.append(("false information", -untold, "penalty") if untold > 0 else ("information", -untold, "leaning"))
+    if beta < 1:
+        parts.append(("words not backed", words, "penalty") if words <= 0 else ("words backed", words, "support"))
     return parts

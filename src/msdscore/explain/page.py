@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msdscore.explain.overlay import (
-    MAP_ROLES,
     ColourScale,
     MapLegend,
     map_legend,
     map_of,
+    map_roles,
     map_scale,
     overlay,
     thumbnail,
@@ -40,7 +40,7 @@ def page(items: Sequence[Attribution]) -> str:
 
 def _section(item: Attribution, items: Sequence[Attribution], scale: ColourScale) -> dict[str, Any]:
     return summary(item, scale) | {
-        "tabs": [{"role": role, "title": title_of(item, role)} for role in MAP_ROLES],
+        "tabs": [{"role": role, "title": title_of(item, role)} for role in map_roles(items)],
         "words": item.ranked,
         "phrases": _joined(item.phrases),
         "pictures": _pictures(item, items),
@@ -51,7 +51,7 @@ def _pictures(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]
     """Every picture that the page can show, by name."""
     small = thumbnail(item.picture, PICTURE_PIXELS)
     found: dict[str, Any] = {}
-    for role in MAP_ROLES:
+    for role in map_roles(items):
         tinted = overlay(small, map_of(item, role), item.patches, role, map_scale(items, role))
         found[role] = _entry(tinted, title_of(item, role), map_legend(items, role))
     for number, unit in enumerate(item.units):

@@ -11,9 +11,9 @@ from PIL.Image import Image
 
 from msdscore.explain.colours import css, ink
 from msdscore.explain.overlay import (
-    MAP_ROLES,
     ColourScale,
     map_legend,
+    map_roles,
     overlays,
     sum_parts,
     title_of,
@@ -40,7 +40,7 @@ class TextPiece:
 def snippet(items: Sequence[Attribution]) -> str:
     """One block per caption, on shared scales."""
     scale = word_scale(items)
-    pictures = {role: overlays(items, role, longest=THUMB_PIXELS) for role in MAP_ROLES}
+    pictures = {role: overlays(items, role, longest=THUMB_PIXELS) for role in map_roles(items)}
     blocks = [
         summary(item, scale)
         | {
@@ -51,7 +51,7 @@ def snippet(items: Sequence[Attribution]) -> str:
                     "src": data_uri(pictures[role][number]),
                     "below": map_legend(items, role).below,
                 }
-                for role in MAP_ROLES
+                for role in map_roles(items)
             ]
         }
         for number, item in enumerate(items)

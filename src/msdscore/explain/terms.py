@@ -3,22 +3,25 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL.Image import Image
 from torch import Tensor
 
+from msdscore.core.evidence import ZERO
 from msdscore.core.mixture import Mixture
 from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.errors import ConfigError, RowError
 from msdscore.explain import maps
-from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.config import Form, Paper
 from msdscore.scoring.embedded import Decoded, Embedded
-from msdscore.scoring.measurement import Measurement, gate
+from msdscore.scoring.measurement import Measurement, WordMeasurement, gate, p_values
 from msdscore.scoring.score import Score
-from msdscore.scoring.words import NOT_JUDGED
-from msdscore.text.words import Word, owners, phrases, segment
+from msdscore.scoring.vocabulary import NamedWord, Suggestion
+from msdscore.text.words import Word, phrases, segment
 
 Floats = npt.NDArray[np.float64]
 
@@ -28,71 +31,69 @@ PROJECTION = "influence"
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A word, mark or phrase of the caption with its share of the support divergence.
+    """A word, mark or phrase of the caption, with what it does to the score.
 
-    `term` is in nats and sums over words and marks to the score's support; None where the encoder reads no token. `gap`
-    is the mean over its tokens of how far the picture does not support them, also in nats: log P_txt − log P_img; with
-    calibration, the mean of log P over background pictures − log P_img; with `calibration="evidence"`, the log-odds
-    that the word is not true of the picture. It is None where there is no token, and where the word is not `judged`
-    because the encoder is known not to tell whether it is true.
+    `term` is what it adds to MSD: above zero it raises the score. In the evidence form a judged word has `evidence` in
+    nats, a `p_value` (the share of true words of its kind that look as unsupported) and the `probability` that it is
+    true where nine words in ten are; a word below 0.1 has a term below zero. A word that is not `judged`, because the
+    encoder cannot tell whether it is true, because it is denied, or because it was said before, has none of these.
+    `gap` is for the paper's form: how far the image does not support the word, in nats.
     """
 
     text: str
     start: int
     end: int
-    kind: str
+    kind: str  # word or mark
     content: bool
     tokens: tuple[int, ...]
-    term: float | None
-    gap: float | None
+    term: float | None = None
+    gap: float | None = None
+    evidence: float | None = None
+    p_value: float | None = None
+    probability: float | None = None
     judged: bool = True
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # without slots: computed parts are kept
 class Attribution:
-    """The score of one caption of one picture, taken apart.
+    """The score of one caption of one image, taken apart.
 
-    `coverage_terms` (one per patch) add up to `score.coverage`, `support_terms` (one per token) to `score.support`, in
-    nats. Patches that the encoder masks are not `visible` and have zero everywhere.
+    The terms of `units` add up to what the words add to MSD. Under the paper's form `coverage_terms` (one per patch)
+    add up to `score.coverage` and `support_terms` (one per token) to `score.support`, in nats. Patches that the encoder
+    masks are not `visible` and have zero everywhere. `missing` are words that are probably true of the image and not
+    said, `suggestions` words that would fit better than a word in doubt; they explain, and do not enter the score.
     """
 
     score: Score
-    picture: Image
+    image: Image
     patches: PatchLayout
     tokens: TokenLayout
     terms: maps.Terms
     visible: npt.NDArray[np.bool_]  # one per patch of `patches`
-    config: MSDConfig
+    form: Form
+    units: tuple[Unit, ...]  # words and marks in reading order
+    missing: tuple[NamedWord, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
+
+    @property
+    def picture(self) -> Image:
+        """The image, by the name that it had before."""
+        return self.image
 
     @property
     def coverage_terms(self) -> Floats:
-        """One per patch, adding up to the coverage divergence."""
+        """One per patch, adding up to the coverage divergence; zero under the evidence form."""
         return maps.over_all(self.terms.coverage, self.visible)
 
     @property
     def support_terms(self) -> Floats:
-        """One per token, adding up to the support divergence."""
+        """One per token, adding up to the support divergence; under the evidence form minus what tokens add to MSD."""
         return self.terms.support
-
-    @property
-    def information_terms(self) -> Floats | None:
-        """One per token, adding up to the information; None where it is not known."""
-        return self.terms.information
 
     @property
     def affinity(self) -> Floats:
         """How every token spreads over the patches; rows add up to 1."""
         return maps.over_all(self.terms.affinity, self.visible)
-
-    @property
-    def alpha(self) -> float:
-        """The weight of the local divergence."""
-        return self.config.alpha
-
-    @cached_property
-    def units(self) -> tuple[Unit, ...]:
-        """Words and marks in reading order; their terms add up to the support divergence."""
-        return units_of(self.score.caption, self.tokens, self.support_terms, self.terms.gaps, self.terms.weights)
 
     @property
     def words(self) -> tuple[Unit, ...]:
@@ -101,15 +102,19 @@ class Attribution:
 
     @property
     def ranked(self) -> tuple[Unit, ...]:
-        """Content words that the encoder reads, the least supported first."""
+        """Judged content words, the least supported first."""
         return ranked(unit for unit in self.words if unit.content)
+
+    @property
+    def doubtful(self) -> tuple[Unit, ...]:
+        """Words with a p-value under 0.1, the least supported first."""
+        return tuple(unit for unit in self.ranked if unit.p_value is not None and unit.p_value < ZERO)
 
     @cached_property
     def phrases(self) -> tuple[Unit, ...]:
         """Adjacent content words together ("cup of milk"), the least supported first."""
-        units = self.units
-        found = [[units[number] for number in numbers] for numbers in phrases(segment(self.score.caption))]
-        return ranked(_joined(self.score.caption, some, self.terms) for some in found)
+        words = segment(self.score.caption, compounds=isinstance(self.form, Paper))
+        return ranked(_joined(self.score.caption, [self.units[n] for n in numbers]) for numbers in phrases(words))
 
     @cached_property
     def regions(self) -> maps.Regions:
@@ -139,106 +144,141 @@ class Attribution:
         return maps.grid(self.affinity[list(unit.tokens)].mean(axis=0), self.patches)
 
 
-def picture_of(decoded: Decoded | RowError) -> Image:
-    """The picture of a source that was decoded and kept."""
-    assert isinstance(decoded, Decoded), "pictures that cannot be read have raised their reason"
-    assert decoded.picture is not None, "the picture was to be kept"
+def image_of(decoded: Decoded | RowError) -> Image:
+    """The image of a source that was decoded and kept."""
+    assert isinstance(decoded, Decoded), "images that cannot be read have raised their reason"
+    assert decoded.picture is not None, "the image was to be kept"
     return decoded.picture
 
 
-def terms_of(config: MSDConfig, images: Embedded, texts: Embedded, measured: Measurement) -> list[maps.Terms]:
-    """The terms of every pair that was measured, and how its tokens spread over its picture's patches."""
-    betas = gate(measured.lengths.cpu(), config).tolist()
+def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measurement) -> list[maps.Terms]:
+    """The terms of every pair that was measured, and how its tokens spread over its image's patches."""
     seen, read = images.vectors, texts.vectors
-    found = []
-    for number, (picture, text) in enumerate(zip(measured.image_of.tolist(), measured.text_of.tolist(), strict=True)):
-        patches, tokens = seen.mask[picture], read.mask[text]
-        x, y = _points(seen.points[picture], patches), _points(read.points[text], tokens)
-        affinity = maps.affinities(x, y, config.kappa)
-        if config.mixture == "vmf":
-            removal = maps.removals(x, y, _components(measured.divergence.image_mixtures, picture))
-        else:
+    terms = []
+    for number, (image, text) in enumerate(zip(measured.image_of.tolist(), measured.text_of.tolist(), strict=True)):
+        patches, tokens = seen.mask[image], read.mask[text]
+        x, y = _points(seen.points[image], patches), _points(read.points[text], tokens)
+        affinity = maps.affinities(x, y, form.kappa)
+        if isinstance(form, Paper) and form.mixture != "vmf":
             # First-order removals are those of one fixed concentration; for other mixtures every patch stands alone.
             removal = 1 / len(x) - affinity
-        found.append(
-            maps.Terms(
-                coverage=_real(measured.divergence.coverage_terms[number], patches),
-                support=_real(measured.divergence.support_terms[number], tokens),
-                affinity=affinity,
-                removal=removal,
-                beta=betas[number],
-                shares=_shares(measured, number, tokens),
-                gaps=token_gaps(measured, number, tokens),
-                weights=judged_weights(measured, number, tokens),
-                information=_known(measured.information_terms, number, tokens),
-            )
+        else:
+            removal = maps.removals(x, y, _components(measured.image_mixtures, image))
+        if isinstance(form, Paper):
+            coverage, support, beta, shares = _paper_terms(form, measured, number, patches, tokens)
+        else:
+            coverage, support, beta, shares = _evidence_terms(form, measured, number, patches, tokens)
+        terms.append(maps.Terms(coverage, support, affinity, removal, beta, shares))
+    return terms
+
+
+def _paper_terms(
+    form: Paper, measured: Measurement, number: int, patches: Tensor, tokens: Tensor
+) -> tuple[Floats, Floats, float, Floats]:
+    assert measured.divergence is not None, "measured by the paper's form"
+    coverage = _real(measured.divergence.coverage_terms[number], patches)
+    support = _real(measured.divergence.support_terms[number], tokens)
+    beta = float(gate(measured.lengths[number : number + 1].cpu(), form))
+    return coverage, support, beta, np.full(len(support), 1 / max(len(support), 1))
+
+
+def _evidence_terms(
+    form: Form, measured: Measurement, number: int, patches: Tensor, tokens: Tensor
+) -> tuple[Floats, Floats, float, Floats]:
+    """Coverage is no part of the evidence form; the terms of words are shared out over their tokens."""
+    assert measured.words is not None, "measured by the evidence form"
+    words = measured.words
+    count = int(tokens.sum())
+    support, shares = np.zeros(count), np.zeros(count)
+    values = word_terms(form, words)[number].tolist()
+    for place, term, weight in zip(words.judged[number], values, words.index.weights[number].tolist(), strict=False):
+        own = list(words.spoken[number][place].tokens)
+        support[own] = -term / len(own)
+        shares[own] = weight / len(own)
+    return np.zeros(int(patches.sum())), support, 0.0, shares / (shares.sum() or 1.0)
+
+
+def word_terms(form: Form, words: WordMeasurement) -> Tensor:
+    """What every judged word adds to MSD, pairs by words."""
+    assert not isinstance(form, Paper), "the evidence form has terms per word"
+    first, second = form.weights
+    return first * words.precision_terms.cpu() + second * words.information_terms.cpu()
+
+
+def units_of(form: Form, measured: Measurement, number: int, caption: str) -> tuple[Unit, ...]:
+    """Words and marks of the caption of a pair, with what they do to the score."""
+    if isinstance(form, Paper):
+        return _paper_units(form, measured, number, caption)
+    words = measured.words
+    assert words is not None, "measured by the evidence form"
+    spoken, judged = words.spoken[number], words.judged[number]
+    values = words.evidence[number, : len(judged)].double().cpu()
+    kinds = torch.tensor([words.calibration.kind_of(spoken[place].stem) or 0 for place in judged], dtype=torch.int64)
+    numbers: dict[int, dict[str, Any]] = {
+        place: {"term": term, "evidence": evidence, "p_value": p_value, "probability": probability}
+        for place, term, evidence, p_value, probability in zip(
+            judged,
+            word_terms(form, words)[number].tolist(),
+            values.tolist(),
+            p_values(words)[number],
+            words.calibration.probabilities(values, kinds).tolist(),
+            strict=False,
         )
-    return found
+    }
+    unjudged: dict[str, Any] = {"judged": False}
+    return tuple(Unit(*_place(word), **numbers.get(place, unjudged)) for place, word in enumerate(spoken))
 
 
-def token_gaps(measured: Measurement, pair: int, mask: Tensor) -> Floats:
-    """How far the picture of a pair does not support each token, in nats."""
-    if measured.log_odds is not None:
-        return -_real(measured.log_odds[pair], mask)
-    terms = _real(measured.divergence.support_terms[pair], mask)
-    return terms * len(terms)
+def _paper_units(form: Paper, measured: Measurement, number: int, caption: str) -> tuple[Unit, ...]:
+    assert measured.divergence is not None, "measured by the paper's form"
+    terms = measured.divergence.support_terms[number].double().cpu().numpy()
+    size = int(measured.lengths[number])
+    weight = form.alpha * (1 - float(gate(measured.lengths[number : number + 1].cpu(), form)))
+    units = []
+    for word in segment(caption, measured.tokens[number].spans):
+        own = list(word.tokens)
+        share = float(terms[own].sum()) if own else None
+        gap = None if share is None else share * size / len(own)
+        units.append(Unit(*_place(word), term=None if share is None else -weight * share, gap=gap))
+    return tuple(units)
 
 
-def judged_weights(measured: Measurement, pair: int, mask: Tensor) -> Floats | None:
-    """How well each token's word can be judged, shared by the pieces of a word; None where it is not known."""
-    return _known(measured.weights, pair, mask)
+def _place(word: Word) -> tuple[str, int, int, str, bool, tuple[int, ...]]:
+    return word.text, word.start, word.end, word.kind, word.content, word.tokens
 
 
-def _shares(measured: Measurement, pair: int, mask: Tensor) -> Floats:
-    if measured.shares is None:
-        count = int(mask.sum())
-        return np.full(count, 1 / max(count, 1))
-    return _real(measured.shares[pair], mask)
-
-
-def _components(mixtures: Mixture, picture: int) -> maps.Components:
-    means, log_weights = mixtures.means[picture], mixtures.log_weights[picture]
+def _components(mixtures: Mixture, image: int) -> maps.Components:
+    means, log_weights = mixtures.means[image], mixtures.log_weights[image]
     return maps.Components(means.double().cpu().numpy(), log_weights.double().cpu().numpy(), mixtures.kappa)
 
 
-def units_of(
-    caption: str, tokens: TokenLayout, terms: Floats, gaps: Floats, weights: Floats | None = None
-) -> tuple[Unit, ...]:
-    """Words and marks of a caption with the terms and gaps of the tokens that cover them.
-
-    With `weights` of tokens as evidence, words of too little weight are not judged.
-    """
-    pieces = segment(caption)
-    owner = owners(tokens.spans, pieces)
-    held = [tuple(token for token, place in enumerate(owner) if place == number) for number in range(len(pieces))]
-    return tuple(_unit(piece, own, terms, (gaps, weights)) for piece, own in zip(pieces, held, strict=True))
+def doubt(unit: Unit) -> float | None:
+    """How little the image supports a word, higher is less; None where it is not judged."""
+    if unit.p_value is None or unit.evidence is None:
+        return unit.gap
+    return -unit.p_value - 1e-6 * unit.evidence  # words below all quantiles are told apart by their evidence
 
 
 def ranked(units: Iterable[Unit]) -> tuple[Unit, ...]:
-    """Units with a gap, the least supported first; equal ones in reading order."""
-    known = [(unit.gap, unit) for unit in units if unit.gap is not None]
+    """Judged units, the least supported first; equal ones in reading order."""
+    known = [(value, unit) for unit in units if (value := doubt(unit)) is not None]
     return tuple(unit for _, unit in sorted(known, key=lambda pair: -pair[0]))
 
 
-def _unit(piece: Word, tokens: tuple[int, ...], terms: Floats, evidence: tuple[Floats, Floats | None]) -> Unit:
-    own, (gaps, weights) = list(tokens), evidence
-    # The pieces of a word share its weight, so their sum is the word's.
-    judged = weights is None or not own or float(weights[own].sum()) >= NOT_JUDGED
-    term = float(terms[own].sum()) if own else None
-    gap = float(gaps[own].mean()) if own and judged else None
-    return Unit(piece.text, piece.start, piece.end, piece.kind, piece.content, tokens, term, gap, judged)
-
-
-def _joined(caption: str, units: Sequence[Unit], terms: maps.Terms) -> Unit:
-    """One unit from several that follow each other."""
+def _joined(caption: str, units: Sequence[Unit]) -> Unit:
+    """One unit from several that follow each other: sums of terms, the lowest p-value, the mean gap."""
     start, end = units[0].start, units[-1].end
-    whole = Word(caption[start:end], start, end, caption[start:end], content=True, denied=False, new=True)
-    tokens = tuple(token for unit in units for token in unit.tokens)
-    return _unit(whole, tokens, terms.support, (terms.gaps, terms.weights))
-
-
-def _known(values: Tensor | None, pair: int, mask: Tensor) -> Floats | None:
-    return None if values is None else _real(values[pair], mask)
+    known = [unit for unit in units if unit.term is not None]
+    gaps = [unit.gap for unit in units if unit.gap is not None]
+    values = [unit.p_value for unit in units if unit.p_value is not None]
+    return Unit(
+        caption[start:end], start, end, "word", True, tuple(token for unit in units for token in unit.tokens),
+        term=sum(unit.term or 0.0 for unit in known) if known else None,
+        gap=sum(gaps) / len(gaps) if gaps else None,
+        evidence=min((unit.evidence for unit in units if unit.evidence is not None), default=None),
+        p_value=min(values, default=None),
+        judged=any(unit.judged for unit in units),
+    )  # fmt: skip
 
 
 def _real(values: Tensor, mask: Tensor) -> Floats:

@@ -22,7 +22,7 @@ from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.version import __version__
 
 NAME = "msdscore"
-_KEPT = ("msd", "match", "similarity", "information", "coverage", "support")
+_KEPT = ("msd", "match", "similarity", "precision", "information", "coverage", "support")
 _METRIC = """[metric]
 name = "msdscore"
 python = ">=3.11"

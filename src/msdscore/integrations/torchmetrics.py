@@ -19,7 +19,7 @@ else:
     Metric = require("torchmetrics", extra="torchmetrics").Metric
 
 # One state each: a number per pair. Only those of which more is better can be the metric's value.
-_BEST_HIGH = ("msd", "similarity", "information", "match")
+_BEST_HIGH = ("msd", "similarity", "precision", "information", "match")
 _COLUMNS = (*_BEST_HIGH, "coverage", "support")
 
 _Pictures = Tensor | ImageSource | Sequence[Tensor] | Sequence[ImageSource]
@@ -34,8 +34,8 @@ class MSDScore(Metric):
     """Mean MSD of pairs of a picture and a caption; with `return_rows`, the numbers of every pair too.
 
     The first argument is an encoder's name (a hub name of a CLIP model too), a `ScorerSpec` or a `Scorer`. `by` names
-    the number that is averaged: msd, similarity, information or match. A pair that cannot be scored is NaN in the rows
-    and left out of the mean, with an `UnscoredWarning`.
+    the number that is averaged: msd, similarity, precision, information or match. A pair that cannot be scored is NaN
+    in the rows and left out of the mean, with an `UnscoredWarning`.
 
     >>> metric = MSDScore("toy")
     >>> red = torch.tensor([255, 0, 0], dtype=torch.uint8).reshape(3, 1, 1).expand(3, 64, 64)
@@ -52,6 +52,7 @@ class MSDScore(Metric):
 
     msd: list[Tensor]
     similarity: list[Tensor]
+    precision: list[Tensor]
     information: list[Tensor]
     match: list[Tensor]
     coverage: list[Tensor]

@@ -19,7 +19,7 @@ from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.stats.resample import Interval, bootstrap_mean
 
 Generate = Callable[[Any, Sequence[ImageSource]], Sequence[str]]
-_NUMBERS = ("msd", "match", "similarity", "coverage", "support")
+_NUMBERS = ("msd", "match", "similarity", "precision", "information", "coverage", "support")
 _TABLE = ("picture", "caption", "msd", "match", "least supported")
 _NAMED = 3  # words per row
 

@@ -18,6 +18,7 @@ from msdscore.integrations.completions import Completions, after_thinking, compl
 from msdscore.integrations.scorers import ScorerLike, shared_scorer
 from msdscore.io.images import ImageSource, open_image
 from msdscore.scorer import Scorer
+from msdscore.scoring.config import Paper
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Request, score_requests
@@ -29,17 +30,17 @@ _AGAIN = frozenset((429, 500, 502, 503, 504))
 _BODY = 16 << 20  # characters of pictures per request; the service takes 32 MiB
 _LARGEST = 31 << 20  # characters of one picture; it must find room in a request
 _PICTURES, _CAPTIONS = 32, 64  # per request and per picture; the service takes 64 of each
-_WATCHED = ("msd", "coverage", "support", "length")
+_WATCHED = ("msd", "precision", "information", "coverage", "support", "length")
 
 
 class MSDReward:
     """A reward function that scores completions as captions of their pictures.
 
-    Given a name or a `ScorerSpec`, it is length-neutral: the weight between coverage and support is fixed, since a
-    policy would learn to move a weight that depends on the length. A `Scorer` is used as it is. `by` is the number
-    handed out, `words` how many of the least supported words go to the trainer's table of completions, `column` the
-    dataset's column of pictures where it is not called `image` or `images`, `caption_of` what of a completion is the
-    caption; by default what comes after a model's thinking.
+    Given a name or a `ScorerSpec`, it is length-neutral: under the paper's form the weight between coverage and support
+    is fixed, since a policy would learn to move a weight that depends on the length. A `Scorer` is used as it is. `by`
+    is the number handed out, `words` how many of the least supported words go to the trainer's table of completions,
+    `column` the dataset's column of images where it is not `image` or `images`, `caption_of` what of a completion
+    is the caption; by default what comes after a model's thinking.
 
     >>> from PIL import Image
     >>> reward = MSDReward("toy")
@@ -153,9 +154,10 @@ class RemoteReward:
 
 
 def length_neutral(given: ScorerSpec | str) -> ScorerSpec:
-    """The description with a fixed weight of coverage, unless it chooses one itself."""
+    """The description with a fixed weight of coverage, unless it chooses one itself or its form has no such weight."""
     spec = ScorerSpec(encoder=given) if isinstance(given, str) else given
-    if spec.config is not None or "gate" in dict(spec.changes):
+    form = spec.config or shared_scorer(spec).config
+    if spec.config is not None or "gate" in dict(spec.changes) or not isinstance(form, Paper):
         return spec
     return replace(spec, changes=tuple(sorted({**dict(spec.changes), "gate": "fixed"}.items())))
 
@@ -181,7 +183,9 @@ def _tell(given: dict[str, Any], read: Completions, scored: dict[int, Numbers | 
     if (log_metric := given.get("log_metric")) and read.total:
         log_metric("msd/judged", len(numbers) / read.total)
         for name in _WATCHED if numbers else ():
-            log_metric(f"msd/{name}", sum(getattr(row, name) for row in numbers.values()) / len(numbers))
+            values = [value for row in numbers.values() if (value := getattr(row, name)) is not None]
+            if values:
+                log_metric(f"msd/{name}", sum(values) / len(values))
 
 
 def _bodies(read: Completions) -> Iterator[tuple[list[int], dict[str, Any]]]:

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor
 
+from msdscore.core.evidence import Evidence
 from msdscore.encoders.base import Embeddings
-from msdscore.scoring.config import MSDConfig
+from msdscore.errors import ConfigError
+from msdscore.scoring.config import Form
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -42,7 +44,7 @@ class Vectors:
     pair_of: Ints
     numbers: Mapping[str, Floats]
     embed: Callable[[Sequence[str]], Embeddings]
-    config: MSDConfig
+    config: Form
     background: Tensor | None = None
 
     def spread(self, by_pair: Floats) -> Floats:
@@ -53,6 +55,9 @@ class Vectors:
 
     def column(self, name: str) -> Floats:
         """One of the numbers as a matrix of cases and candidates."""
+        if name not in self.numbers:
+            form = "evidence" if name in Evidence.columns else "short"
+            raise ConfigError(f"{name} is no number of these settings; choose --preset {form}")
         return self.spread(self.numbers[name])
 
 

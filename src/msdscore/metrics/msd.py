@@ -21,7 +21,8 @@ def _column(name: str) -> Callable[[], Loaded]:
 load_cosine = _column("similarity")  # of the pooled vectors
 load_coverage = _column("coverage")  # KL(image‖text)
 load_support = _column("support")  # KL(text‖image)
-load_information = _column("information")  # how much a caption tells about the image, in nats
+load_precision = _column("precision")  # evidence form: is what is said true of the image?
+load_information = _column("information")  # evidence form: how much does it tell about the image?
 load_divergence = _column("divergence")  # both divergences, weighed by the gate of the settings
 load_msd = _column("msd")
 
@@ -61,11 +62,9 @@ def vectors_of(batch: Cases) -> Vectors:
 
 def _soften(vectors: Vectors, group: np.ndarray) -> Floats:
     """Soft-MSD of all candidates that have a pair, in float64."""
-    similarity = vectors.column("similarity")
+    similarity, msd = vectors.column("similarity"), vectors.column("msd")
     known = ~np.isnan(similarity)
     sets = np.broadcast_to(group[:, None], similarity.shape)[known]
-    divergence, information = (vectors.column(name)[known].tolist() for name in ("divergence", "information"))
-    softened = soften(similarity[known].tolist(), divergence, information, sets.tolist(), vectors.config)
     values = np.full(similarity.shape, np.nan)
-    values[known] = softened[1]
+    values[known] = soften(similarity[known].tolist(), msd[known].tolist(), sets.tolist(), vectors.config)[1]
     return values

@@ -15,11 +15,10 @@ from msdscore.io.inputs.columns import IMAGE_NAMES, ColumnNames, first_of
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.manifest import RUN_NOTES
 from msdscore.run.table import Naming
-from msdscore.scoring.measurement import UNTOLD
-from msdscore.scoring.score import COLUMNS
+from msdscore.scoring.score import ALL_COLUMNS, OPTIONAL
 
 Floats = npt.NDArray[np.float64]
-NUMBERS = tuple(name for name in COLUMNS if name not in ("warnings", "error"))
+NUMBERS = tuple(name for name in ALL_COLUMNS if name not in ("reading", "warnings", "error"))
 SYSTEM_NAMES = ("system", "captioner", "model")
 _PICTURE_KEYS = (*IMAGE_NAMES, "image_id")
 _CELL = 200  # characters of another column that the page shows
@@ -51,7 +50,7 @@ def read_results(path: Path) -> Results:
         rows = [_unprefixed(record.values, run.prefix) for record in records.read()]
     columns = _unprefixed(dict.fromkeys(records.columns or ()), run.prefix)
     names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
-    lacking = [name for name in ("msd", "coverage", "support") if name not in names]
+    lacking = [name for name in ("msd", "similarity") if name not in names]
     if lacking:
         found = ", ".join(names) or "none"
         raise InputError(
@@ -59,7 +58,7 @@ def read_results(path: Path) -> Results:
         )
     caption, system = run.columns.caption_in(names), first_of(names, SYSTEM_NAMES)
     picture = run.columns.image_in(names) or first_of(names, _PICTURE_KEYS)
-    used = {"id", caption, system, *COLUMNS} - {"warnings"}
+    used = {"id", caption, system, *ALL_COLUMNS} - {"warnings"}
     return Results(
         name=path.name,
         signature=signature_of(path) or run.signature,
@@ -76,7 +75,7 @@ def read_results(path: Path) -> Results:
 def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Floats]:
     """The columns of numbers; those that no row has, because the bank could not tell them, are left out."""
     found = {name: np.array([_number(row.get(name)) for row in rows]) for name in NUMBERS if name in names}
-    return {name: values for name, values in found.items() if name not in UNTOLD or not np.isnan(values).all()}
+    return {name: values for name, values in found.items() if name not in OPTIONAL or not np.isnan(values).all()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ def run_facts(path: Path) -> RunFacts:
 def _unprefixed(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """A row with our columns under their plain names; the input's columns of these names get other ones."""
     naming = Naming(prefix)
-    ours = {naming.added(name): name for name in COLUMNS}
+    ours = {naming.added(name): name for name in ALL_COLUMNS}
     plain = Naming()
     return {ours.get(name) or (plain.given(name) if prefix else name): value for name, value in row.items()}
 

@@ -20,8 +20,9 @@ from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run,
 from msdscore.io.outputs.targets import refuse_inputs, run_files
 from msdscore.run.plan import Part, Scored, plan, score_parts
 from msdscore.run.table import COUNTS, MIXED, Naming, output_tables, part_table
-from msdscore.scoring.measurement import NUMBERS, UNTOLD, Numbers
+from msdscore.scoring.measurement import NUMBERS, Numbers
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.score import OPTIONAL
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 
@@ -160,7 +161,9 @@ def _manifest(pipeline: Pipeline, source: RowSource, how: RunOptions) -> dict[st
     """Everything that must be the same for a run to go on."""
     return {
         "encoder": pipeline.encoder.signature,
-        "settings": asdict(pipeline.config) | {"components": list(pipeline.config.components)},
+        "settings": {
+            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(pipeline.config).items()
+        },
         "bank": None if pipeline.bank is None else pipeline.bank.name,
         **_work_of(source, how, pipeline.limits),
         # Last, so that a difference is named by its own setting first; readers of the run metadata find it here.
@@ -274,7 +277,7 @@ class EarlierRun:
             return RowError(error)
         try:
             # Text files give text; every number was written so that it reads back to the last bit.
-            numbers: dict[str, Any] = {name: _number(values[self.naming.added(name)], name) for name in NUMBERS}
+            numbers: dict[str, Any] = {name: _number(values, self.naming.added(name), name) for name in NUMBERS}
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{self.output}: its numbers cannot be read again ({error}); {REMEDY}") from error
         counts: dict[str, Any] = {name: int(numbers[name] or 0) for name in COUNTS}
@@ -282,9 +285,9 @@ class EarlierRun:
         return Numbers(**{**numbers, **counts}, warnings=(warnings,) if warnings else ())
 
 
-def _number(value: Any, name: str) -> float | None:
-    """A number as it was written; what a bank cannot tell was written as nothing."""
-    return None if name in UNTOLD and value in (None, "") else float(value)
+def _number(values: Mapping[str, Any], column: str, name: str) -> float | None:
+    """A number as it was written; those of another form, and what a bank cannot tell, were written as nothing."""
+    return None if name in OPTIONAL and values.get(column) in (None, "") else float(values[column])
 
 
 def description(spec: ScorerSpec) -> dict[str, Any] | None:

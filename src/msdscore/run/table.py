@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from msdscore.core.evidence import reading
 from msdscore.errors import RowError
 from msdscore.io.hashing import source_key, text_key
 from msdscore.io.inputs.columns import first_of
@@ -18,9 +19,9 @@ from msdscore.io.outputs.shards import FAILED, SCORED
 from msdscore.io.outputs.tables import MergedRows, conform, table_from_columns, unified
 from msdscore.io.tar import TarImage
 from msdscore.run.plan import Part, Scored
-from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.config import Form
 from msdscore.scoring.measurement import NUMBERS, Numbers, soften
-from msdscore.scoring.score import COLUMNS
+from msdscore.scoring.score import ALL_COLUMNS, columns_of
 
 TABLE_ROWS = 8192  # of one table of the output
 KEPT_BYTES = 256 << 20  # of tables that are kept while their types are found; of more the input is read once again
@@ -28,7 +29,7 @@ SOFTENED_ROWS = 1 << 16  # whose candidate sets are worked on at once
 MIXED = "its group holds several pictures, so its Soft-MSD compares captions of different pictures"
 Keys = np.ndarray[Any, np.dtype[np.int64]]
 COUNTS = ("length", "windows")
-_TEXTS = ("warnings", "error")
+_TEXTS = ("reading", "warnings", "error")
 _KEPT = "input_"  # put before the name of an input column that is called as one of ours
 
 
@@ -51,7 +52,7 @@ class Naming:
 
     def given(self, name: str) -> str:
         """The name of an input column."""
-        if not name.startswith(self.prefix) or name.removeprefix(self.prefix) not in COLUMNS:
+        if not name.startswith(self.prefix) or name.removeprefix(self.prefix) not in ALL_COLUMNS:
             return name
         new = _KEPT + name
         while new in self.taken:
@@ -108,8 +109,9 @@ def _warnings(row: Row, scored: Numbers | RowError) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RowScores:
-    """All numbers of a run by row, NaN where there are none; texts where there are some."""
+    """All numbers of a run by row, NaN where there are none; texts where there are some. `names` are those to show."""
 
+    names: tuple[str, ...]
     keys: Keys  # of the rows that were scored
     numbers: Mapping[str, np.ndarray[Any, np.dtype[np.float64]]]
     words: Mapping[int, list[str]]
@@ -119,13 +121,15 @@ class RowScores:
     def columns(self, rows: slice, reasons: Sequence[str | None]) -> dict[str, pa.Array]:
         """The columns that scoring adds to consecutive rows; `reasons` say why some of them were not even tried."""
         numbers = range(len(self.keys))[rows]
+        matches = self.numbers["match"][rows].tolist()
         texts = {
+            "reading": pa.array([None if np.isnan(match) else reading(match) for match in matches], pa.string()),
             "warnings": pa.array([self.warnings.get(row) for row in numbers], pa.string()),
             "error": pa.array(
                 [reason or self.errors.get(row) for row, reason in zip(numbers, reasons, strict=True)], pa.string()
             ),
         }
-        return {name: texts[name] if name in _TEXTS else self._numbers(name, rows) for name in COLUMNS}
+        return {name: texts[name] if name in _TEXTS else self._numbers(name, rows) for name in self.names}
 
     def _numbers(self, name: str, rows: slice) -> pa.Array:
         values = self.numbers[name][rows]
@@ -133,7 +137,7 @@ class RowScores:
         return column.cast(pa.int32()) if name in COUNTS else column
 
 
-def collect(parts: Iterable[pa.Table], total: int, config: MSDConfig) -> RowScores:
+def collect(parts: Iterable[pa.Table], total: int, form: Form) -> RowScores:
     """Numbers of all parts in the order of the rows, with uncertainty and Soft-MSD of each candidate set."""
     keys, group, image = np.full(total, -1, dtype=np.int64), np.zeros(total, np.int64), np.zeros(total, np.int64)
     numbers = {name: np.full(total, np.nan) for name in (*NUMBERS, "uncertainty", "soft_msd")}
@@ -149,14 +153,11 @@ def collect(parts: Iterable[pa.Table], total: int, config: MSDConfig) -> RowScor
             texts[name] |= {row: text for row, text in values if text is not None}
     good = np.flatnonzero(~np.isnan(numbers["msd"]))
     for rows in whole_sets(group, good, most=SOFTENED_ROWS):
-        similarity, divergence, information = (
-            numbers[name][rows].tolist() for name in ("similarity", "divergence", "information")
-        )
-        softened = soften(similarity, divergence, information, group[rows].tolist(), config)
-        numbers["uncertainty"][rows], numbers["soft_msd"][rows] = softened
+        similarity, msd = (numbers[name][rows].tolist() for name in ("similarity", "msd"))
+        numbers["uncertainty"][rows], numbers["soft_msd"][rows] = soften(similarity, msd, group[rows].tolist(), form)
     for row in in_mixed_sets(group, image, good):
         texts["warnings"][row] = "; ".join(filter(None, [texts["warnings"].get(row), MIXED]))
-    return RowScores(keys, numbers, texts["words"], texts["warnings"], texts["error"])
+    return RowScores(columns_of(form.columns), keys, numbers, texts["words"], texts["warnings"], texts["error"])
 
 
 def whole_sets(group: Keys, rows: Keys, *, most: int) -> Iterator[Keys]:
@@ -182,15 +183,13 @@ def in_mixed_sets(group: Keys, image: Keys, rows: Keys) -> list[int]:
     return mixed
 
 
-def output_tables(
-    source: RowSource, run: Run, config: MSDConfig, naming: Naming
-) -> Iterator[pa.Table] | Iterator[MergedRows]:
+def output_tables(source: RowSource, run: Run, form: Form, naming: Naming) -> Iterator[pa.Table] | Iterator[MergedRows]:
     """The output's tables: every input row in order, its own columns first, then what scoring adds.
 
     Raises:
         RunError: the input's rows are not those that were scored.
     """
-    scores = collect(run.tables(), sum(len(part) for part in run.tables(["row"])), config)
+    scores = collect(run.tables(), sum(len(part) for part in run.tables(["row"])), form)
 
     def merged() -> Iterator[MergedRows]:
         return _merged(source, scores, naming)
@@ -273,9 +272,9 @@ class ShardRows:
                 self._others.append({name: row.columns.get(name) for name in self._copied})
             yield row
 
-    def table(self, parts: Iterable[pa.Table], config: MSDConfig) -> pa.Table:
+    def table(self, parts: Iterable[pa.Table], form: Form) -> pa.Table:
         """All rows in order with their numbers, and uncertainty and Soft-MSD of their candidate sets."""
-        scores = collect(parts, len(self._keys), config)
+        scores = collect(parts, len(self._keys), form)
         added = scores.columns(slice(0, len(self._keys)), self._errors)
         errors = added.pop("error").to_pylist()
         warnings = added.pop("warnings")

@@ -1,4 +1,4 @@
-"""Banks of background pictures: built once from any pictures, kept in a file, named in the signature."""
+"""Banks of background images: built once from any images, kept in a file, named in the signature."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from PIL.Image import Image
 from safetensors.torch import save
 
 from msdscore.core.calibration import Bank
-from msdscore.core.mixture import Mixture
+from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.core.schedule import PointSet, fit_all
 from msdscore.encoders.base import Embeddings, Encoder, encode_pictures
 from msdscore.encoders.batches import encode_by_length, encode_in_batches
@@ -20,8 +20,7 @@ from msdscore.encoders.loading.banks import bank_bytes, bank_facts, bank_tensors
 from msdscore.errors import ConfigError
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.outputs.targets import put
-from msdscore.scoring.comparison import fit_settings
-from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.config import Form, Paper
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,35 +31,34 @@ class NamedBank:
     encoder: str
     bank: Bank
 
-    def require(self, encoder: Encoder, config: MSDConfig) -> None:
-        """Refuse a bank that was not built for this encoder and these mixtures."""
+    def require(self, encoder: Encoder, form: Form) -> None:
+        """Refuse a bank that was not built for this encoder, these mixtures or this form."""
         if self.encoder != unrounded(encoder.signature):
             raise ConfigError(
                 f"the bank {self.name} was built for encoder {self.encoder}, not for {encoder.signature}; "
-                "build one with: msdscore bank PICTURES -o bank.safetensors --encoder NAME"
+                "build one with: msdscore bank IMAGES -o bank.safetensors --encoder NAME"
             )
-        for side, mixtures in zip(("image", "text"), (self.bank.images, self.bank.texts), strict=True):
-            wanted = config.components[0 if side == "image" else 1]
-            if mixtures is not None and (mixtures.kappa, mixtures.means.shape[1]) != (config.kappa, wanted):
+        self._require_mixture("image", self.bank.images, form.image_fit)
+        if isinstance(form, Paper):
+            self._require_mixture("text", self.bank.texts, form.text_fit)
+            if self.bank.texts is None and form.weighs_coverage:
                 raise ConfigError(
-                    f"the bank {self.name} has {side} mixtures of {mixtures.means.shape[1]} components with kappa "
-                    f"{mixtures.kappa:g}, the configuration asks for {wanted} with {config.kappa:g}; "
-                    "build one to fit with: msdscore bank PICTURES -o bank.safetensors, or score without a bank: "
-                    "--preset short"
+                    f"gate={form.gate} weighs coverage, and the bank {self.name} holds no captions to calibrate it; "
+                    "set gate=support or calibration=none, or build a bank with: msdscore bank IMAGES --captions FILE"
                 )
-        if config.calibration == "evidence":
-            self._require_words(config)
-        elif self.bank.texts is None and config.weighs_coverage:
+        elif self.bank.words is None:
             raise ConfigError(
-                f"gate={config.gate} weighs coverage, and the bank {self.name} holds no captions to calibrate it; set "
-                "gate=support or calibration=none, or build a bank with: msdscore bank PICTURES --captions FILE"
+                f"the evidence form needs a bank that was built from captioned images, and {self.name} was not; "
+                "build one with: msdscore bank IMAGES --pairs ROWS.jsonl"
             )
 
-    def _require_words(self, config: MSDConfig) -> None:
-        if self.bank.words is None or (self.bank.captions is None and config.weighs_coverage):
+    def _require_mixture(self, side: str, mixtures: Mixture | None, fit: FitSettings) -> None:
+        if mixtures is not None and (mixtures.kappa, mixtures.means.shape[1]) != (fit.kappa, fit.components):
             raise ConfigError(
-                f"calibration=evidence needs a bank that was built from captioned pictures, and {self.name} was not; "
-                "build one with: msdscore bank PICTURES --pairs ROWS.jsonl"
+                f"the bank {self.name} has {side} mixtures of {mixtures.means.shape[1]} components with kappa "
+                f"{mixtures.kappa:g}, the configuration asks for {fit.components} with {fit.kappa:g}; "
+                "build one to fit with: msdscore bank IMAGES -o bank.safetensors, or score without a bank: "
+                "--preset short"
             )
 
 
@@ -76,22 +74,22 @@ def own_bank(encoder: Encoder) -> NamedBank | None:
 
 def build_bank(
     encoder: Encoder,
-    config: MSDConfig,
-    pictures: Sequence[Image],
+    form: Form,
+    images: Sequence[Image],
     captions: Sequence[str] = (),
     *,
     batch_size: int = 32,
 ) -> NamedBank:
-    """Fit the mixtures of background pictures, and of background captions where coverage is to be calibrated too."""
-    if len(pictures) < 2:
-        raise ConfigError(f"a bank needs at least 2 pictures, got {len(pictures)}; some hundred serve well")
-    image_side = encode_in_batches(pictures, partial(encode_pictures, encoder), size=batch_size)
-    images = _mixtures(image_side, [pixel_key(picture) for picture in pictures], config, side=0)
-    texts = None
-    if captions:
+    """Fit the mixtures of background images, and of background captions where coverage is to be calibrated too."""
+    if len(images) < 2:
+        raise ConfigError(f"a bank needs at least 2 images, got {len(images)}; some hundred serve well")
+    image_side = encode_in_batches(images, partial(encode_pictures, encoder), size=batch_size)
+    image_mixtures = _mixtures(image_side, [pixel_key(image) for image in images], form.image_fit)
+    text_mixtures = None
+    if captions and isinstance(form, Paper):
         text_side = encode_by_length(captions, encoder.encode_texts, size=4 * batch_size)
-        texts = _mixtures(text_side, [text_key(caption) for caption in captions], config, side=1)
-    return named(Bank(images, texts), encoder)
+        text_mixtures = _mixtures(text_side, [text_key(caption) for caption in captions], form.text_fit)
+    return named(Bank(image_mixtures, text_mixtures), encoder)
 
 
 def save_bank(named: NamedBank, path: Path) -> None:
@@ -107,18 +105,18 @@ def load_bank(path: Path) -> NamedBank:
 
 def moved(bank: Bank, device: torch.device) -> Bank:
     """The bank on a device."""
-    texts, captions = (None if side is None else _moved(side, device) for side in (bank.texts, bank.captions))
-    return replace(bank, images=_moved(bank.images, device), texts=texts, captions=captions)
+    texts = None if bank.texts is None else _moved(bank.texts, device)
+    return replace(bank, images=_moved(bank.images, device), texts=texts)
 
 
 def _moved(mixture: Mixture, device: torch.device) -> Mixture:
     return Mixture(mixture.means.to(device), mixture.log_weights.to(device), mixture.kappa)
 
 
-def _mixtures(side_batch: Embeddings, keys: Sequence[int], config: MSDConfig, *, side: int) -> Mixture:
+def _mixtures(side_batch: Embeddings, keys: Sequence[int], fit: FitSettings) -> Mixture:
     device = side_batch.points.device
     points = PointSet(side_batch.points, side_batch.mask, torch.tensor(keys, dtype=torch.int64, device=device))
-    return _moved(fit_all(points, fit_settings(config, config.components[side])), torch.device("cpu"))
+    return _moved(fit_all(points, fit), torch.device("cpu"))
 
 
 def _mark(bank: Bank) -> str:

@@ -1,97 +1,228 @@
-"""What is measured of pairs of pictures and captions before anything is fused."""
+"""What is measured of pairs of images and captions, and the numbers that follow from it."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from msdscore.core import fusion
+from msdscore.core import evidence, fusion
+from msdscore.core.calibration import Bank
 from msdscore.core.divergence import Divergence, total
-from msdscore.core.transfer import fetching
-from msdscore.encoders.base import PatchLayout, TokenLayout
-from msdscore.scoring.config import MSDConfig
+from msdscore.core.evidence import JudgedWords, WordCalibration
+from msdscore.core.mixture import Mixture
+from msdscore.core.schedule import PointSet, diverge, fit_all, token_evidence
+from msdscore.core.transfer import fetching, sent
+from msdscore.encoders.base import Embeddings, PatchLayout, TokenLayout
+from msdscore.scoring.config import Form, Paper
+from msdscore.text.words import Word, segment
 
-Column = Float[Tensor, " captions"]
-# Tensors of a measurement with one row per pair.
-_PER_PAIR = (
-    "similarity", "lengths", "image_of", "text_of", "information_terms", "weights", "shares", "log_odds",
-)  # fmt: skip
+Column = Float[Tensor, " pairs"]
+DENIAL = "denied words are not judged"  # warning of captions with "no", "without", "isn't"
+
+
+@dataclass(frozen=True, slots=True)
+class WordMeasurement:
+    """The evidence of the distinct judged words of every pair, padded; `judged` are their numbers in `spoken`."""
+
+    evidence: Float[Tensor, "pairs words"]
+    index: JudgedWords  # one row per pair
+    spoken: tuple[tuple[Word, ...], ...]  # words and marks of every pair's caption
+    judged: tuple[tuple[int, ...], ...]
+    calibration: WordCalibration
+
+    @property
+    def margin(self) -> Float[Tensor, "pairs words"]:
+        """Evidence less the zero of each word's kind."""
+        return self.evidence.double() - self.index.zeros
+
+    @property
+    def precision_terms(self) -> Float[Tensor, "pairs words"]:
+        """Terms that add up to precision."""
+        return evidence.precision_terms(self.margin, self.index.weights)
+
+    @property
+    def information_terms(self) -> Float[Tensor, "pairs words"]:
+        """Terms that add up to information."""
+        return evidence.information_terms(self.margin, self.index.weights, spread=self.calibration.spread)
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Similarity and divergence terms of pairs of a picture and a caption.
+    """Similarity and local terms of pairs of an image and a caption.
 
-    `image_of` and `text_of` are the rows of each pair's picture and caption in the batches that were compared;
-    `patches` holds one layout per picture, `tokens` and `lengths` one entry per pair. Where the evidence of words was
-    weighed, `information_terms`, `weights`, `shares` (in support, without doubts) and `log_odds` (of a true word
-    against a likely false one) hold one number per token of every pair; `match` is the bank's map from the score to a
-    probability, where it was fitted with the same settings.
+    `image_of` and `text_of` are the rows of each pair's image and caption in the batches that were compared; `patches`
+    holds one layout per image, `tokens` and `lengths` one entry per pair. The paper's form fills `divergence`, the
+    evidence form `words`.
     """
 
-    similarity: Float[Tensor, " pairs"]
-    divergence: Divergence
+    similarity: Column
     lengths: Int[Tensor, " pairs"]
     image_of: Int[Tensor, " pairs"]
     text_of: Int[Tensor, " pairs"]
     patches: tuple[PatchLayout, ...]
     tokens: tuple[TokenLayout, ...]
-    information_terms: Float[Tensor, "pairs tokens"] | None = None
-    weights: Float[Tensor, "pairs tokens"] | None = None
-    shares: Float[Tensor, "pairs tokens"] | None = None
-    log_odds: Float[Tensor, "pairs tokens"] | None = None
-    match: fusion.Match | None = None
+    image_mixtures: Mixture
+    divergence: Divergence | None = None
+    words: WordMeasurement | None = None
+    match: evidence.Match | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def fetching(self) -> "Callable[[], Measurement]":
         """Begin to bring all but the mixtures to the CPU; what is returned waits once, and gives the same there."""
-        told = {name: value for name in _PER_PAIR if (value := getattr(self, name)) is not None}
-        fetch = fetching(self.divergence.coverage_terms, self.divergence.support_terms, *told.values())
+        sides = (self.similarity, self.lengths, self.image_of, self.text_of)
+        divergence, words = self.divergence, self.words
+        terms = () if divergence is None else (divergence.coverage_terms, divergence.support_terms)
+        fetch = fetching(*sides, *terms, *(() if words is None else (words.evidence,)))
 
         def arrived() -> Measurement:
-            coverage, support, *others = fetch.wait()
-            divergence = replace(self.divergence, coverage_terms=coverage, support_terms=support)
-            there: dict[str, Any] = dict(zip(told, others, strict=True))
-            return replace(self, divergence=divergence, **there)
+            similarity, lengths, image_of, text_of, *local = fetch.wait()
+            here = replace(self, similarity=similarity, lengths=lengths, image_of=image_of, text_of=text_of)
+            if divergence is not None:
+                paper = replace(divergence, coverage_terms=local[0], support_terms=local[1])
+                return replace(here, divergence=paper)
+            assert words is not None, "a measurement is of one of the forms"
+            return replace(here, words=replace(words, evidence=local[0]))
 
         return arrived
 
 
+def measure_pairs(
+    images: Embeddings,
+    texts: Embeddings,
+    pairs: tuple[Sequence[int], Sequence[int]],
+    *,
+    keys: tuple[Sequence[int], Sequence[int]],
+    form: Form,
+    bank: Bank | None = None,
+    captions: Sequence[str] = (),
+) -> Measurement:
+    """Measure pairs: pair p is row `pairs[0][p]` of the images with row `pairs[1][p]` of the texts.
+
+    `keys` are those of the images and of the texts; `captions` are the texts as given, whose words the evidence form
+    judges.
+    """
+    device = images.points.device
+    image_of, text_of = (_numbers(rows, device) for rows in pairs)
+    sides = (
+        PointSet(images.points, images.mask, _numbers(keys[0], device)),
+        PointSet(texts.points, texts.mask, _numbers(keys[1], device)),
+    )
+    layouts = [layout for layout in texts.layout if isinstance(layout, TokenLayout)]
+    divergence, words = None, None
+    if isinstance(form, Paper):
+        divergence = diverge(*sides, image_of, text_of, image_fit=form.image_fit, text_fit=form.text_fit, bank=bank)
+        mixtures = divergence.image_mixtures
+    else:
+        assert bank is not None, "the evidence form has a bank"
+        assert bank.words is not None, "the pipeline has checked its bank"
+        mixtures = fit_all(sides[0], form.image_fit)
+        tokens = token_evidence(sides[1], mixtures, bank.images, image_of=image_of, text_of=text_of)
+        words = _words(tokens, pairs[1], captions, layouts, bank.words)
+    match = None if bank is None else bank.match
+    return Measurement(
+        total(images.pooled[image_of] * texts.pooled[text_of]),
+        texts.mask.sum(dim=1)[text_of],
+        image_of,
+        text_of,
+        tuple(layout for layout in images.layout if isinstance(layout, PatchLayout)),
+        tuple(layouts[row] for row in pairs[1]),
+        mixtures,
+        divergence,
+        words,
+        match if match is not None and match.settings == match_settings(form) else None,
+    )
+
+
+def match_settings(form: Form) -> str:
+    """The settings that decide the size of a score, in one line: a `Match` is fitted under them."""
+    return "|".join(f"{name}:{value}" for name, value in form.facts().items() if name != "xi")
+
+
+def _words(
+    tokens: Float[Tensor, "pairs tokens"],
+    text_of: Sequence[int],
+    captions: Sequence[str],
+    layouts: Sequence[TokenLayout],
+    calibration: WordCalibration,
+) -> WordMeasurement:
+    """The evidence of every caption's words from that of its tokens."""
+    spoken = [segment(text, layout.spans, compounds=False) for text, layout in zip(captions, layouts, strict=True)]
+    judged = [judged_words(words, calibration) for words in spoken]
+    index = _index(spoken, judged, calibration)
+    rows = torch.tensor(text_of, dtype=torch.int64)
+    here = index.take(rows)
+    numbers = replace(here, tokens=sent(here.tokens, tokens.device))
+    return WordMeasurement(
+        evidence.word_evidence(tokens, numbers),
+        here,
+        tuple(spoken[row] for row in text_of),
+        tuple(judged[row] for row in text_of),
+        calibration,
+    )
+
+
+def judged_words(words: Sequence[Word], calibration: WordCalibration) -> tuple[int, ...]:
+    """Numbers of the words that are judged: content words with tokens, the first of each stem, none that is denied."""
+    return tuple(
+        number
+        for number, word in enumerate(words)
+        if word.content and word.new and not word.denied and word.tokens and calibration.weight_of(word.stem) > 0
+    )
+
+
+def _index(
+    spoken: Sequence[Sequence[Word]], judged: Sequence[Sequence[int]], calibration: WordCalibration
+) -> JudgedWords:
+    """The judged words of every text as tensors."""
+    most = max(map(len, judged), default=0) or 1
+    pieces = max(
+        (len(words[number].tokens) for words, own in zip(spoken, judged, strict=True) for number in own), default=1
+    )
+    tokens = torch.full((len(spoken), most, pieces), -1, dtype=torch.int64)
+    weights, zeros = (torch.zeros(len(spoken), most, dtype=torch.float64) for _ in range(2))
+    for text, (words, own) in enumerate(zip(spoken, judged, strict=True)):
+        for column, number in enumerate(own):
+            word = words[number]
+            kind = calibration.kind_of(word.stem)
+            assert kind is not None, "judged words have a kind"
+            tokens[text, column, : len(word.tokens)] = torch.tensor(word.tokens)
+            weights[text, column] = calibration.weight_of(word.stem)
+            zeros[text, column] = calibration.kinds[kind].zero
+    return JudgedWords(tokens, weights, zeros)
+
+
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers of one scored caption that depend on its own picture alone.
+    """The numbers of one scored caption that depend on its own image alone.
 
-    `information` and `match` are None where the bank cannot tell them. `warnings` say what a reader of the score should
-    know of the caption and the picture, `worst` are its least supported words where they were asked for.
+    Those of the other form are None, and `match` where the bank cannot tell it. `warnings` say what a reader of the
+    score should know of the caption and the image, `worst` are its least supported words where they were asked for.
     """
 
     similarity: float
-    coverage: float
-    support: float
-    beta: float
-    divergence: float
-    information: float | None
+    msd: float
     length: int
     windows: int
-    msd: float
-    match: float | None
+    coverage: float | None = None
+    support: float | None = None
+    beta: float | None = None
+    divergence: float | None = None
+    precision: float | None = None
+    information: float | None = None
+    match: float | None = None
     warnings: tuple[str, ...] = ()
     worst: tuple[str, ...] = ()
 
 
-# Numbers that need a bank with calibrated words.
-UNTOLD = ("information", "match")
 # The names of the numbers, in order.
 NUMBERS = tuple(field.name for field in fields(Numbers) if field.name not in ("warnings", "worst"))
 
 
-def gate(lengths: Int[Tensor, " captions"], config: MSDConfig) -> Float[Tensor, " captions"]:
+def gate(lengths: Int[Tensor, " captions"], config: Paper) -> Column:
     """The weight of coverage for every caption, as the settings choose it."""
     wide = lengths.double()
     if config.gate == "length":
@@ -100,75 +231,105 @@ def gate(lengths: Int[Tensor, " captions"], config: MSDConfig) -> Float[Tensor, 
     return fusion.constant_gate(wide, beta=beta)
 
 
-def numbers(
-    measurement: Measurement, config: MSDConfig, *, worst: Sequence[tuple[str, ...]] | None = None
-) -> tuple[Numbers, ...]:
-    """Fuse what was measured, caption by caption, in float64 on the CPU; `worst` are words to go with them."""
-    similarity = measurement.similarity.double().cpu()
-    coverage, support = (
-        side.double().cpu() for side in (measurement.divergence.coverage, measurement.divergence.support)
-    )
-    beta = gate(measurement.lengths.cpu(), config)
-    divergence = fusion.local_divergence(coverage, support, beta)
-    information = _information(measurement)
-    msd = fusion.msd(similarity, penalty(divergence, information, config))
-    columns = (
-        similarity.tolist(),
-        coverage.tolist(),
-        support.tolist(),
-        beta.tolist(),
-        divergence.tolist(),
-        _told(information),
-        measurement.lengths.tolist(),
-        [layout.windows for layout in measurement.tokens],
-        msd.tolist(),
-        _told(_unknown(msd) if measurement.match is None else measurement.match(msd)),
-        _warnings(measurement),
-        [()] * len(measurement) if worst is None else worst,
-    )
-    return tuple(Numbers(*row) for row in zip(*columns, strict=True))
-
-
-def _warnings(measurement: Measurement) -> list[tuple[str, ...]]:
-    """What encoders say of each pair's caption and picture, and whether the caption was cut."""
-    found = []
-    for picture, tokens in zip(measurement.image_of.tolist(), measurement.tokens, strict=True):
-        cut = (f"cut: {tokens.cut} tokens at the end were not read",) if tokens.cut else ()
-        found.append((*tokens.warnings, *cut, *measurement.patches[picture].warnings))
+def columns(measured: Measurement, form: Form) -> dict[str, Column]:
+    """Similarity, the numbers of the form, MSD and match of every pair, in float64 on the CPU."""
+    similarity = measured.similarity.double().cpu()
+    local = _paper(measured, form) if isinstance(form, Paper) else _evidence(measured)
+    if isinstance(form, Paper):
+        msd = similarity - form.alpha * local["divergence"]
+    else:
+        first, second = form.weights
+        msd = similarity + first * local["precision"] + second * local["information"]
+    found = {"similarity": similarity} | local | {"msd": msd}
+    if measured.match is not None and measured.words is not None:
+        count = torch.tensor([float(len(own)) for own in measured.words.judged], dtype=torch.float64)
+        found["match"] = measured.match(msd, count)
     return found
 
 
-def penalty(divergence: Column, information: Column, config: MSDConfig) -> Column:
-    """What the local terms take from the similarity, as the settings weigh them."""
-    # Without its weight, information may be unknown (NaN), and must not touch the score.
-    told = information if config.information else torch.zeros_like(divergence)
-    return fusion.penalty(divergence, told, alpha=config.alpha, gamma=config.information)
+def _paper(measured: Measurement, form: Paper) -> dict[str, Column]:
+    assert measured.divergence is not None, "measured by the paper's form"
+    coverage, support = (side.double().cpu() for side in (measured.divergence.coverage, measured.divergence.support))
+    beta = gate(measured.lengths.cpu(), form)
+    divergence = fusion.local_divergence(coverage, support, beta)
+    return {"coverage": coverage, "support": support, "beta": beta, "divergence": divergence}
+
+
+def _evidence(measured: Measurement) -> dict[str, Column]:
+    assert measured.words is not None, "measured by the evidence form"
+    words = replace(measured.words, evidence=measured.words.evidence.cpu())
+    return {"precision": total(words.precision_terms), "information": total(words.information_terms)}
+
+
+def numbers(measured: Measurement, form: Form, *, captions: Sequence[str] = (), worst: int = 0) -> tuple[Numbers, ...]:
+    """The numbers of every pair, with up to `worst` least supported words of its caption (in `captions`)."""
+    found = {name: values.tolist() for name, values in columns(measured, form).items()}
+    found["length"] = measured.lengths.tolist()
+    found["windows"] = [layout.windows for layout in measured.tokens]
+    found["warnings"] = _warnings(measured)
+    if worst:
+        found["worst"] = worst_words(measured, captions, count=worst)
+    names = list(found)
+    return tuple(Numbers(**dict(zip(names, row, strict=True))) for row in zip(*found.values(), strict=True))
+
+
+def _warnings(measured: Measurement) -> list[tuple[str, ...]]:
+    """What encoders say of each pair's caption and image, whether the caption was cut, and whether it denies words."""
+    found = []
+    for pair, (image, tokens) in enumerate(zip(measured.image_of.tolist(), measured.tokens, strict=True)):
+        cut = (f"cut: {tokens.cut} tokens at the end were not read",) if tokens.cut else ()
+        denies = measured.words is not None and any(
+            word.denied and word.content for word in measured.words.spoken[pair]
+        )
+        found.append((*tokens.warnings, *cut, *((DENIAL,) if denies else ()), *measured.patches[image].warnings))
+    return found
+
+
+def p_values(words: WordMeasurement) -> list[list[float]]:
+    """The p-values of the judged words of every pair."""
+    kinds = [
+        [words.calibration.kind_of(spoken[number].stem) or 0 for number in judged]
+        for spoken, judged in zip(words.spoken, words.judged, strict=True)
+    ]
+    sizes = [len(own) for own in kinds]
+    flat = torch.cat([row[:size] for row, size in zip(words.evidence.cpu(), sizes, strict=True)] or [torch.zeros(0)])
+    numbers = torch.tensor([kind for own in kinds for kind in own], dtype=torch.int64)
+    return [part.tolist() for part in words.calibration.p_values(flat, numbers).split(sizes)]
+
+
+def worst_words(measured: Measurement, captions: Sequence[str], *, count: int) -> list[tuple[str, ...]]:
+    """For every pair at most `count` content words, the least supported first: those that an explanation ranks first.
+
+    `captions` are those of the pairs.
+    """
+    if measured.words is not None:
+        ranks = zip(measured.words.spoken, measured.words.judged, p_values(measured.words), strict=True)
+        ranked = [(words, sorted(zip(values, judged, strict=True))) for words, judged, values in ranks]
+    else:
+        ranked = [_by_terms(measured, pair, caption) for pair, caption in enumerate(captions)]
+    return [tuple(words[number].text for _, number in order[:count]) for words, order in ranked]
+
+
+def _by_terms(measured: Measurement, pair: int, caption: str) -> tuple[tuple[Word, ...], list[tuple[float, int]]]:
+    """Words of a caption, and its content words in order of the mean of their support terms, the largest first."""
+    assert measured.divergence is not None, "measured by the paper's form"
+    terms = measured.divergence.support_terms[pair].tolist()
+    words = segment(caption, measured.tokens[pair].spans)
+    own = [(number, word.tokens) for number, word in enumerate(words) if word.content and word.tokens]
+    return words, sorted((-sum(terms[token] for token in tokens) / len(tokens), number) for number, tokens in own)
 
 
 def soften(
-    similarity: Sequence[float],
-    divergence: Sequence[float],
-    information: Sequence[float | None],
-    group: Sequence[int],
-    config: MSDConfig,
+    similarity: Sequence[float], msd: Sequence[float], group: Sequence[int], form: Form
 ) -> tuple[list[float], list[float]]:
     """Uncertainty and Soft-MSD of every caption; equal group numbers are one candidate set."""
-    known = [math.nan if value is None else value for value in information]
-    g, d, told = (torch.tensor(values, dtype=torch.float64) for values in (similarity, divergence, known))
-    if not len(g):
+    if not len(similarity):
         return [], []
-    u = fusion.set_uncertainty(g, torch.tensor(group, dtype=torch.int64), temperature=config.temperature)
-    return u.tolist(), fusion.soft_msd(g, penalty(d, told, config), u).tolist()
+    g, score = (torch.tensor(values, dtype=torch.float64) for values in (similarity, msd))
+    sets = torch.tensor(group, dtype=torch.int64)
+    uncertainty, soft = fusion.soften(g, score, sets, temperature=form.temperature)
+    return uncertainty.tolist(), soft.tolist()
 
 
-def _information(measurement: Measurement) -> Column:
-    terms = measurement.information_terms
-    return _unknown(measurement.similarity.double().cpu()) if terms is None else total(terms).double().cpu()
-
-
-def _told(column: Column) -> list[float | None]:
-    return [None if math.isnan(value) else value for value in column.tolist()]
-
-
-def _unknown(like: Column) -> Column:
-    return torch.full_like(like, torch.nan)
+def _numbers(values: Sequence[int], device: torch.device) -> Int[Tensor, " items"]:
+    return sent(torch.tensor(values, dtype=torch.int64), device)

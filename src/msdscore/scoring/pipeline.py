@@ -15,6 +15,8 @@ from PIL import __version__ as pillow_version
 
 from msdscore.core.calibration import Bank
 from msdscore.core.launching import launching
+from msdscore.core.mixture import Mixture
+from msdscore.core.schedule import PointSet, fit_all
 from msdscore.encoders.backbone import checked_late, overflow
 from msdscore.encoders.base import Embeddings, Encoder, Prepared, computes_in_half
 from msdscore.encoders.batches import TextMemory, encode_by_length, encode_in_batches
@@ -27,13 +29,11 @@ from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source
 from msdscore.io.kept_decoders import can_decode, cores
 from msdscore.io.tar import TarImage
 from msdscore.scoring.bank import NamedBank, moved, own_bank
-from msdscore.scoring.comparison import measure_pairs
-from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.config import Form, Paper, preset
 from msdscore.scoring.decoding import DecodingProcesses, open_prepared, reader, room_per_picture, sendable_prepare
 from msdscore.scoring.embedded import Decoded, Embedded, checked_caption, sort_out, without_empty
-from msdscore.scoring.measurement import Measurement, Numbers, numbers
+from msdscore.scoring.measurement import Measurement, Numbers, measure_pairs, numbers
 from msdscore.scoring.signature import signature
-from msdscore.scoring.worst import worst_words
 
 # Pictures per batch by kind of device: what fills it, halved where its memory runs out.
 BATCH_SIZES = {"cpu": 32, "cuda": 256}
@@ -56,7 +56,7 @@ class Pipeline:
     def __init__(
         self,
         encoder: Encoder,
-        config: MSDConfig | None = None,
+        config: Form | None = None,
         *,
         bank: NamedBank | None = None,
         limits: ImageLimits | None = None,
@@ -68,7 +68,7 @@ class Pipeline:
         if not hasattr(encoder, "encode_images"):
             raise ConfigError(f"expected an encoder or the name of one, got {type(encoder).__name__}")
         self.encoder = encoder
-        self.config = config or recommended_config(encoder)
+        self.config = config or recommended_config(encoder, bank)
         self.bank = _bank(bank, encoder, self.config)
         self.limits = limits or ImageLimits()
         self.batch_size = batch_size or BATCH_SIZES.get(encoder.device.type, BATCH_SIZES["cpu"])
@@ -76,6 +76,11 @@ class Pipeline:
         self.streams = 1  # that share the decoding processes and their memory
         self._texts: TextMemory | None = None
         self._placed: Bank | None = None
+
+    @property
+    def _draws(self) -> bool:
+        """Whether starts of EM are drawn by the content of an item."""
+        return isinstance(self.config, Paper) and self.config.init == "sample"
 
     def remembering(self) -> "Pipeline":
         """The same pipeline for one run: every distinct picture and caption goes through the encoder once."""
@@ -133,7 +138,7 @@ class Pipeline:
         # Without steps a process needs torch, and takes seconds to start: only where it is asked for.
         useful = self.encoder.device.type == "cuda" and steps is not None
         count = (min(cores(), MOST_DECODERS) if useful else 0) if self.decoders is None else self.decoders
-        if not count or prepare is None or self.config.init == "sample" or not can_decode():
+        if not count or prepare is None or self._draws or not can_decode():
             return None
 
         def otherwise(sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
@@ -194,6 +199,12 @@ class Pipeline:
             self._placed = moved(self.bank.bank, device)
         return self._placed
 
+    def fit_images(self, images: Embedded) -> Mixture:
+        """The mixtures of embedded images, one per row."""
+        batch = self._as_computed(images.vectors)
+        keys = torch.tensor(images.keys, dtype=torch.int64, device=batch.points.device)
+        return fit_all(PointSet(batch.points, batch.mask, keys), self.config.image_fit)
+
     def measure(
         self, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]
     ) -> Measurement:
@@ -203,7 +214,7 @@ class Pipeline:
             self._as_computed(texts.vectors),
             ([images.row(item) for item in image_of], [texts.row(item) for item in text_of]),
             keys=(images.keys, texts.keys),
-            config=self.config,
+            form=self.config,
             bank=self.placed_bank(images.vectors.points.device),
             captions=texts.captions,
         )
@@ -229,8 +240,7 @@ class Pipeline:
             measured = arrived()
             if late and bool(measured.similarity.isnan().any()):
                 raise overflow(self.encoder)
-            words = worst_words(measured, [captions[item] for item in good], count=worst) if worst else None
-            rows = numbers(measured, self.config, worst=words)
+            rows = numbers(measured, self.config, captions=[captions[item] for item in good], worst=worst)
             for item, row in zip(good, rows, strict=True):
                 found[item] = row
         return [row for row in found if row is not None]
@@ -238,7 +248,7 @@ class Pipeline:
     def _lasting(self) -> CachedEncoder | None:
         """The cached encoder, where pictures may be known by the bytes of their files; drawn starts need pixels."""
         encoder = self.encoder
-        known = isinstance(encoder, CachedEncoder) and encoder.is_lasting and self.config.init != "sample"
+        known = isinstance(encoder, CachedEncoder) and encoder.is_lasting and not self._draws
         return encoder if isinstance(encoder, CachedEncoder) and known else None
 
     def _prepare_file(self, encoder: CachedEncoder, source: str | Path | bytes | TarImage) -> Prepared:
@@ -264,7 +274,7 @@ class Pipeline:
 
     def _prepare(self, source: ImageSource, *, keep: bool) -> Decoded:
         # A full hash of the pixels costs as much as decoding: only drawn starts need it.
-        hashed = self.config.init == "sample"
+        hashed = self._draws
         if not (keep or hashed):
             return Decoded(self._prepared(source))
         picture = open_image(source, limits=self.limits)
@@ -277,23 +287,30 @@ class Pipeline:
         return open_prepared(source, self.encoder.prepare, steps=steps, limits=self.limits, name=name)
 
 
-def recommended_config(encoder: Encoder) -> MSDConfig:
-    """The settings that an encoder recommends for itself, else the paper's for short captions."""
-    return MSDConfig.preset("short", **(encoder.recommended or {}))
+def recommended_config(encoder: Encoder, bank: NamedBank | None = None) -> Form:
+    """The settings that an encoder recommends for itself, else the paper's for short captions.
+
+    A `bank` that was built from captioned images asks for the evidence form, with mixtures like its own.
+    """
+    if bank is not None and bank.bank.words is not None:
+        images = bank.bank.images
+        return preset("evidence", components=images.means.shape[1], kappa=images.kappa)
+    given = dict(encoder.recommended or {})
+    return preset(given.pop("preset", "short"), **given)
 
 
-def _bank(given: NamedBank | None, encoder: Encoder, config: MSDConfig) -> NamedBank | None:
-    """The bank given, else the one that comes with the encoder; none where the terms are not calibrated."""
-    if config.calibration == "none":
+def _bank(given: NamedBank | None, encoder: Encoder, form: Form) -> NamedBank | None:
+    """The bank given, else the one that comes with the encoder; none where the form needs none."""
+    if not form.needs_bank:
         if given is not None:
-            made_for = "background" if given.bank.words is None else "evidence"
-            raise ConfigError(f"a bank is given, and calibration is none; set calibration={made_for}, or leave it out")
+            remedy = "set calibration=background" if given.bank.words is None else "choose the preset evidence"
+            raise ConfigError(f"a bank is given, and these settings use none; {remedy}, or leave it out")
         return None
     named = given or own_bank(encoder)
     if named is None:
         raise ConfigError(
-            f"calibration needs a bank, and encoder {encoder.name!r} brings none; build one with: "
-            f"msdscore bank PICTURES -o bank.safetensors --encoder {encoder.name}"
+            f"these settings need a bank, and encoder {encoder.name!r} brings none; build one with: "
+            f"msdscore bank IMAGES -o bank.safetensors --encoder {encoder.name}"
         )
-    named.require(encoder, config)
+    named.require(encoder, form)
     return named

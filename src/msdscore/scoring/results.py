@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import ConfigError, RowError, require
-from msdscore.scoring.config import MSDConfig
-from msdscore.scoring.measurement import NUMBERS, UNTOLD, Numbers, soften
-from msdscore.scoring.score import COLUMNS, SHOWN, Score, cell, html_table, known, shown
+from msdscore.scoring.config import Form
+from msdscore.scoring.measurement import NUMBERS, Numbers, soften
+from msdscore.scoring.score import OPTIONAL, SHOWN, Score, cell, columns_of, html_table, known, shown
 
 if TYPE_CHECKING:
     import pandas
@@ -50,7 +50,7 @@ class Scores:
         captions: Sequence[str],
         scored: Sequence[Numbers | RowError],
         sets: Sequence[int],
-        config: MSDConfig,
+        form: Form,
         signature: str,
     ) -> "Scores":
         """Scores from numbers or reasons; captions with equal numbers in `sets` are one candidate set."""
@@ -58,10 +58,7 @@ class Scores:
         rows = [one for one in scored if isinstance(one, Numbers)]
         columns = {name: _column(name, rows, good, len(scored)) for name in NUMBERS}
         chosen = [sets[place] for place in good]
-        similarity, divergence, information = (
-            [getattr(row, name) for row in rows] for name in ("similarity", "divergence", "information")
-        )
-        softened = soften(similarity, divergence, information, chosen, config)
+        softened = soften([row.similarity for row in rows], [row.msd for row in rows], chosen, form)
         for name, values in zip(("uncertainty", "soft_msd"), softened, strict=True):
             columns[name] = np.full(len(scored), np.nan)
             columns[name][good] = values
@@ -69,6 +66,11 @@ class Scores:
         errors = tuple(str(one) if isinstance(one, RowError) else None for one in scored)
         warnings = tuple(one.warnings if isinstance(one, Numbers) else () for one in scored)
         return cls(tuple(captions), columns, counts[inverse], warnings, errors, signature)
+
+    @property
+    def _form_columns(self) -> tuple[str, ...]:
+        """The numbers of the form: those of the optional ones that any caption has."""
+        return tuple(name for name in OPTIONAL if name != "match" and not np.isnan(self.columns[name]).all())
 
     @property
     def msd(self) -> Floats:
@@ -86,19 +88,24 @@ class Scores:
         return self.columns["similarity"]
 
     @property
+    def precision(self) -> Floats:
+        """Whether what each caption says is true of its image, in nats; higher is better. NaN: not of this form."""
+        return self.columns["precision"]
+
+    @property
+    def information(self) -> Floats:
+        """How much each caption tells about its image; higher is better. NaN: not of this form."""
+        return self.columns["information"]
+
+    @property
     def coverage(self) -> Floats:
-        """What each caption omits, in nats; lower is better."""
+        """What each caption omits, in nats; lower is better. NaN: not of this form."""
         return self.columns["coverage"]
 
     @property
     def support(self) -> Floats:
-        """What each caption says and the picture does not show, in nats; lower is better."""
+        """What each caption says and the image does not show, in nats; lower is better. NaN: not of this form."""
         return self.columns["support"]
-
-    @property
-    def information(self) -> Floats:
-        """How much each caption tells about its picture, in spreads over background pictures; NaN: unknown."""
-        return self.columns["information"]
 
     @property
     def match(self) -> Floats:
@@ -167,13 +174,13 @@ class Scores:
         """An Arrow table whose schema carries the signature."""
         pyarrow = require("pyarrow", extra="all")
         bad = np.array([error is not None for error in self.errors], dtype=bool)
-        columns = {name: pyarrow.array(self.columns[name], mask=bad) for name in COLUMNS if name in self.columns}
+        names = columns_of(self._form_columns)
+        columns = {name: pyarrow.array(self.columns[name], mask=bad) for name in names if name in self.columns}
+        columns |= {"reading": pyarrow.array([score.reading for score in self], pyarrow.string())}
         warnings = ["; ".join(some) or None for some in self.warnings]
         columns |= {"warnings": pyarrow.array(warnings, pyarrow.string())}
         columns |= {"error": pyarrow.array(self.errors, pyarrow.string())}
-        ordered = {"caption": pyarrow.array(self.captions, pyarrow.string())} | {
-            name: columns[name] for name in COLUMNS
-        }
+        ordered = {"caption": pyarrow.array(self.captions, pyarrow.string())} | {name: columns[name] for name in names}
         return pyarrow.table(ordered).replace_schema_metadata({"msdscore": self.signature})
 
     def to_pandas(self) -> "pandas.DataFrame":
@@ -223,10 +230,11 @@ def concatenate(parts: Sequence[Scores]) -> Scores:
 def _column(name: str, rows: Sequence[Numbers], places: Sequence[int], total: int) -> npt.NDArray[Any]:
     """One of the numbers for all captions, NaN or 0 where there is none."""
     values: npt.NDArray[Any] = np.zeros(total, dtype=np.int64) if name in _COUNTS else np.full(total, np.nan)
-    values[list(places)] = [getattr(row, name) for row in rows]
+    numbers = [getattr(row, name) for row in rows]
+    values[list(places)] = [np.nan if value is None else value for value in numbers]
     return values
 
 
 def _item(name: str, value: Any) -> Any:
     """One number as a `Score` holds it; what the bank cannot tell is None."""
-    return known(value) if name in UNTOLD else value
+    return known(value) if name in OPTIONAL else value

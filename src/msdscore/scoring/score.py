@@ -6,32 +6,38 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
-# What scoring adds to a row, in this order.
-COLUMNS = (
-    "similarity",
-    "coverage",
-    "support",
-    "beta",
-    "divergence",
-    "information",
-    "uncertainty",
-    "length",
-    "windows",
-    "msd",
-    "soft_msd",
-    "match",
-    "warnings",
-    "error",
+from msdscore.core.evidence import reading
+
+# Numbers that not every form has.
+OPTIONAL = ("precision", "information", "coverage", "support", "beta", "divergence", "match")
+_FIRST, _LAST = (
+    ("similarity",),
+    ("uncertainty", "length", "windows", "msd", "soft_msd", "match", "reading", "warnings", "error"),
 )
+# What scoring may add to a row, whatever the form.
+ALL_COLUMNS = (*_FIRST, *OPTIONAL[:-1], *_LAST)
+
+
+def columns_of(form: Sequence[str]) -> tuple[str, ...]:
+    """What scoring adds to a row, in this order, given the numbers of the form.
+
+    >>> columns_of(("precision", "information"))[:3]
+    ('similarity', 'precision', 'information')
+    """
+    return (*_FIRST, *form, *_LAST)
+
+
 # What a table of scores shows: heading and form of each number.
 SHOWN = {
     "soft_msd": ("Soft-MSD", "+.4f"),
     "msd": ("MSD", "+.4f"),
     "similarity": ("similarity", "+.4f"),
+    "precision": ("precision", "+.3f"),
+    "information": ("information", "+.3f"),
     "coverage": ("coverage", ".4f"),
     "support": ("support", ".4f"),
-    "information": ("information", ".4f"),
     "match": ("match", ".2f"),
+    "reading": ("reading", ""),
 }
 
 
@@ -43,18 +49,18 @@ class Score:
 
     - `msd`, `soft_msd` and `similarity`. `soft_msd` is gated by the uncertainty of the set of `candidates` captions;
       for a caption scored alone it equals `msd`.
-    - `information`: how much the caption tells about this picture, in standard deviations over background pictures.
-    - `match`: the probability that the caption belongs to this picture rather than to another one of its kind.
-      `information` and `match` are None where the bank does not know the encoder's words.
+    - `precision`: is what the caption says true of this image? In nats per word; below zero there is more doubt than
+      support.
+    - `information`: how much does it tell about this image? In standard deviations over background images.
+    - `match`: the probability that the caption belongs to this image rather than to another one of its kind, and
+      `reading`: the same in a word, good from 0.7 on, doubtful from 0.3 on, else poor.
 
-    Lower is better, because these are divergences in nats:
+    `precision`, `information` and `match` are None under the paper's presets, which have two divergences instead, in
+    nats, lower is better: `coverage`, what the image shows and the caption omits, and `support`, what the caption says
+    and the image does not show; `divergence` is the two, weighed by `beta`.
 
-    - `coverage`: what the picture shows and the caption omits.
-    - `support`: what the caption says and the picture does not show.
-    - `divergence`: the two, weighed by `beta`.
-
-    Neither: `beta` is the weight of coverage, `uncertainty` that of the candidate set (1: the similarities do not tell
-    the captions apart), `length` the number of tokens, `windows` the number of pieces in which a long caption was read.
+    Neither: `uncertainty` is that of the candidate set (1: the similarities do not tell the captions apart), `length`
+    the number of tokens that were read, `windows` the number of parts in which a long caption was read.
 
     `warnings` say what a reader of the score should know, such as words that the encoder cannot read. Where `error`
     gives a reason there was nothing to score, and the numbers are NaN.
@@ -64,17 +70,18 @@ class Score:
     msd: float
     soft_msd: float
     similarity: float
-    coverage: float
-    support: float
-    beta: float
-    divergence: float
     uncertainty: float
     length: int
     windows: int
     candidates: int
     signature: str
+    precision: float | None = None
     information: float | None = None
     match: float | None = None
+    coverage: float | None = None
+    support: float | None = None
+    beta: float | None = None
+    divergence: float | None = None
     warnings: tuple[str, ...] = ()
     error: str | None = None
 
@@ -86,19 +93,28 @@ class Score:
     def _line(self) -> str:
         alone = "alone" if self.candidates == 1 else f"among {self.candidates}"
         return (
-            f"MSD {self.msd:+.4f}  Soft-MSD {self.soft_msd:+.4f} ({alone})  similarity {self.similarity:+.4f}  "
-            f"coverage {self.coverage:.4f}  support {self.support:.4f}"
-            + ("" if self.information is None else f"  information {self.information:.4f}")
-            + ("" if self.match is None else f"  match {self.match:.2f}")
+            f"MSD {self.msd:+.4f}  Soft-MSD {self.soft_msd:+.4f} ({alone})"
+            + "".join(
+                f"  {SHOWN[name][0]} {cell(self, name)}"
+                for name in shown([self])
+                if name not in ("msd", "soft_msd", "reading")
+            )
+            + ("" if self.match is None else f" ({self.reading})")
         )
+
+    @property
+    def reading(self) -> str | None:
+        """The match in a word: good, doubtful or poor."""
+        return reading(self.match)
 
     def _repr_html_(self) -> str:
         return html_table([self], self.signature)
 
     def row(self) -> dict[str, Any]:
         """The added columns of a scored row; None where there is no number."""
-        values = asdict(self) | {"warnings": "; ".join(self.warnings) or None}
-        return {name: known(values[name]) for name in COLUMNS}
+        values = asdict(self) | {"warnings": "; ".join(self.warnings) or None, "reading": self.reading}
+        own = [name for name in OPTIONAL if name != "match" and values[name] is not None]
+        return {name: known(values[name]) for name in columns_of(own)}
 
 
 def known(value: Any) -> Any:

@@ -7,13 +7,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from msdscore.core.evidence import Evidence
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.placement import place
 from msdscore.encoders.registry import encoder_folder, load_encoder
 from msdscore.errors import ConfigError
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.bank import NamedBank, load_bank
-from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.config import Form, Paper, changed, preset
 from msdscore.scoring.pipeline import Pipeline, recommended_config
 from msdscore.version import __version__
 
@@ -25,10 +26,10 @@ NamedValues = tuple[tuple[str, Any], ...]
 class ScorerSpec:
     """Encoder and its options, settings, bank, limits and device: small, picklable, printable.
 
-    `config` is an `MSDConfig`, the name of a preset, or None for the settings that the encoder recommends; `changes`
-    are settings changed on top of it. `options` are those of the encoder's family. `bank` is the path of a bank
-    file. `cache` says where embeddings are kept on disk. Mappings are accepted for `options` and `changes` and stored
-    as sorted pairs.
+    `config` is `Paper`, `Evidence`, the name of a preset, or None for the settings that the encoder recommends;
+    `changes` are settings changed on top of it. `options` are those of the encoder's family. `bank` is the path of a
+    bank file. `cache` says where embeddings are kept on disk. Mappings are accepted for `options` and `changes` and
+    stored as sorted pairs.
 
     >>> spec = ScorerSpec(encoder="toy", config="long", changes={"alpha": 0.2})
     >>> spec.build().config.alpha
@@ -41,7 +42,7 @@ class ScorerSpec:
     dtype: str = "auto"
     revision: str | None = None
     verify: bool = field(default=False, compare=False)  # read every byte of the weights; changes no score
-    config: MSDConfig | str | None = None
+    config: Form | str | None = None
     changes: NamedValues = ()
     bank: str | None = None
     limits: ImageLimits = field(default_factory=ImageLimits)
@@ -53,8 +54,8 @@ class ScorerSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, str):
             raise ConfigError(f"expected an encoder or the name of one, got {type(self.encoder).__name__}")
-        if not isinstance(self.config, MSDConfig | str | None):
-            raise ConfigError(f"expected an MSDConfig or the name of a preset, got {type(self.config).__name__}")
+        if not isinstance(self.config, Paper | Evidence | str | None):
+            raise ConfigError(f"expected Paper, Evidence or the name of a preset, got {type(self.config).__name__}")
         for name in ("options", "changes"):
             object.__setattr__(self, name, _pairs(getattr(self, name)))
 
@@ -68,12 +69,12 @@ class ScorerSpec:
             verify=self.verify,
             **dict(self.options),
         )
-        base = self.config
-        config = MSDConfig.preset(base) if isinstance(base, str) else base or recommended_config(encoder)
+        given = bank if bank or self.bank is None else load_bank(Path(self.bank))
+        base = preset(self.config) if isinstance(self.config, str) else self.config
         return Pipeline(
             encoder if self.cache is None else CachedEncoder(encoder, disk=self.cache),
-            config.changed(**dict(self.changes)),
-            bank=bank if bank or self.bank is None else load_bank(Path(self.bank)),
+            changed(base or recommended_config(encoder, given), dict(self.changes)),
+            bank=given,
             limits=self.limits,
             batch_size=self.batch_size,
             decoders=self.decoders,

@@ -11,12 +11,12 @@ from msdscore.encoders.base import PatchLayout
 from msdscore.explain.colours import Role, css
 from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.overlay import (
-    MAP_ROLES,
     TITLES,
     ColourScale,
     MapLegend,
     map_legend,
     map_of,
+    map_roles,
     map_scale,
     sum_parts,
     title_of,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RAMP_STEPS = 128
 TELLS = 1.5  # a word tells of a patch where its attention is that many times an even spread
-_ROLES: tuple[Role, ...] = (*MAP_ROLES, "leaning")
+_ROLES: tuple[Role, ...] = ("support", "penalty", "omission", "leaning")
 _TYPES = {
     "css": "text/css",
     "js": "text/javascript",
@@ -109,7 +109,7 @@ def explanation_documents(explanations: Explanations | None, reasons: dict[int, 
 def looks(explanations: Explanations) -> list[dict[str, Any]]:
     """How the page draws each caption; all of them on one scale, so that they can be compared."""
     words = word_scale(explanations)
-    maps = {role: (map_scale(explanations, role), map_legend(explanations, role)) for role in MAP_ROLES}
+    maps = {role: (map_scale(explanations, role), map_legend(explanations, role)) for role in map_roles(explanations)}
     return [_look_of(item, words, maps) for item in explanations]
 
 
@@ -146,7 +146,7 @@ def _words(item: Explanation, scale: ColourScale) -> list[dict[str, Any]]:
     colours = {span.number: span for span in spans(item, scale)}
     return [
         {
-            "judged": unit.content and unit.gap is not None,
+            "judged": unit.content and (unit.p_value is not None or unit.gap is not None),
             "back": colours[number].back or None,
             "ink": colours[number].ink or None,
         }

@@ -20,12 +20,12 @@ from msdscore.errors import InputError
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES, first_of
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.records import Record, Records
-from msdscore.scoring.score import COLUMNS
+from msdscore.scoring.score import ALL_COLUMNS
 from msdscore.serve.guard import RefusedError
 from msdscore.serve.settings import ServeSettings
 
 FORMATS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
-NUMBERS = tuple(name for name in COLUMNS if name not in ("warnings", "error"))
+NUMBERS = tuple(name for name in ALL_COLUMNS if name not in ("reading", "warnings", "error"))
 LOWER_IS_BETTER = frozenset(("coverage", "support", "divergence"))
 ORDER_BY = ("match", "soft_msd", "msd")  # unless asked for: the first of these that the file has
 MOST = 500  # rows per answer

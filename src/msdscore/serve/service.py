@@ -221,7 +221,7 @@ class Service:
 def _smaller(explanations: Explanations) -> Explanations:
     """The same with a smaller image, which is all that figures show."""
     image = thumbnail(explanations[0].picture, FIGURE_PIXELS)
-    return Explanations(tuple(replace(item, picture=image) for item in explanations))
+    return Explanations(tuple(replace(item, image=image) for item in explanations))
 
 
 def _content(asked: Asked) -> bytes:

@@ -15,13 +15,12 @@ from msdscore.core.schedule import PointSet, fit_all
 from msdscore.core.sphere import real_points
 from msdscore.core.variants.families import FAMILIES
 from msdscore.errors import InputError
-from msdscore.scoring.comparison import fit_settings
-from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.config import Paper
 from msdscore.scoring.embedded import Embedded
 from msdscore.scoring.measurement import numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import bootstrap_mean, bootstrap_share
-from msdscore.studies.context import PAPER, Study, pair_batches, split
+from msdscore.studies.context import PAPER, Study, pair_batches, paper_form, split
 from msdscore.studies.pairs import quantile_bins
 from msdscore.studies.sweep import MIXTURES
 from msdscore.studies.table import Column, Plot, Row, Table, Value, per_cent
@@ -76,7 +75,7 @@ def entropy(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), bins: i
     lengths, *columns = np.array([row for answer in answers for row in answer]).T
     each, images = dict(zip(KINDS, columns, strict=True)), np.array([image for _, image in captions])
     rows = [entropy_row(lengths, each, images, chosen) for chosen in quantile_bins(lengths, bins)]
-    largest = float(np.log(pipeline.config.components[1]))
+    largest = float(np.log(paper_form(pipeline).components[1]))
     heads = [Column(f"entropy, {kind}", "", ".4f") for kind in KINDS]
     look: dict[str, Any] = {"x_label": "tokens", "y_label": "entropy, nats", "level": largest}
     shared: dict[str, Any] = {
@@ -117,13 +116,13 @@ def distinct_captions(items: Sequence[Item], limit: int | None) -> list[Caption]
     return every if limit is None else [every[number * len(every) // limit] for number in range(min(limit, len(every)))]
 
 
-def text_shares(texts: Embedded, config: MSDConfig) -> tuple[Shares, Bool[Tensor, "batch points"]]:
+def text_shares(texts: Embedded, config: Paper) -> tuple[Shares, Bool[Tensor, "batch points"]]:
     """Responsibilities of the components of each caption's mixture for its tokens, and which tokens are real."""
     vectors, kind = texts.vectors, config.mixture
     keys = torch.tensor(texts.keys, dtype=torch.int64, device=vectors.points.device)
     real = real_points(vectors.points, vectors.mask)
     points = real if kind == "vmf" else FAMILIES[kind].lift(real.double())
-    mixture = fit_all(PointSet(points, vectors.mask, keys), fit_settings(config, config.components[1]))
+    mixture = fit_all(PointSet(points, vectors.mask, keys), config.text_fit)
     logits = mixture.kappa * (mixture.means @ points.to(mixture.means.dtype).mT) + mixture.log_weights.unsqueeze(-1)
     return logits.softmax(dim=1), vectors.mask
 
@@ -219,7 +218,7 @@ def _rand_indices(pipeline: Pipeline, captions: Sequence[Caption], seeds: int) -
     order = [texts.row(item) for item in range(len(captions))]
     indices = {}
     for name, kind in MIXTURES.items():
-        config = pipeline.config.changed(mixture=kind, init="sample")
+        config = paper_form(pipeline, mixture=kind, init="sample")
         labels = [_labels(texts, config.changed(seed=seed)) for seed in range(seeds)]
         indices[name] = [
             float(np.mean([adjusted_rand(a[row], b[row]) for a, b in combinations(labels, 2)])) for row in order
@@ -227,7 +226,7 @@ def _rand_indices(pipeline: Pipeline, captions: Sequence[Caption], seeds: int) -
     return indices
 
 
-def _labels(texts: Embedded, config: MSDConfig) -> list[list[int]]:
+def _labels(texts: Embedded, config: Paper) -> list[list[int]]:
     """The component of each real token, caption by caption."""
     shares, mask = text_shares(texts, config)
     most = shares.argmax(dim=1)
@@ -236,7 +235,7 @@ def _labels(texts: Embedded, config: MSDConfig) -> list[list[int]]:
 
 def _scores(pipeline: Pipeline, pairs: Sequence[Pair], seeds: int) -> list[list[float]]:
     """MSD of both captions of each pair: with the deterministic start, then with every seed."""
-    drawing = Pipeline(pipeline.encoder, pipeline.config.changed(init="sample"), batch_size=pipeline.batch_size)
+    drawing = Pipeline(pipeline.encoder, paper_form(pipeline, init="sample"), batch_size=pipeline.batch_size)
     images = drawing.embed_images(drawing.decode([picture(pair.image) for pair in pairs])).require()
     texts = drawing.embed_texts([text for pair in pairs for text in pair.captions]).require()
     owner = [number for number in range(len(pairs)) for _ in range(2)]
@@ -253,7 +252,7 @@ def _entropies(pipeline: Pipeline, captions: Sequence[Caption]) -> list[list[flo
     texts = pipeline.embed_texts([text for text, _ in captions]).require()
     columns = []
     for kind in KINDS.values():
-        shares, mask = text_shares(texts, pipeline.config.changed(mixture=kind))
+        shares, mask = text_shares(texts, paper_form(pipeline, mixture=kind))
         columns.append(entropies(shares.double(), mask).tolist())
     rows = list(zip(texts.vectors.mask.sum(dim=1).tolist(), *columns, strict=True))
     return [list(rows[texts.row(item)]) for item in range(len(captions))]

@@ -17,8 +17,9 @@ from msdscore.benchmarks.base import Item, Pair, picture_key
 from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.encoders.cached import CachedEncoder
-from msdscore.errors import InputError
+from msdscore.errors import ConfigError, InputError
 from msdscore.io.outputs.run import discard, open_run
+from msdscore.scoring.config import Paper
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
@@ -28,6 +29,15 @@ T = TypeVar("T")
 _MEMORY = 4 << 30  # bytes of vectors that a study keeps in memory for its next variant
 _ANSWER, _SUFFIX = "answer", ".steps.parquet"
 _PAIRS = 16  # of a batch
+
+
+def paper_form(pipeline: Pipeline, **changes: Any) -> Paper:
+    """The settings of a study of the paper's mixtures, with changes on top."""
+    if not isinstance(pipeline.config, Paper):
+        raise ConfigError(
+            "this study is about the mixtures of captions, which the paper's form has; add --preset short"
+        )
+    return replace(pipeline.config, **changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

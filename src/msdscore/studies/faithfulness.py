@@ -20,9 +20,9 @@ from msdscore.encoders.base import PatchLayout
 from msdscore.encoders.batches import take
 from msdscore.errors import ConfigError
 from msdscore.explain.maps import PROJECTIONS, Regions, project
-from msdscore.explain.terms import PROJECTION, picture_of, terms_of
+from msdscore.explain.terms import PROJECTION, image_of, terms_of
 from msdscore.scoring.embedded import Embedded
-from msdscore.scoring.measurement import numbers
+from msdscore.scoring.measurement import Measurement, columns
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import bootstrap_mean
 from msdscore.studies.context import Study, pair_batches
@@ -170,13 +170,13 @@ def measured_pairs(pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -
     images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts(captions).require()
     measured = pipeline.measure(images, texts, owner, range(len(captions)))
     return MeasuredPairs(
-        tuple(map(picture_of, decoded)),
+        tuple(map(image_of, decoded)),
         images,
         texts,
         owner,
         measured.patches,
         tuple(project(terms, projection) for terms in terms_of(pipeline.config, images, texts, measured)),
-        np.array([row.divergence for row in numbers(measured, pipeline.config)]),
+        _local(measured, pipeline),
     )
 
 
@@ -225,7 +225,14 @@ def blank(image: Image.Image, layout: PatchLayout, patches: Patches) -> Image.Im
 def _divergences(pipeline: Pipeline, images: Embedded, texts: Embedded, text_of: Sequence[int]) -> Floats:
     """The local divergence of image i and caption `text_of[i]`."""
     measured = pipeline.measure(images, texts, range(len(text_of)), text_of)
-    return np.array([row.divergence for row in numbers(measured, pipeline.config)])
+    return _local(measured, pipeline)
+
+
+def _local(measured: Measurement, pipeline: Pipeline) -> Floats:
+    """d: the local divergence, or in the evidence form what the words take from the similarity."""
+    found = columns(measured, pipeline.config)
+    local: Floats = (found["divergence"] if "divergence" in found else found["similarity"] - found["msd"]).numpy()
+    return local
 
 
 def _effects(

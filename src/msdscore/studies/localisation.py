@@ -6,12 +6,12 @@ from difflib import SequenceMatcher
 from math import comb
 
 import numpy as np
-import torch
 
 from msdscore.benchmarks.base import Image, Pair, clusters, picture, wrong_images
 from msdscore.encoders.text.pieces import Piece, segment
 from msdscore.errors import InputError
-from msdscore.explain.terms import judged_weights, token_gaps, units_of
+from msdscore.explain.terms import doubt, units_of
+from msdscore.scoring.config import Form
 from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import bootstrap_mean
@@ -92,7 +92,7 @@ def changed_words(right: str, wrong: str) -> frozenset[int]:
 def rank_words(pipeline: Pipeline, question: WrongCaption, stranger: Image) -> Ranks:
     """Numbers of the content words, the least supported first, in three ways.
 
-    By their gaps in the explanation; by how much the similarity rises when each is left out; by their gaps with
+    By their doubt in the explanation; by how much the similarity rises when each is left out; by their doubt with
     another image. Words that the encoder does not read come last.
     """
     caption = question.pair.negative
@@ -100,17 +100,13 @@ def rank_words(pipeline: Pipeline, question: WrongCaption, stranger: Image) -> R
     decoded = pipeline.decode([picture(question.pair.image), picture(stranger)])
     images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts([caption, *shorter]).require()
     measured = pipeline.measure(images, texts, [0, 1] + [0] * len(shorter), [0, *range(len(shorter) + 1)])
-    own, other = (_by_gap(question, measured, number) for number in (0, 1))
+    own, other = (_by_doubt(question, pipeline.config, measured, number) for number in (0, 1))
     return [own, _falling(measured.similarity[2:].double().tolist()), other]
 
 
-def _by_gap(question: WrongCaption, measured: Measurement, number: int) -> list[int]:
-    layout = measured.tokens[number]
-    mask = torch.ones(len(layout.spans), dtype=torch.bool)
-    terms = measured.divergence.support_terms[number, : len(layout.spans)].double().cpu().numpy()
-    gaps_of, weights = token_gaps(measured, number, mask), judged_weights(measured, number, mask)
-    gaps = {unit.start: unit.gap for unit in units_of(question.pair.negative, layout, terms, gaps_of, weights)}
-    values = [gaps.get(word.start) for word in question.words]
+def _by_doubt(question: WrongCaption, form: Form, measured: Measurement, number: int) -> list[int]:
+    doubts = {unit.start: doubt(unit) for unit in units_of(form, measured, number, question.pair.negative)}
+    values = [doubts.get(word.start) for word in question.words]
     return _falling([-np.inf if value is None else value for value in values])
 
 

@@ -20,7 +20,7 @@ from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.encoders.base import Encoder
 from msdscore.errors import ConfigError
-from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.config import Form
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, Resampling, holm
 from msdscore.studies.context import PAPER, Study
@@ -117,7 +117,7 @@ def ablation(
 kappa, alpha, components, iterations = (partial(ablation, setting) for setting in ABLATIONS)
 
 
-def value_variants(setting: str, values: str, encoder: Encoder, config: MSDConfig) -> tuple[list[Variant], str]:
+def value_variants(setting: str, values: str, encoder: Encoder, config: Form) -> tuple[list[Variant], str]:
     """A variant per value, and the name of the one that the settings hold already (it is added where it is missing)."""
     own = getattr(config, setting)
     wanted = [_read(type(own), text, setting) for text in values.split()] or list(ABLATIONS[setting][0])
@@ -132,12 +132,12 @@ def value_variants(setting: str, values: str, encoder: Encoder, config: MSDConfi
     return variants, _spelled(setting, own)
 
 
-def named_variants(choices: Mapping[str, Mapping[str, Any]], encoder: Encoder, config: MSDConfig) -> list[Variant]:
+def named_variants(choices: Mapping[str, Mapping[str, Any]], encoder: Encoder, config: Form) -> list[Variant]:
     """A variant per named change of the settings."""
     return [variant(name, encoder, config.changed(**changes)) for name, changes in choices.items()]
 
 
-def variant(name: str, encoder: Encoder, config: MSDConfig) -> Variant:
+def variant(name: str, encoder: Encoder, config: Form) -> Variant:
     """Settings under a name, with an encoder that is loaded already."""
     return Variant(name, lambda: Pipeline(encoder, config))
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from msdscore.benchmarks.base import Rated, clusters, picture
 from msdscore.benchmarks.readers.hallucinations import MarkedCaption, read_hat_words, read_long_words
 from msdscore.benchmarks.run.portions import Portion, portions
 from msdscore.encoders.text.pieces import segment
 from msdscore.errors import InputError, RowError, unknown_name
-from msdscore.explain.terms import judged_weights, token_gaps, units_of
+from msdscore.explain.terms import doubt, units_of
+from msdscore.scoring.config import Form
 from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.ranks import auc, prepare
@@ -31,7 +31,7 @@ _IMAGES = 16  # of a batch
 
 
 def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> list[Table]:
-    """How well the gap of a word (how little the image supports it) tells invented words from the others.
+    """How well the doubt of a word (how little the image supports it) tells invented words from the others.
 
     `marks` are those of people (`hat`) or absent objects by name (`chair`), which `synonyms` names, a line per class.
     """
@@ -115,7 +115,7 @@ def _spans(caption: str, names: Sequence[str]) -> list[Span]:
 def _measure(
     pipeline: Pipeline, items: Sequence[Rated], portion: Portion, mentions: Sequence[Sequence[Mention]]
 ) -> list[tuple[int, bool, list[float]]]:
-    """The gap of every mention of a portion's captions, with the item and whether the image is the wrong one."""
+    """The doubt of every mention of a portion's captions, with the item and whether the image is the wrong one."""
     images = pipeline.embed_images(pipeline.decode([_source(image) for image in portion.pictures]))
     texts = pipeline.embed_texts([items[number].caption for number in portion.items])
     wanted = [
@@ -128,7 +128,11 @@ def _measure(
         return []
     measured = pipeline.measure(images, texts, [owner for _, owner, _ in wanted], [number for number, _, _ in wanted])
     return [
-        (portion.items[number], wrong, _gaps(items[portion.items[number]].caption, mentions[number], measured, pair))
+        (
+            portion.items[number],
+            wrong,
+            _doubts(items[portion.items[number]].caption, mentions[number], pipeline.config, measured, pair),
+        )
         for pair, (number, _, wrong) in enumerate(wanted)
     ]
 
@@ -140,22 +144,14 @@ def _source(image: Any) -> Any:
         return b""  # not an image: the pipeline says so
 
 
-def _gaps(caption: str, mentions: Sequence[Mention], measured: Measurement, pair: int) -> list[float]:
-    """The mean gap of the content words inside each mention; 0 where the encoder reads none of them."""
-    layout = measured.tokens[pair]
-    terms = measured.divergence.support_terms[pair, : len(layout.spans)].double().cpu().numpy()
-    mask = torch.ones(len(layout.spans), dtype=torch.bool)
-    weights = judged_weights(measured, pair, mask)
-    units = [
-        unit
-        for unit in units_of(caption, layout, terms, token_gaps(measured, pair, mask), weights)
-        if unit.kind == "word"
-    ]
-    gaps = []
+def _doubts(caption: str, mentions: Sequence[Mention], form: Form, measured: Measurement, pair: int) -> list[float]:
+    """The mean doubt of the content words inside each mention; 0 where none of them is judged."""
+    units = [(unit, doubt(unit)) for unit in units_of(form, measured, pair, caption) if unit.kind == "word"]
+    doubts = []
     for (start, end), _ in mentions:
-        inside = [unit.gap for unit in units if unit.gap is not None and start <= unit.start and unit.end <= end]
-        gaps.append(float(np.mean(inside)) if inside else 0.0)
-    return gaps
+        inside = [value for unit, value in units if value is not None and start <= unit.start and unit.end <= end]
+        doubts.append(float(np.mean(inside)) if inside else 0.0)
+    return doubts
 
 
 def _rows(labels: Sequence[Floats], scores: Mapping[bool, Sequence[Floats]], names: npt.NDArray[np.str_]) -> list[Row]:

@@ -10,10 +10,8 @@ from msdscore.encoders.base import Embeddings
 from msdscore.errors import RowError
 from msdscore.metrics.base import Cases, Floats, Ints, Vectors
 from msdscore.scoring.embedded import Decoded, Embedded
-from msdscore.scoring.measurement import numbers
+from msdscore.scoring.measurement import columns
 from msdscore.scoring.pipeline import Pipeline
-
-_COLUMNS = ("similarity", "coverage", "support", "beta", "divergence", "information", "msd")
 
 
 def make_vectors(
@@ -55,14 +53,14 @@ def _columns(
 ) -> Mapping[str, Floats]:
     """The numbers of all pairs; without mixtures their similarity alone."""
     if not pairs:
-        return {name: np.zeros(0) for name in _COLUMNS}
+        return {name: np.zeros(0) for name in ("similarity", *pipeline.config.columns, "msd")}
     image_of, text_of = [image for image, _ in pairs], [text for _, text in pairs]
     if not mixtures:
         first = images.vectors.pooled[[images.row(item) for item in image_of]]
         second = texts.vectors.pooled[[texts.row(item) for item in text_of]]
         return {"similarity": total(first * second).double().cpu().numpy()}
-    rows = numbers(pipeline.measure(images, texts, image_of, text_of), pipeline.config)
-    return {name: np.array([getattr(row, name) for row in rows], dtype=np.float64) for name in _COLUMNS}
+    measured = pipeline.measure(images, texts, image_of, text_of)
+    return {name: values.numpy() for name, values in columns(measured, pipeline.config).items()}
 
 
 def _empty() -> Embeddings:

@@ -1,4 +1,4 @@
-"""Files of banks: the mixtures of background pictures and captions, beside an encoder's weights or on their own."""
+"""Files of banks: background images and captions, words and vocabulary, beside an encoder's weights or on their own."""
 
 import json
 from dataclasses import asdict
@@ -10,12 +10,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from msdscore.core.calibration import Bank
-from msdscore.core.evidence import WordCalibration
-from msdscore.core.fusion import Match
+from msdscore.core.evidence import Match, Vocabulary, WordCalibration, WordKind
 from msdscore.core.mixture import Mixture
 from msdscore.errors import WeightsError
 
-FORMAT = "msdscore-bank-1"
+FORMAT = "msdscore-bank-2"
+EARLIER = "msdscore-bank-1"  # holds background images and captions alike; its words are read in another way
 
 
 def read_bank(path: Path) -> tuple[Bank, str]:
@@ -27,18 +27,28 @@ def read_bank(path: Path) -> tuple[Bank, str]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118, no mapping
+            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, no mapping
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"{path}: cannot be read as a bank ({error}); build one with: msdscore bank") from error
-    if metadata.get("format") != FORMAT:
-        raise WeightsError(f"{path}: is no bank of background pictures; build one with: msdscore bank")
+    tensors = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in stored.items()}
+    if metadata.get("format") not in (FORMAT, EARLIER):
+        raise WeightsError(f"{path}: is no bank of background images; build one with: msdscore bank")
+    if metadata["format"] == EARLIER and "words" in metadata:
+        raise WeightsError(f"{path}: the bank is of an earlier version; build it again with: msdscore bank --pairs")
     kappa = float(metadata["kappa"])
-    softer = float(metadata.get("captions_kappa", kappa))
-    kappas = {"images": kappa, "texts": kappa, "captions": softer}
-    sides = {side: _mixture(tensors, side, own) for side, own in kappas.items() if f"{side}.means" in tensors}
-    words = WordCalibration(**json.loads(metadata["words"])) if "words" in metadata else None
-    match = _match(json.loads(metadata["match"])) if "match" in metadata else None
-    bank = Bank(sides["images"], sides.get("texts"), sides.get("captions"), words, match)
+    sides = {
+        side: Mixture(tensors[f"{side}.means"], tensors[f"{side}.log_weights"], kappa)
+        for side in ("images", "texts")
+        if f"{side}.means" in tensors
+    }
+    facts = {name: json.loads(metadata[name]) for name in ("words", "match", "vocabulary") if name in metadata}
+    bank = Bank(
+        sides["images"],
+        sides.get("texts"),
+        _words(facts["words"]) if "words" in facts else None,
+        Match(tuple(facts["match"]["coefficients"]), facts["match"]["settings"]) if "match" in facts else None,
+        _vocabulary(facts["vocabulary"], tensors) if "vocabulary" in facts else None,
+    )
     return bank, metadata.get("encoder", "")
 
 
@@ -46,7 +56,10 @@ def bank_bytes(bank: Bank, *, encoder: str = "", half: bool = False) -> bytes:
     """The content of a bank's file; in half precision it takes half the room."""
     metadata = {"format": FORMAT, "encoder": encoder, "kappa": repr(bank.images.kappa), **bank_facts(bank)}
     tensors = bank_tensors(bank)
-    stored = {name: tensor.half() if half else tensor for name, tensor in tensors.items()}
+    stored = {
+        name: tensor.half() if half and name != "vocabulary.frequency" and tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
+    }
     return _ordered(save(stored, metadata=metadata))
 
 
@@ -59,26 +72,34 @@ def _ordered(content: bytes) -> bytes:
 
 
 def bank_facts(bank: Bank) -> dict[str, str]:
-    """What a bank knows beside its mixtures, as text: how words are read, and how scores become probabilities."""
-    facts = {} if bank.captions is None else {"captions_kappa": repr(bank.captions.kappa)}
-    known = {"words": bank.words, "match": bank.match}
-    return facts | {name: json.dumps(asdict(one)) for name, one in known.items() if one is not None}
+    """What a bank knows beside its tensors, as text: how words are read, and how scores become probabilities."""
+    facts = {name: asdict(value) for name in ("words", "match") if (value := getattr(bank, name)) is not None}
+    if bank.vocabulary is not None:
+        facts["vocabulary"] = {name: getattr(bank.vocabulary, name) for name in _VOCABULARY_FACTS}
+    return {name: json.dumps(value, ensure_ascii=False) for name, value in facts.items()}
+
+
+_VOCABULARY_FACTS = ("words", "stems", "coefficients")
+_VOCABULARY_TENSORS = ("frequency", "points", "alike")
 
 
 def bank_tensors(bank: Bank) -> dict[str, Tensor]:
-    """The tensors of a bank: `images.means`, `images.log_weights`, and `texts.*`, `captions.*` where it has them."""
-    given = {"images": bank.images, "texts": bank.texts, "captions": bank.captions}
-    sides = {side: mixture for side, mixture in given.items() if mixture is not None}
-    tensors = {f"{side}.means": mixture.means for side, mixture in sides.items()}
-    tensors |= {f"{side}.log_weights": mixture.log_weights for side, mixture in sides.items()}
+    """The tensors of a bank: `images.means`, `images.log_weights`, and `texts.*`, `vocabulary.*` where it has them."""
+    tensors: dict[str, Tensor] = {}
+    for side, mixture in {"images": bank.images, "texts": bank.texts}.items():
+        if mixture is not None:
+            tensors |= {f"{side}.means": mixture.means, f"{side}.log_weights": mixture.log_weights}
+    if bank.vocabulary is not None:
+        tensors |= {f"vocabulary.{name}": getattr(bank.vocabulary, name) for name in _VOCABULARY_TENSORS}
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
-def _match(facts: dict[str, Any]) -> Match:
-    if "log_odds" not in facts:
-        raise WeightsError("the bank is of an earlier version; build it again with: msdscore bank --pairs")
-    return Match(tuple(facts["scores"]), tuple(facts["log_odds"]), facts["settings"])
+def _words(facts: dict[str, Any]) -> WordCalibration:
+    kinds = tuple(WordKind(**{**kind, "quantiles": tuple(kind["quantiles"])}) for kind in facts["kinds"])
+    return WordCalibration(**{**facts, "kinds": kinds})
 
 
-def _mixture(tensors: dict[str, Tensor], side: str, kappa: float) -> Mixture:
-    return Mixture(tensors[f"{side}.means"], tensors[f"{side}.log_weights"], kappa)
+def _vocabulary(facts: dict[str, Any], tensors: dict[str, Tensor]) -> Vocabulary:
+    values: dict[str, Any] = {name: tuple(facts[name]) for name in _VOCABULARY_FACTS}
+    values |= {name: tensors[f"vocabulary.{name}"] for name in _VOCABULARY_TENSORS}
+    return Vocabulary(**values)

@@ -10,7 +10,7 @@ from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.scoring.stream import Request, score_requests
 
 Document = Mapping[str, Any]
-_NUMBERS = ("msd", "match", "similarity", "information", "coverage", "support")
+_NUMBERS = ("msd", "match", "similarity", "precision", "information", "coverage", "support")
 
 
 def caption_scores(

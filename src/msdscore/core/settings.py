@@ -1,0 +1,65 @@
+"""Checks of the settings of a score, shared by all of its forms."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from msdscore.errors import ConfigError, unknown_name
+
+Settings = TypeVar("Settings")
+LARGEST = 1e6  # a larger number overflows a score
+SMALLEST = 1e-6  # of a number that something is divided by
+
+
+def check_number(name: str, value: Any, *, positive: bool = False) -> None:
+    """Refuse what is no finite number, negative, or so large or small that scores overflow."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigError(f"{name} must be a finite number, got {value!r}")
+    if value > LARGEST:
+        raise ConfigError(f"{name} must lie within {LARGEST:g}, got {value!r}")
+    if positive and not value > 0:
+        raise ConfigError(f"{name} must be positive, got {value}")
+    if positive and value < SMALLEST:
+        raise ConfigError(f"{name} must be at least {SMALLEST:g}, got {value}")
+    if value < 0:
+        raise ConfigError(f"{name} must not be negative, got {value}")
+
+
+def check_share(name: str, value: Any) -> None:
+    """Refuse what does not lie between 0 and 1."""
+    check_number(name, value)
+    if value > 1:
+        raise ConfigError(f"{name} must lie between 0 and 1, got {value}")
+
+
+def check_count(name: str, value: Any, *, least: int = 1) -> None:
+    """Refuse what is no whole number, or too small a one."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name} must be a whole number, got {value!r}")
+    if value < least:
+        raise ConfigError(f"{name} must be at least {least}, got {value}")
+
+
+def check_choice(name: str, value: Any, known: Sequence[str]) -> None:
+    """Refuse a name that is none of the known ones."""
+    if value not in known:
+        raise unknown_name(name, str(value), known)
+
+
+def replace_known(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Settings with some of them changed; unknown names are refused with the known ones."""
+    known = [field.name for field in fields(settings)]  # type: ignore[arg-type]
+    for name in changes:
+        if name not in known:
+            raise unknown_name("setting", name, known)
+    return replace(settings, **changes)  # type: ignore[type-var]
+
+
+def exact(number: int | float) -> str:
+    """A number in as few digits as tell it from every other one.
+
+    >>> exact(20.0), exact(0.1), exact(0.10000001), exact(1 / 3)
+    ('20', '0.1', '0.10000001', '0.3333333333333333')
+    """
+    return repr(float(number)).removesuffix(".0")
