@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from msdscore import Scorer, load_encoder
+from msdscore import Evidence, Scorer, load_encoder
 from msdscore.encoders.base import encode_pictures
 from msdscore.encoders.loading.packages import WeightFile, find_weights, locate
 from msdscore.encoders.mini import lite2, minilm
@@ -149,10 +149,11 @@ def test_unicode_and_endless_captions():
 def test_the_default_scorer_is_calibrated_and_signed():
     scorer = Scorer()
     assert scorer.encoder.name == "mini"
-    assert scorer.config.calibration == "evidence"
+    assert scorer.config == Evidence()
     assert "enc:mini@" in scorer.signature
-    assert "cal:evidence," in scorer.signature
-    assert "cal:" not in Scorer("mini", "short").signature
+    assert "|form:evidence|" in scorer.signature
+    assert "|bank:" in scorer.signature
+    assert "bank:" not in Scorer("mini", "short").signature
 
 
 def test_real_photographs_prefer_their_captions():
@@ -188,7 +189,7 @@ def test_tuned_convolutions_take_the_place_of_the_frozen_ones(tmp_path):
     head = load_lite2(lite2_state()).head
     save_file({"head.weight": (head.weight * 1.5).half()}, tmp_path / "tuned" / "tower.safetensors")
     config = json.loads((tmp_path / "tuned" / "config.json").read_text())
-    config["image"]["branches"][1] = "tower.safetensors"
+    config["image"]["weights"] = "tower.safetensors"
     (tmp_path / "tuned" / "config.json").write_text(json.dumps(config))
     tuned = load_encoder(str(tmp_path / "tuned"), device="cpu")
     picture_vectors = [encode_pictures(one, [picture()]).points for one in (tuned, encoder())]

@@ -77,7 +77,7 @@ def test_a_fixed_gate_without_coverage_needs_no_captions():
 def test_banks_that_do_not_fit_are_refused(tmp_path):
     encoder = tiny_clip()
     with pytest.raises(
-        ConfigError, match="calibration needs a bank, and encoder .* brings none; build one with: msdscore bank"
+        ConfigError, match="these settings need a bank, and encoder .* brings none; build one with: msdscore bank"
     ):
         Scorer(encoder, BACKGROUND)
     with pytest.raises(
@@ -86,9 +86,9 @@ def test_banks_that_do_not_fit_are_refused(tmp_path):
         Scorer(encoder, BACKGROUND.changed(kappa=30.0), bank=bank_of(encoder))
     with pytest.raises(ConfigError, match="was built for encoder .* not for toy@1"):
         Scorer("toy", BACKGROUND, bank=bank_of(encoder))
-    with pytest.raises(ConfigError, match="a bank is given, and calibration is none; set calibration=background"):
+    with pytest.raises(ConfigError, match="a bank is given, and these settings use none; set calibration=background"):
         Scorer(encoder, "short", bank=bank_of(encoder))
-    with pytest.raises(ConfigError, match="a bank needs at least 2 pictures, got 1"):
+    with pytest.raises(ConfigError, match="a bank needs at least 2 images, got 1"):
         bank_of(encoder, count=1)
     (tmp_path / "no.safetensors").write_bytes(b"nothing")
     with pytest.raises(WeightsError, match="cannot be read as a bank"):
@@ -103,7 +103,7 @@ def test_one_command_builds_a_bank_for_any_encoder(tmp_path):
     target = tmp_path / "bank.safetensors"
     result = CliRunner().invoke(app, ["bank", str(folder), "-o", str(target), "-e", "toy", "--limit", "4"])
     assert result.exit_code == 0, result.output
-    assert "of 4 pictures for toy@1" in result.output
+    assert "of 4 images for toy@1" in result.output
     command = ["score", str(folder / "0.png"), "a red square", "-e", "toy", "--set", "calibration=background"]
     answer = CliRunner().invoke(app, [*command, "--bank", str(target)])
     assert "gate=length weighs coverage" in str(answer.exception)
