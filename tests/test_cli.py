@@ -122,7 +122,7 @@ def test_json_is_there_with_an_output_too(red, tmp_path):
 
 def test_places_that_cannot_be_used_are_one_line(red, tmp_path):
     for arguments, line in (
-        (["score", red, "-e", "toy"], "red.png: a picture is scored with its captions: msdscore score IMAGE CAPTION…"),
+        (["score", red, "-e", "toy"], "red.png: an image is scored with its captions: msdscore score IMAGE CAPTION…"),
         (["score", red, "red", "-e", "toy", "-o", red / "x.csv"], "cannot be written ("),
         (["demo", "-e", "toy", "-o", red], "red.png: is a file; expected the name of a folder"),
     ):

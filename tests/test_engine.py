@@ -488,7 +488,7 @@ def test_groups_of_several_pictures_are_warned_of_and_counted(tmp_path):
     path.write_text("\n".join(map(json.dumps, rows)))
     made = run(Scorer("toy"), path, output)
     assert made.warned == 2
-    assert made.warnings[0].startswith("row 0: its group holds several pictures")
+    assert made.warnings[0].startswith("row 0: its group holds several images")
     assert [bool(text) for text in pq.read_table(output).column("warnings").to_pylist()] == [True, True, False]
     again = run(Scorer("toy"), path, output)
     assert (again.scored, again.warned, again.warnings) == (0, 2, made.warnings)

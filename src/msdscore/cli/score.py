@@ -1,4 +1,4 @@
-"""`msdscore score`: captions of one picture, every row of a file, or shards into a folder."""
+"""`msdscore score`: captions of one image, every row of a file, or shards into a folder."""
 
 import sys
 from pathlib import Path
@@ -31,33 +31,33 @@ Output = Annotated[
 @grouped
 def score(
     source: Annotated[
-        str, typer.Argument(help="A picture, a file of rows, or a shard; - is JSON lines on standard input.")
+        str, typer.Argument(help="A image, a file of rows, or a shard; - is JSON lines on standard input.")
     ],
     captions: Annotated[
-        list[str] | None, typer.Argument(help="Captions of the picture (one candidate set), or more shards.")
+        list[str] | None, typer.Argument(help="Captions of the image (one candidate set), or more shards.")
     ] = None,
     images: options.Images = None,
-    place: Output = None,
+    output: Output = None,
     input_format: Annotated[
         str | None,
         typer.Option(
             "--input-format", "--format", help="Format of the rows (jsonl, csv, …) if the input's name does not tell."
         ),
     ] = None,
-    image_column: Annotated[str | None, typer.Option(help="Input column of the pictures.")] = None,
+    image_column: Annotated[str | None, typer.Option(help="Input column of the images.")] = None,
     caption_column: Annotated[str | None, typer.Option(help="Input column of the captions.")] = None,
     id_column: Annotated[str | None, typer.Option(help="Input column of the row ids.")] = None,
     prefix: Annotated[str, typer.Option(help="Put before the names of the columns that are added.")] = "",
     overwrite: options.Overwrite = False,
     retry: Annotated[
-        bool, typer.Option("--retry", help="Try failed rows again, even if their pictures are the same.")
+        bool, typer.Option("--retry", help="Try failed rows again, even if their images are the same.")
     ] = False,
     *,
     scorer: options.ScorerOptions,
     batch_size: options.BatchSize = None,
     decoders: Annotated[
         int | None,
-        typer.Option(min=0, help="Processes that decode pictures; 0: threads; without it one per core beside a GPU."),
+        typer.Option(min=0, help="Processes that decode images; 0: threads; without it one per core beside a GPU."),
     ] = None,
     max_pixels: options.MaxPixels = None,
     cache: CacheOptions,
@@ -65,9 +65,9 @@ def score(
     copy_column: shards.CopyColumn = [],  # noqa: B006
     json: options.Json = False,
 ) -> None:
-    """Score captions of one picture, every row of a file, or shards into a folder.
+    """Score captions of one image, every row of a file, or shards into a folder.
 
-    A picture with captions prints a table. A file of rows (JSON lines, CSV, TSV, Parquet, COCO results, id-to-caption
+    A image with captions prints a table. A file of rows (JSON lines, CSV, TSV, Parquet, COCO results, id-to-caption
     JSON, a saved dataset; text also with .gz or .zst) is scored in parts that survive any crash; the same command goes
     on where it stopped, and scores again what has changed since. An output without a suffix is a folder: every shard
     (tar, Parquet, JSON lines; patterns such as 'shards/{00000..00999}.tar') gets one Parquet file of scores there.
@@ -78,26 +78,26 @@ def score(
     from msdscore.io.inputs.rows import open_rows
     from msdscore.run.rows import RunOptions
 
-    place = _file_or_none(place)
+    target = _file_or_none(output)
     spec = scorer.spec(batch_size=batch_size, max_pixels=max_pixels, cache=cache.settings(), decoders=decoders)
     names = ColumnNames(image=image_column, caption=caption_column, id=id_column)
-    if place is not None and shards.is_folder(place, [source]):
+    if target is not None and shards.is_folder(target, [source]):
         shards.refuse(prefix=prefix, input_format=input_format)
         reading = shards.reading(names, images, copy_column, retry=retry, overwrite=overwrite, verify=scorer.verify)
-        whole = shards.score_shards(spec, [source, *(captions or [])], place, reading, engine=engine, as_json=json)
+        whole = shards.score_shards(spec, [source, *(captions or [])], target, reading, engine=engine, as_json=json)
         raise typer.Exit(0 if whole else SOME_FAILED)
     engine.refuse_file(source, captions)
-    output = None if place is None else Path(place)
+    file = None if target is None else Path(target)
     if captions:
-        score_picture(spec, source, captions, as_json=json, output=output, overwrite=overwrite)
+        score_image(spec, source, captions, as_json=json, output=file, overwrite=overwrite)
         return
     if Path(source).suffix.lower() in PICTURES:
-        raise ConfigError(f"{source}: a picture is scored with its captions: msdscore score IMAGE CAPTION…")
+        raise ConfigError(f"{source}: an image is scored with its captions: msdscore score IMAGE CAPTION…")
     how = RunOptions(overwrite=overwrite, retry=retry, prefix=prefix, verify=scorer.verify)
     with open_rows(source, images=images, format=input_format, columns=names) as rows:
-        made = score_file(spec, rows, output, how, as_json=json)
-    tell_cache(cache.cache, made.cache)
-    raise typer.Exit(SOME_FAILED if made.failed else 0)
+        result = score_file(spec, rows, file, how, as_json=json)
+    tell_cache(cache.cache, result.cache)
+    raise typer.Exit(SOME_FAILED if result.failed else 0)
 
 
 def _file_or_none(output: str | None) -> str | None:
@@ -109,10 +109,10 @@ def _file_or_none(output: str | None) -> str | None:
     return None if output is None or is_standard_output(output) else output
 
 
-def score_picture(
+def score_image(
     spec: "ScorerSpec", image: str, captions: list[str], *, as_json: bool, output: Path | None, overwrite: bool
 ) -> None:
-    """Rank the captions of one picture and print or write them."""
+    """Rank the captions of one image and print or write them."""
     import json
 
     from msdscore.io.inputs.formats import known_inputs
@@ -120,7 +120,7 @@ def score_picture(
     from msdscore.scorer import Scorer
 
     if Path(image).suffix.lower().removeprefix(".") in known_inputs():
-        raise ConfigError(f"{image} is a file of rows and takes no captions; give a picture, or leave the captions out")
+        raise ConfigError(f"{image} is a file of rows and takes no captions; give an image, or leave the captions out")
     if output is not None:
         check_output(output, inputs=[image])
     scores = Scorer.from_spec(spec).rank(image, captions)
@@ -144,43 +144,43 @@ def score_file(
     from msdscore.run.rows import score_rows
 
     message = KEPT if output else "stopped; without -o nothing is kept"
-    with TemporaryDirectory() as place, stoppable(message), bar("scoring") as show:
-        target = output or Path(place) / "scores.jsonl"
-        made = score_rows(spec, rows, target, how, progress=show)
+    with TemporaryDirectory() as folder, stoppable(message), bar("scoring") as show:
+        target = output or Path(folder) / "scores.jsonl"
+        result = score_rows(spec, rows, target, how, progress=show)
         if output is None:
             with target.open(encoding="utf-8") as lines:
                 sys.stdout.writelines(lines)
-    _tell_warnings(made)
-    _tell(made, output)
+    _tell_warnings(result)
+    _tell(result, output)
     if as_json and output is not None:
-        typer.echo(json.dumps({"output": str(output), **asdict(made)}, ensure_ascii=False))
-    return made
+        typer.echo(json.dumps({"output": str(output), **asdict(result)}, ensure_ascii=False))
+    return result
 
 
-def _tell_warnings(made: "ScoredFile") -> None:
+def _tell_warnings(result: "ScoredFile") -> None:
     """How many scores need a second look, with the first warnings."""
     from msdscore.cli.progress import tell
 
-    if made.warned:
-        tell(f"{made.warned} rows have warnings (column warnings):")
-    for warning in made.warnings:
+    if result.warned:
+        tell(f"{result.warned} rows have warnings (column warnings):")
+    for warning in result.warnings:
         tell(f"  {shortened(warning, 300)}")
 
 
-def _tell(made: "ScoredFile", output: Path | None) -> None:
+def _tell(result: "ScoredFile", output: Path | None) -> None:
     """What became of the rows, on standard error."""
     from msdscore.cli.progress import tell
 
     where = f" -> {output}" if output else ""
-    if made.earlier and not made.scored:
+    if result.earlier and not result.scored:
         done = "; already finished, nothing to do"
     else:
-        done = f"; {made.earlier} of them scored by an earlier run" if made.earlier else ""
-    tell(f"{made.rows} rows, {made.failed} failed{where}{done}")
-    for reason in made.reasons:
+        done = f"; {result.earlier} of them scored by an earlier run" if result.earlier else ""
+    tell(f"{result.rows} rows, {result.failed} failed{where}{done}")
+    for reason in result.reasons:
         tell(f"  {shortened(reason, 300)}")
-    if made.failed > len(made.reasons):
-        tell(f"  and {made.failed - len(made.reasons)} more; the column error of the output has all")
-    for name, new in made.renamed.items():
+    if result.failed > len(result.reasons):
+        tell(f"  and {result.failed - len(result.reasons)} more; the column error of the output has all")
+    for name, new in result.renamed.items():
         tell(f"the input's own column {name} is kept as {new}; --prefix would keep its name")
-    tell(made.signature)
+    tell(result.signature)

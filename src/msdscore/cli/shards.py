@@ -107,7 +107,7 @@ class _Tally:
 
 
 def is_folder(output: str | None, sources: Sequence[str]) -> bool:
-    """Whether scores go into a folder, one file per shard, and no picture is scored.
+    """Whether scores go into a folder, one file per shard, and no image is scored.
 
     Its name has no suffix or ends in a slash, or it is there already and its suffix is not one of a file of scores.
 

@@ -85,15 +85,15 @@ def score_on_ray(
 
 def _connect(ray: Any, address: str | None) -> bool:
     """Join a cluster, or start one; whether it is this machine alone."""
-    place = address or os.environ.get("RAY_ADDRESS")
-    more = {} if place else {"include_dashboard": False}
+    joined = address or os.environ.get("RAY_ADDRESS")
+    more = {} if joined else {"include_dashboard": False}
     try:
-        if place:
-            _require_listener(place)
+        if joined:
+            _require_listener(joined)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **more)
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         reason = shortened(" ".join(str(error).split()), 200)
-        where = place or "this machine"
+        where = joined or "this machine"
         if any(word in reason.lower() for word in ("token", "authenti", "unauthorized")):
             raise ConfigError(
                 f"the Ray cluster at {where} asks for a token that is missing or wrong ({reason}); set RAY_AUTH_MODE="
@@ -103,7 +103,7 @@ def _connect(ray: Any, address: str | None) -> bool:
             f"no Ray cluster answers at {where} ({reason}); start one with: ray start --head, or, where it runs with "
             "tokens, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         ) from error
-    return not place
+    return not joined
 
 
 def _require_listener(address: str) -> None:
@@ -227,14 +227,14 @@ class ShardActor:
         unusable = False
         try:
             self._require_folder(job)
-            found = self._timed(job) if self._may_try(job) else _lost(job, "was lost every time that it was tried")
+            result = self._timed(job) if self._may_try(job) else _lost(job, "was lost every time that it was tried")
         except MSDScoreError as error:  # for every shard alike
-            found, unusable = ShardResult(job.source, job.output, error=str(error)), True
+            result, unusable = ShardResult(job.source, job.output, error=str(error)), True
         except Exception as error:  # noqa: BLE001, Ray would drop the block and go on without a word
             reason = f"{job.source}: {type(error).__name__}: {shortened(' '.join(str(error).split()), 300)}"
-            found = ShardResult(job.source, job.output, error=reason)
-        cache = None if found.cache is None else list(asdict(found.cache).values())
-        return asdict(found) | {"reasons": list(found.reasons), "unusable": unusable, "cache": cache}
+            result = ShardResult(job.source, job.output, error=reason)
+        cache = None if result.cache is None else list(asdict(result.cache).values())
+        return asdict(result) | {"reasons": list(result.reasons), "unusable": unusable, "cache": cache}
 
     def _require_folder(self, job: ShardJob) -> None:
         """Refuse relative paths where the driver's folder is not here: they would mean other files."""

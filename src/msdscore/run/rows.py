@@ -37,7 +37,7 @@ class RunOptions:
     """How a run treats what is there, and what it calls its columns.
 
     `overwrite` throws away an output that is there. `retry` tries all failed rows again; without it those whose
-    picture file has changed, appeared or become readable since. `verify` knows picture files of any size by their
+    image file has changed, appeared or become readable since. `verify` knows image files of any size by their
     content; without it those beyond 8 MiB by size and time.
     """
 
@@ -54,7 +54,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class ScoredFile:
-    """What a run has made; `scored` rows were tried by this call, `earlier` ones by an earlier one.
+    """Summary of a run; `scored` rows were tried by this call, `earlier` ones by an earlier one.
 
     The rest could not even be tried. `reasons` are the first reasons of failed rows, `warnings` the first of the
     `warned` rows, `renamed` the input columns that are called otherwise in the output, `cache` what a cache on disk
@@ -121,8 +121,8 @@ def score_rows(
             warnings=naming.added("warnings"),
             check=source.check_unchanged,
         )
-    made = _scored(summary, (work.scored, work.earlier), pipeline.signature, naming)
-    return replace(made, cache=pipeline.cache_use)
+    result = _scored(summary, (work.scored, work.earlier), pipeline.signature, naming)
+    return replace(result, cache=pipeline.cache_use)
 
 
 def _report(notes: Mapping[str, Any], naming: Naming) -> ScoredFile:

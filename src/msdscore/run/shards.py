@@ -25,7 +25,7 @@ from msdscore.run.table import ShardRows, part_table
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
-# Rows of a shard that are looked at together, while a GPU waits for the first of them; captions of one picture stand
+# Rows of a shard that are looked at together, while a GPU waits for the first of them; captions of one image stand
 # together in shards.
 WINDOW_ROWS = 1024
 WINDOW_BYTES = 128 << 20
@@ -110,12 +110,12 @@ def score_shard(
     spec = scorer if isinstance(scorer, ScorerSpec) else None
     fingerprint = _fingerprint(name, target, how)
     _refuse_losing(name, target)
-    found = None if how.overwrite else _finished(target, fingerprint, how)
-    if found is not None and spec is not None and found.spec is not None and found.spec == spec_facts(spec):
-        return _result(found, target, fresh=False)
+    facts = None if how.overwrite else _finished(target, fingerprint, how)
+    if facts is not None and spec is not None and facts.spec is not None and facts.spec == spec_facts(spec):
+        return _result(facts, target, fresh=False)
     pipeline = scorer if isinstance(scorer, Pipeline) else build() if build else scorer.build()
-    if found is not None and found.signature == pipeline.signature:
-        return _result(found, target, fresh=False)
+    if facts is not None and facts.signature == pipeline.signature:
+        return _result(facts, target, fresh=False)
     if not how.overwrite:
         _refuse_other(target, pipeline.signature)
     rows, before = ShardRows(how.copied), pipeline.cache_use
@@ -161,10 +161,10 @@ def _fingerprint(name: str, target: str, how: ShardOptions) -> str:
 
 
 def _beside(name: str) -> str | None:
-    place, asked = stores.parted(name)
-    if not place.lower().endswith(".tar"):
+    address, asked = stores.parted(name)
+    if not address.lower().endswith(".tar"):
         return None
-    table = f"{place[: -len('.tar')]}.parquet{asked}"
+    table = f"{address[: -len('.tar')]}.parquet{asked}"
     return table if stores.exists(table) else None
 
 

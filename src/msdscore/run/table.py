@@ -26,7 +26,7 @@ from msdscore.scoring.score import ALL_COLUMNS, columns_of
 TABLE_ROWS = 8192  # of one table of the output
 KEPT_BYTES = 256 << 20  # of tables that are kept while their types are found; of more the input is read once again
 SOFTENED_ROWS = 1 << 16  # whose candidate sets are worked on at once
-MIXED = "its group holds several pictures, so its Soft-MSD compares captions of different pictures"
+MIXED = "its group holds several images, so its Soft-MSD compares captions of different images"
 Keys = np.ndarray[Any, np.dtype[np.int64]]
 COUNTS = ("length", "windows")
 _TEXTS = ("reading", "warnings", "error")

@@ -155,15 +155,15 @@ class _Pool:
     def _receive(self, member: _Member, waiting: deque[ShardJob]) -> ShardResult | None:
         """The result of a worker; where it has died, a new one in its place and its shards back among the waiting."""
         try:
-            found = member.pipe.recv()
+            result = member.pipe.recv()
         except (EOFError, ConnectionError):
-            found = None
-        if isinstance(found, MSDScoreError):  # such as an encoder that is not there: it is so for every shard
-            raise found
-        if found is not None:
-            member.jobs = [job for job in member.jobs if job.output != found.output]
+            result = None
+        if isinstance(result, MSDScoreError):  # such as an encoder that is not there: it is so for every shard
+            raise result
+        if result is not None:
+            member.jobs = [job for job in member.jobs if job.output != result.output]
             member.since = monotonic()
-            return found
+            return result
         member.process.join()
         code = member.process.exitcode
         member.pipe.close()
@@ -267,15 +267,15 @@ class Overlapping:
         return self._pool.submit(self._score, job)
 
     def _score(self, job: ShardJob) -> ShardResult:
-        with ExitStack() as held:
+        with ExitStack() as turn:
 
             def watch(rows: Iterator[Row]) -> Iterator[Row]:
                 for row in rows:
                     self._check()
                     yield row
-                held.close()
+                turn.close()
 
-            held.enter_context(self._turn)
+            turn.enter_context(self._turn)
             self._check()
             return self._worker(job, watch=watch)
 
@@ -297,17 +297,17 @@ def score_jobs(
     if count > 1:
         try:
             with Overlapping(worker) as shards:
-                for result in [shards.submit(job) for job in jobs]:
-                    yield result.result()
+                for future in [shards.submit(job) for job in jobs]:
+                    yield future.result()
         finally:
             torch.set_num_threads(before)
         return
     for job in jobs:
         try:
-            found = worker(job)
+            result = worker(job)
         finally:
             torch.set_num_threads(before)
-        yield found
+        yield result
 
 
 def is_on_gpu(spec: ScorerSpec) -> bool:
