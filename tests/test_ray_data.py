@@ -3,12 +3,11 @@
 import os
 import signal
 import sys
-import time
 import warnings
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pyarrow as pa
 import pytest
@@ -68,15 +67,14 @@ def actors():
     return found
 
 
-def kill_one(folder, before, there):
+def kill_one(folder, before, there, ended):
     """Kill an actor as soon as a shard is done; `there` gets the number of shards that were done by then."""
-    for _ in range(600):
+    while not ended.wait(0.02):
         new = [pid for pid in actors() if pid not in before]
         if new and (done := len(list(folder.glob("*.parquet")))):
             os.kill(new[0], signal.SIGKILL)
             there.append(done)
             return
-        time.sleep(0.02)
 
 
 def test_same_bytes_as_alone_though_an_actor_is_killed(cluster, tmp_path):
@@ -87,10 +85,14 @@ def test_same_bytes_as_alone_though_an_actor_is_killed(cluster, tmp_path):
     list(score_jobs(TOY, alone, ShardOptions()))
     there = []
     # Results come late and several at a time, so the one who kills looks at the files.
-    killer = Thread(target=kill_one, args=(tmp_path / "several", actors(), there))
+    ended = Event()
+    killer = Thread(target=kill_one, args=(tmp_path / "several", actors(), there, ended))
     killer.start()
-    found = list(score_on_ray(TOY, several, ShardOptions(), RayOptions(least=2, most=2, cpus=0.5)))
-    killer.join()
+    try:
+        found = list(score_on_ray(TOY, several, ShardOptions(), RayOptions(least=2, most=2, cpus=0.5)))
+    finally:
+        ended.set()
+        killer.join()
     assert there, "no actor was killed"
     assert there[0] < len(SIZES) - 1, "it was to be killed in the middle"
     assert sorted(result.output for result in found) == [job.output for job in several]
@@ -194,7 +196,7 @@ def test_relative_paths_are_those_of_the_driver(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("reason", "told"),
-    [("UNAUTHENTICATED: Invalid token", "asks for a token"), ("Connection refused", "no Ray cluster answers at auto")],
+    [("UNAUTHENTICATED: Invalid token", "asks for a token"), ("Connection refused", "no Ray cluster at auto")],
 )
 def test_a_missing_token_is_not_a_missing_cluster(monkeypatch, reason, told):
     def refuse(**_):

@@ -100,7 +100,7 @@ def _connect(ray: Any, address: str | None) -> bool:
                 "token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as the cluster has them"
             ) from error
         raise ConfigError(
-            f"no Ray cluster answers at {where} ({reason}); start one with: ray start --head, or, where it runs with "
+            f"no Ray cluster at {where} ({reason}); start one with: ray start --head, or, where it runs with "
             "tokens, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         ) from error
     return not joined
