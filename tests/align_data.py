@@ -12,7 +12,7 @@ from msdscore.align.data.formats import DataSource
 from msdscore.align.recipe import Recipe
 from msdscore.align.recipe_file import recipe_from
 from msdscore.core.sphere import masked_mean
-from msdscore.encoders.aligned.heads import Projected
+from msdscore.encoders.base import Embeddings
 
 COLOURS = ("red", "green", "blue", "yellow")
 SHAPES = ("square", "circle")
@@ -75,11 +75,11 @@ def projected(
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
     requires_grad: bool = False,
-) -> Projected:
+) -> Embeddings:
     """Aligned unit vectors of random items with one to `points` points each."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, points + 1, (batch,), generator=generator)
     mask = torch.arange(points) < lengths.unsqueeze(1)
     vectors = normalize(torch.randn(batch, points, dim, generator=generator, dtype=dtype), dim=-1)
     vectors = vectors.masked_fill(~mask.unsqueeze(-1), 0.0).requires_grad_(requires_grad)
-    return Projected(vectors, mask, masked_mean(vectors, mask))
+    return Embeddings(vectors, mask, masked_mean(vectors, mask), layout=())

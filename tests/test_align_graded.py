@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from align_data import projected
-from msdscore.align.data.negatives import CLASS_OF, CLASSES, MOVABLE, all_words, class_weights, make_negatives
+from msdscore.align.data.negatives import CLASS_OF, CLASSES, MOVABLE, class_weights, make_negatives
 from msdscore.align.losses import (
     Gaps,
     KlSettings,
@@ -22,6 +22,7 @@ from msdscore.align.losses import (
 )
 from msdscore.core.mixture import FitSettings, fit
 from msdscore.core.sphere import unit
+from msdscore.text.edits import words_of
 from msdscore.text.words import stem
 from point_sets import terms
 
@@ -125,7 +126,7 @@ CAPTIONS = ["Two dogs chase a red ball on the beach .", "A man in a black hat is
 
 @pytest.mark.parametrize("caption", CAPTIONS)
 def test_a_negative_changes_one_word_of_its_class_or_swaps_two(caption):
-    banned, chance = all_words(CAPTIONS), Random(0)
+    banned, chance = words_of(CAPTIONS), Random(0)
     for changed in (made for _ in range(40) for made in make_negatives(caption, banned, 2, chance)):
         before, after = caption.lower().split(), changed.lower().split()
         differing = [(a.strip(".,"), b.strip(".,")) for a, b in zip(before, after, strict=True) if a != b]

@@ -1,6 +1,7 @@
 """The terms of the loss against plain loops, closed forms and their gradients."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,7 +20,6 @@ from msdscore.align.losses import (
     word_loss,
 )
 from msdscore.core.mixture import FitSettings, fit
-from msdscore.encoders.aligned.heads import Projected
 from point_sets import terms
 
 
@@ -49,7 +49,7 @@ def test_token_table_is_the_best_patch_of_each_picture(monkeypatch):
         [torch.stack([max(x @ y for x in images.points[b][images.mask[b]]) for b in range(3)]) for y in tokens]
     )
     assert torch.allclose(token_table(images, tokens), wanted)
-    monkeypatch.setattr("msdscore.align.losses._ROOM", 1)
+    monkeypatch.setattr("msdscore.align.losses.TABLE_ROOM", 1)
     assert torch.allclose(token_table(images, tokens), wanted)
 
 
@@ -133,7 +133,7 @@ def test_kl_gradients_pass_through_every_step_of_em():
     images, texts = projected(2, 4, seed=1, requires_grad=True), projected(2, 3, seed=2)
 
     def value(points):
-        side = Projected(points, images.mask, images.pooled)
+        side = replace(images, points=points)
         return kl_tables(side, texts, fitted(side, fitting), settings=settings)[0].diagonal().sum()
 
     assert torch.autograd.gradcheck(value, (images.points,), atol=1e-5)
@@ -144,10 +144,10 @@ def test_the_best_patch_has_the_gradient_of_the_maximum(monkeypatch):
     texts = projected(2, 4, seed=4)
     tokens = texts.points[texts.mask].requires_grad_(True)
     for room in (1, 1 << 20):
-        monkeypatch.setattr("msdscore.align.losses._ROOM", room)
+        monkeypatch.setattr("msdscore.align.losses.TABLE_ROOM", room)
 
         def table(tokens, points):
-            return token_table(Projected(points, images.mask, images.pooled), tokens)
+            return token_table(replace(images, points=points), tokens)
 
         assert torch.autograd.gradcheck(table, (tokens, images.points))
         plain = (tokens @ images.points.mT).masked_fill(~images.mask.unsqueeze(1), -torch.inf).amax(dim=2).mT

@@ -1,5 +1,6 @@
 """The recipe `mini` on its real backbones: towers, a few steps by heart, and an export that loads as the shipped one."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from msdscore.align.run.train import train
 from msdscore.cli.app import app
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, SideDims
 from msdscore.encoders.aligned.networks import HeadSpec
+from msdscore.encoders.aligned.specs import read_spec
 from msdscore.encoders.aligned.towers.base import Features, ImageTowerSpec, Points, TextTowerSpec
 from msdscore.encoders.aligned.towers.load import tower_dims
 from msdscore.encoders.base import encode_pictures, prepare_all
@@ -72,13 +74,22 @@ def test_the_towers_see_what_the_shipped_encoder_sees():
     tuned = widened(read_tensors([Path(locate(MINI_FOLDER), "trunk-0.safetensors")]))
     towers = tune_towers(open_towers(recipe, torch.device("cpu")), tuned)
     assert tower_dims(*towers) == (SideDims(1752, 1752), SideDims(1536, 768, 384))
-    heads = shipped._parts.heads.members[0]
+    heads = shipped_heads()
     pictures, seen = encode_pictures(shipped, PICTURES[:2]), towers[0].features(prepare_all(towers[0], PICTURES[:2]))
     agree(heads.project_images(seen), pictures)
     texts, read = shipped.encode_texts(CAPTIONS), towers[1].features(CAPTIONS)
     assert [layout.spans for layout in read.layout] == [layout.spans for layout in texts.layout]
     assert torch.equal(read.local.mask, texts.mask)
     agree(heads.project_texts(read), texts)
+
+
+def shipped_heads():
+    """The first member of the shipped encoder, from its files."""
+    heads = AlignedHeads(load_recipe("mini").heads, SideDims(1752, 1752), SideDims(1536, 768, 384))
+    tensors = widened(read_tensors([Path(locate(MINI_FOLDER), "model.safetensors")]))
+    own = {name.removeprefix("members.0."): value for name, value in tensors.items() if name.startswith("members.0.")}
+    heads.load_state_dict(own)
+    return heads.eval().requires_grad_(False)
 
 
 def agree(member, joined):
@@ -100,16 +111,16 @@ def test_long_captions_are_one_row_in_training_and_windows_in_scoring():
 
 def test_the_recipe_has_the_shipped_structure_and_numbers():
     recipe = load_recipe("mini")
-    heads = AlignedHeads(recipe.heads, SideDims(1752, 1752), SideDims(1536, 768, 384))
-    shipped = load_encoder("mini", device="cpu")._parts.heads.members[0]
-    assert recipe.heads == shipped.spec
-    assert {n: v.shape for n, v in heads.state_dict().items()} == {n: v.shape for n, v in shipped.state_dict().items()}
+    config = json.loads(Path(locate(MINI_FOLDER), "config.json").read_text(encoding="utf-8"))
+    assert recipe.heads == read_spec(HeadsSpec, config["heads"][0])
+    shipped_heads()  # loads the shipped tensors into heads of the recipe, each of its name and shape
     loss = recipe.loss
     assert (loss.contrastive, loss.relevance, loss.grounded, loss.bias) == (1.0, 1.0, 1.0, 0.5)
     assert (loss.local, loss.word, loss.local_relevance, loss.kl) == (0.5, 1.0, 0.5, 0.2)
     assert (recipe.sample.captions, recipe.train.batch, recipe.train.average) == (2, 512, 0.99)
 
 
+@pytest.mark.slow
 def test_every_term_of_the_recipe_is_learned(run):
     curve = [row for row in read_curves(run) if row["kind"] == "step"]
     names = ("contrastive", "relevance", "grounded", "local", "word", "local_relevance", "kl")
@@ -119,6 +130,7 @@ def test_every_term_of_the_recipe_is_learned(run):
         assert curve[-1][name] < curve[0][name], name
 
 
+@pytest.mark.slow
 def test_the_export_brings_its_bank_and_gives_the_vectors_of_the_run(run, tmp_path):
     made = load_encoder(str(export(run, tmp_path / "mini", background=PICTURES)), device="cpu")
     shipped = load_encoder("mini", device="cpu")
@@ -138,6 +150,7 @@ def test_the_export_brings_its_bank_and_gives_the_vectors_of_the_run(run, tmp_pa
     assert scores[0].caption == "a red square"
 
 
+@pytest.mark.slow
 def test_a_bank_of_one_picture_is_refused(run, tmp_path):
     with pytest.raises(ConfigError, match="expected at least 2 background images, got 1"):
         export(run, tmp_path / "a", background=PICTURES[:1])
@@ -152,6 +165,7 @@ def test_references_are_means_of_frozen_sentence_vectors(rows):
         assert torch.allclose(found[item], own.mean(dim=0), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_global_path_gets_no_gradient_from_local_terms_and_negatives_none_from_words(rows, tmp_path):
     """Hard negatives train the global path only, local terms the local path only."""
     for terms, silent in (
@@ -205,6 +219,7 @@ def test_settings_that_cannot_work_say_why(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_the_command_line_exports_mini(run, rows, tmp_path):
     pictures = Path(rows.rows[0]).parent
     arguments = ["align", "export", str(run), str(tmp_path / "made"), "--background", str(pictures), "--limit", "4"]
@@ -216,6 +231,7 @@ def test_the_command_line_exports_mini(run, rows, tmp_path):
     assert str(tmp_path) not in made.signature
 
 
+@pytest.mark.slow
 def test_a_run_is_read_back_with_its_step(run):
     found = read_run(run)
     recipe, heads, step = found.recipe, found.heads, found.step

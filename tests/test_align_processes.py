@@ -71,6 +71,7 @@ def test_a_killed_run_resumed_gives_the_same_bits(tmp_path):
     assert read_curves(tmp_path / "whole") == read_curves(run)
 
 
+@pytest.mark.slow
 def test_two_processes_learn_what_one_learns(tmp_path):
     rows = make_rows(tmp_path / "data")
     clip, llama = make_tiny_clip(tmp_path / "clip"), make_tiny_llama(tmp_path / "llama")

@@ -24,8 +24,8 @@ from msdscore.align.run.session import TrainOptions, open_towers, tune_towers
 from msdscore.align.run.train import train as train_heads
 from msdscore.core.mixture import Mixture, log_density
 from msdscore.core.sphere import unit
-from msdscore.encoders.aligned.heads import Projected, SideDims
-from msdscore.encoders.base import encode_pictures, prepare_all
+from msdscore.encoders.aligned.heads import SideDims
+from msdscore.encoders.base import Embeddings, encode_pictures, prepare_all
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
 from train_mini.batches import open_resident
@@ -322,11 +322,11 @@ def test_second_captions_of_the_own_picture_cost_less_than_those_of_its_neighbou
     things = torch.eye(4, dtype=torch.float64)
     # Each picture shows two things, and its captions name one each; then the second captions change places.
     patches = things.view(2, 2, 4)
-    images = Projected(patches, torch.ones(2, 2, dtype=torch.bool), patches[:, 0])
+    images = Embeddings(patches, torch.ones(2, 2, dtype=torch.bool), patches[:, 0], layout=())
 
     def loss(order):
         points = things[torch.tensor(order)].unsqueeze(1)
-        texts = Projected(points, torch.ones(4, 1, dtype=torch.bool), points[:, 0])
+        texts = Embeddings(points, torch.ones(4, 1, dtype=torch.bool), points[:, 0], layout=())
         return float(omission_loss(images, texts, torch.tensor(1.0), kappa=5.0, group=2))
 
     assert loss([0, 1, 2, 3]) < np.log(2) < loss([0, 3, 2, 1])

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
 from msdscore.align.losses import Gaps, Scalar
-from msdscore.encoders.aligned.heads import Projected
+from msdscore.encoders.base import Embeddings
 
 _RARE = 0.25  # words weigh with this power of one over their count: frequent ones would drown the rest
 _PRIOR = 5.0  # images added to every count
@@ -66,7 +66,7 @@ def objects_loss(
     return (lost + (softplus(logits) * absent).sum() / absent.sum().clamp_min(1e-6)) / 2
 
 
-def omission_loss(images: Projected, texts: Projected, scale: Scalar, *, kappa: float, group: int) -> Scalar:
+def omission_loss(images: Embeddings, texts: Embeddings, scale: Scalar, *, kappa: float, group: int) -> Scalar:
     """A second true caption must bring the patches nearer to the text, a caption of a similar image must not.
 
     Two captions of each image lie side by side; the false one is the second caption of the next image in the group.
@@ -85,7 +85,7 @@ def omission_loss(images: Projected, texts: Projected, scale: Scalar, *, kappa: 
 
 
 def _nearness(
-    patches: Float[Tensor, "batch patches dim"], texts: Projected, which: slice, kappa: float
+    patches: Float[Tensor, "batch patches dim"], texts: Embeddings, which: slice, kappa: float
 ) -> tuple[Float[Tensor, "batch patches"], Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
     """How near a text's tokens are to every patch, the logarithm of their number, and whether there are any."""
     points, mask = texts.points[which], texts.mask[which]
@@ -96,13 +96,13 @@ def _nearness(
     return near, open_mask.sum(dim=1).to(near.dtype).log(), said
 
 
-def _rolled(texts: Projected, group: int) -> Projected:
+def _rolled(texts: Embeddings, group: int) -> Embeddings:
     """Captions moved by one image within each group."""
 
     def move(values: Tensor) -> Tensor:
         return values.unflatten(0, (-1, group, 2)).roll(1, dims=1).flatten(0, 2)
 
-    return Projected(move(texts.points), move(texts.mask), move(texts.pooled))
+    return Embeddings(move(texts.points), move(texts.mask), move(texts.pooled), layout=())
 
 
 def over_machine_loss(

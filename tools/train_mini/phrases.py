@@ -18,6 +18,7 @@ import numpy.typing as npt
 from msdscore.align.data.formats import TrainingPair
 from msdscore.align.data.negatives import CLASSES, KINDS
 from msdscore.errors import InputError, require
+from msdscore.text import edits
 from msdscore.text.words import STOP_WORDS, stem
 
 _LETTERS = re.compile(r"[a-z0-9]+")
@@ -195,14 +196,14 @@ class PhraseMaker:
                 parts.insert(place, chance.choice(self._other(item, chance).captions))
             else:
                 parts.insert(place, _also(self._things(item, chance, chance.choice([1, 1, 2, 3]), false=0.5), chance))
-        return " ".join(_sentence(part) for part in parts if part)
+        return edits.joined(parts)
 
     def joined(self, item: int, chance: Random) -> str:
         """Two or three captions as one text: all of it is true."""
         captions = self._sampled(item, chance, chance.choice([2, 2, 3]))
         if chance.random() < 0.3:
             captions[0] = _opened(captions[0], chance)
-        return " ".join(map(_sentence, captions))
+        return edits.joined(captions)
 
     def with_addition(self, caption: str, item: int, banned: Collection[str], chance: Random) -> str | None:
         """The caption with one false quality or thing put in; None where nothing fits."""
@@ -310,11 +311,6 @@ def _opened(caption: str, chance: Random) -> str:
     return chance.choice(_OPENINGS) + caption[:1].lower() + caption[1:]
 
 
-def _sentence(text: str) -> str:
-    bare = _bare(text)
-    return f"{bare[:1].upper()}{bare[1:]}."
-
-
 def _bare(caption: str) -> str:
     return caption.strip().rstrip(" .")
 
@@ -326,4 +322,4 @@ def _article(noun: str) -> str:
     ('a dog', 'an apple', 'dogs')
     """
     plural = noun.endswith("s") and not noun.endswith("ss")
-    return noun if plural else f"an {noun}" if noun[:1] in "aeiou" else f"a {noun}"
+    return noun if plural else f"{edits.article(noun)} {noun}"

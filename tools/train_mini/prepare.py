@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.align.data.formats import Pairs, TrainingPair, image_name
-from msdscore.align.data.negatives import all_words, class_weights, make_negatives
+from msdscore.align.data.negatives import class_weights, make_negatives
 from msdscore.align.data.samples import says_side
 from msdscore.align.recipe import Recipe, SampleSpec
 from msdscore.align.repeatable import stream
 from msdscore.encoders.aligned.towers.mini import MiniLMTexts
 from msdscore.io.atomic import replacing
+from msdscore.text import edits
 from msdscore.text.words import stem
 from train_mini.phrases import (
     CLASS_FRAMES,
@@ -31,7 +32,7 @@ from train_mini.texts import NO_WORD, FlatTexts, flatten
 from train_mini.words import WordFacts, word_facts
 
 KINDS = ("captions", "machine", "joined", "short", "long", "negatives", "classes")
-_RULES = 2  # raise when texts by rule change, so that old files are not taken
+_RULES = 3  # raise when texts by rule change, so that old files are not taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def _texts_by_rule(
     texts: dict[str, list[tuple[str, ...]]] = {"joined": [], "short": [], "long": [], "negatives": []}
     for item, pair in enumerate(pairs):
         chance = stream(0, "texts", item)
-        banned = all_words(pair.captions) | frozenset(pair.objects or ())
+        banned = edits.words_of(pair.captions) | frozenset(pair.objects or ())
         for caption in pair.captions:
             wrong = list(make_negatives(caption, banned, spec.made, chance, weights=weights))
             added = maker.with_addition(caption, item, banned, chance) if chance.random() < 0.5 else None

@@ -1,6 +1,6 @@
 """Retrieval of captions by images and of images by captions: how a run is evaluated."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,9 +12,9 @@ from msdscore.align.features import chunks, join_points
 from msdscore.align.losses import caption_table, token_table
 from msdscore.align.run.checkpoint import read_run
 from msdscore.align.run.session import Towers, reopen_towers, tune_towers
-from msdscore.encoders.aligned.heads import AlignedHeads, Projected
+from msdscore.encoders.aligned.heads import AlignedHeads
 from msdscore.encoders.aligned.towers.base import Points
-from msdscore.encoders.base import prepare_all
+from msdscore.encoders.base import Embeddings, prepare_all
 from msdscore.encoders.placement import place
 from msdscore.errors import ImageError, InputError
 from msdscore.io.images import open_image
@@ -75,8 +75,8 @@ def evaluate(run: str | Path, data: DataSource, *, device: str = "auto") -> Eval
 class EmbeddedPairs:
     """Aligned images and captions; `owner[i]` is the image of caption i."""
 
-    images: Projected
-    texts: Projected
+    images: Embeddings
+    texts: Embeddings
     owner: Int[Tensor, " captions"]
     unreadable: int
 
@@ -90,7 +90,7 @@ def embed_pairs(pairs: Pairs, towers: Towers, heads: AlignedHeads, *, chunk: int
     Raises:
         InputError: no image can be read.
     """
-    images, texts, owner = list[Projected](), list[Projected](), list[int]()
+    images, texts, owner = list[Embeddings](), list[Embeddings](), list[int]()
     readable = 0
     for part in chunks(pairs.items, chunk):
         decoded, captions = [], list[str]()
@@ -140,10 +140,10 @@ def _recalls(table: Float[Tensor, "images captions"], embedded: EmbeddedPairs) -
     return Retrieval(image_to_text, text_to_image, table.shape[0], table.shape[1], embedded.unreadable)
 
 
-def _join(parts: list[Projected]) -> Projected:
+def _join(parts: list[Embeddings]) -> Embeddings:
     points = join_points([Points(part.points, part.mask) for part in parts])
-    return Projected(points.vectors, points.mask, torch.cat([part.pooled for part in parts]))
+    return Embeddings(points.vectors, points.mask, torch.cat([part.pooled for part in parts]), layout=())
 
 
-def _kept(side: Projected, local: bool) -> Projected:
-    return side if local else Projected(side.points[:, :0], side.mask[:, :0], side.pooled)
+def _kept(side: Embeddings, local: bool) -> Embeddings:
+    return side if local else replace(side, points=side.points[:, :0], mask=side.mask[:, :0])

@@ -1,6 +1,6 @@
 """Terms of the training loss as pure functions of aligned unit vectors and of tables of similarities."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
 from msdscore.core.mixture import FitSettings, Mixture, fit, log_density
-from msdscore.encoders.aligned.heads import Projected
+from msdscore.encoders.base import Embeddings
 
 _CLOSED = -1e9  # of a row that may have no open entry: infinities would turn its gradient into NaN
-_ROOM = 1 << 27  # similarities held at once by the token-to-patch table
+TABLE_ROOM = 1 << 27  # similarities held at once by the token-to-patch table
 PERCENT = 100.0  # squared errors of cosines are small; in this unit they weigh as much as the other terms
 
 Table = Float[Tensor, "images captions"]
@@ -75,7 +75,7 @@ def negatives_loss(
     return cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
 
 
-def token_table(images: Projected, tokens: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens batch"]:
+def token_table(images: Embeddings, tokens: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens batch"]:
     r"""Best patch of each image for each token, :math:`\max_i x_i \cdot y_j` over the real patches.
 
     On CUDA products are computed in bfloat16, with the gradients of the winners alone.
@@ -117,7 +117,7 @@ class _BestPatch(torch.autograd.Function):
 
 def _rows(patches: Tensor) -> int:
     """Tokens whose similarities to all patches are held at once."""
-    return max(1, _ROOM // max(1, patches.numel()))
+    return max(1, TABLE_ROOM // max(1, patches.numel()))
 
 
 def caption_table(
@@ -163,14 +163,14 @@ def absent_words(tokens: Int[Tensor, " tokens"], images: Int[Tensor, "batch word
     return ~member[:, number[: len(tokens)]].mT
 
 
-def fitted(side: Projected, settings: FitSettings) -> Mixture:
+def fitted(side: Embeddings, settings: FitSettings) -> Mixture:
     """One mixture per item, differentiable through all steps of EM."""
     # Farthest-first starts draw nothing, so the keys decide nothing.
     keys = torch.zeros(len(side), dtype=torch.int64, device=side.points.device)
     return fit(side.points, side.mask, keys, settings)
 
 
-def kl_tables(images: Projected, texts: Projected, image_mix: Mixture, *, settings: KlSettings) -> tuple[Table, ...]:
+def kl_tables(images: Embeddings, texts: Embeddings, image_mix: Mixture, *, settings: KlSettings) -> tuple[Table, ...]:
     """Negative divergence of every image and caption of a batch."""
     text_mix = fitted(texts, settings.text)
     parts = []
@@ -178,7 +178,7 @@ def kl_tables(images: Projected, texts: Projected, image_mix: Mixture, *, settin
         parts.append(-_directed(texts, text_mix, image_mix).mT)
     if settings.direction != "support":
         seen = slice(None, None, settings.stride)
-        patches = Projected(images.points[:, seen], images.mask[:, seen], images.pooled)
+        patches = replace(images, points=images.points[:, seen], mask=images.mask[:, seen])
         parts.append(-_directed(patches, image_mix, text_mix))
     return (torch.stack(parts).mean(dim=0),) if settings.direction == "both" else tuple(parts)
 
@@ -191,7 +191,7 @@ def densities(points: Float[Tensor, "points dim"], mixtures: Mixture) -> Float[T
     return logits.unflatten(1, (count, components)).logsumexp(dim=2)
 
 
-def _directed(side: Projected, own: Mixture, others: Mixture) -> Float[Tensor, "own others"]:
+def _directed(side: Embeddings, own: Mixture, others: Mixture) -> Float[Tensor, "own others"]:
     """KL of every item's own mixture from all mixtures of the other side, on the item's own points."""
     owner = side.mask.nonzero()[:, 0]
     other = densities(side.points[side.mask], others)

@@ -30,7 +30,7 @@ from msdscore.align.losses import (
     token_table,
     word_loss,
 )
-from msdscore.align.processes import World, gather_points, gather_rows, most, total
+from msdscore.align.processes import World, gather_embeddings, gather_rows, most, total
 from msdscore.align.recipe import LossSpec
 from msdscore.core.mixture import FitSettings, Mixture
 
@@ -54,8 +54,8 @@ class Step:
         with self.autocast():
             self.own_images = aligner.heads.project_images(aligner.image_features(batch))
             self.own_texts = aligner.heads.project_texts(batch.texts)
-        self.images = gather_points(self.own_images, self.world)
-        self.texts = gather_points(self.own_texts, self.world)
+        self.images = gather_embeddings(self.own_images, self.world)
+        self.texts = gather_embeddings(self.own_texts, self.world)
 
     def autocast(self) -> torch.autocast:
         """bfloat16 for heads and prefix, where the run asks for it."""

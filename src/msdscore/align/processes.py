@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from msdscore.align.features import widen
-from msdscore.encoders.aligned.heads import Projected
+from msdscore.encoders.base import Embeddings
 
 _TIMEOUT = timedelta(hours=6)  # others wait while the first process fills a cache
 
@@ -85,15 +85,16 @@ def gather_rows(rows: Tensor, world: World) -> Tensor:
     return _Gather.apply(rows, world)  # type: ignore[no-untyped-call]
 
 
-def gather_points(side: Projected, world: World) -> Projected:
+def gather_embeddings(side: Embeddings, world: World) -> Embeddings:
     """Aligned points of all processes, padded to the widest."""
     if world.size == 1:
         return side
     width = most(side.mask.shape[1], world, side.mask.device)
-    return Projected(
+    return Embeddings(
         gather_rows(widen(side.points, width), world),
         gather_rows(widen(side.mask, width), world),
         gather_rows(side.pooled, world),
+        layout=(),
     )
 
 

@@ -2,10 +2,10 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 
+from msdscore.text.edits import put_in
 from msdscore.text.words import is_plural, stem
 
 # The first word of a line names the class and its kind: object, attribute or relation.
@@ -50,38 +50,18 @@ CLASS_OF = {word: name for name in reversed(CLASSES) for word in CLASSES[name]}
 # Whatever stands or moves somewhere can be replaced by anything else that does.
 MOVABLE = ("animals", "vehicles", "things")
 
-
-_LETTERS = re.compile(r"[A-Za-z]+")
-_TRIES = 8  # draws a negative before it is given up
+_WORD = re.compile(r"[A-Za-z]+")
+_TRIES = 8  # draws per negative before it is given up
 _DRAWS = 30  # words drawn before a place is given up
 
 Weights = Mapping[str, float]
-
-
-def all_words(captions: Iterable[str]) -> frozenset[str]:
-    """Words of an image's captions, as written and stemmed: none of them makes a caption wrong."""
-    found = {word for caption in captions for word in _LETTERS.findall(caption.lower())}
-    return frozenset(found | set(map(stem, found)))
+_Places = Mapping[str, Sequence[re.Match[str]]]  # words of a caption that belong to a class, by kind
 
 
 def class_weights(captions: Iterable[str]) -> dict[str, float]:
     """How often each word of a class is drawn: with the root of its frequency, so that negatives sound natural."""
-    counts = Counter(word for caption in captions for word in _LETTERS.findall(caption.lower()) if word in CLASS_OF)
+    counts = Counter(word for caption in captions for word in _WORD.findall(caption.lower()) if word in CLASS_OF)
     return {word: count**0.5 + 1 for word, count in counts.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _CutCaption:
-    """A caption cut at its words, and which of them belong to a class, by kind."""
-
-    parts: tuple[str, ...]  # what lies between words, word, what lies between words, …
-    kinds: Mapping[str, tuple[int, ...]]
-
-    def word(self, place: int) -> str:
-        return self.parts[place].lower()
-
-    def put(self, words: Mapping[int, str]) -> str:
-        return "".join(words.get(place, part) for place, part in enumerate(self.parts))
 
 
 def make_negatives(
@@ -92,49 +72,41 @@ def make_negatives(
     >>> make_negatives("a red car", {"blue"}, 1, Random(0))
     ('a red glove',)
     """
-    places = _places(caption)
-    options = _options(places)
-    found: dict[str, None] = {}
+    places: dict[str, list[re.Match[str]]] = {}
+    for match in _WORD.finditer(caption):
+        if (name := CLASS_OF.get(match.group().lower())) is not None:
+            places.setdefault(KINDS[name], []).append(match)
+    options = [*sorted(places), *(["swap"] if _swappable(places) else [])]
+    negatives: dict[str, None] = {}
     for _ in range(_TRIES * count if options else 0):
-        changed = _changed(places, chance.choice(options), banned, chance, weights or {})
-        if changed is not None and changed.casefold() != caption.casefold():
-            found[changed] = None
-        if len(found) == count:
+        edits = _draw_edits(places, chance.choice(options), banned, chance, weights or {})
+        changed = put_in(caption, edits)[0]
+        if changed.casefold() != caption.casefold():
+            negatives[changed] = None
+        if len(negatives) == count:
             break
-    return tuple(found)
+    return tuple(negatives)
 
 
-def _places(caption: str) -> _CutCaption:
-    parts = tuple(re.split(r"([A-Za-z]+)", caption))
-    kinds: dict[str, tuple[int, ...]] = {}
-    for place in range(1, len(parts), 2):
-        if (name := CLASS_OF.get(parts[place].lower())) is not None:
-            kinds[KINDS[name]] = (*kinds.get(KINDS[name], ()), place)
-    return _CutCaption(parts, kinds)
-
-
-def _options(places: _CutCaption) -> list[str]:
-    """The kinds of words that can be replaced, and `swap` where two can change places."""
-    return [*sorted(places.kinds), *(["swap"] if _swappable(places) else [])]
-
-
-def _swappable(places: _CutCaption) -> list[str]:
-    return [
-        kind
-        for kind in ("attribute", "object")
-        if len({places.word(place) for place in places.kinds.get(kind, ())}) > 1
-    ]
-
-
-def _changed(places: _CutCaption, option: str, banned: Collection[str], chance: Random, weights: Weights) -> str | None:
+def _draw_edits(
+    places: _Places, option: str, banned: Collection[str], chance: Random, weights: Weights
+) -> list[tuple[int, int, str]]:
+    """Two words of a kind changing places, or one word replaced by another of its class; none where nothing fits."""
     if option == "swap":
-        where = places.kinds[chance.choice(_swappable(places))]
-        first = chance.choice(where)
-        second = chance.choice([place for place in where if places.word(place) != places.word(first)])
-        return places.put({first: places.word(second), second: places.word(first)})
-    place = chance.choice(places.kinds[option])
-    word = _other(places.word(place), banned, chance, weights)
-    return None if word is None else places.put({place: word})
+        kind = places[chance.choice(_swappable(places))]
+        first = chance.choice(kind)
+        second = chance.choice([place for place in kind if place.group().lower() != first.group().lower()])
+        return sorted([(*first.span(), second.group().lower()), (*second.span(), first.group().lower())])
+    place = chance.choice(places[option])
+    word = _other(place.group().lower(), banned, chance, weights)
+    return [] if word is None else [(*place.span(), word)]
+
+
+def _swappable(places: _Places) -> list[str]:
+    """Kinds with two different words."""
+    return [
+        kind for kind in ("attribute", "object") if len({place.group().lower() for place in places.get(kind, ())}) > 1
+    ]
 
 
 def _other(old: str, banned: Collection[str], chance: Random, weights: Weights) -> str | None:

@@ -11,11 +11,12 @@ import numpy as np
 from PIL import Image
 
 from msdscore.align.data.formats import Pairs, TrainingPair, image_content
-from msdscore.align.data.negatives import all_words, class_weights, make_negatives
+from msdscore.align.data.negatives import class_weights, make_negatives
 from msdscore.align.recipe import Recipe, SampleSpec
 from msdscore.align.repeatable import draw, epoch_order, stream
 from msdscore.errors import ConfigError, ImageError, InputError
 from msdscore.io.images import open_image
+from msdscore.text.edits import words_of
 from msdscore.text.words import content_words, each_word, stem
 
 _IN_A_ROW = 100  # images that may fail one after the other before the data is given up
@@ -48,7 +49,7 @@ class SampleReader:
         self._cached = cached
         # The same in every epoch.
         self._words = lru_cache(_REMEMBERED)(self._find_words)
-        self._banned = lru_cache(_REMEMBERED)(all_words)
+        self._banned = lru_cache(_REMEMBERED)(words_of)
         by_rule = recipe.loss.wants_negatives and recipe.sample.negative_source != "supplied"
         self._weights = class_weights(text for pair in pairs.items for text in pair.captions) if by_rule else {}
 

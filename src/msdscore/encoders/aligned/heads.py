@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from msdscore.core.sphere import masked_mean, real_points, unit
 from msdscore.encoders.aligned.networks import HeadSpec, PoolHead, make_head
 from msdscore.encoders.aligned.towers.base import Features, Points
+from msdscore.encoders.base import Embeddings
 from msdscore.encoders.text.tokens import join_windows
 from msdscore.errors import ConfigError, unknown_name
 
@@ -43,18 +44,6 @@ class HeadsSpec:
             raise ConfigError(f"mean_hidden needs a global_text of kind 'pool', got {self.global_text.kind!r}")
         if self.dim < 1 or self.global_dim < 0:
             raise ConfigError(f"dim must be at least 1 and global_dim at least 0, got {self.dim} and {self.global_dim}")
-
-
-@dataclass(frozen=True, slots=True)
-class Projected:
-    """Aligned unit vectors of one side: local points with their mask, and one pooled vector per item."""
-
-    points: Float[Tensor, "batch points dim"]
-    mask: Bool[Tensor, "batch points"]
-    pooled: Float[Tensor, "batch pooled_dim"]
-
-    def __len__(self) -> int:
-        return self.points.shape[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +82,11 @@ class AlignedHeads(nn.Module):
             self.global_text = make_head(spec.global_text, text.whole, width)
             self.global_mean = _mean_head(spec, text.pooled, width) if spec.mean_hidden else None
 
-    def project_images(self, features: Features) -> Projected:
+    def project_images(self, features: Features) -> Embeddings:
         """Aligned patches and pooled vectors of pictures."""
         return _finished(self.image_states(features), features)
 
-    def project_texts(self, features: Features) -> Projected:
+    def project_texts(self, features: Features) -> Embeddings:
         """Aligned tokens and pooled vectors of captions."""
         return _finished(self.text_states(features), features)
 
@@ -137,11 +126,12 @@ class AlignedHeads(nn.Module):
         return unit(found) if features.windows is None else join_windows(found, features.windows)
 
 
-def _finished(states: HeadStates, features: Features) -> Projected:
+def _finished(states: HeadStates, features: Features) -> Embeddings:
     """Unit vectors, zero where the mask says padding."""
     mask = features.local.mask
     points = real_points(unit(states.points), mask)
-    return Projected(points, mask, masked_mean(points, mask) if states.pooled is None else states.pooled)
+    pooled = masked_mean(points, mask) if states.pooled is None else states.pooled
+    return Embeddings(points, mask, pooled, features.layout)
 
 
 def count_parameters(module: nn.Module) -> int:
