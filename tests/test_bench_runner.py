@@ -1,6 +1,7 @@
 """Benchmark runs end to end with the toy encoder: figures, controls, crashes, and what is not hidden."""
 
 import json
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_pictures, write_rows
 from msdscore.benchmarks.base import Pair, picture_key, wrong_images
@@ -498,3 +500,27 @@ def test_images_replaced_during_a_run_are_refused_and_scored_again(tmp_path, sco
     table = pq.read_table(tmp_path / "out" / "sugarcrepe.parquet")
     run_benchmark(small, tmp_path / "clean" / "sugarcrepe.json", lambda: scorer.pipeline)
     assert table.equals(pq.read_table(tmp_path / "clean" / "sugarcrepe.parquet"))
+
+
+def test_an_image_of_equal_size_and_time_is_scored_again(tmp_path, scorer):
+    root = tmp_path / "set"
+    root.mkdir()
+    for colour in ("red", "blue", "green"):
+        Image.new("RGB", (32, 32), colour).save(root / f"{colour}.bmp")
+    rows = [
+        {
+            "subset": "replace_att",
+            "key": c,
+            "image": f"{c}.bmp",
+            "caption": f"a {c} square",
+            "negative_caption": "a dog",
+        }
+        for c in ("red", "blue", "green")
+    ]
+    write_rows(root / "sugarcrepe.jsonl", rows)
+    run(plan(root, control=False), tmp_path, scorer)
+    before, seen = (root / "red.bmp").stat(), sum(scorer.pictures)
+    Image.new("RGB", (32, 32), "orange").save(root / "red.bmp")
+    os.utime(root / "red.bmp", ns=(before.st_atime_ns, before.st_mtime_ns))
+    run(plan(root, control=False), tmp_path, scorer)
+    assert sum(scorer.pictures) == seen + 1

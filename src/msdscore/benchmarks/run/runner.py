@@ -28,7 +28,16 @@ from msdscore.benchmarks.results.summary import Counting, ScorerRecord, average,
 from msdscore.benchmarks.run.cases import Wants, fill, text_cases
 from msdscore.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
 from msdscore.benchmarks.run.portions import Portion
-from msdscore.benchmarks.run.score_file import Kept, MetricTask, is_ours, keep, recorded_scorer, sources_of, write
+from msdscore.benchmarks.run.score_file import (
+    Kept,
+    MetricTask,
+    image_state,
+    is_ours,
+    keep,
+    recorded_scorer,
+    sources_of,
+    write,
+)
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.outputs.manifest import REMEDY
 from msdscore.io.outputs.run import discard, open_run
@@ -166,7 +175,7 @@ def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress:
 
 def _image_key(portion: Portion) -> str:
     """A hash of the state of a portion's images: parts of other images are scored again."""
-    stamps = "\n".join(map(stamp, portion.pictures))
+    stamps = "\n".join(map(image_state, portion.pictures))
     return blake2b(stamps.encode(), digest_size=8).hexdigest()
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.benchmarks.base import Item, picture_key, picture_names, stamp, stranger_of
+from msdscore.benchmarks.base import Image, Item, picture_key, picture_names, stamp, stranger_of
 from msdscore.benchmarks.results.result import belongs_to
 from msdscore.benchmarks.results.summary import ScorerRecord
 from msdscore.errors import RunError
 from msdscore.io.atomic import replacing
+from msdscore.io.hashing import file_stamp
 from msdscore.io.outputs.manifest import REMEDY, compare
 
 _KEY = b"msdscore.run"
@@ -48,7 +50,9 @@ class Kept:
 def sources_of(items: Sequence[Item], *, seed: int, control: bool) -> Sources:
     """The pictures behind the scores of every item, as they lie on the disk now."""
     names = picture_names(item.image for item in items)
-    stamps = {picture_key(item.image): stamp(item.image) for item in items}
+    images = {picture_key(item.image): item.image for item in items}
+    with ThreadPoolExecutor(8) as pool:  # files may lie on a slow or distant disk
+        stamps = dict(zip(images, pool.map(image_state, images.values()), strict=True))
     strangers = stranger_of(items, seed) if control else {}
     others = [picture_key(strangers[picture_key(item.image)]) if control else "" for item in items]
     return Sources(
@@ -57,6 +61,11 @@ def sources_of(items: Sequence[Item], *, seed: int, control: bool) -> Sources:
             f"{stamps[picture_key(item.image)]} {stamps.get(key, '')}" for item, key in zip(items, others, strict=True)
         ),
     )
+
+
+def image_state(image: Image) -> str:
+    """What changes when an image is put in the place of another: its content, in a table or beyond 8 MiB its time."""
+    return file_stamp(image) if isinstance(image, Path) else stamp(image)
 
 
 def keep(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sources: Sources) -> Kept:
