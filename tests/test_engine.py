@@ -27,6 +27,7 @@ from msdscore.run.table import whole_sets
 from msdscore.scoring.config import Paper
 from msdscore.scoring.score import columns_of
 from msdscore.scoring.spec import ScorerSpec
+from tar_shards import write_tar
 
 COLUMNS = columns_of(Paper.columns)
 
@@ -627,3 +628,19 @@ def test_rows_with_repeated_ids_are_all_scored(tmp_path):
     output = tmp_path / "out.jsonl"
     assert run(Scorer("toy"), path, output).failed == 0
     assert [row["caption"] for row in read_rows(output)] == [line["caption"] for line in lines]
+
+
+def test_a_tar_replaced_during_a_run_over_one_file_is_refused(tmp_path):
+    path, output = write_tar(tmp_path / "rows.tar"), tmp_path / "out.jsonl"
+    other = write_tar(tmp_path / "other.tar", first=1)
+    with pytest.raises(RunError, match=r"rows\.tar: was changed while it was scored"):
+        run(Scorer("toy"), path, output, progress=lambda done, total: other.exists() and other.replace(path))
+    assert not output.exists()
+
+
+def test_the_former_name_of_the_package_works_with_a_warning():
+    for name in [name for name in sys.modules if name.startswith("msdscore.engine")]:
+        del sys.modules[name]
+    with pytest.warns(DeprecationWarning, match="msdscore.engine is now msdscore.run"):
+        from msdscore.engine.local import score_rows as former
+    assert former is score_rows
