@@ -94,7 +94,8 @@ def study(
         bool | None, typer.Option("--every-projection", help="faithfulness: try all projections.", rich_help_panel=OWN)
     ] = None,
     marks: Annotated[
-        str | None, typer.Option(help="words: hat (marked by people) or chair (absent objects).", rich_help_panel=OWN)
+        str | None,
+        typer.Option(help="words: hat (marked by people), chair (absent objects) or captions.", rich_help_panel=OWN),
     ] = None,
     synonyms: Annotated[
         Path | None,

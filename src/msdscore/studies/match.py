@@ -1,13 +1,15 @@
-"""Does `match` mean what it says? Predicted probabilities against how often captions do belong to their images.
+"""Do the probabilities mean what they say: `match` of captions, p-values and probabilities of words?
 
 Every image is shown its own captions, captions of the images whose captions are most like its own, and captions of
-an image far away in the list: the same three kinds that the map was fitted on, own ones counting as much as all others
-together. The images must be others than those of the bank.
+an image far away in the list, each alone and joined into paragraphs: the kinds that the map was fitted on, own ones
+counting as much as all others together. True words are those of its own captions; words that are likely and not there
+are those that captions of similar images have and its own do not. The images must be others than those of the bank.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,33 +17,47 @@ import numpy.typing as npt
 from msdscore.benchmarks.base import picture
 from msdscore.benchmarks.readers.captioned import CaptionedPicture
 from msdscore.benchmarks.readers.rows import captioned_pictures
+from msdscore.core.evidence import PRIOR
 from msdscore.errors import ConfigError, InputError, RowError
-from msdscore.scoring.calibrate import similar_texts
+from msdscore.explain.terms import units_of
+from msdscore.scoring.calibrate import similar_texts, stems_of
 from msdscore.scoring.embedded import require_some
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.ranks import auc, prepare
-from msdscore.stats.resample import bootstrap
+from msdscore.stats.resample import Interval, bootstrap, bootstrap_share
 from msdscore.studies.context import Study, every_nth, split
+from msdscore.studies.edits import joined
 from msdscore.studies.table import Column, Plot, Row, Table, cell, per_cent
 
 Floats = npt.NDArray[np.float64]
-Matched = tuple[int, int, float]  # image, kind of caption, match
+Flags = npt.NDArray[np.bool_]
+Matched = tuple[int, int, int, float]  # image, kind of caption, captions joined into one, match
+JudgedWord = tuple[int, int, bool, float, float]  # image, kind of word, whether it is true, p-value, probability
 BINS = 10
 KINDS = ("own", "similar", "other")
+PARAGRAPHS = (1, 2, 4)  # captions joined into one
+LEVELS = (0.01, 0.05, 0.1, 0.2, 0.5)  # of p-values
 _IMAGES = 16  # of a batch
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
-    match: Floats
-    own: npt.NDArray[np.bool_]
+class Predictions:
+    """Probabilities, whether each came true, and the image of each; `prior` is the share of true ones to be counted."""
+
+    values: Floats
+    truth: Flags
     clusters: npt.NDArray[np.int64]
+    prior: float = 0.5
 
     @property
-    def shares(self) -> Floats:
-        """Own captions count as much as all others together."""
-        truth = self.own.mean()
-        return np.where(self.own, 0.5 / truth, 0.5 / (1 - truth))
+    def weights(self) -> Floats:
+        """True ones count `prior` together, all others the rest."""
+        share = self.truth.mean()
+        return np.where(self.truth, self.prior / share, (1 - self.prior) / (1 - share))
+
+    def take(self, chosen: Flags) -> "Predictions":
+        """Some of them."""
+        return Predictions(self.values[chosen], self.truth[chosen], self.clusters[chosen], self.prior)
 
 
 def match(study: Study) -> list[Table]:
@@ -51,105 +67,219 @@ def match(study: Study) -> list[Table]:
         raise ConfigError(
             "expected settings with a match; build a bank with: msdscore bank PICTURES --pairs ROWS.jsonl"
         )
+    rows = [
+        (int(image), int(kind), int(size), float(value))
+        for answer in _over_images(study, pipeline, "match", _matches)
+        for image, kind, size, value in answer
+    ]
+    return reliability(rows, pipeline.signature)
+
+
+def word_reliability(study: Study) -> list[Table]:
+    """How often true words have a p-value below each level, and the reliability of the probabilities of words."""
+    pipeline = study.pipeline()
+    if pipeline.bank is None or pipeline.bank.bank.words is None:
+        raise ConfigError("expected the evidence form, whose bank knows words; choose --preset evidence")
+    rows = [
+        (int(image), int(kind), bool(true), float(p_value), float(probability))
+        for answer in _over_images(study, pipeline, "judged-words", _judged_words)
+        for image, kind, true, p_value, probability in answer
+    ]
+    return word_tables(rows, pipeline.signature)
+
+
+Shown = Sequence[tuple[int, Sequence[str]]]  # kinds of captions, and their texts
+Measure = Callable[[Pipeline, Sequence[CaptionedPicture], Sequence[int], Sequence[Shown]], Sequence[tuple[float, ...]]]
+
+
+def _over_images(
+    study: Study, pipeline: Pipeline, title: str, measure: Measure
+) -> Iterator[Sequence[tuple[float, ...]]]:
+    """What is measured of batches of images that are shown their own captions, similar ones and others."""
     entries = captioned_pictures(study.root)
     if len(entries) < 2:
         raise InputError(f"expected at least 2 captioned pictures, got {len(entries)}")
     similar = similar_texts([entry.captions for entry in entries])
     chosen = every_nth(range(len(entries)), study.limit)
 
-    def measure(_: int, batch: Sequence[int]) -> list[Matched]:
-        return _measure(pipeline, entries, similar, batch)
+    def of_batch(_: int, batch: Sequence[int]) -> Sequence[tuple[float, ...]]:
+        away = [entries[(number + len(entries) // 2) % len(entries)].captions for number in batch]
+        shown: list[Shown] = [
+            list(enumerate((entries[number].captions, similar[number], far)))
+            for number, far in zip(batch, away, strict=True)
+        ]
+        return measure(pipeline, entries, batch, shown)
 
-    answers = study.run("match", split(chosen, _IMAGES), measure, pipeline)
-    rows = [(int(image), int(kind), float(value)) for answer in answers for image, kind, value in answer]
-    if not rows:
+    count = 0
+    for answer in study.run(title, split(chosen, _IMAGES), of_batch, pipeline):
+        count += len(answer)
+        yield answer
+    if not count:
         require_some(pipeline.decode([picture(entries[number].image)])[0] for number in chosen)
-    return [reliability(rows, pipeline.signature)]
 
 
-def _measure(
-    pipeline: Pipeline, entries: Sequence[CaptionedPicture], similar: Sequence[Sequence[str]], batch: Sequence[int]
+def _matches(
+    pipeline: Pipeline, entries: Sequence[CaptionedPicture], batch: Sequence[int], shown: Sequence[Shown]
 ) -> list[Matched]:
-    """Image, kind of caption and match of every caption that could be scored."""
-    shown = [(number, kind, text) for number in batch for kind, text in _captions(entries, similar, number)]
+    """Image, kind of caption, captions joined and match of every text that could be scored."""
+    cells = [
+        (at, kind, size, text)
+        for at, kinds in enumerate(shown)
+        for kind, texts in kinds
+        for size in PARAGRAPHS
+        for text in (texts if size == 1 else [joined(texts[:size])] if len(texts) >= size else [])
+    ]
     decoded = pipeline.decode([picture(entries[number].image) for number in batch])
-    scores = pipeline.score(decoded, [text for _, _, text in shown], [batch.index(number) for number, _, _ in shown])
+    scores = pipeline.score(decoded, [text for *_, text in cells], [at for at, *_ in cells])
     return [
-        (number, kind, score.match)
-        for (number, kind, _), score in zip(shown, scores, strict=True)
+        (batch[at], kind, size, score.match)
+        for (at, kind, size, _), score in zip(cells, scores, strict=True)
         if not isinstance(score, RowError) and score.match is not None
     ]
 
 
-def _captions(
-    entries: Sequence[CaptionedPicture], similar: Sequence[Sequence[str]], number: int
-) -> Iterator[tuple[int, str]]:
-    """Kind and text of every caption that an image is shown."""
-    away = entries[(number + len(entries) // 2) % len(entries)]
-    for kind, texts in enumerate((entries[number].captions, similar[number], away.captions)):
-        yield from ((kind, text) for text in texts)
+def _judged_words(
+    pipeline: Pipeline, entries: Sequence[CaptionedPicture], batch: Sequence[int], shown: Sequence[Shown]
+) -> list[JudgedWord]:
+    """Every judged word of own captions, and of similar images' captions where the own ones do not have it."""
+    texts = [(at, kind == 0, text) for at, kinds in enumerate(shown) for kind, own in kinds if kind < 2 for text in own]
+    images = pipeline.embed_images(pipeline.decode([picture(entries[number].image) for number in batch]))
+    embedded = pipeline.embed_texts([text for *_, text in texts])
+    good = [
+        number
+        for number, (at, _, _) in enumerate(texts)
+        if images.rows[at] is not None and embedded.rows[number] is not None
+    ]
+    if not good:
+        return []
+    measured = pipeline.measure(images, embedded, [texts[number][0] for number in good], good)
+    assert measured.words is not None, "measured by the evidence form"
+    known = [stems_of(entries[number].captions) for number in batch]
+    rows: list[JudgedWord] = []
+    for pair, number in enumerate(good):
+        at, own, text = texts[number]
+        for unit, word in zip(
+            units_of(pipeline.config, measured, pair, text), measured.words.spoken[pair], strict=True
+        ):
+            if unit.p_value is not None and unit.probability is not None and (own or word.stem not in known[at]):
+                kind = measured.words.calibration.kind_of(word.stem) or 0
+                rows.append((batch[at], kind, own, unit.p_value, unit.probability))
+    return rows
 
 
-def reliability(rows: Sequence[Matched], signature: str) -> Table:
-    """The table of a reliability diagram: what was predicted of the captions of each tenth, and how many belong."""
+def reliability(rows: Sequence[Matched], signature: str) -> list[Table]:
+    """The reliability diagram of match, and its error by length."""
     if not rows:
         raise ConfigError("no caption has a match; it is known only under the settings that the bank was fitted with")
-    image, kind, values = (np.array(column) for column in zip(*rows, strict=True))
+    image, kind, size, values = (np.array(column) for column in zip(*rows, strict=True))
     own = kind == 0
     if own.all() or not own.any():
         raise InputError("expected captions that belong to their pictures and captions that do not")
-    judged = _Judged(values.astype(np.float64), own, image)
+    predictions = Predictions(values.astype(np.float64), own, image)
     areas = {KINDS[other]: auc(prepare(values[own | (kind == other)], own[own | (kind == other)])) for other in (1, 2)}
     medians = {name: float(np.median(values[kind == number])) for number, name in enumerate(KINDS)}
-    error = bootstrap(partial(_error, judged), len(values), clusters=image)
+    error = calibration_error(predictions)
+    notes = [
+        "own captions count as much as all others together",
+        f"mean distance between predicted and observed: {cell(error, per_cent('error'))}",
+        "median match: " + ", ".join(f"{name} {medians[name]:.2f}" for name in KINDS),
+        "AUC of own captions against: " + ", ".join(f"{name} {100 * area:.1f}" for name, area in areas.items()),
+    ]
+    facts = {"pictures": len(np.unique(image)), "error": error, "medians": medians, "areas": areas}
+    title = f"Reliability of match on {len(np.unique(image))} images"
+    return [
+        _diagram("bins", title, predictions, "match", notes=notes, signature=signature, facts=facts),
+        _length_table(predictions, size, signature),
+    ]
+
+
+def _length_table(predictions: Predictions, size: npt.NDArray[np.int64], signature: str) -> Table:
+    rows: list[Row] = []
+    for count in np.unique(size).tolist():
+        mine = predictions.take(size == count)
+        if mine.truth.all() or not mine.truth.any():
+            continue
+        reached = bootstrap_share((mine.values[mine.truth] >= 0.5).astype(float), clusters=mine.clusters[mine.truth])
+        rows.append({"captions": count, "n": len(mine.values), "error": calibration_error(mine), "reached": reached})
     return Table(
-        name="bins",
-        title=f"Reliability of match on {len(np.unique(image))} images",
-        columns=[Column("match"), Column("n", "captions"), Column("predicted", "", ".3f"),
-                 Column("observed", "belong", ".3f")],
-        rows=list(_bins(judged)),
-        notes=[
-            "own captions count as much as all others together",
-            f"mean distance between predicted and observed: {cell(error, per_cent('error'))}",
-            "median match: " + ", ".join(f"{name} {medians[name]:.2f}" for name in KINDS),
-            "AUC of own captions against: " + ", ".join(f"{name} {100 * area:.1f}" for name, area in areas.items()),
-        ],
+        name="lengths",
+        title="Match by length: captions joined into one text",
+        columns=[Column("captions", "captions joined"), Column("n"), per_cent("error", "predicted from observed"),
+                 per_cent("reached", "own with a match of 0.5 or more")],
+        rows=rows,
         signature=signature,
-        facts={"pictures": len(np.unique(image)), "error": error, "medians": medians, "areas": areas},
-        plots=[
-            Plot(
-                x="predicted", y=["observed"], title="Does match mean what it says?", x_label="match",
-                y_label="share that belong", diagonal=True,
-            )
-        ],
     )  # fmt: skip
 
 
-def _bins(judged: _Judged) -> Iterator[Row]:
-    tenth, shares = _tenths(judged.match), judged.shares
+def word_tables(rows: Sequence[JudgedWord], signature: str) -> list[Table]:
+    """Shares of words with a p-value below each level, and the reliability diagram of the probabilities of words."""
+    image, kind, truth, p_values, probabilities = (np.array(column) for column in zip(*rows, strict=True))
+    if truth.all() or not truth.any():
+        raise InputError("expected words that are true of their images and words that are not")
+    everything = np.ones(len(truth), dtype=bool)
+    groups = {"all": everything} | {f"kind {number}": kind == number for number in np.unique(kind).tolist()}
+    shares: list[Row] = []
+    for name, here in groups.items():
+        for level in LEVELS if name == "all" else (0.1,):
+            below, sides = p_values < level, {"true": here & truth, "absent": here & ~truth}
+            row = {side: bootstrap_share(below[own].astype(float), clusters=image[own]) if own.any() else None
+                   for side, own in sides.items()}  # fmt: skip
+            shares.append({"words": name, "level": level, "n": int(sides["true"].sum()), **row})
+    area = auc(prepare(p_values, truth.astype(float)))
+    predictions = Predictions(probabilities.astype(np.float64), truth, image, PRIOR)
+    error = calibration_error(predictions)
+    notes = [f"true words count as {PRIOR:.0%} of all",
+             f"mean distance between predicted and observed: {cell(error, per_cent('error'))}"]  # fmt: skip
+    levels = Table(
+        name="p_values",
+        title=f"Words with a p-value below a level, per cent ({len(np.unique(image))} images)",
+        columns=[Column("words"), Column("level", "", "g"), Column("n", "true words"), per_cent("true"),
+                 per_cent("absent", "likely and not there")],
+        rows=shares,
+        notes=["true words should lie below a level as often as it says", f"AUC of the p-value: {100 * area:.1f}"],
+        signature=signature,
+        facts={"auc": area, "pictures": len(np.unique(image))},
+    )  # fmt: skip
+    title = "Reliability of the probabilities of words"
+    return [levels, _diagram("bins", title, predictions, "probability", notes=notes, signature=signature,
+                             facts={"error": error, "prior": PRIOR})]  # fmt: skip
+
+
+def _diagram(name: str, title: str, predictions: Predictions, what: str, **shared: Any) -> Table:
+    plot = Plot(x="predicted", y=["observed"], title=title, x_label=what, y_label="share that is true", diagonal=True)
+    columns = [Column("range", what), Column("n"), Column("predicted", "", ".3f"), Column("observed", "", ".3f")]
+    return Table(name=name, title=title, columns=columns, rows=list(_bins(predictions)), plots=[plot], **shared)
+
+
+def _bins(predictions: Predictions) -> Iterator[Row]:
+    tenth, shares = _tenths(predictions.values), predictions.weights
     for number in range(BINS):
         here = tenth == number
         if not here.any():
             continue
-        weights, own, clusters = shares[here], judged.own[here], judged.clusters[here]
+        weights, truth, clusters = shares[here], predictions.truth[here], predictions.clusters[here]
 
-        def share(drawn: Floats, weights: Floats = weights, own: npt.NDArray[np.bool_] = own) -> float:
-            return float((drawn * weights)[own].sum() / max((drawn * weights).sum(), 1e-12))
+        def share(drawn: Floats, weights: Floats = weights, truth: Flags = truth) -> float:
+            return float((drawn * weights)[truth].sum() / max((drawn * weights).sum(), 1e-12))
 
-        observed = bootstrap(share, int(here.sum()), clusters=clusters)
         yield {
-            "match": f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}", "low": number / BINS,
+            "range": f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}", "low": number / BINS,
             "high": (number + 1) / BINS, "n": int(here.sum()),
-            "predicted": float(np.average(judged.match[here], weights=weights)), "observed": observed,
+            "predicted": float(np.average(predictions.values[here], weights=weights)),
+            "observed": bootstrap(share, int(here.sum()), clusters=clusters),
         }  # fmt: skip
 
 
-def _error(judged: _Judged, drawn: Floats) -> float:
-    """The expected calibration error: distances of the tenths, weighed by their captions."""
-    weights, tenth = drawn * judged.shares, _tenths(judged.match)
-    distances = np.bincount(tenth, weights * (judged.match - judged.own), minlength=BINS)
+def calibration_error(predictions: Predictions) -> Interval:
+    """The expected calibration error: distances of the tenths, weighed by what lies in them."""
+    return bootstrap(partial(_error, predictions), len(predictions.values), clusters=predictions.clusters)
+
+
+def _error(predictions: Predictions, drawn: Floats) -> float:
+    weights, tenth = drawn * predictions.weights, _tenths(predictions.values)
+    distances = np.bincount(tenth, weights * (predictions.values - predictions.truth), minlength=BINS)
     return float(np.abs(distances).sum() / weights.sum())
 
 
-def _tenths(match: Floats) -> npt.NDArray[np.int64]:
-    return np.minimum((match * BINS).astype(np.int64), BINS - 1)
+def _tenths(values: Floats) -> npt.NDArray[np.int64]:
+    return np.minimum((values * BINS).astype(np.int64), BINS - 1)

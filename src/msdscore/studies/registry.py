@@ -26,6 +26,7 @@ STUDIES = {
     "ood": ("msdscore.studies.transfer:ood", "Own against other captions in domains not trained on."),
     "faithfulness": ("msdscore.studies.faithfulness:faithfulness", "Do maps show what moves the score?"),
     "localisation": ("msdscore.studies.localisation:localisation", "Is the changed word the least supported one?"),
+    "form": ("msdscore.studies.form:form", "What each part of the evidence form is worth; balance from 0 to 1."),
     "words": ("msdscore.studies.words:words", "Do terms of words find what a caption invents?"),
     "behaviour": ("msdscore.studies.behaviour:behaviour", "Small generated tests: what can a metric see?"),
     "timing": ("msdscore.studies.timing:timing", "Milliseconds per pair, by caption length."),

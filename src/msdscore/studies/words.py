@@ -20,6 +20,7 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.ranks import auc, prepare
 from msdscore.stats.resample import Interval, bootstrap, bootstrap_mean
 from msdscore.studies.context import Study, every_nth
+from msdscore.studies.match import word_reliability
 from msdscore.studies.table import Column, Plot, Row, Table, per_cent
 
 Floats = npt.NDArray[np.float64]
@@ -34,9 +35,12 @@ def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> 
     """How well the doubt of a word (how little the image supports it) tells invented words from the others.
 
     `marks` are those of people (`hat`) or absent objects by name (`chair`), which `synonyms` names, a line per class.
+    With `captions`, whose root are rows of images and captions, p-values and probabilities of words are checked.
     """
+    if marks == "captions":
+        return word_reliability(study)
     if marks not in MARKS:
-        raise unknown_name("kind of marks", marks, MARKS)
+        raise unknown_name("kind of marks", marks, [*MARKS, "captions"])
     captions = every_nth(MARKS[marks](study.root), study.limit)
     names = read_synonyms(synonyms) if synonyms else {}
     mentions = [mentions_of(caption, names) for caption in captions]
