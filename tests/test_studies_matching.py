@@ -20,13 +20,15 @@ def drawn(count=6000, bend=1.0):
     own = generator.uniform(size=count) < said
     odds = bend * np.log(said / (1 - said))
     return [
-        (row // 3, 0 if mine else 1 + row % 2, 1 / (1 + np.exp(-z)))
+        (row // 3, 0 if mine else 1 + row % 2, 1 + row % 2, 1 / (1 + np.exp(-z)))
         for row, (mine, z) in enumerate(zip(own, odds, strict=True))
     ]
 
 
 def test_a_true_map_lies_on_the_diagonal_and_an_overconfident_one_does_not():
-    true, bent = (reliability(drawn(bend=bend), "s") for bend in (1.0, 3.0))
+    (true, lengths), (bent, _) = (reliability(drawn(bend=bend), "s") for bend in (1.0, 3.0))
+    assert [(row["captions"], row["n"]) for row in lengths.rows] == [(1, 3000), (2, 3000)]
+    assert all(row["error"].value < 0.04 for row in lengths.rows)
     assert sum(row["n"] for row in true.rows) == 6000
     for row in true.rows:
         assert row["low"] <= row["predicted"] <= row["high"]
@@ -41,24 +43,24 @@ def test_a_true_map_lies_on_the_diagonal_and_an_overconfident_one_does_not():
 def test_one_command_draws_the_diagram_and_settings_without_a_match_are_refused(tmp_path):
     rows = []
     for number, pair in enumerate(coloured(56)):
-        pair.picture.save(tmp_path / f"{number}.png")
+        pair.image.save(tmp_path / f"{number}.png")
         rows.append(json.dumps({"image": str(tmp_path / f"{number}.png"), "captions": pair.captions}))
     (tmp_path / "rows.jsonl").write_text("\n".join(rows), encoding="utf-8")
     bank, made = tmp_path / "bank.safetensors", tmp_path / "match.json"
-    asked = ["--encoder", "toy", "--set", "gate=support"]
+    asked = ["--encoder", "toy", "--preset", "evidence"]
     built = ["bank", str(tmp_path), "-o", str(bank), "--pairs", str(tmp_path / "rows.jsonl"), "--limit", "10", *asked]
     assert CliRunner().invoke(app, built).exit_code == 0
     study = ["study", "match", "--rows", str(tmp_path / "rows.jsonl"), "-o", str(made), *asked, "--limit", "12"]
-    answer = CliRunner().invoke(app, [*study, "--set", "calibration=evidence", "--bank", str(bank)])
+    answer = CliRunner().invoke(app, [*study, "--bank", str(bank)])
     assert answer.exit_code == 0, answer.output
     found = json.loads(made.read_text(encoding="utf-8"))
     assert found["tables"][0]["pictures"] == 12
     assert made.with_suffix(".png").exists()
-    refused = CliRunner().invoke(app, [*study[:-2], "--overwrite"])
+    refused = CliRunner().invoke(app, [*study[:-3], "short", "--overwrite"])
     assert refused.exit_code != 0
     assert "expected settings with a match" in str(refused.exception)
     (tmp_path / "few.jsonl").write_text(rows[0], encoding="utf-8")
-    few = [*study, "--set", "calibration=evidence", "--bank", str(bank), "--overwrite"]
+    few = [*study, "--bank", str(bank), "--overwrite"]
     few[few.index("--rows") + 1] = str(tmp_path / "few.jsonl")
     answer = CliRunner().invoke(app, few)
     assert isinstance(answer.exception, InputError)

@@ -1,0 +1,121 @@
+"""The ablation of the evidence form, and the numbers of words: by hand, against the scorer's own, and by command."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from bench_sets import make_sugarcrepe
+from msdscore.cli.app import app
+from msdscore.core.evidence import Evidence, information_terms, precision_terms
+from msdscore.errors import ConfigError, InputError
+from msdscore.studies.form import BALANCES, Words, ablations, balanced, information, precision
+from msdscore.studies.match import word_tables
+from test_scoring_evidence import coloured
+
+
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_parts_are_those_of_the_score(count):
+    rng = np.random.default_rng(count)
+    words = Words(0.3, rng.normal(size=count), rng.uniform(0.05, 0.6, count))
+    margins, weights = (torch.from_numpy(side)[None] for side in (words.margins, words.weights))
+    assert precision(words) == pytest.approx(float(precision_terms(margins, weights).sum()))
+    assert information(words, 0.7) == pytest.approx(float(information_terms(margins, weights, spread=0.7).sum()))
+
+
+def test_a_form_without_words_is_the_similarity_and_balance_goes_from_one_part_to_the_other():
+    silent, words = Words(0.3, np.zeros(0), np.zeros(0)), Words(0.3, np.array([2.0, -1.0]), np.array([0.5, 0.2]))
+    settings = Evidence()
+    for name, of in ablations(settings, 0.7).items():
+        assert of(silent) == pytest.approx(0.0 if name == "without similarity" else 0.3)
+    forms = ablations(settings, 0.7)
+    assert balanced(settings, 0.7, 0.0)(words) == pytest.approx(forms["precision alone"](words))
+    assert balanced(settings, 0.7, 1.0)(words) == pytest.approx(forms["information alone"](words))
+    assert balanced(settings, 0.7, settings.balance)(words) == pytest.approx(forms["evidence"](words))
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory):
+    """Options of the toy encoder with a bank of coloured images, and rows of other ones."""
+    folder = tmp_path_factory.mktemp("evidence")
+    rows = []
+    for number, pair in enumerate(coloured(60)):
+        pair.image.save(folder / f"{number}.png")
+        rows.append(json.dumps({"image": str(folder / f"{number}.png"), "captions": pair.captions}))
+    (folder / "rows.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    scorer = ["--encoder", "toy", "--preset", "evidence"]
+    bank = ["bank", str(folder), "-o", str(folder / "bank.safetensors"), "--pairs", str(folder / "rows.jsonl")]
+    answer = CliRunner().invoke(app, [*bank, *scorer])
+    assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
+    return [*scorer, "--bank", str(folder / "bank.safetensors")], folder / "rows.jsonl"
+
+
+def test_the_form_in_use_is_the_score_of_the_benchmark(evidence, tmp_path):
+    scorer, _ = evidence
+    root = make_sugarcrepe(tmp_path / "data")
+    study = ["study", "form", "--root", str(root), "-b", "sugarcrepe", "--samples", "20", "--json", *scorer]
+    answer = CliRunner().invoke(app, study)
+    assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
+    ablation, balance, left_out = json.loads(answer.stdout)["tables"]
+    bench = ["bench", "sugarcrepe", "--root", str(root), "-m", "msd", "-m", "cosine", "--samples", "20", *scorer]
+    answer = CliRunner().invoke(app, [*bench, "-o", str(tmp_path / "out")])
+    assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
+    metrics = {
+        row["label"]: row["figures"][0]["value"]
+        for row in json.loads((tmp_path / "out" / "sugarcrepe.json").read_text())["metrics"]
+    }
+    row = ablation["rows"][0]
+    assert row["evidence"] == pytest.approx(100 * metrics["msd"])
+    assert row["cosine"]["value"] == pytest.approx(100 * (metrics["cosine"] - metrics["msd"]))
+    assert [row["balance"] for row in balance["rows"]] == list(BALANCES)
+    assert left_out["rows"][0]["set"] == "sugarcrepe"
+
+
+def test_the_form_study_refuses_other_forms_and_empty_folders(tmp_path):
+    study = ["study", "form", "--root", str(make_sugarcrepe(tmp_path / "data")), "-e", "toy", "--preset", "short"]
+    assert isinstance(CliRunner().invoke(app, study).exception, ConfigError)
+    (tmp_path / "none").mkdir()
+    study[3] = str(tmp_path / "none")
+    assert isinstance(CliRunner().invoke(app, study).exception, InputError)
+
+
+def drawn(count=4000):
+    """Words whose p-values are uniform where they are true, and whose probabilities are right at a prior of 0.9."""
+    rng = np.random.default_rng(0)
+    truth = rng.uniform(size=count) < 0.5
+    p_values = np.where(truth, rng.uniform(size=count), rng.beta(1, 4, size=count))
+    odds = 9 / (4 * (1 - p_values) ** 3)  # densities of the two, and the prior
+    return [
+        (number // 4, number % 2, bool(true), float(p), float(o / (1 + o)))
+        for number, (true, p, o) in enumerate(zip(truth, p_values, odds, strict=True))
+    ]
+
+
+def test_uniform_p_values_lie_below_every_level_as_often_as_it_says():
+    levels, bins = word_tables(drawn(), "s")
+    for row in levels.rows:
+        assert row["true"].low <= row["level"] + 0.01
+        assert row["true"].value == pytest.approx(row["level"], abs=0.03)
+        assert row["absent"].value > row["true"].value
+    assert [row["words"] for row in levels.rows][-2:] == ["kind 0", "kind 1"]
+    assert bins.facts["error"].value < 0.03
+    wrong = [(image, kind, true, p, min(1.0, o + 0.2)) for image, kind, true, p, o in drawn()]
+    assert word_tables(wrong, "s")[1].facts["error"].value > 0.03
+    with pytest.raises(InputError, match="words that are true of their images and words that are not"):
+        word_tables([row for row in drawn() if row[2]], "s")
+
+
+def test_words_of_captions_by_command(evidence, tmp_path):
+    scorer, rows = evidence
+    study = ["study", "words", "--marks", "captions", "--rows", str(rows), "--limit", "12", *scorer]
+    answer = CliRunner().invoke(app, [*study, "-o", str(tmp_path / "w.json")])
+    assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
+    names = [table["name"] for table in json.loads((tmp_path / "w.json").read_text())["tables"]]
+    assert names == ["p_values", "bins"]
+    assert (tmp_path / "w.png").is_file()
+    refused = CliRunner().invoke(
+        app, ["study", "words", "--marks", "captions", "--rows", str(rows), "-e", "toy", "-p", "short"]
+    )
+    assert "expected the evidence form" in str(refused.exception)
