@@ -31,9 +31,10 @@ def test_a_form_without_words_is_the_similarity_and_balance_goes_from_one_part_t
     for name, of in ablations(settings, 0.7).items():
         assert of(silent) == pytest.approx(0.0 if name == "without similarity" else 0.3)
     forms = ablations(settings, 0.7)
-    assert balanced(settings, 0.7, 0.0)(words) == pytest.approx(forms["precision alone"](words))
-    assert balanced(settings, 0.7, 1.0)(words) == pytest.approx(forms["information alone"](words))
-    assert balanced(settings, 0.7, settings.balance)(words) == pytest.approx(forms["evidence"](words))
+    local = settings.alpha * precision(words), settings.gamma * information(words, 0.7)
+    assert forms["precision alone"](words) == pytest.approx(0.3 + local[0])
+    assert forms["information alone"](words) == pytest.approx(0.3 + local[1])
+    assert balanced(settings, 0.7, 0.5)(words) == pytest.approx(0.3 + (local[0] + local[1]) / 2)
 
 
 @pytest.fixture(scope="module")

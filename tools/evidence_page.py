@@ -23,6 +23,7 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.errors import InputError
 from msdscore.io.atomic import write_bytes
 from msdscore.scorer import Scorer
+from msdscore.scoring.config import Paper
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.stats.resample import Resampling, holm
 from msdscore.studies.behaviour import behaviour
@@ -32,13 +33,14 @@ from msdscore.studies.transfer import is_present
 from msdscore.studies.words import words
 
 BASELINE = "cosine"
-MIXTURES = ("coverage", "support", "bi-kl", "msd", "soft-msd")
-SHARED = (BASELINE, *MIXTURES, "max-sim")
+SCORES = (BASELINE, "msd", "soft-msd")
+SHARED = (*SCORES, "max-sim")
+PAPERS_PARTS = ("coverage", "support", "bi-kl")
 PAPER = "short"  # the preset of the paper's settings for captions of a sentence
 PAPERS_OWN = ("sugarcrepe", "flickr8k-expert")  # benchmarks of the paper, also run with its settings
 TRIVIAL = ("length", "shorter", "random", "constant")
 METRICS = {
-    "sugarcrepe": (*SHARED, "clipscore", "rank-agg", *TRIVIAL),
+    "sugarcrepe": (*SHARED, "clipscore", *TRIVIAL),
     "flickr8k-expert": (*SHARED, "clipscore", "soft-msd,set=image", *TRIVIAL),
     # Length alone has a row of its own on every benchmark.
     "thumb": (*SHARED, "random"),
@@ -47,7 +49,7 @@ METRICS = {
     "long-captions": (*SHARED, "random"),
     "rsicd": (*SHARED, "random"),
 }
-CHECKED = (BASELINE, "max-sim", "coverage", "support", "msd")
+CHECKED = (BASELINE, "max-sim", "msd")
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 _TITLE = "# Evidence\n\n"
 _MARKS = f"† differs from {BASELINE} (p < {LEVEL}, Holm over the metrics of a benchmark)"
@@ -75,7 +77,7 @@ def collect(
         plan = BenchmarkPlan(name=name, root=data, metrics=metrics, samples=samples, limit=limit)
         found.append(_one(plan, results / f"{name}.json", own, preset or "the encoder's own settings"))
         if name in PAPERS_OWN and own.config != paper.config:
-            plain = replace(plan, metrics=tuple(label for label in metrics if label in (BASELINE, *MIXTURES)))
+            plain = replace(plan, metrics=tuple(label for label in metrics if label in SCORES))
             found.append(_one(plain, results / f"{name}-paper.json", paper, "the paper's settings"))
     if not found:
         raise InputError(f"expected one of {', '.join(METRICS)} under {data}, found none")
@@ -215,12 +217,10 @@ def _command(asked: argparse.Namespace) -> str:
 
 
 def _one(plan: BenchmarkPlan, output: Path, scorer: Scorer, settings: str) -> Evidence:
-    calibrated: dict[str, tuple[str, ...]] = {
-        "none": (),
-        "background": ("max-sim-cal",),
-        "evidence": ("max-sim-cal", "information"),
-    }
-    metrics = (*plan.metrics, *calibrated[getattr(scorer.config, "calibration", "evidence")])
+    form = scorer.config
+    parts = PAPERS_PARTS if isinstance(form, Paper) else ("precision", "information")
+    paired = ("rank-agg",) if isinstance(form, Paper) and plan.name == "sugarcrepe" else ()
+    metrics = (*plan.metrics, *parts, *paired, *(("max-sim-cal",) if form.needs_bank else ()))
     plan = replace(plan, metrics=metrics)
     result = run_benchmark(plan, output, lambda: scorer.pipeline, progress=_tell(f"{plan.name}, {settings}"))
     how, base = Resampling(samples=plan.samples), side_of(result, BASELINE, output.parent)

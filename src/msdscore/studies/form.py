@@ -69,16 +69,12 @@ def form(study: Study, *, benchmark: Sequence[str] = SETS, samples: int = 1000) 
 
 def ablations(settings: Evidence, spread: float) -> dict[str, FormOf]:
     """The form in use first, then the cosine, and the form with one part changed."""
-    first, second = settings.weights
-
-    def whole(words: Words) -> float:
-        return words.similarity + first * precision(words) + second * information(words, spread)
-
+    whole, (first, second) = balanced(settings, spread, settings.balance), settings.weights
     return {
         FORM: whole,
         BASELINE: lambda words: words.similarity,
-        "precision alone": lambda words: words.similarity + settings.alpha * precision(words),
-        "information alone": lambda words: words.similarity + settings.alpha * information(words, spread),
+        "precision alone": balanced(settings, spread, 0.0),
+        "information alone": balanced(settings, spread, 1.0),
         "doubts as other words": lambda words: (
             words.similarity + first * precision(words, sentence=np.inf) + second * information(words, spread)
         ),
@@ -89,13 +85,14 @@ def ablations(settings: Evidence, spread: float) -> dict[str, FormOf]:
 
 def balanced(settings: Evidence, spread: float, balance: float) -> FormOf:
     """The form in use with another balance."""
-    return ablations(settings.changed(balance=balance), spread)[FORM]
+    first, second = settings.changed(balance=balance).weights
+    return lambda words: words.similarity + first * precision(words) + second * information(words, spread)
 
 
 def precision(words: Words, *, sentence: float = SENTENCE) -> float:
     """The weighted mean of margins, in which doubts are divided by at most `sentence`.
 
-    >>> precision(Words(0.0, np.array([2.0, -1.0]), np.array([1.0, 3.0])))
+    >>> precision(Words(0.0, np.array([2.0, -1.0]), np.array([1.0, 3.0])), sentence=2.0)
     -1.0
     """
     total = float(words.weights.sum())
@@ -108,8 +105,8 @@ def precision(words: Words, *, sentence: float = SENTENCE) -> float:
 def information(words: Words, spread: float) -> float:
     """The sum of margins in units of its own spread.
 
-    >>> information(Words(0.0, np.array([2.0, -1.0]), np.array([1.0, 1.0])), 0.5**0.5)
-    1.0
+    >>> information(Words(0.0, np.array([3.0, -1.0]), np.array([0.0, 1.0])), 0.5)
+    -2.0
     """
     length = float(np.sqrt((words.weights**2).sum()))
     return float(words.weights @ words.margins) / (spread * length) if length else 0.0
@@ -143,13 +140,14 @@ def _measure(
 ) -> list[tuple[int, list[tuple[float, list[float], list[float]] | None]]]:
     """For every item the similarity, margins and weights of each caption; None where it could not be measured."""
     images = pipeline.embed_images(pipeline.decode([_source(image) for image in portion.pictures]))
-    texts = list(dict.fromkeys(text for item in portion.items for text in items[item].captions))
-    embedded = pipeline.embed_texts(texts)
+    distinct = dict.fromkeys(text for item in portion.items for text in items[item].captions)
+    row_of = {text: number for number, text in enumerate(distinct)}
+    embedded = pipeline.embed_texts(list(row_of))
     cells = [
-        (at, number, owner, texts.index(text))
+        (at, number, owner, row_of[text])
         for at, (item, owner) in enumerate(zip(portion.items, portion.owner, strict=True))
         for number, text in enumerate(items[item].captions)
-        if images.rows[owner] is not None and embedded.rows[texts.index(text)] is not None
+        if images.rows[owner] is not None and embedded.rows[row_of[text]] is not None
     ]
     answers: list[tuple[int, list[tuple[float, list[float], list[float]] | None]]] = [
         (item, [None] * len(items[item].captions)) for item in portion.items

@@ -26,8 +26,8 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.ranks import auc, prepare
 from msdscore.stats.resample import Interval, bootstrap, bootstrap_share
 from msdscore.studies.context import Study, every_nth, split
-from msdscore.studies.edits import joined
 from msdscore.studies.table import Column, Plot, Row, Table, cell, per_cent
+from msdscore.text.edits import joined
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
