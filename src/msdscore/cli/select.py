@@ -9,7 +9,7 @@ from msdscore.cli import options
 from msdscore.cli.stopping import stoppable
 
 if TYPE_CHECKING:
-    from msdscore.selection.run import Selected
+    from msdscore.select.run import Selected
 
 Bound = list[str]
 
@@ -17,9 +17,11 @@ Bound = list[str]
 def select(
     scores: Annotated[list[str], typer.Argument(help="Score shards, folders of them, or outputs of `msdscore score`.")],
     output: Annotated[
-        Path,
+        str,
         typer.Option(
-            "--output", "-o", help="keep.npy: DataComp's sorted uids; keys.txt; kept.parquet; or a folder of new tars."
+            "--output",
+            "-o",
+            help="keep.npy: DataComp's sorted uids; keys.txt; kept.parquet; or a folder of new tars. - prints keys.",
         ),
     ],
     keep: Annotated[
@@ -42,11 +44,9 @@ def select(
     files. Rows that could not be scored are dropped. Of equal rows the first ones are kept.
     """
     from msdscore.cli.progress import bar
-    from msdscore.io.outputs.targets import check_target, put
-    from msdscore.selection.choose import Rule
-    from msdscore.selection.run import select as run
-    from msdscore.selection.scores import open_scores
-    from msdscore.selection.top import Quota
+    from msdscore.io.outputs.targets import check_target, is_standard_output, put, refuse_existing
+    from msdscore.select.rule import Quota, Rule
+    from msdscore.select.run import select as run
 
     rule = Rule(
         by=by,
@@ -56,15 +56,17 @@ def select(
         per=per,
     )
     if report is not None:
-        check_target(report, (".html", ".htm"), inputs=scores)
-    files = open_scores(scores)
+        check_target(report, (".html", ".htm"), inputs=[*scores, output])
+        refuse_existing([] if overwrite else [report])
     with stoppable("stopped; finished tars are kept, and nothing else is written"), bar("selecting") as bar_of:
-        found = run(files, rule, output, overwrite=overwrite, show=show if report else 0, progress=bar_of)
+        found = run(scores, rule, output, overwrite=overwrite, show=show if report else 0, progress=bar_of)
     if report is not None and found.survey is not None:
+        from msdscore.io.stores import base_name
         from msdscore.report.selection import page
 
-        put(report, page(found, rule, title=output.name).encode(), overwrite=True)
-    show_selected(found, rule_text=_spelled(by, keep, minimum, maximum, per), as_json=json)
+        put(report, page(found, rule, title=base_name(output)).encode(), overwrite=True)
+    if not is_standard_output(output):
+        show_selected(found, rule_text=_spelled(by, keep, minimum, maximum, per), as_json=json)
 
 
 def show_selected(found: "Selected", *, rule_text: str, as_json: bool) -> None:
@@ -78,7 +80,7 @@ def show_selected(found: "Selected", *, rule_text: str, as_json: bool) -> None:
     typer.echo(f"{found.kept:,} of {found.rows:,} rows ({share:.1f} %) -> {found.output}")
     lines = [f"{rule_text}; {found.valid:,} rows have a number and are within the bounds"]
     lines += [] if found.threshold is None else [f"the last row kept has {found.threshold:.6g}"]
-    lines += [f"{found.duplicates:,} uids came twice and were written once"] if found.duplicates else []
+    lines += [f"{found.duplicates:,} uids or keys came twice and were written once"] if found.duplicates else []
     agreement = None if found.survey is None else found.survey.agreement
     if agreement is not None:
         lines.append(

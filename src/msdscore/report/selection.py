@@ -12,10 +12,11 @@ from msdscore.explain.snippet import data_uri
 from msdscore.explain.templates import asset, render
 from msdscore.io import stores
 from msdscore.io.images import open_image
-from msdscore.io.tar import TarImage, read_samples
-from msdscore.selection.choose import LOWER_IS_BETTER, Rule
-from msdscore.selection.run import Selected
-from msdscore.selection.survey import BINS, Example, Histogram
+from msdscore.io.tar import TarImage
+from msdscore.select.outputs import images_of
+from msdscore.select.rule import LOWER_IS_BETTER, Rule
+from msdscore.select.run import Selected
+from msdscore.select.survey import BINS, Example, Histogram
 
 _THUMB_PIXELS = 200
 _WIDTH, _HEIGHT = 360, 110
@@ -89,9 +90,8 @@ def _pictures(examples: list[Example]) -> dict[int, str]:
             continue
         try:
             with stores.fetched(facts.source) as path:
-                wanted = {one.key for one in own}
-                tarred = {one.key: one.picture for one in read_samples(path, ()) if one.key in wanted}
-                found |= {one.row: uri for one in own if (uri := _thumb(tarred.get(one.key))) is not None}
+                images = images_of(own[0].file, path, np.array(sorted({one.position for one in own})))
+                found |= {one.row: uri for one in own if (uri := _thumb(images.get(one.position))) is not None}
         except (MSDScoreError, OSError):
             continue
     return found

@@ -2,8 +2,11 @@
 
 import io
 import json
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -14,24 +17,17 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from msdscore.errors import ConfigError
+from msdscore.io import stores
 from msdscore.io.outputs.shards import ShardFacts, write_shard
-from msdscore.selection import groups, outputs, scores, top
-from msdscore.selection.top import Quota, find_cut, ranks_of, value_of
+from msdscore.select.rule import Quota, Rule
+from msdscore.select.run import select
+from msdscore.select.scores import open_scores
 from test_cli import msdscore
 
 ROWS = 50  # of a shard
 VALUES = st.lists(
     st.sampled_from([0.0, -0.0, 1.5, -2.0, 1e-300, float("inf"), -7.25, 3.0]) | st.floats(allow_nan=False)
 )
-
-
-@pytest.fixture
-def tiny(monkeypatch):
-    """Every limit of memory so low that all is read in parts and sorted on disk."""
-    monkeypatch.setattr(scores, "BATCH_ROWS", 7)
-    monkeypatch.setattr(top, "_GATHERED", 3)
-    monkeypatch.setattr(groups, "_PART_ROWS", 16)
-    monkeypatch.setattr(outputs, "_PART_UIDS", 8)
 
 
 def numbers(count, seed):
@@ -56,7 +52,12 @@ def numbers(count, seed):
 def shard(folder, number, *, signature="msd|enc:toy@1", source=None):
     table = pa.table(numbers(ROWS, number))
     facts = ShardFacts(
-        source=str(source or f"{number:05d}.tar"), fingerprint="x", rows=ROWS, failed=0, warned=0, signature=signature
+        source=str(source or f"{number:05d}.tar"),
+        fingerprint=stores.mark(str(source)) if source else "x",
+        rows=ROWS,
+        failed=0,
+        warned=0,
+        signature=signature,
     )
     write_shard(table, str(folder / f"{number:05d}.parquet"), facts)
     return table
@@ -82,22 +83,23 @@ def keys_of(path):
     return path.read_text().splitlines()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(VALUES, st.sampled_from(["0.3", "1", "50%", "7", "1.0"]), st.booleans(), st.integers(1, 5))
-def test_the_cut_is_that_of_sorting_all(values, keep, lower, size):
+def test_the_best_are_those_of_sorting_all(values, keep, lower, size):
     array = np.array(values, dtype=np.float64)
-    ranks = ranks_of(array, lower_is_better=lower)
-    parts = [ranks[start : start + size] for start in range(0, len(ranks), size)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(top, "_GATHERED", 0)  # to the last of the 64 bits
-        cut = find_cut(lambda: iter(parts), Quota.parse(keep))
-    keeper = cut.keeper()
-    kept = np.concatenate([np.zeros(0, dtype=bool), *(keeper(part, np.ones(len(part), dtype=bool)) for part in parts)])
+    name = "support" if lower else "msd"
+    with TemporaryDirectory() as folder:
+        for start in range(0, max(len(array), 1), size):
+            some = array[start : start + size]
+            columns = {"key": [str(start + number) for number in range(len(some))], name: some}
+            pq.write_table(pa.table(columns), Path(folder) / f"{start:05d}.parquet")
+        rule = Rule(by=name, keep=Quota.parse(keep))
+        made = select([f"{folder}/*.parquet"], rule, f"{folder}/keys.txt")
+        found = [int(key) for key in (Path(folder) / "keys.txt").read_text().split()]
     order = sorted(range(len(array)), key=lambda row: (array[row] if lower else -array[row], row))
-    assert np.flatnonzero(kept).tolist() == sorted(order[: Quota.parse(keep).of(len(array))])
-    assert find_cut(lambda: iter(parts), Quota.parse(keep)) == cut
-    if 0 < cut.kept < cut.total:
-        assert value_of(cut.rank, lower_is_better=lower) == array[order[cut.kept - 1]]
+    assert found == sorted(order[: Quota.parse(keep).of(len(array))])
+    if 0 < made.kept < made.valid:
+        assert made.threshold == array[order[made.kept - 1]]
 
 
 @pytest.mark.parametrize("text", ["0", "1.5", "-0.1", "many", "", "120%", "nan", "1/0"])
@@ -115,7 +117,7 @@ def test_a_share_of_decimals_is_exact():
     assert Quota.parse("0.35").of(10) == 4  # 3.5 is rounded up
 
 
-def test_datacomp_gets_sorted_pairs_of_its_uids(shards, tmp_path, tiny):
+def test_datacomp_gets_sorted_pairs_of_its_uids(shards, tmp_path):
     folder, table = shards
     answer = msdscore("select", folder, "-o", tmp_path / "keep.npy", "--keep", "0.3", "--json")
     assert answer.returncode == 0, answer.stderr
@@ -133,7 +135,7 @@ def test_datacomp_gets_sorted_pairs_of_its_uids(shards, tmp_path, tiny):
     assert found.tolist() == expected.tolist()
 
 
-def test_bounds_come_first_and_the_best_of_the_rest_are_kept_in_order(shards, tmp_path, tiny):
+def test_bounds_come_first_and_the_best_of_the_rest_are_kept_in_order(shards, tmp_path):
     folder, table = shards
     answer = msdscore(
         "select", folder, "-o", tmp_path / "keys.txt", "--min", "match=0.4", "--max", "support=0.8", "--keep", "12", "--by", "support"
@@ -150,7 +152,7 @@ def test_bounds_come_first_and_the_best_of_the_rest_are_kept_in_order(shards, tm
 
 
 @pytest.mark.parametrize("keep", ["0.3", "2"])
-def test_every_group_gives_its_own_best(shards, tmp_path, tiny, keep):
+def test_every_group_gives_its_own_best(shards, tmp_path, keep):
     folder, table = shards
     answer = msdscore("select", folder, "-o", tmp_path / "kept.parquet", "--keep", keep, "--per", "language")
     assert answer.returncode == 0, answer.stderr
@@ -162,15 +164,6 @@ def test_every_group_gives_its_own_best(shards, tmp_path, tiny, keep):
     found = pq.read_table(tmp_path / "kept.parquet")
     assert found.equals(table.take(sorted(expected)).replace_schema_metadata())
     assert found.schema.metadata[b"msdscore"] == b"msd|enc:toy@1"
-
-
-def test_the_files_may_come_in_any_pieces(shards, tmp_path, monkeypatch):
-    folder, _ = shards
-    names = sorted(folder.glob("0*.parquet"))
-    for number, rows in enumerate((1 << 16, 7)):
-        monkeypatch.setattr(scores, "BATCH_ROWS", rows)
-        msdscore("select", *names, "-o", tmp_path / f"{number}.txt", "--keep", "40%")
-    assert (tmp_path / "0.txt").read_bytes() == (tmp_path / "1.txt").read_bytes()
 
 
 def test_outputs_of_score_are_read_as_they_are(shards, tmp_path):
@@ -191,7 +184,7 @@ def test_equal_uids_are_written_once(shards, tmp_path):
     first, again = folder / "00000.parquet", tmp_path / "copy.parquet"
     again.write_bytes(first.read_bytes())
     answer = msdscore("select", first, again, "-o", tmp_path / "keep.npy", "--keep", "1.0")
-    assert "uids came twice and were written once" in answer.stdout
+    assert "uids or keys came twice and were written once" in answer.stdout
     assert len(np.load(tmp_path / "keep.npy")) * 2 == int(answer.stdout.split()[0])
 
 
@@ -222,7 +215,7 @@ def test_mistakes_are_one_line(shards, tmp_path, monkeypatch, arguments, message
 
 def test_braces_name_files_of_scores_as_they_name_shards(shards):
     folder, _ = shards
-    found = scores.open_scores([f"{folder}/{{00000..00001}}.parquet"])
+    found = open_scores([f"{folder}/{{00000..00001}}.parquet"], folder)
     assert [Path(file.name).name for file in found] == ["00000.parquet", "00001.parquet"]
 
 
@@ -264,13 +257,17 @@ def test_other_signatures_other_files_and_bad_uids_are_refused(shards, tmp_path)
     assert not (tmp_path / "bad.npy").exists()
 
 
-def write_tar(path, keys):
+def write_tar(path, keys, captions=None):
     path.parent.mkdir(exist_ok=True)
     with tarfile.open(path, "w") as tar:
         for number, key in enumerate(keys):
             picture = io.BytesIO()
             Image.new("RGB", (20, 20), (number * 4, 90, 90)).save(picture, "PNG")
-            for ending, content in (("png", picture.getvalue()), ("txt", b"a ball"), ("json", b"{}")):
+            for ending, content in (
+                ("png", picture.getvalue()),
+                ("txt", captions[number].encode() if captions else b"a ball"),
+                ("json", b"{}"),
+            ):
                 member = tarfile.TarInfo(f"{key}.{ending}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
@@ -281,8 +278,9 @@ def tars(tmp_path):
     tables = []
     for number in range(2):
         (tmp_path / "scores").mkdir(exist_ok=True)
+        table = numbers(ROWS, number)
+        write_tar(tmp_path / "tars" / f"{number:05d}.tar", table["key"], table["caption"])
         tables.append(shard(tmp_path / "scores", number, source=tmp_path / "tars" / f"{number:05d}.tar"))
-        write_tar(tmp_path / "tars" / f"{number:05d}.tar", tables[-1].column("key").to_pylist())
     return tmp_path, pa.concat_tables(tables)
 
 
@@ -349,7 +347,111 @@ def test_a_tar_that_is_cut_off_gives_its_whole_samples(tmp_path):
     assert "the tar that was scored is not there; select where it was scored" in gone.stderr
 
 
-def test_the_page_shows_the_cut_and_the_agreement_with_cosine(tars, tiny):
+def test_a_tar_that_is_not_the_one_that_was_scored_is_refused(tars):
+    root, table = tars
+    keys, captions = (table.column(name).to_pylist()[:ROWS] for name in ("key", "caption"))
+    tar = root / "tars/00000.tar"
+    write_tar(tar, keys, [captions[-1], *captions[:-1]])
+    command = ("select", root / "scores", "-o", root / "kept", "--keep", "0.3")
+    answer = msdscore(*command)
+    assert (answer.returncode, "is not the tar that was scored; score it again" in answer.stderr) == (2, True)
+    shard(root / "scores", 0, source=tar)  # as if the change were where no mark looks
+    answer = msdscore(*command)
+    assert (answer.returncode, "as it was scored; score the tar again" in answer.stderr) == (2, True)
+    assert not list((root / "kept").glob("00000.tar"))
+
+
+def test_samples_that_share_a_key_are_told_apart_by_position(tmp_path):
+    captions = ["a red ball", "a cat", "a red ball", "a green tree"]
+    write_tar(tmp_path / "tars/00000.tar", ["a", "b", "a", "b"], captions)
+    scored = msdscore("score", tmp_path / "tars/00000.tar", "-o", tmp_path / "scores", "-e", "toy", "--workers", 1)
+    assert scored.returncode == 0, scored.stderr
+    table = pq.read_table(tmp_path / "scores/00000.parquet")
+    assert table.column("caption").to_pylist() == captions
+    (row,) = best(table, "msd", 1)
+    assert msdscore("select", tmp_path / "scores", "-o", tmp_path / "kept", "--keep", "1").returncode == 0
+    assert [text for name, text in members(tmp_path / "kept/00000.tar").items() if name.endswith("txt")] == [
+        captions[row].encode()
+    ]
+
+
+def test_keys_that_do_not_tell_rows_apart_are_refused(tmp_path):
+    for name, ids in (("a", "01"), ("b", "12"), ("c", "33")):
+        pq.write_table(pa.table({"id": list(ids), "msd": [1.0, 0.0]}), tmp_path / f"{name}.parquet")
+    both = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    answer = msdscore("select", *both, "-o", tmp_path / "keys.txt", "--keep", "0.5")
+    assert (answer.returncode, "key '1' names rows of" in answer.stderr) == (2, True)
+    alone = msdscore("select", tmp_path / "c.parquet", "-o", tmp_path / "keys.txt", "--keep", "0.5")
+    assert (alone.returncode, "key '3' names rows of two rows of" in alone.stderr) == (2, True)
+    assert not (tmp_path / "keys.txt").exists()
+    assert msdscore("select", *both, "-o", tmp_path / "kept.parquet", "--keep", "0.5").returncode == 0
+    assert pq.read_table(tmp_path / "kept.parquet").column("id").to_pylist() == ["0", "1"]
+
+
+def test_addresses_are_addresses_and_every_shard_is_fetched_once(tars, monkeypatch):
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    root, table = tars
+    memory, fetched = MemoryFileSystem(), []
+    memory.put(str(root / "scores"), "/bucket/scores", recursive=True)
+    given = MemoryFileSystem.get_file
+    monkeypatch.setattr(
+        MemoryFileSystem, "get_file", lambda self, *names: [fetched.append(names[0]), given(self, *names)]
+    )
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", lambda self, *names: pytest.fail("a second way to read"))
+    monkeypatch.chdir(root)
+    rule = Rule(keep=Quota.parse("7"))
+    for name in ("keys.txt", "keep.npy", "kept.parquet", "new"):
+        fetched.clear()
+        select(["memory://bucket/scores"], rule, f"memory://bucket/{name}", show=2)
+        assert sorted(fetched) == [f"/bucket/scores/0000{number}.parquet" for number in range(2)]
+    chosen = [table.column("key")[row].as_py() for row in best(table, "msd", 7)]
+    assert memory.open("/bucket/keys.txt").read().decode().split() == chosen
+    assert len(np.load(io.BytesIO(memory.open("/bucket/keep.npy").read()))) == 7
+    assert memory.exists("/bucket/new/00000.tar")
+    assert sorted(path.name for path in root.iterdir()) == ["scores", "tars"]
+
+
+def test_a_page_that_is_there_is_not_replaced(shards, tmp_path):
+    folder, _ = shards
+    (tmp_path / "page.html").write_text("precious")
+    command = ("select", folder, "-o", tmp_path / "keys.txt", "--keep", "3", "--report", tmp_path / "page.html")
+    answer = msdscore(*command)
+    assert (answer.returncode, "page.html: exists; choose another" in answer.stderr) == (2, True)
+    assert (tmp_path / "page.html").read_text() == "precious"
+    assert not (tmp_path / "keys.txt").exists()
+    assert msdscore(*command, "--overwrite").returncode == 0
+
+
+@pytest.mark.parametrize("output", ["keys.txt", "keep.npy", "kept.parquet", "kept"])
+def test_a_full_disk_is_one_line(tars, output):
+    root, _ = tars
+    command = (sys.executable, "-m", "msdscore", "select", root / "scores", "-o", root / output, "--keep", "0.9")
+    limited = ("sh", "-c", 'ulimit -f 1 && exec "$@"', "sh", *map(str, command))
+    answer = subprocess.run(limited, capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stderr.count("\n"), "cannot be" in answer.stderr) == (2, 1, True), answer.stderr
+
+
+def test_a_dash_prints_keys(shards):
+    folder, table = shards
+    answer = msdscore("select", folder, "-o", "-", "--keep", "5")
+    assert answer.stdout.split() == [table.column("key")[row].as_py() for row in best(table, "msd", 5)]
+
+
+def test_odd_names_of_files_are_names(shards, tmp_path):
+    folder, _ = shards
+    odd = tmp_path / "a=1" / "it's [1]*?.parquet"
+    odd.parent.mkdir()
+    odd.write_bytes((folder / "00000.parquet").read_bytes())
+    made = [
+        select([str(name)], Rule(keep=Quota.parse("5")), str(tmp_path / f"{number}.txt"))
+        for number, name in enumerate((folder / "00000.parquet", odd.parent))
+    ]
+    assert made[0].threshold == made[1].threshold
+    assert (tmp_path / "0.txt").read_text() == (tmp_path / "1.txt").read_text()
+
+
+def test_the_page_shows_the_cut_and_the_agreement_with_cosine(tars):
     root, table = tars
     command = (
         "select",

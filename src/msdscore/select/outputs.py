@@ -1,0 +1,299 @@
+"""What a selection is written to: DataComp's sorted uids, a list of keys, the kept rows, or new tars."""
+
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from hashlib import blake2b
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from msdscore.errors import ConfigError, InputError, RunError, shortened
+from msdscore.io import stores
+from msdscore.io.inputs.tar_samples import TarSamples
+from msdscore.io.outputs.manifest import REMEDY
+from msdscore.io.outputs.shards import SIGNATURE_KEY
+from msdscore.io.outputs.targets import is_standard_output, refuse_inputs
+from msdscore.io.tar import TarImage, sample_key
+from msdscore.select.rule import Positions, Table, quoted
+from msdscore.select.scores import UID, ScoreFile
+
+SUFFIXES = (".npy", ".txt", ".parquet")
+NOTES = "selection.json"  # what the tars of a folder were selected by
+_UID_TYPE = np.dtype("u8,u8")  # what DataComp's resharder reads
+_ENDING = ".tar"
+_FETCHED = 1 << 20  # uids that are turned into numbers at once
+Progress = Callable[[int, int], None]
+
+
+def suffix_of(output: str) -> str:
+    """The ending of an output, which says its form; none for a folder of tars, that of keys for standard output."""
+    return ".txt" if is_standard_output(output) else PurePosixPath(stores.base_name(output)).suffix.lower()
+
+
+def check_name(output: str, files: Sequence[ScoreFile], *, overwrite: bool) -> None:
+    """Refuse before any work what cannot or must not be written."""
+    name, suffix = shortened(output), suffix_of(output)
+    if not output.strip():
+        raise ConfigError("-o has no name; expected a file, a folder for tars, or - for standard output")
+    if is_standard_output(output):
+        return
+    if not suffix and not stores.is_address(output) and Path(output).is_file():
+        raise RunError(f"{name}: is a file; expected the name of a folder for tars")
+    if suffix and suffix not in SUFFIXES:
+        known = ", ".join(SUFFIXES)
+        raise ConfigError(f"{name}: unknown kind of output; expected a name ending in {known}, or a folder for tars")
+    if suffix and not stores.is_address(output):
+        if Path(output).is_dir():
+            raise ConfigError(f"{name}: is a folder; expected the name of a file to write")
+        refuse_inputs([Path(output)], [file.name for file in files])
+    if suffix and not overwrite and stores.exists(output):
+        raise RunError(f"{name}: exists; {REMEDY}")
+
+
+def write_uids(table: Table, file: IO[bytes]) -> int:
+    """Write a sorted NumPy array of pairs of 64-bit numbers, one per uid of 32 hexadecimal digits, each once.
+
+    Returns how many uids came twice.
+    """
+    for one in table.files:
+        if UID not in one.schema.names:
+            raise InputError(f"{shortened(one.name)}: has no column {UID}; write a list of keys instead: -o keys.txt")
+    table.ask(f"CREATE TABLE uids AS SELECT lower({UID}) AS uid FROM scores SEMI JOIN kept USING (row)")
+    wrong = "uid IS NULL OR NOT regexp_full_match(uid, '[0-9a-f]{32}')"
+    if (bad := table.ask(f"SELECT uid FROM uids WHERE {wrong} LIMIT 1").fetchone()) is not None:
+        raise InputError(
+            f"{shortened(table.files[0].name)}: expected uids of 32 hexadecimal digits, got {shortened(repr(bad[0]))}; "
+            "write a list of keys instead: -o keys.txt"
+        )
+    total, distinct = table.ask("SELECT count(*), count(DISTINCT uid) FROM uids").fetchone()
+    header = {"descr": np.lib.format.dtype_to_descr(_UID_TYPE), "fortran_order": False, "shape": (distinct,)}
+    np.lib.format.write_array_header_1_0(file, header)
+    answer = table.ask("SELECT DISTINCT uid FROM uids ORDER BY uid")
+    while rows := answer.fetchmany(_FETCHED):
+        digits = bytes.fromhex("".join(uid for (uid,) in rows))
+        file.write(np.frombuffer(digits, dtype=">u8,>u8").astype(_UID_TYPE).tobytes())
+    return int(total - distinct)
+
+
+def write_keys(table: Table, file: IO[bytes], progress: Progress) -> int:
+    """Write one key per line, in the order of the scores; captions of one sample of a tar share a key, written once.
+
+    Returns how many keys came twice.
+    """
+    _refuse_shared_keys(table)
+    twice = 0
+    for number, one in enumerate(table.files):
+        keys = _column(one, one.key_name, table.kept_of(number))
+        distinct = list(dict.fromkeys(keys))
+        if (broken := next((key for key in distinct if key is None or "\n" in key or "\r" in key), "")) != "":
+            what = f"{shortened(one.name)}: key {shortened(repr(broken))} cannot stand on a line of its own"
+            raise InputError(f"{what}; -o kept.parquet can hold it")
+        file.write("".join(f"{key}\n" for key in distinct).encode())
+        twice += len(keys) - len(distinct)
+        progress(int(table.starts[number + 1]), int(table.starts[-1]))
+    return twice
+
+
+def _refuse_shared_keys(table: Table) -> None:
+    """Refuse keys that do not say which row is meant: in several files, or twice in a file of rows."""
+    names = list(dict.fromkeys(file.key_name for file in table.files))
+    key = "coalesce(" + ", ".join(f"{quoted(name)}::VARCHAR" for name in names) + ")"
+    rows = [number for number, file in enumerate(table.files) if file.facts is None]
+    alone = f" OR (count(*) > 1 AND min(file) IN ({', '.join(map(str, rows))}))" if rows else ""
+    shared = table.ask(
+        f"SELECT key, min(file), max(file) FROM (SELECT {key} AS key, file, kept.row AS kept FROM scores "
+        f"LEFT JOIN kept USING (row)) GROUP BY key HAVING count(kept) > 0 AND (min(file) <> max(file){alone}) LIMIT 1"
+    ).fetchone()
+    if shared is not None:
+        first, last = (shortened(table.files[number].name) for number in shared[1:])
+        where = f"two rows of {first}" if first == last else f"{first} and {last}"
+        raise InputError(
+            f"key {shortened(repr(shared[0]))} names rows of {where}, so that a list of keys would not say which; "
+            "select from each file apart, or keep the rows themselves: -o kept.parquet"
+        )
+
+
+def write_rows(table: Table, file: IO[bytes], progress: Progress) -> None:
+    """Write the kept rows with all their columns, as Parquet that carries the signature."""
+    first = table.files[0]
+    schema = first.schema.with_metadata({SIGNATURE_KEY: first.signature.encode()} if first.signature else {})
+    for one in table.files:
+        if not one.schema.equals(schema):
+            names = shortened(", ".join(one.schema.names), 300)
+            raise InputError(f"{shortened(one.name)}: its columns differ from those of the first file ({names})")
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for number, one in enumerate(table.files):
+            for batch in _taken(one, None, table.kept_of(number)):
+                writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+            progress(int(table.starts[number + 1]), int(table.starts[-1]))
+
+
+def write_tars(table: Table, folder: str, mark: dict[str, Any], *, overwrite: bool, progress: Progress) -> None:
+    """Write a tar with the kept samples for each tar that was scored; finished ones of the same selection stay."""
+    names = _tar_names(table.files)
+    _refuse_inputs(folder, table.files)
+    _own(folder, names, mark, overwrite=overwrite)
+    for number, file in enumerate(table.files):
+        target = stores.join(folder, names[number])
+        if not stores.exists(target):
+            _copy_samples(file, table.kept_of(number), target)
+        progress(int(table.starts[number + 1]), int(table.starts[-1]))
+
+
+def selection_mark(files: Sequence[ScoreFile], rule: dict[str, Any]) -> dict[str, Any]:
+    """What makes two selections the same: the rule, and the scores it was applied to."""
+    digest = blake2b(digest_size=16)
+    for file in files:
+        digest.update(f"{file.name}\n{file.rows}\n{file.signature}\n".encode("utf-8", "surrogatepass"))
+        digest.update(b"" if file.facts is None else file.facts.fingerprint.encode())
+    signature = next((file.signature for file in files if file.signature), "")
+    return {"rule": rule, "signature": signature, "files": len(files), "scores": digest.hexdigest()}
+
+
+def images_of(file: ScoreFile, tar: Path, rows: Positions) -> dict[int, TarImage]:
+    """The images of some rows in the tar that was scored, by position; of a row without an image there is none.
+
+    Raises:
+        InputError: the tar holds something else at one of the positions.
+    """
+    captions = _column(file, "caption", rows) if "caption" in file.schema.names else [None] * len(rows)
+    known = dict(zip(rows.tolist(), zip(_column(file, file.key_name, rows), captions, strict=True), strict=True))
+    images: dict[int, TarImage] = {}
+    for row, record in enumerate(TarSamples(tar).read()):
+        if row not in known:
+            continue
+        key, caption = known.pop(row)
+        given = record.values.get("caption")
+        if str(record.values.get("key")) != key or (caption is not None and given is not None and given != caption):
+            raise InputError(f"{shortened(str(tar))}: row {row} is not {key!r} as it was scored; score the tar again")
+        if isinstance(record.values.get("image"), TarImage):
+            images[row] = record.values["image"]
+    if known:
+        raise InputError(f"{shortened(str(tar))}: holds fewer rows than were scored; score the tar again")
+    return images
+
+
+def _copy_samples(file: ScoreFile, rows: Positions, target: str) -> None:
+    """Write all files of the samples of the kept rows, in their order."""
+    assert file.facts is not None
+    source = file.facts.source
+    try:
+        if stores.mark(source).partition("@")[0] != file.facts.fingerprint.partition("+")[0].partition("@")[0]:
+            raise InputError(f"{shortened(source)}: is not the tar that was scored; score it again")
+        with ExitStack() as stack:
+            path = stack.enter_context(stores.fetched(source))
+            offsets = {image.offset for image in images_of(file, path, rows).values()}
+            given = stack.enter_context(tarfile.open(path, "r:"))
+            out = stack.enter_context(stores.writing(target))
+            written = stack.enter_context(tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT))
+            for sample in _samples(given):
+                if any(member.offset_data in offsets for member in sample):
+                    for member in sample:
+                        written.addfile(member, given.extractfile(member))
+    except FileNotFoundError as error:
+        raise _gone(source) from error
+    except tarfile.TarError as error:
+        raise InputError(f"{shortened(source)}: the tar that was scored cannot be read ({error})") from error
+    except InputError as error:
+        if "no such file" in str(error):
+            raise _gone(source) from error
+        raise
+
+
+def _gone(source: str) -> InputError:
+    hint = "select where it was scored, or score it by its whole path"
+    return InputError(f"{shortened(source)}: the tar that was scored is not there; {hint}")
+
+
+def _samples(given: tarfile.TarFile) -> Iterator[list[tarfile.TarInfo]]:
+    """The files of each sample, cut as scoring cuts them, up to where the tar is cut off, if it is."""
+    sample, endings = list[tarfile.TarInfo](), set[str]()
+    members = iter(given)
+    last = next(members, None)
+    while last is not None:
+        try:
+            following = next(members, None)  # fails where the last one is cut off
+        except tarfile.ReadError:
+            break
+        base = PurePosixPath(last.name).name
+        if last.isfile() and not base.startswith("."):
+            ending = base.partition(".")[2].lower()
+            if sample and (sample_key(last.name) != sample_key(sample[0].name) or ending in endings):
+                yield sample
+                sample, endings = [], set()
+            sample.append(last)
+            endings.add(ending)
+        last = following
+    if sample:
+        yield sample
+
+
+def _own(folder: str, names: list[str], mark: dict[str, Any], *, overwrite: bool) -> None:
+    """Say in the folder which selection its tars are of; those of another one are refused, or removed."""
+    notes = stores.join(folder, NOTES)
+    content = (json.dumps({**mark, "tars": sorted(names)}, ensure_ascii=False, indent=1) + "\n").encode()
+    before = b""
+    if stores.exists(notes):
+        with stores.reading(notes) as file:
+            before = file.read()
+    if before == content:
+        return
+    present = stores.matching(stores.join(folder, f"*{_ENDING}"))
+    if (before or present) and not overwrite:
+        raise RunError(f"{shortened(folder)}: holds another selection, or other tars; {REMEDY}")
+    earlier: list[str] = []
+    with suppress(ValueError, AttributeError, TypeError):
+        earlier = [PurePosixPath(name).name for name in json.loads(before).get("tars", [])]
+    for name in {*earlier, *names}:
+        stores.remove(stores.join(folder, name))
+    with stores.writing(notes) as file:
+        file.write(content)
+
+
+def _tar_names(files: Sequence[ScoreFile]) -> list[str]:
+    """The name of the new tar of every file of scores."""
+    names: list[str] = []
+    for file in files:
+        source = "" if file.facts is None else file.facts.source
+        if not stores.parted(source)[0].lower().endswith(_ENDING):
+            raise InputError(f"{shortened(file.name)}: was not scored from a tar; write a list of keys: -o keys.txt")
+        name = stores.base_name(source)
+        if name in names:
+            raise InputError(f"two tars are called {name}; select from them apart")
+        names.append(name)
+    return names
+
+
+def _refuse_inputs(folder: str, files: Sequence[ScoreFile]) -> None:
+    """Refuse a folder that holds what is read: new tars have the names of those that were scored."""
+    for file in files:
+        for name in (file.name, "" if file.facts is None else file.facts.source):
+            if name and _parent(name) == _parent(stores.join(folder, "x")):
+                what = f"{shortened(folder)}: holds {stores.base_name(name)}, an input of this command"
+                raise RunError(f"{what}; choose another folder for the new tars")
+
+
+def _parent(name: str) -> str:
+    return stores.parted(name)[0].rpartition("/")[0] if stores.is_address(name) else str(Path(name).resolve().parent)
+
+
+def _taken(file: ScoreFile, columns: Sequence[str] | None, rows: Positions) -> Iterator[pa.RecordBatch]:
+    start = 0
+    for batch in file.batches(columns):
+        first, end = np.searchsorted(rows, [start, start + len(batch)])
+        if end > first:
+            yield batch.take(pa.array(rows[first:end] - start))
+        start += len(batch)
+
+
+def _column(file: ScoreFile, name: str, rows: Positions) -> list[Any]:
+    """A column of some rows as texts."""
+    return [
+        value for batch in _taken(file, [name], rows) for value in pc.cast(batch.column(0), pa.string()).to_pylist()
+    ]

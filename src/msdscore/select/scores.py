@@ -1,0 +1,141 @@
+"""Scored files: score shards, folders of them, and what `msdscore score` writes for one file."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from msdscore.errors import ConfigError, InputError, shortened, unknown_name
+from msdscore.io import stores
+from msdscore.io.inputs.formats import open_records
+from msdscore.io.inputs.shards import expand
+from msdscore.io.outputs.manifest import RUN_NOTES
+from msdscore.io.outputs.shards import SIGNATURE_KEY, ShardFacts, facts_of
+from msdscore.io.outputs.tables import as_text
+
+KEY_NAMES = ("key", "id")
+UID = "uid"
+_BATCH_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreFile:
+    """One file of scores; `facts` are those of a score shard, None for the output of a run over one file.
+
+    `path` is a Parquet file of this machine with its rows: the file itself, or a copy of what lies far away or is text.
+    """
+
+    name: str
+    path: Path
+    rows: int
+    schema: pa.Schema
+    signature: str
+    facts: ShardFacts | None
+
+    @property
+    def key_name(self) -> str:
+        """The column that names its rows."""
+        names = [name for name in KEY_NAMES if name in self.schema.names]
+        if not names:
+            expected = " or ".join(KEY_NAMES)
+            raise InputError(f"{self.name}: expected a column {expected}, got {', '.join(self.schema.names)}")
+        return names[0]
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Its rows in order, some tens of thousands at a time, with the columns asked for (None: all)."""
+        with pq.ParquetFile(self.path) as opened:
+            # Without threads: reading ahead holds several row groups of all columns at once.
+            yield from opened.iter_batches(batch_size=_BATCH_ROWS, columns=columns, use_threads=False)
+
+
+def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
+    """The files that the names stand for, in order; a folder stands for the score shards in it.
+
+    Files that lie far away are fetched into `folder`, each once, and files of text are written there as Parquet.
+
+    Raises:
+        ConfigError: they were made with different signatures, so that their numbers cannot be compared.
+    """
+    files: dict[str, ScoreFile] = {}
+    for name in names:
+        for one, shards_alone in _expanded(name):
+            whole = one if stores.is_address(one) else str(Path(one).resolve())
+            if whole not in files:  # a file that is named twice counts once
+                file = _opened(one, folder / str(len(files)))
+                files |= {whole: file} if file.facts is not None or not shards_alone else {}
+        if not files:
+            raise InputError(f"{shortened(name)}: expected score shards in this folder, found none; run msdscore score")
+    signatures = list(dict.fromkeys(file.signature for file in files.values() if file.signature))
+    if len(signatures) > 1:
+        first = "; ".join(signatures[:3])
+        raise ConfigError(f"expected scores of one signature, got {len(signatures)}: {first}; select from each apart")
+    return list(files.values())
+
+
+def require_columns(files: Sequence[ScoreFile], names: Sequence[str]) -> None:
+    """Refuse a column that one of the files does not have, with those that it has."""
+    for file in files:
+        for name in names:
+            if name not in file.schema.names:
+                raise unknown_name(f"column of {shortened(file.name)}", name, file.schema.names)
+
+
+def _expanded(name: str) -> Iterator[tuple[str, bool]]:
+    """The files of a name or pattern, and whether only score shards among them count, as in a folder."""
+    if "{" in name:
+        for one in expand(name):
+            yield from _expanded(one)
+    elif "*" in name:
+        yield from ((one, False) for one in stores.matching(name))
+    elif _is_parquet(name) or not (stores.is_address(name) or Path(name).is_dir()):
+        yield name, False
+    else:
+        for one in stores.matching(stores.join(name, "*.parquet")):
+            if not stores.base_name(one).startswith("."):
+                yield one, True
+
+
+def _opened(name: str, copy: Path) -> ScoreFile:
+    if not _is_parquet(name):
+        return _from_text(name, copy)
+    path = Path(name)
+    try:
+        if stores.is_address(name):
+            with stores.fetched(name) as fetched:
+                path = fetched.replace(copy)
+        metadata = pq.read_metadata(path)
+    except FileNotFoundError as error:
+        raise InputError(f"{shortened(name)}: no such file") from error
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{shortened(name)}: cannot be read as Parquet ({error})") from error
+    schema = metadata.schema.to_arrow_schema()
+    signature = (schema.metadata or {}).get(SIGNATURE_KEY, b"").decode()
+    return ScoreFile(name, path, metadata.num_rows, schema, signature, facts_of(schema))
+
+
+def _from_text(name: str, copy: Path) -> ScoreFile:
+    """The output of a run as text, with all values as text; its signature stands in the run metadata beside it."""
+    with ExitStack() as stack:
+        records = open_records(name, format=None, until=stack)
+        first = [record.values for record in islice(records.read(), 100)]
+        names = records.columns or tuple(dict.fromkeys(column for row in first for column in row))
+        schema, count, rows = pa.schema([(column, pa.string()) for column in names]), 0, records.read()
+        with pq.ParquetWriter(copy, schema) as writer:
+            while batch := [record.values for record in islice(rows, _BATCH_ROWS)]:
+                texts = [{column: as_text(row.get(column)) or None for column in names} for row in batch]
+                writer.write_table(pa.Table.from_pylist(texts, schema))
+                count += len(batch)
+    signature, path = "", Path(name)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        notes = json.loads(path.with_name(path.name + RUN_NOTES).read_text(encoding="utf-8"))
+        signature = str(notes["manifest"]["signature"])
+    return ScoreFile(name, copy, count, schema, signature, None)
+
+
+def _is_parquet(name: str) -> bool:
+    return stores.parted(name)[0].lower().endswith(".parquet")

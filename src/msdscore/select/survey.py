@@ -1,0 +1,166 @@
+"""What a selection looks like: how its numbers are spread, rows on both sides of the cut, agreement with cosine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from msdscore.scoring.score import SHOWN
+from msdscore.select.rule import COSINE, Choice, Table, by_cosine, choose, literal, number, quoted
+from msdscore.select.scores import ScoreFile
+
+BINS = 60
+_SAMPLED = 50_000  # rows, spread evenly over all, from which ranges and rank correlation are taken
+_OUTSIDE = 0.001  # share on each side that is put into the last bin
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Rows by the value of one column, in equal steps from `low` to `high`; the last bins hold what lies outside."""
+
+    name: str
+    low: float
+    high: float
+    kept: Ints
+    dropped: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far the selection is that of plain cosine, which keeps `kept` rows too; both keep `shared`.
+
+    `expected` is the share that chance alone would share. `correlation` is Spearman's, of the two rankings.
+    """
+
+    kept: int
+    shared: int
+    expected: float
+    correlation: float | None
+
+    @property
+    def share(self) -> float:
+        """The share of its rows that cosine keeps as well."""
+        return self.shared / self.kept if self.kept else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A row to look at: `row` counts over all files, `position` within its file."""
+
+    file: ScoreFile
+    row: int
+    position: int
+    key: str
+    caption: str
+    numbers: dict[str, float]
+    worst_words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All of it; `examples` by what they show."""
+
+    histograms: tuple[Histogram, ...]
+    agreement: Agreement | None
+    examples: dict[str, list[Example]] = field(default_factory=dict)
+
+
+def survey(table: Table, choice: Choice, show: int) -> Survey:
+    """Look at a selection, with `show` rows of each kind."""
+    shared = set.intersection(*(set(file.schema.names) for file in table.files))
+    names = [name for name in dict.fromkeys([*choice.rule.numbers, *SHOWN, "length"]) if name in shared]
+    step = max(1, choice.rows // _SAMPLED)
+    columns = ", ".join(f"{number(name)} AS {quoted(name)}" for name in names)
+    sampled = table.ask(f"SELECT {columns} FROM scores WHERE row % {step} = 0 ORDER BY row").fetchnumpy()
+    sample = {name: np.ma.filled(np.ma.asarray(sampled[name], dtype=np.float64), np.nan) for name in names}
+    histograms = [_histogram(table, name, values) for name, values in sample.items() if not np.isnan(values).all()]
+    rule, order = choice.rule, f"{number(choice.rule.by)}{' * -1' if choice.rule.lower_is_better else ''}"
+    kinds = {
+        "last kept": ("kept.row IS NOT NULL", order),
+        "first dropped": (f"kept.row IS NULL AND {rule.valid}", f"-1 * {order}"),
+    }
+    agreement, join = None, ""
+    if rule.by != COSINE and COSINE in shared:
+        cosine = choose(table, by_cosine(rule, choice.kept), into="cosine")
+        both = table.ask("SELECT count(*) FROM kept SEMI JOIN cosine USING (row)").fetchone()[0]
+        correlation = _correlation(sample[rule.by] * (-1 if rule.lower_is_better else 1), sample[COSINE])
+        agreement = Agreement(choice.kept, both, cosine.kept / max(choice.rows, 1), correlation)
+        kinds["kept here, dropped by cosine"] = ("kept.row IS NOT NULL AND cosine.row IS NULL", number(COSINE))
+        kinds["dropped here, kept by cosine"] = (
+            "kept.row IS NULL AND cosine.row IS NOT NULL",
+            f"-1 * {number(COSINE)}",
+        )
+        join = "LEFT JOIN cosine ON cosine.row = scores.row"
+    examples = {
+        what: _examples(
+            table,
+            names,
+            f"SELECT scores.row FROM scores LEFT JOIN kept ON kept.row = scores.row {join} WHERE {condition} "
+            f"AND NOT isnan({by}) ORDER BY {by}, scores.row LIMIT {show}",
+        )
+        for what, (condition, by) in kinds.items()
+    }
+    return Survey(tuple(histograms), agreement, examples)
+
+
+def _histogram(table: Table, name: str, values: npt.NDArray[np.float64]) -> Histogram:
+    finite = values[np.isfinite(values)]
+    low, high = np.quantile(finite, [_OUTSIDE, 1 - _OUTSIDE]) if len(finite) else (0.0, 1.0)
+    high = high if high > low else low + 1.0
+    place = f"({number(name)} - {literal(float(low))}) / {literal(float(high - low))} * {BINS}"
+    counted = table.ask(
+        f"SELECT kept.row IS NOT NULL, least(greatest(floor({place}), 0), {BINS - 1})::INT AS bin, count(*) FROM "
+        f"scores LEFT JOIN kept ON kept.row = scores.row WHERE isfinite({number(name)}) GROUP BY ALL"
+    ).fetchall()
+    kept, dropped = np.zeros(BINS, dtype=np.int64), np.zeros(BINS, dtype=np.int64)
+    for is_kept, place_in, count in counted:
+        (kept if is_kept else dropped)[place_in] = count
+    return Histogram(name, float(low), float(high), kept, dropped)
+
+
+def _correlation(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float | None:
+    """Spearman's correlation; None where one of the two is constant."""
+    whole = ~(np.isnan(first) | np.isnan(second))
+    if whole.sum() < 2:
+        return None
+    ranks = _ranks(first[whole]), _ranks(second[whole])
+    return None if 0 in (ranks[0].std(), ranks[1].std()) else float(np.corrcoef(*ranks)[0, 1])
+
+
+def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Places in order; equal values share the mean of theirs."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts + 1) / 2)[places])
+
+
+def _examples(table: Table, names: Sequence[str], rows: str) -> list[Example]:
+    examples = []
+    for (row,) in table.ask(rows).fetchall():
+        number_of = int(np.searchsorted(table.starts, row, side="right")) - 1
+        file, position = table.files[number_of], row - int(table.starts[number_of])
+        values = _row(file, position)
+        words = values.get("worst_words")
+        examples.append(
+            Example(
+                file,
+                row,
+                position,
+                str(values.get(file.key_name)),
+                str(values.get("caption") or ""),
+                {name: float(values[name]) for name in names if values.get(name) is not None},
+                tuple(words) if isinstance(words, list) else (),
+            )
+        )
+    return examples
+
+
+def _row(file: ScoreFile, position: int) -> dict[str, Any]:
+    for batch in file.batches():
+        if position < len(batch):
+            return dict(pa.Table.from_batches([batch.slice(position, 1)]).to_pylist()[0])
+        position -= len(batch)
+    return {}
