@@ -32,10 +32,8 @@ from msdscore.io.outputs.shards import ShardFacts, write_shard
 from msdscore.run.rows import score_rows
 from msdscore.run.shards import score_shard
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.selection.choose import Rule
-from msdscore.selection.run import select
-from msdscore.selection.scores import open_scores
-from msdscore.selection.top import Quota
+from msdscore.select.rule import Quota, Rule
+from msdscore.select.run import select
 
 SHARD, CAPTIONS = 10_000, 10
 WORDS = ["red", "blue", "green", "yellow", "ball", "square", "dog", "house", "tree", "left", "right", "top", "street"]
@@ -135,12 +133,12 @@ def do_select(folder, rows, megabytes):
     """Select from the scores of so many rows."""
     limited(megabytes)
     files, left = [], rows
-    for file in open_scores([str(folder / "scores")]):
+    for path in sorted((folder / "scores").glob("*.parquet")):
         if left > 0:
-            files.append(file)
-            left -= file.rows
+            files.append(str(path))
+            left -= pq.read_metadata(path).num_rows
     start = time.process_time()
-    found = select(files, Rule(keep=Quota.parse("0.3")), folder / "keep.npy", overwrite=True)
+    found = select(files, Rule(keep=Quota.parse("0.3")), str(folder / "keep.npy"), overwrite=True)
     assert found.kept == Quota.parse("0.3").of(found.valid)
     print(json.dumps([found.rows, time.process_time() - start, peak()]), flush=True)
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from msdscore.scoring.score import SHOWN
-from msdscore.select.rule import COSINE, Choice, Table, by_cosine, choose, literal, number, quoted
+from msdscore.select.rule import COSINE, FILE, Choice, Table, by_cosine, choose, literal, number, quoted
 from msdscore.select.scores import ScoreFile
 
 BINS = 60
@@ -49,7 +49,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A row to look at: `row` counts over all files, `position` within its file."""
+    """A row to look at: `row` as the database numbers it, `position` within its file."""
 
     file: ScoreFile
     row: int
@@ -75,7 +75,7 @@ def survey(table: Table, choice: Choice, show: int) -> Survey:
     names = [name for name in dict.fromkeys([*choice.rule.numbers, *SHOWN, "length"]) if name in shared]
     step = max(1, choice.rows // _SAMPLED)
     columns = ", ".join(f"{number(name)} AS {quoted(name)}" for name in names)
-    sampled = table.ask(f"SELECT {columns} FROM scores WHERE row % {step} = 0 ORDER BY row").fetchnumpy()
+    sampled = table.ask(f"SELECT {columns} FROM scores WHERE row % {FILE} % {step} = 0 ORDER BY row").fetchnumpy()
     sample = {name: np.ma.filled(np.ma.asarray(sampled[name], dtype=np.float64), np.nan) for name in names}
     histograms = [_histogram(table, name, values) for name, values in sample.items() if not np.isnan(values).all()]
     rule, order = choice.rule, f"{number(choice.rule.by)}{' * -1' if choice.rule.lower_is_better else ''}"
@@ -140,8 +140,7 @@ def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def _examples(table: Table, names: Sequence[str], rows: str) -> list[Example]:
     examples = []
     for (row,) in table.ask(rows).fetchall():
-        number_of = int(np.searchsorted(table.starts, row, side="right")) - 1
-        file, position = table.files[number_of], row - int(table.starts[number_of])
+        file, position = table.files[row // FILE], row % FILE
         values = _row(file, position)
         words = values.get("worst_words")
         examples.append(
