@@ -44,6 +44,7 @@ def numbers(count, seed):
         "match": pa.array(noise.rand(count), mask=failed),
         "msd": pa.array(msd, mask=failed),
         "worst_words": [["ball"]] * count,
+        "reading": ["supported"] * count,
         "status": np.where(failed, "failed", "scored"),
         "language": noise.choice(["en", "de", "fr"], count),
     }

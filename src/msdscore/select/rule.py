@@ -243,15 +243,19 @@ def _require_kinds(table: Table, rule: Rule) -> None:
             if (nested := next(filter(pa.types.is_nested, kinds), None)) is not None:
                 raise ConfigError(f"column {name} holds neither texts nor numbers ({nested}); choose another")
             continue
-        text = any(map(_is_text, kinds))
-        wrong = f"{quoted(name)} IS NOT NULL AND TRY_CAST({quoted(name)} AS DOUBLE) IS NULL"
-        no_number = text and table.ask(f"SELECT 1 FROM scores WHERE {wrong} LIMIT 1").fetchone() is not None
-        if no_number or any(pa.types.is_nested(kind) or pa.types.is_temporal(kind) for kind in kinds):
+        if not holds_numbers(table, name):
             raise ConfigError(f"column {name} holds no numbers ({next(iter(kinds))}); choose another")
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
+def holds_numbers(table: Table, name: str) -> bool:
+    """Whether a column holds numbers, or text that can be read as such."""
+    kinds = {file.schema.field(name).type for file in table.files}
+    if any(pa.types.is_nested(kind) or pa.types.is_temporal(kind) for kind in kinds):
+        return False
+    if all(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind) for kind in kinds):
+        return True
+    wrong = f"{quoted(name)} IS NOT NULL AND TRY_CAST({quoted(name)} AS DOUBLE) IS NULL"
+    return table.ask(f"SELECT 1 FROM scores WHERE {wrong} LIMIT 1").fetchone() is None
 
 
 def _refuse_unknown(table: Table, rule: Rule) -> None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from msdscore.scoring.score import SHOWN
-from msdscore.select.rule import COSINE, FILE, Choice, Table, by_cosine, choose, literal, number, quoted
+from msdscore.select.rule import COSINE, FILE, Choice, Table, by_cosine, choose, holds_numbers, literal, number, quoted
 from msdscore.select.scores import ScoreFile
 
 BINS = 60
@@ -73,6 +73,7 @@ def survey(table: Table, choice: Choice, show: int) -> Survey:
     """Look at a selection, with `show` rows of each kind."""
     shared = set.intersection(*(set(file.schema.names) for file in table.files))
     names = [name for name in dict.fromkeys([*choice.rule.numbers, *SHOWN, "length"]) if name in shared]
+    names = [name for name in names if holds_numbers(table, name)]
     step = max(1, choice.rows // _SAMPLED)
     columns = ", ".join(f"{number(name)} AS {quoted(name)}" for name in names)
     sampled = table.ask(f"SELECT {columns} FROM scores WHERE row % {FILE} % {step} = 0 ORDER BY row").fetchnumpy()
