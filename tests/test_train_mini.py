@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 from align_data import draw, source, things
 from msdscore.align.data.formats import Pairs, TrainingPair, collect, open_pairs
@@ -22,6 +23,7 @@ from msdscore.align.recipe_file import load_recipe
 from msdscore.align.run.checkpoint import read_run
 from msdscore.align.run.session import TrainOptions, open_towers, tune_towers
 from msdscore.align.run.train import train as train_heads
+from msdscore.cli.app import app
 from msdscore.core.mixture import Mixture, log_density
 from msdscore.core.sphere import unit
 from msdscore.encoders.aligned.heads import SideDims
@@ -493,6 +495,12 @@ def test_other_towers_than_minis_are_refused(rows, tmp_path):
         train(recipe, rows, tmp_path / "run", options=CPU)
 
 
+def test_the_command_hands_resident_recipes_to_the_tool(rows, tmp_path):
+    arguments = ["align", "train", "--recipe", "mini", "--data", *rows.rows, "-o", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, [*arguments, "--set", "sample.captions=1"])
+    assert "train.resident shows two captions of each image, got 1" in str(result.exception)
+
+
 def test_words_have_zeros_only_where_evidence_is_trained():
     recipe = load_recipe("mini", changes=SMALL)
     dims = SideDims(8, 8), SideDims(8, 8, 8)
@@ -504,6 +512,7 @@ def test_words_have_zeros_only_where_evidence_is_trained():
 def test_the_package_alone_says_how_to_train_a_resident_recipe(rows, tmp_path):
     with pytest.raises(ConfigError, match="recipe 'mini' trains in memory.* run `python tools/train_mini`"):
         train_heads(load_recipe("mini", changes=SMALL), rows, tmp_path / "run", options=CPU)
+    assert not (tmp_path / "run").exists()
     frozen = ["train.resident=false", "train.tune=0", *(f"loss.{name}=0" for name in RESIDENT_TERMS)]
     with pytest.raises(ConfigError, match="expected a recipe with train.resident = true"):
         check_recipe(load_recipe("mini", changes=[*SMALL, *frozen]))

@@ -1,16 +1,16 @@
 """Resident training of `mini`: the training loop of `msdscore.align` over batches that never leave the device."""
 
-from functools import partial
 from pathlib import Path
 
 import torch
 
-from msdscore.align.data.formats import Pairs
+from msdscore.align.data.formats import DataSource, Pairs
 from msdscore.align.processes import World
 from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import seeded
 from msdscore.align.run.session import Parts, Towers, TrainOptions
-from msdscore.align.run.train import train as train_aligner
+from msdscore.align.run.train import RunReport
+from msdscore.align.run.train import train as train_heads
 from msdscore.encoders.aligned.towers.load import tower_dims
 from msdscore.encoders.aligned.towers.mini import Lite2Images, MiniLMTexts
 from msdscore.encoders.mini.lite2 import STAGES
@@ -18,6 +18,8 @@ from msdscore.errors import ConfigError
 from train_mini.batches import MiniTowers, open_resident
 from train_mini.model import MiniAligner, TunedTrunk
 from train_mini.terms import TERMS
+
+_DEFAULTS = TrainOptions()
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -55,7 +57,6 @@ def mini_towers(towers: Towers) -> MiniTowers:
 
 def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
     """The parts of a resident recipe: batches on the device, heads with zeros of log-odds, all terms of the loss."""
-    check_recipe(recipe)
     if world.size > 1:
         raise ConfigError(f"train.resident is for one process, got {world.size}; set it to false for several")
     own = mini_towers(towers)
@@ -69,4 +70,14 @@ def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions
     return Parts(batches, aligner, TERMS)
 
 
-train = partial(train_aligner, assemble=assemble)
+def train(
+    recipe: Recipe,
+    data: DataSource,
+    out: str | Path,
+    *,
+    val: DataSource | None = None,
+    options: TrainOptions = _DEFAULTS,
+) -> RunReport:
+    """Train `mini` into the folder `out`, as `msdscore.align.run.train.train` does with other recipes."""
+    check_recipe(recipe)
+    return train_heads(recipe, data, out, val=val, options=options, assemble=assemble)

@@ -25,7 +25,6 @@ from msdscore.encoders.aligned.towers.base import ImageTower, TextTower, TowerPl
 from msdscore.encoders.aligned.towers.load import load_towers, tower_dims
 from msdscore.encoders.aligned.towers.mini import Lite2Images
 from msdscore.encoders.loading.hashing import files_sha256, verify_files
-from msdscore.errors import ConfigError
 
 Towers = tuple[ImageTower, TextTower]
 
@@ -163,17 +162,8 @@ class Parts:
 Assemble = Callable[[Recipe, Pairs, Towers, TrainOptions, World], Parts]
 
 
-def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
-    """The parts of a recipe over frozen towers.
-
-    Raises:
-        ConfigError: the recipe wants resident training.
-    """
-    if recipe.train.resident:
-        raise ConfigError(
-            f"recipe {recipe.name!r} trains in memory, which the package alone does not: run `python tools/train_mini` "
-            "(or `make train-mini`) in the source repository, with the same options"
-        )
+def assemble_heads(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
+    """The parts of a recipe over frozen towers: heads, and what the terms of its loss learn."""
     language = load_language_model(recipe.lm, device=towers[0].device) if recipe.loss.reconstruction else None
     batches = open_batches(recipe, pairs, towers, options, world)
     with seeded(recipe.seed, torch.device("cpu")):
@@ -218,7 +208,7 @@ def start_session(
     *,
     world: World,
     device: torch.device,
-    assemble: Assemble = assemble,
+    assemble: Assemble = assemble_heads,
 ) -> Session:
     """Load the frozen parts, create or restore the trainable ones, and open the data."""
     towers = open_towers(recipe, device)

@@ -20,7 +20,7 @@ from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import draw, ordered_sums, seeded
 from msdscore.align.run.checkpoint import save_best, save_checkpoint
 from msdscore.align.run.folder import LOCK, CurvesFile, Logger, open_loggers, prepare_folder, write_report
-from msdscore.align.run.session import Assemble, Event, Session, TrainOptions, assemble, start_session
+from msdscore.align.run.session import Assemble, Event, Session, TrainOptions, assemble_heads, start_session
 from msdscore.encoders.aligned.heads import count_parameters
 from msdscore.encoders.placement import place
 from msdscore.errors import ConfigError, RunError
@@ -56,7 +56,7 @@ def train(
     *,
     val: DataSource | None = None,
     options: TrainOptions = _DEFAULTS,
-    assemble: Assemble = assemble,
+    assemble: Assemble = assemble_heads,
 ) -> RunReport:
     """Train an aligner into the folder `out`; a killed run resumes with `options.resume` to the same weights.
 
@@ -68,6 +68,11 @@ def train(
     """
     if recipe.train.patience and val is None:
         raise ConfigError("train.patience stops on retrieval and needs validation data; give some, or set it to 0")
+    if recipe.train.resident and assemble is assemble_heads:
+        raise ConfigError(
+            f"recipe {recipe.name!r} trains in memory, which the package alone does not: run `python tools/train_mini` "
+            "(or `make train-mini`) in the source repository, with the same options"
+        )
     device = own_device(place(options.device, "auto").device)
     with ordered_sums(device), joined(device) as world:
         pairs, val_pairs = open_pairs(data), None if val is None else open_pairs(val)
