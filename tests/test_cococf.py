@@ -18,11 +18,11 @@ from msdscore.cococf.balance import Balance, GramReader, reads_well
 from msdscore.cococf.build import BuildSettings, build, refine
 from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, subject
 from msdscore.cococf.files import WrittenPair, read_written, written
-from msdscore.cococf.knowledge import Knowledge, caption_model, learn, picture_facts
+from msdscore.cococf.knowledge import Knowledge, caption_model, image_facts, learn
 from msdscore.cococf.language import read_likelihoods
 from msdscore.cococf.quality import find_faults, judge_quality, outside_spans, section
 from msdscore.cococf.sites import object_sites, read_caption
-from msdscore.cococf.sources import AnnotatedPicture, SourcedCaption, read_objects, read_sources
+from msdscore.cococf.sources import AnnotatedImage, SourcedCaption, read_objects, read_sources
 from msdscore.cococf.vocabulary import vocabulary
 from msdscore.errors import ConfigError, InputError, UnknownNameError
 
@@ -33,17 +33,17 @@ COLOURS = ("red", "blue", "green", "white", "black", "brown")
 DATA = Path(__file__).parents[2] / "shared" / "data" / "train_coco.jsonl"
 
 
-def picture(*texts: str, objects: tuple[str, ...] = (), name: str = "000000000007.jpg") -> AnnotatedPicture:
-    return AnnotatedPicture(name, tuple(SourcedCaption(text, "people") for text in texts), frozenset(objects))
+def image(*texts: str, objects: tuple[str, ...] = (), name: str = "000000000007.jpg") -> AnnotatedImage:
+    return AnnotatedImage(name, tuple(SourcedCaption(text, "people") for text in texts), frozenset(objects))
 
 
 def changes(caption: str, subset: str, split: str, *, others: tuple[str, ...] = (), objects: tuple[str, ...] = ()):
-    one = picture(caption, *others, objects=objects)
-    return list(MAKERS[subset](subject(caption, picture_facts(one, NOTHING), NOTHING, others), split))
+    one = image(caption, *others, objects=objects)
+    return list(MAKERS[subset](subject(caption, image_facts(one, NOTHING), NOTHING, others), split))
 
 
-def made_up(count: int, seed: int = 0) -> list[AnnotatedPicture]:
-    """Pictures of a thing on a piece of furniture, with a bottle or a cup that the captions do not name."""
+def made_up(count: int, seed: int = 0) -> list[AnnotatedImage]:
+    """Images of a thing on a piece of furniture, with a bottle or a cup that the captions do not name."""
     chance, found = Random(seed), []
     for number in range(count):
         thing, place, one, two = chance.choice(THINGS), chance.choice(PLACES), *chance.sample(COLOURS, 2)
@@ -53,7 +53,7 @@ def made_up(count: int, seed: int = 0) -> list[AnnotatedPicture]:
             f"A {thing} is lying on top of the {place}.",
             f"the {one} {thing} on a {place}",
         )
-        found.append(picture(*texts, objects=(thing, place, extra), name=f"{number:012d}.jpg"))
+        found.append(image(*texts, objects=(thing, place, extra), name=f"{number:012d}.jpg"))
     return found
 
 
@@ -165,10 +165,10 @@ def test_swaps_need_something_between_that_tells_the_two_apart() -> None:
 
 
 def test_hard_ones_include_companions() -> None:
-    together = [picture("x", objects=("dog", "frisbee"), name=f"{n}.jpg") for n in range(5)]
+    together = [image("x", objects=("dog", "frisbee"), name=f"{n}.jpg") for n in range(5)]
     knowledge = learn(together)
-    one = picture("a dog on a couch", objects=("dog", "couch"))
-    about = subject("a dog on a couch", picture_facts(one, knowledge), knowledge, ())
+    one = image("a dog on a couch", objects=("dog", "couch"))
+    about = subject("a dog on a couch", image_facts(one, knowledge), knowledge, ())
     hard, easy = ([made.inserted for made in MAKERS["replace_obj"](about, split)] for split in ("hard", "easy"))
     assert ("frisbee",) in hard
     assert ("frisbee",) not in easy
@@ -269,7 +269,7 @@ def test_wrong_settings_and_missing_annotations_are_one_line() -> None:
     with pytest.raises(ConfigError, match="pairs must be at least 1"):
         BuildSettings(pairs=0)
     with pytest.raises(InputError, match="expected annotated objects"):
-        build([AnnotatedPicture("1.jpg", (SourcedCaption("a dog runs", "people"),))], BuildSettings())
+        build([AnnotatedImage("1.jpg", (SourcedCaption("a dog runs", "people"),))], BuildSettings())
 
 
 def test_the_command_builds_checks_and_the_benchmark_reads(tmp_path: Path) -> None:

@@ -120,9 +120,9 @@ def test_pairs_that_cannot_be_scored_are_left_out_of_the_mean(expected):
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        ("a dog", "a cat", "expected pictures and captions, got captions twice"),
-        (torch.zeros(3, 8, 8), torch.zeros(3, 8, 8), "expected pictures and captions, got pictures twice"),
-        (batch(), ["one"], "one caption per picture, got 3 pictures and 1 captions"),
+        ("a dog", "a cat", "expected images and captions, got captions twice"),
+        (torch.zeros(3, 8, 8), torch.zeros(3, 8, 8), "expected images and captions, got images twice"),
+        (batch(), ["one"], "one caption per image, got 3 images and 1 captions"),
         (batch(), [None, "one", "two"], "expected captions as text, got NoneType"),
     ],
 )

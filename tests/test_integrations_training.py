@@ -112,9 +112,9 @@ def test_wandb_gets_a_table(sample, monkeypatch):
 
 
 def test_wrong_uses_are_told(sample):
-    with pytest.raises(ConfigError, match="generate gave 1 captions for 3 pictures"):
+    with pytest.raises(ConfigError, match="generate gave 1 captions for 3 images"):
         ValidationCaptions(PICTURES, lambda model, some: ["x"], scorer="toy").check(None)
-    with pytest.raises(ConfigError, match="at least one picture"):
+    with pytest.raises(ConfigError, match="at least one image"):
         ValidationCaptions([], generate)
     for log in (lambda: log_scalars(7, {}, 0), lambda: log_captions(7, sample.check(None), 0, prefix="x")):
         with pytest.raises(ConfigError, match="expected a TensorBoard SummaryWriter or a W&B run, got int"):

@@ -71,8 +71,8 @@ def test_none_with_a_reason_for_what_cannot_be_judged(tmp_path):
     assert [reward is None for reward in found] == [False, True, True, True, True]
     _, empty, several, none, missing = logged["not_judged"]
     assert "no words" in empty
-    assert several == "expected one picture, got 2"
-    assert none == "no picture"
+    assert several == "expected one image, got 2"
+    assert none == "no image"
     assert "no such file" in missing
 
 
@@ -84,7 +84,7 @@ def test_thinking_that_never_ends_is_not_judged():
 
 
 def test_a_batch_without_pictures_is_refused():
-    with pytest.raises(ConfigError, match="expected one picture per completion, got 0 for 2; give the dataset"):
+    with pytest.raises(ConfigError, match="expected one image per completion, got 0 for 2; give the dataset"):
         MSDReward("toy")(["say", "say"], ["one", "two"])
 
 
@@ -99,7 +99,8 @@ def test_words_and_means_go_to_the_trainer(neutral):
     explained = neutral.explain(RED, "a red and blue square").ranked[:2]
     assert logged["least_supported"][0] == ", ".join(word.text for word in explained)
     assert means["msd/judged"] == 1.0
-    assert set(means) == {"msd/judged", "msd/msd", "msd/coverage", "msd/support", "msd/length"}
+    assert {"msd/judged", "msd/msd", "msd/similarity", "msd/length"} <= set(means)
+    assert all(isinstance(value, float) for value in means.values())
 
 
 def test_each_picture_of_a_group_is_encoded_once(monkeypatch):

@@ -70,7 +70,7 @@ def test_predictions_find_their_pictures_by_index(dataset, tmp_path, kind):
 def test_pictures_are_written_once_and_shared_ones_copied(dataset, tmp_path, capsys):
     before = csv.field_size_limit()
     assert main([str(dataset), "-o", str(tmp_path / "images")]) == 0
-    assert capsys.readouterr().out.startswith("3 pictures")
+    assert capsys.readouterr().out.startswith("3 images")
     assert unpack(dataset, tmp_path / "images") == 0
     assert csv.field_size_limit() == before
     assert (tmp_path / "images" / "15.jpg").read_bytes() == (tmp_path / "images" / "7.jpg").read_bytes()
@@ -80,7 +80,7 @@ def test_pictures_are_written_once_and_shared_ones_copied(dataset, tmp_path, cap
     ("row", "message"),
     [
         (["../x", "A" * 100], "cannot be the name of a file"),
-        (["1", "9"], "shares the picture of row 9, which does not come before it"),
+        (["1", "9"], "shares the image of row 9, which does not come before it"),
         (["1", "!" * 100], "not valid base64"),
     ],
 )

@@ -41,7 +41,7 @@ SumSteps = dict[SumName, int]
 
 
 class Reader(Protocol):
-    """Somebody who reads the captions of a pair without the picture."""
+    """Somebody who reads the captions of a pair without the image."""
 
     def hints(self, options: Sequence[Counterfactual]) -> list[float]:
         """For each option, how many nats more it gives the true caption."""
@@ -50,7 +50,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GramReader:
-    """A language model of captions, and for one picture the counts that it must not know."""
+    """A language model of captions, and for one image the counts that it must not know."""
 
     model: CaptionModel
     own: Mapping[Gram, int]

@@ -12,19 +12,19 @@ from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, Split, plain
 from msdscore.cococf.knowledge import (
     CaptionModel,
     Gram,
+    ImageFacts,
     Knowledge,
-    PictureFacts,
     caption_model,
     count_grams,
+    image_facts,
     learn,
-    picture_facts,
 )
 from msdscore.cococf.sites import is_clean, read_caption
-from msdscore.cococf.sources import AnnotatedPicture
+from msdscore.cococf.sources import AnnotatedImage
 from msdscore.errors import ConfigError, InputError, unknown_name
 
 PAIRS = 5000  # per split, as the paper has per captioner
-# Quarters of the pictures, each with a language model of its captions: two choose pairs, one steers, one judges.
+# Quarters of the images, each with a language model of its captions: two choose pairs, one steers, one judges.
 CHOOSING, CONTROL, JUDGE = (0, 1), 2, 3
 _OPTIONS = 24  # possible changes that are weighed against each other
 _SHORTEST, _LONGEST = 4, 120  # words of a caption to change
@@ -32,7 +32,7 @@ _SHORTEST, _LONGEST = 4, 120  # words of a caption to change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSettings:
-    """What is built: how many pairs per split, from how many pictures, with which changes, and how additions look.
+    """What is built: how many pairs per split, from how many images, with which changes, and how additions look.
 
     `add` is `matched` (a false addition against a true one) or `plain` (against none, as SugarCrepe has it).
     """
@@ -66,7 +66,7 @@ class BuildSettings:
 class CounterfactualPair:
     """One row of the benchmark."""
 
-    picture: AnnotatedPicture
+    image: AnnotatedImage
     source: str
     split: Split
     made: Counterfactual
@@ -74,11 +74,11 @@ class CounterfactualPair:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """All pairs, the settings, and how many pictures were looked at."""
+    """All pairs, the settings, and how many images were looked at."""
 
     pairs: tuple[CounterfactualPair, ...]
     settings: BuildSettings
-    pictures: int
+    images: int
 
     def of(self, split: Split) -> list[CounterfactualPair]:
         """The pairs of one split."""
@@ -86,43 +86,43 @@ class Built:
 
 
 def build(
-    pictures: Sequence[AnnotatedPicture],
+    images: Sequence[AnnotatedImage],
     settings: BuildSettings,
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Built:
-    """Make the benchmark; the same pictures, settings and seed make the same pairs."""
-    usable = [one for one in pictures if one.captions]
+    """Make the benchmark; the same images, settings and seed make the same pairs."""
+    usable = [one for one in images if one.captions]
     if not any(one.objects is not None for one in usable):
-        raise InputError("expected annotated objects for some pictures, got none; give --objects")
+        raise InputError("expected annotated objects for some images, got none; give --objects")
     knowledge = learn(usable)
     models = [model_of(usable, part) for part in (*CHOOSING, CONTROL)]
     chosen = Random(settings.seed).sample(usable, min(settings.pictures or len(usable), len(usable)))
     balances = {split: Balance() for split in SPLITS}
     pairs = list[CounterfactualPair]()
-    for number, picture in enumerate(chosen, start=1):
+    for number, image in enumerate(chosen, start=1):
         if all(_wanted(balance, settings) == [] for balance in balances.values()):
             break
-        pairs += _pairs_of(picture, knowledge, models, balances, settings)
+        pairs += _pairs_of(image, knowledge, models, balances, settings)
         progress(number, len(chosen))
     progress(len(chosen), len(chosen))
-    pairs.sort(key=lambda pair: (pair.picture.name, pair.source, pair.split))
+    pairs.sort(key=lambda pair: (pair.image.name, pair.source, pair.split))
     return Built(tuple(pairs), settings, number)
 
 
 def _pairs_of(
-    picture: AnnotatedPicture,
+    image: AnnotatedImage,
     knowledge: Knowledge,
     models: Sequence[CaptionModel],
     balances: dict[Split, Balance],
     settings: BuildSettings,
 ) -> list[CounterfactualPair]:
-    readers = tuple(GramReader(model, own_counts(picture, part)) for part, model in enumerate(models))
-    facts, found = picture_facts(picture, knowledge), list[CounterfactualPair]()
-    for source in dict.fromkeys(one.source for one in picture.captions):
+    readers = tuple(GramReader(model, own_counts(image, part)) for part, model in enumerate(models))
+    facts, found = image_facts(image, knowledge), list[CounterfactualPair]()
+    for source in dict.fromkeys(one.source for one in image.captions):
         for split in SPLITS:
-            chance = Random(f"{settings.seed}/{picture.name}/{source}/{split}")
-            unit = _Unit(picture, source, facts, readers)
+            chance = Random(f"{settings.seed}/{image.name}/{source}/{split}")
+            unit = _Unit(image, source, facts, readers)
             pair = _pair(unit, split, knowledge, balances[split], settings, chance)
             found += [] if pair is None else [pair]
     return found
@@ -134,26 +134,26 @@ def _wanted(balance: Balance, settings: BuildSettings) -> list[str]:
     return sorted(names, key=lambda name: (balance.counts[name], name))
 
 
-def model_of(pictures: Sequence[AnnotatedPicture], part: int) -> CaptionModel:
-    """A language model of the captions of a quarter of the pictures."""
-    return caption_model(caption.text for one in pictures if part_of(one) == part for caption in one.captions)
+def model_of(images: Sequence[AnnotatedImage], part: int) -> CaptionModel:
+    """A language model of the captions of a quarter of the images."""
+    return caption_model(caption.text for one in images if part_of(one) == part for caption in one.captions)
 
 
-def own_counts(picture: AnnotatedPicture, part: int) -> Mapping[Gram, int]:
-    """What the model of a quarter knows from this picture itself."""
-    return count_grams(one.text for one in picture.captions) if part_of(picture) == part else {}
+def own_counts(image: AnnotatedImage, part: int) -> Mapping[Gram, int]:
+    """What the model of a quarter knows from this image itself."""
+    return count_grams(one.text for one in image.captions) if part_of(image) == part else {}
 
 
-def part_of(picture: AnnotatedPicture) -> int:
-    """The quarter that a picture belongs to, by its name."""
-    return blake2b(picture.name.encode(), digest_size=2).digest()[0] % 4
+def part_of(image: AnnotatedImage) -> int:
+    """The quarter that an image belongs to, by its name."""
+    return blake2b(image.name.encode(), digest_size=2).digest()[0] % 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    picture: AnnotatedPicture
+    image: AnnotatedImage
     source: str
-    facts: PictureFacts
+    facts: ImageFacts
     readers: tuple[GramReader, ...]
 
 
@@ -164,14 +164,14 @@ def _pair(
     absent = list(unit.facts.absent)
     chance.shuffle(absent)
     facts = replace(unit.facts, absent=tuple(absent))
-    texts = [one.text for one in unit.picture.captions if one.source == unit.source]
+    texts = [one.text for one in unit.image.captions if one.source == unit.source]
     chance.shuffle(texts)
     for subset in _wanted(balance, settings):
         options = list[Counterfactual]()
         for text in texts:
             if len(options) >= _OPTIONS or not _can_be_changed(text):
                 continue
-            others = [one.text for one in unit.picture.captions if one.text != text]
+            others = [one.text for one in unit.image.captions if one.text != text]
             about = subject(text, facts, knowledge, others)
             found = islice(MAKERS[subset](about, split), _OPTIONS)
             options += [
@@ -182,7 +182,7 @@ def _pair(
         *choosing, control = unit.readers
         chosen = balance.choose(options, choosing, chance, control=control)
         if chosen is not None:
-            return CounterfactualPair(unit.picture, unit.source, split, chosen)
+            return CounterfactualPair(unit.image, unit.source, split, chosen)
     return None
 
 
@@ -205,11 +205,9 @@ def pool_texts(pool: Built) -> list[str]:
     return [text for pair in pool.pairs for text in (pair.made.positive, pair.made.negative)]
 
 
-def refine(
-    pool: Built, known: Mapping[str, float], pictures: Sequence[AnnotatedPicture], settings: BuildSettings
-) -> Built:
+def refine(pool: Built, known: Mapping[str, float], images: Sequence[AnnotatedImage], settings: BuildSettings) -> Built:
     """The pairs of a pool that leave a reader, whose log-likelihoods are known, without a hint."""
-    control, reader = model_of(pictures, CONTROL), LikelihoodReader(known)
+    control, reader = model_of(images, CONTROL), LikelihoodReader(known)
     balances = {split: Balance(strict=True) for split in SPLITS}
     chance, kept = Random(settings.seed), list[CounterfactualPair]()
     for pair in chance.sample(pool.pairs, len(pool.pairs)):
@@ -217,7 +215,7 @@ def refine(
         if known[pair.made.positive] - known[pair.made.negative] > _WORSE:
             continue
         if balance.counts[pair.made.subset] < settings.most:
-            grams = GramReader(control, own_counts(pair.picture, CONTROL))
+            grams = GramReader(control, own_counts(pair.image, CONTROL))
             kept += [pair] if balance.choose([pair.made], (reader, grams), chance) else []
-    kept.sort(key=lambda pair: (pair.picture.name, pair.source, pair.split))
-    return Built(tuple(kept), settings, pool.pictures)
+    kept.sort(key=lambda pair: (pair.image.name, pair.source, pair.split))
+    return Built(tuple(kept), settings, pool.images)

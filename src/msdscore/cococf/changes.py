@@ -1,6 +1,6 @@
 """One controlled change of a caption: a thing, a quality or a relation added, replaced or swapped.
 
-A change is easy where the new concept is clearly absent: not annotated, in no caption, of no family that the picture
+A change is easy where the new concept is clearly absent: not annotated, in no caption, of no family that the image
 shows, and no usual companion. It is hard where it can be mistaken: of the same family, or a usual companion of what is
 there; near synonyms are left out of both. Two things or qualities that are swapped are a hard change where they are of
 one family, an easy one otherwise.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
-from msdscore.cococf.knowledge import Knowledge, PictureFacts
+from msdscore.cococf.knowledge import ImageFacts, Knowledge
 from msdscore.cococf.sites import (
     CaptionWords,
     Site,
@@ -56,12 +56,12 @@ class Counterfactual:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A caption to change, with what is known of its picture and of all pictures."""
+    """A caption to change, with what is known of its image and of all images."""
 
     words: CaptionWords
-    facts: PictureFacts
+    facts: ImageFacts
     knowledge: Knowledge
-    others: tuple[str, ...]  # the picture's other captions
+    others: tuple[str, ...]  # the image's other captions
 
     @property
     def caption(self) -> str:
@@ -72,7 +72,7 @@ class Subject:
 Maker = Callable[[Subject, Split], Iterator[Counterfactual]]
 
 
-def subject(caption: str, facts: PictureFacts, knowledge: Knowledge, others: Iterable[str]) -> Subject:
+def subject(caption: str, facts: ImageFacts, knowledge: Knowledge, others: Iterable[str]) -> Subject:
     """Read a caption for changing."""
     return Subject(read_caption(caption), facts, knowledge, tuple(others))
 
@@ -128,7 +128,7 @@ def add_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
 
 
 def add_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:
-    """A false quality of a thing, where another caption of the picture knows the true one."""
+    """A false quality of a thing, where another caption of the image knows the true one."""
     for true, there in _completed(about):
         for other in _other_words(there, about, split, vocabulary().qualities.values()):
             yield _exchange(true, [(there, other)], "add", "attribute")
@@ -184,7 +184,7 @@ def plainly(made: Counterfactual, caption: str) -> Counterfactual:
 
 
 def _completed(about: Subject) -> Iterator[tuple[str, Site]]:
-    """The caption with one true quality more, as another caption of the picture has it, and where that stands."""
+    """The caption with one true quality more, as another caption of the image has it, and where that stands."""
     known = {site.head: site for text in about.others for site in attribute_sites(read_caption(text)) if site.concept}
     for start, head in bare_heads(about.words):
         if head in known:
@@ -193,7 +193,7 @@ def _completed(about: Subject) -> Iterator[tuple[str, Site]]:
             yield true, replace(here, start=end - len(here.text), end=end)
 
 
-def _change_sides(first: Site, second: Site, facts: PictureFacts) -> bool:
+def _change_sides(first: Site, second: Site, facts: ImageFacts) -> bool:
     """Whether two qualities are false of each other's things."""
     one, two = first.concept, second.concept
     if one is None or two is None or one.slot != two.slot or one.name == two.name or first.head == second.head:
@@ -203,14 +203,14 @@ def _change_sides(first: Site, second: Site, facts: PictureFacts) -> bool:
     return not {f"{second.text} {first.head}", f"{first.text} {second.head}"} & facts.said
 
 
-def _told_apart(words: CaptionWords, first: Site, second: Site, facts: PictureFacts) -> bool:
+def _told_apart(words: CaptionWords, first: Site, second: Site, facts: ImageFacts) -> bool:
     """Whether each of two things has a quality that the other one does not have: a black dog and a white cat."""
     qualities = {site.end + 1: site for site in attribute_sites(words)}
     one, two = qualities.get(first.start), qualities.get(second.start)
     return one is not None and two is not None and _change_sides(one, two, facts)
 
 
-def _wrong(concept: Concept, here: Concept, facts: PictureFacts, split: Split) -> bool:
+def _wrong(concept: Concept, here: Concept, facts: ImageFacts, split: Split) -> bool:
     """Whether an absent object is wrong in the way of the split; `here` is what it stands for."""
     companion = concept.name in facts.companions
     if split == "easy":

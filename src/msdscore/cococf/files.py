@@ -24,7 +24,7 @@ from msdscore.cococf.build import (
 from msdscore.cococf.changes import SPLITS, Split
 from msdscore.cococf.language import forget_likelihoods, read_likelihoods
 from msdscore.cococf.quality import Pool, Quality, TextReader, WrittenPair, judge_quality, reader_of, section
-from msdscore.cococf.sources import AnnotatedPicture, read_sources
+from msdscore.cococf.sources import AnnotatedImage, read_sources
 from msdscore.errors import InputError
 from msdscore.io.outputs.targets import check_folder, put_all, refuse_existing, run_files
 from msdscore.version import __version__
@@ -62,7 +62,7 @@ def written(pair: CounterfactualPair) -> WrittenPair:
     """A pair as its file holds it."""
     made = pair.made
     return WrittenPair(
-        pair.picture.name, made.positive, made.negative, pair.split, made.subset, pair.source, made.positive_spans,
+        pair.image.name, made.positive, made.negative, pair.split, made.subset, pair.source, made.positive_spans,
         made.negative_spans,
     )  # fmt: skip
 
@@ -92,8 +92,8 @@ def _row(number: int, pair: CounterfactualPair) -> dict[str, Any]:
     }
     return {
         "id": f"{pair.split}/{number}",
-        "image_id": pair.picture.number,
-        "image_path": pair.picture.name,
+        "image_id": pair.image.number,
+        "image_path": pair.image.name,
         "caption": made.positive,
         "negative_caption": made.negative,
         "captioner": pair.source,
@@ -149,13 +149,13 @@ def publish(
         forget_likelihoods(output / _READ)
     else:
         refuse_existing([output / split_name("easy"), output / split_name("hard")])
-    pictures = read_sources(captions, objects=objects, classes=classes)
-    built = build(pictures, pool_settings(settings), progress=progress)
+    images = read_sources(captions, objects=objects, classes=classes)
+    built = build(images, pool_settings(settings), progress=progress)
     if not built.pairs:
-        raise InputError(f"none of {built.pictures} pictures has a caption that can be changed; give more of them")
-    judge = _judge(pictures)
+        raise InputError(f"none of {built.images} images has a caption that can be changed; give more of them")
+    judge = _judge(images)
     if settings.reader:
-        built, quality = _refined(built, pictures, settings, judge, output, progress)
+        built, quality = _refined(built, images, settings, judge, output, progress)
     else:
         quality = judge_quality([written(pair) for pair in built.pairs], judge)
     files = contents(built, {"captions": [str(one) for one in captions], "objects": objects and str(objects)})
@@ -166,14 +166,14 @@ def publish(
     return Published(built, quality)
 
 
-def _judge(pictures: Sequence[AnnotatedPicture]) -> TextReader:
-    own = {one.name: [text.text for text in one.captions] for one in pictures if part_of(one) == JUDGE}
-    return reader_of(model_of(pictures, JUDGE), own)
+def _judge(images: Sequence[AnnotatedImage]) -> TextReader:
+    own = {one.name: [text.text for text in one.captions] for one in images if part_of(one) == JUDGE}
+    return reader_of(model_of(images, JUDGE), own)
 
 
 def _refined(
     pool: Built,
-    pictures: Sequence[AnnotatedPicture],
+    images: Sequence[AnnotatedImage],
     settings: BuildSettings,
     judge: TextReader,
     output: Path,
@@ -181,9 +181,9 @@ def _refined(
 ) -> tuple[Built, Quality]:
     """The pairs that a causal language model does not tell apart, and the report on them and on the pool."""
     known = read_likelihoods(pool_texts(pool), settings.reader, keep=output / _READ, progress=progress)
-    kept = refine(pool, known, pictures, settings)
+    kept = refine(pool, known, images, settings)
     if not kept.pairs:
-        raise InputError(f"no pair of {len(pool.pairs)} keeps {settings.reader} in balance; give more pictures")
+        raise InputError(f"no pair of {len(pool.pairs)} keeps {settings.reader} in balance; give more images")
     before, after = (judge_quality([written(one) for one in made.pairs], judge, known=known) for made in (pool, kept))
     whole = before.rows[0]
     assert whole.reader is not None

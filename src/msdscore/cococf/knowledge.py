@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from msdscore.cococf.sites import attribute_sites, read_caption, relation_sites, words_said
-from msdscore.cococf.sources import AnnotatedPicture
+from msdscore.cococf.sources import AnnotatedImage
 from msdscore.cococf.vocabulary import Concept, vocabulary
 
 _SHARES = (0.6, 0.3, 0.1)  # of three words, two and one
@@ -23,7 +23,7 @@ class CaptionModel:
     words: int
 
     def log_probability(self, text: str, own: Mapping[Gram, int]) -> float:
-        """Of a whole caption; `own` are counts that the model must not know, those of the picture itself."""
+        """Of a whole caption; `own` are counts that the model must not know, those of the image itself."""
         words = [_BEGIN, _BEGIN, *read_caption(text).words, _END]
         return sum(self._step(tuple(words[place - 2 : place + 1]), own) for place in range(2, len(words)))
 
@@ -67,7 +67,7 @@ def caption_model(texts: Iterable[str]) -> CaptionModel:
     return CaptionModel(counts, sum(single.values()), len(single))
 
 
-_TOGETHER = 0.1  # share of a class's pictures that a companion is in
+_TOGETHER = 0.1  # share of a class's images that a companion is in
 _OFTEN = 3  # times that a word was said of a noun before it counts as usual
 
 
@@ -80,8 +80,8 @@ class Knowledge:
 
 
 @dataclass(frozen=True, slots=True)
-class PictureFacts:
-    """A picture's captions and annotations as sets: what cannot be called absent."""
+class ImageFacts:
+    """An image's captions and annotations as sets: what cannot be called absent."""
 
     objects: frozenset[str] | None
     absent: tuple[Concept, ...]  # objects that no annotation and no word of any caption says to be there
@@ -94,15 +94,15 @@ class PictureFacts:
         return not ({concept.name} | concept.near) & self.said
 
 
-def learn(pictures: Iterable[AnnotatedPicture]) -> Knowledge:
-    """Count what comes together in the annotations and captions of all pictures."""
+def learn(images: Iterable[AnnotatedImage]) -> Knowledge:
+    """Count what comes together in the annotations and captions of all images."""
     single, both = Counter[str](), Counter[tuple[str, str]]()
     usual: dict[str, Counter[str]] = defaultdict(Counter)
-    for picture in pictures:
-        shown = sorted(picture.objects or ())
+    for image in images:
+        shown = sorted(image.objects or ())
         single.update(shown)
         both.update((one, two) for one in shown for two in shown if one != two)
-        for caption in picture.captions:
+        for caption in image.captions:
             words = read_caption(caption.text)
             for site in (*attribute_sites(words), *relation_sites(words)):
                 if site.head:
@@ -117,12 +117,12 @@ def learn(pictures: Iterable[AnnotatedPicture]) -> Knowledge:
     )
 
 
-def picture_facts(picture: AnnotatedPicture, knowledge: Knowledge) -> PictureFacts:
-    """What is known of one picture."""
-    objects, said = vocabulary().objects, words_said([caption.text for caption in picture.captions])
+def image_facts(image: AnnotatedImage, knowledge: Knowledge) -> ImageFacts:
+    """What is known of one image."""
+    objects, said = vocabulary().objects, words_said([caption.text for caption in image.captions])
     named = {name for name, words in vocabulary().shown_by.items() if words & said}
-    shown = (picture.objects or frozenset()) | named
-    companions = frozenset(other for name in picture.objects or () for other in knowledge.companions.get(name, ()))
+    shown = (image.objects or frozenset()) | named
+    companions = frozenset(other for name in image.objects or () for other in knowledge.companions.get(name, ()))
     families = frozenset(objects[name].family for name in shown if name in objects)
-    absent = [] if picture.objects is None else [one for name, one in objects.items() if name not in shown]
-    return PictureFacts(picture.objects, tuple(absent), said, families, companions)
+    absent = [] if image.objects is None else [one for name, one in objects.items() if name not in shown]
+    return ImageFacts(image.objects, tuple(absent), said, families, companions)

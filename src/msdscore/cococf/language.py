@@ -1,4 +1,4 @@
-"""A causal language model as a reader of captions without their pictures; what it has read is kept until all is."""
+"""A causal language model as a reader of captions without their images; what it has read is kept until all is."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass

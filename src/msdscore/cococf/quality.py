@@ -1,7 +1,7 @@
 """The quality of a set of counterfactuals: what a reader of the text alone could guess, and whether it is in order.
 
-Three readers without a picture: the shorter caption; a bag of words that has learnt, from other pictures' pairs, which
-words stand in wrong captions; a language model of captions of other pictures. A fourth can be given: a causal language
+Three readers without an image: the shorter caption; a bag of words that has learnt, from other images' pairs, which
+words stand in wrong captions; a language model of captions of other images. A fourth can be given: a causal language
 model. All should stay near one half.
 """
 
@@ -48,7 +48,7 @@ class WrittenPair:
 
 @dataclass(frozen=True, slots=True)
 class TextReader:
-    """A language model, and for a picture's name the counts that it must not know."""
+    """A language model, and for an image's name the counts that it must not know."""
 
     model: CaptionModel
     own: Callable[[str], Mapping[Gram, int]]
@@ -111,7 +111,7 @@ class Quality:
 def judge_quality(
     pairs: Sequence[WrittenPair], reader: TextReader | None = None, *, known: Mapping[str, float] | None = None
 ) -> Quality:
-    """Judge a set; without a reader, each fifth of the pictures is read by a model of the others' true captions.
+    """Judge a set; without a reader, each fifth of the images is read by a model of the others' true captions.
 
     `known` are the log-likelihoods of all captions under a causal language model, which is then judged too.
     """
@@ -169,16 +169,16 @@ def section(quality: Quality) -> str:
             "",
             f"Before refinement: {quality.pool.pairs} pairs, language model {model}, {quality.reader} {reader}.",
         ]
-    lines += ["", f"Share of pairs (%) whose true caption a reader without the picture finds; chance is 50. {_HOW}"]
+    lines += ["", f"Share of pairs (%) whose true caption a reader without the image finds; chance is 50. {_HOW}"]
     if quality.leaning:
-        lines += ["", "**Text alone gives these parts away; leave them out, or build from more pictures:**", ""]
+        lines += ["", "**Text alone gives these parts away; leave them out, or build from more images:**", ""]
         lines += [f"- {line}" for line in quality.leaning]
     return "\n".join([*lines, "", f"Captions by: {sources}.", "", f"Faults: {faults}.", ""])
 
 
 _HOW = (
-    "A tie is half; 95 % intervals over pictures. The bag of words learns from the pairs of other pictures, the "
-    "language model from captions of other pictures."
+    "A tie is half; 95 % intervals over images. The bag of words learns from the pairs of other images, the "
+    "language model from captions of other images."
 )
 
 
@@ -189,19 +189,19 @@ def _percent(share: Interval) -> str:
 def _quality_row(
     key: tuple[str, str], pairs: Sequence[WrittenPair], guesses: Mapping[str, Floats], numbers: Sequence[int]
 ) -> QualityRow:
-    pictures = [one.image for one in pairs]
-    shares = {name: bootstrap_mean(found[numbers], clusters=pictures) for name, found in guesses.items()}
+    images = [one.image for one in pairs]
+    shares = {name: bootstrap_mean(found[numbers], clusters=images) for name, found in guesses.items()}
     split, subset = key
     shorter, words, model = (shares[name] for name in NAMES)
-    return QualityRow(split, subset, len(pairs), len(set(pictures)), shorter, words, model, shares.get(READER))
+    return QualityRow(split, subset, len(pairs), len(set(images)), shorter, words, model, shares.get(READER))
 
 
-def _fold(picture: str) -> int:
-    return blake2b(picture.encode(), digest_size=2).digest()[1] % _FOLDS
+def _fold(image: str) -> int:
+    return blake2b(image.encode(), digest_size=2).digest()[1] % _FOLDS
 
 
 def _words_guess(pairs: Sequence[WrittenPair]) -> Floats:
-    """Learnt on four fifths of the pictures, asked about the last."""
+    """Learnt on four fifths of the images, asked about the last."""
     bags = [_difference(one) for one in pairs]
     number = {word: at for at, word in enumerate(sorted({word for bag in bags for word in bag}))}
     width = max((len(bag) for bag in bags), default=0) or 1
@@ -281,5 +281,5 @@ _FAULTS: dict[str, Callable[[WrittenPair], bool]] = {
 
 
 def reader_of(model: CaptionModel, captions: Mapping[str, Sequence[str]]) -> TextReader:
-    """A model with the captions that it must forget for each picture, where it has read them."""
+    """A model with the captions that it must forget for each image, where it has read them."""
     return TextReader(model, lambda name: count_grams(captions.get(name, ())))

@@ -1,4 +1,4 @@
-"""Annotated pictures with captions by people and captioners: COCO's own files, rows, class lists or YOLO files."""
+"""Annotated images with captions by people and captioners: COCO's own files, rows, class lists or YOLO files."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +23,8 @@ class SourcedCaption:
 
 
 @dataclass(frozen=True, slots=True)
-class AnnotatedPicture:
-    """A picture with all its captions and the classes of objects in it; None where it is not annotated."""
+class AnnotatedImage:
+    """An image with all its captions and the classes of objects in it; None where it is not annotated."""
 
     name: str  # of its file
     captions: tuple[SourcedCaption, ...]
@@ -32,7 +32,7 @@ class AnnotatedPicture:
 
     @property
     def number(self) -> int | str:
-        """COCO's number of the picture, or its name where that holds none."""
+        """COCO's number of the image, or its name where that holds none."""
         digits = Path(self.name).stem.rpartition("_")[2]
         return int(digits) if digits.isdigit() else Path(self.name).stem
 
@@ -42,28 +42,28 @@ def read_sources(
     *,
     objects: Path | None = None,
     classes: Path | None = None,
-) -> list[AnnotatedPicture]:
-    """Pictures of caption files, joined with annotations by the picture's name; sorted by name.
+) -> list[AnnotatedImage]:
+    """Images of caption files, joined with annotations by the image's name; sorted by name.
 
     A caption file is COCO's (`captions_*.json`), rows (`.jsonl` with `captions`, `caption`, `machine` or `objects`), or
     a map from file names to captions; NAME=FILE says whose captions it holds. `objects` is `instances_*.json`, rows
     with `objects` (names, or boxes that begin with the number of the class), or a folder of YOLO files; numbers of
     classes are lines of `classes`, by default the 80 of COCO in their order.
     """
-    found: dict[str, AnnotatedPicture] = {}
+    found: dict[str, AnnotatedImage] = {}
     for entry in captions:
-        for picture in _captioned(*_named(str(entry))):
-            found[picture.name] = _joined(found.get(picture.name), picture)
+        for image in _captioned(*_named(str(entry))):
+            found[image.name] = _joined(found.get(image.name), image)
     if objects is not None:
         shown = read_objects(objects, classes)
         found = {name: replace(one, objects=shown.get(_key(name), one.objects)) for name, one in found.items()}
     if not found:
-        raise InputError("expected captions of pictures, got none; name caption files")
+        raise InputError("expected captions of images, got none; name caption files")
     return [found[name] for name in sorted(found)]
 
 
 def read_objects(path: Path, classes: Path | None = None) -> dict[str, frozenset[str]]:
-    """Names of the classes that each picture shows, by the stem of its file name."""
+    """Names of the classes that each image shows, by the stem of its file name."""
     names = _class_names(classes)
     if path.is_dir():
         return {file.stem: _numbered(_yolo(file), names, file) for file in find_all(path, "*.txt", "**/*.txt")}
@@ -81,7 +81,7 @@ def _named(entry: str) -> tuple[str, Path]:
     return (source, Path(path)) if equals and not Path(entry).exists() else ("", Path(entry))
 
 
-def _captioned(source: str, path: Path) -> Iterable[AnnotatedPicture]:
+def _captioned(source: str, path: Path) -> Iterable[AnnotatedImage]:
     if not path.is_file():
         raise InputError(f"{path}: no such file of captions")
     if path.suffix == ".jsonl":
@@ -92,20 +92,20 @@ def _captioned(source: str, path: Path) -> Iterable[AnnotatedPicture]:
     if "annotations" in content and "images" in content:
         return _coco(content, source or PEOPLE)
     return (
-        AnnotatedPicture(str(name), (SourcedCaption(tidy(text), source or path.stem),))
+        AnnotatedImage(str(name), (SourcedCaption(tidy(text), source or path.stem),))
         for name, text in content.items()
         if not str(text).startswith(_ERROR) and tidy(text)
     )
 
 
-def _coco(content: Mapping[str, Any], source: str) -> list[AnnotatedPicture]:
+def _coco(content: Mapping[str, Any], source: str) -> list[AnnotatedImage]:
     texts: dict[int, list[SourcedCaption]] = defaultdict(list)
     for one in content["annotations"]:
         texts[one["image_id"]].append(SourcedCaption(tidy(one["caption"]), source))
-    return [AnnotatedPicture(str(one["file_name"]), tuple(texts[one["id"]])) for one in content["images"]]
+    return [AnnotatedImage(str(one["file_name"]), tuple(texts[one["id"]])) for one in content["images"]]
 
 
-def _row(row: Mapping[str, Any], source: str, where: str) -> AnnotatedPicture:
+def _row(row: Mapping[str, Any], source: str, where: str) -> AnnotatedImage:
     """One row; a caption that is known to invent something (`hallucinated`) is no caption to start from."""
     name = Path(str(field(row, "image", "image_path", "file_name", where=where))).name
     texts = [SourcedCaption(tidy(text), source or PEOPLE) for text in row.get("captions") or ()]
@@ -113,7 +113,7 @@ def _row(row: Mapping[str, Any], source: str, where: str) -> AnnotatedPicture:
     single = row.get("caption")
     if single and not str(single).startswith(_ERROR) and not row.get("error") and not row.get("hallucinated"):
         texts.append(SourcedCaption(tidy(single), source or str(row.get("system") or PEOPLE)))
-    return AnnotatedPicture(name, tuple(texts), _row_objects(row, _class_names(None), where))
+    return AnnotatedImage(name, tuple(texts), _row_objects(row, _class_names(None), where))
 
 
 def _row_objects(row: Mapping[str, Any], names: Sequence[str], where: str) -> frozenset[str] | None:
@@ -163,11 +163,11 @@ def _class_names(path: Path | None) -> tuple[str, ...]:
     return tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
 
 
-def _joined(known: AnnotatedPicture | None, more: AnnotatedPicture) -> AnnotatedPicture:
+def _joined(known: AnnotatedImage | None, more: AnnotatedImage) -> AnnotatedImage:
     if known is None:
         return more
     objects = more.objects if known.objects is None else known.objects | (more.objects or frozenset())
-    return AnnotatedPicture(known.name, tuple(dict.fromkeys((*known.captions, *more.captions))), objects)
+    return AnnotatedImage(known.name, tuple(dict.fromkeys((*known.captions, *more.captions))), objects)
 
 
 def _key(name: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from msdscore.errors import ConfigError, MSDScoreError, RunError, require
-from msdscore.integrations.scorers import ScorerLike, shared_scorer
+from msdscore.integrations.scorers import SHOWN, ScorerLike, shared_scorer
 from msdscore.io.atomic import write_bytes
 from msdscore.io.hashing import source_key
 from msdscore.io.inputs.rows import open_rows
@@ -22,7 +22,6 @@ from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.version import __version__
 
 NAME = "msdscore"
-_KEPT = ("msd", "match", "similarity", "precision", "information", "coverage", "support")
 _METRIC = """[metric]
 name = "msdscore"
 python = ">=3.11"
@@ -82,7 +81,7 @@ def run(predictions: Path, output: Path, *, image_dir: Path | None, scorer: Scor
         raise RunError(f"{predictions}: {len(bad)} of {len(rows)} predictions cannot be scored (first: {why})")
     ids = [row.id for row in rows]
     scores = _scored(scorer, ids, [row.image for row in rows], [row.caption or "" for row in rows])
-    columns = {name: scores.columns[name] for name in _KEPT if not _unknown(scores, name)}
+    columns = {name: scores.columns[name] for name in SHOWN if name in scores.columns and not _unknown(scores, name)}
     result: dict[str, Any] = {_title(name): float(values.mean()) for name, values in columns.items()}
     result["per_item"] = {
         one: {_title(name): float(values[number]) for name, values in columns.items()} for number, one in enumerate(ids)
@@ -125,11 +124,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _scored(scorer: ScorerLike, ids: Sequence[str], images: Sequence[Any], captions: Sequence[str]) -> Scores:
-    """Scores of all, each distinct picture encoded once; capevalkit's statistics have no place for a missing one."""
-    pictures = {source_key(image): image for image in images}
-    place = {key: number for number, key in enumerate(pictures)}
+    """Scores of all, each distinct image encoded once; capevalkit's statistics have no place for a missing one."""
+    distinct = {source_key(image): image for image in images}
+    place = {key: number for number, key in enumerate(distinct)}
     owner = [place[source_key(image)] for image in images]
-    scores = shared_scorer(scorer).score_batch(list(pictures.values()), captions, owner=owner, progress=_progress())
+    scores = shared_scorer(scorer).score_batch(list(distinct.values()), captions, owner=owner, progress=_progress())
     failed = [f"{one}: {error}" for one, error in zip(ids, scores.errors, strict=True) if error]
     if failed:
         raise RunError(f"{len(failed)} of {len(ids)} captions cannot be scored (first: {failed[0]})")
@@ -138,15 +137,15 @@ def _scored(scorer: ScorerLike, ids: Sequence[str], images: Sequence[Any], capti
 
 def _progress() -> Callable[[int, int], None]:
     """Tells capevalkit's progress bar, where it waits for counts in a file."""
-    place, told = os.environ.get("CAPEVALKIT_PROGRESS_FILE"), [0]
+    path, reported = os.environ.get("CAPEVALKIT_PROGRESS_FILE"), [0]
 
-    def tell(done: int, total: int) -> None:
-        if place and done > told[0]:
-            with Path(place).open("a", encoding="utf-8") as file:
-                file.write(f"{done - told[0]}\n")
-            told[0] = done
+    def report(done: int, total: int) -> None:
+        if path and done > reported[0]:
+            with Path(path).open("a", encoding="utf-8") as file:
+                file.write(f"{done - reported[0]}\n")
+            reported[0] = done
 
-    return tell
+    return report
 
 
 def _unknown(scores: Scores, name: str) -> bool:
@@ -163,7 +162,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--predictions", type=Path, required=True, help="JSON lines with id, caption and image")
     parser.add_argument("--output", type=Path, required=True, help="where the scores go, as JSON")
     parser.add_argument("--references", type=Path, help="not needed, and not read")
-    parser.add_argument("--image-dir", type=Path, help="folder of pictures for rows that name none")
+    parser.add_argument("--image-dir", type=Path, help="folder of images for rows that name none")
     parser.add_argument("--encoder", default=DEFAULT_ENCODER, help="name of the encoder")
     return parser
 

@@ -1,4 +1,4 @@
-"""A module of Hugging Face `evaluate`: predictions and the paths of their pictures in, means and rows out."""
+"""A module of Hugging Face `evaluate`: predictions and the paths of their images in, means and rows out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from msdscore.version import __version__
 
 evaluate: Any = require("evaluate", extra="evaluate")  # no name of its base class here: `evaluate.load` takes the first
 _CITATION = "See CITATION.cff of msdscore."
-_INPUTS = "predictions: captions; images: paths of their pictures; scorer: an encoder's name, a ScorerSpec or a Scorer."
+_INPUTS = "predictions: captions; images: paths of their images; scorer: an encoder's name, a ScorerSpec or a Scorer."
 
 
 class MSDModule(evaluate.Metric):  # type: ignore[misc]  # it has no types

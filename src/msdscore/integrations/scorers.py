@@ -11,6 +11,8 @@ from msdscore.scoring.spec import ScorerSpec
 # What every integration takes: a scorer, the description of one, or the name of an encoder.
 ScorerLike: TypeAlias = Scorer | ScorerSpec | str
 
+# What logs and tables show of a score, in this order, where its form has it and it is known.
+SHOWN = ("msd", "match", "similarity", "precision", "information", "coverage", "support")
 _KEPT = 4  # scorers that stay loaded; a process rarely needs two
 _LOADING = threading.Lock()
 

@@ -31,7 +31,7 @@ class UnscoredWarning(UserWarning):
 
 
 class MSDScore(Metric):
-    """Mean MSD of pairs of a picture and a caption; with `return_rows`, the numbers of every pair too.
+    """Mean MSD of pairs of an image and a caption; with `return_rows`, the numbers of every pair too.
 
     The first argument is an encoder's name (a hub name of a CLIP model too), a `ScorerSpec` or a `Scorer`. `by` names
     the number that is averaged: msd, similarity, precision, information or match. A pair that cannot be scored is NaN
@@ -87,11 +87,11 @@ class MSDScore(Metric):
         return self.scorer.signature
 
     def update(self, source: _Pictures | _Captions, target: _Pictures | _Captions) -> None:
-        """Score pictures and captions, in either order; one caption per picture."""
-        pictures, captions = _told_apart(source, target)
-        if not pictures:
+        """Score images and captions, in either order; one caption per image."""
+        images, captions = _told_apart(source, target)
+        if not images:
             return  # a process whose share of the last batch is empty
-        scores = self.scorer.score_batch(pictures, captions)
+        scores = self.scorer.score_batch(images, captions)
         self._reason = next((error for error in scores.errors if error), self._reason)
         for name in _COLUMNS:
             column = torch.as_tensor(scores.columns[name], device="cpu").to(self.dtype)
@@ -123,13 +123,13 @@ def _told_apart(source: Any, target: Any) -> tuple[list[ImageSource], list[str]]
     if not first and not second:
         return [], []
     if _has_text(first) == _has_text(second):
-        got = "captions" if _has_text(first) else "pictures"
-        raise ConfigError(f"expected pictures and captions, got {got} twice; the path of a picture is a pathlib.Path")
+        got = "captions" if _has_text(first) else "images"
+        raise ConfigError(f"expected images and captions, got {got} twice; the path of an image is a pathlib.Path")
     images, captions = (second, first) if _has_text(first) else (first, second)
     if odd := [text for text in captions if not isinstance(text, str)]:
         raise ConfigError(f"expected captions as text, got {type(odd[0]).__name__}; a caption that is not there is ''")
     if len(images) != len(captions):
-        raise ConfigError(f"expected one caption per picture, got {len(images)} pictures and {len(captions)} captions")
+        raise ConfigError(f"expected one caption per image, got {len(images)} images and {len(captions)} captions")
     return [_levels(image) for image in images], captions
 
 

@@ -3,7 +3,7 @@
 import json
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -13,9 +13,11 @@ from urllib.parse import urlsplit
 from urllib.request import Request as WebRequest
 from urllib.request import urlopen
 
+from PIL.Image import Image
+
 from msdscore.errors import ConfigError, RowError, RunError, unknown_name
-from msdscore.integrations.completions import Completions, after_thinking, completions_of
-from msdscore.integrations.scorers import ScorerLike, shared_scorer
+from msdscore.integrations.scorers import SHOWN, ScorerLike, shared_scorer
+from msdscore.io.hashing import pixel_key, source_key
 from msdscore.io.images import ImageSource, open_image
 from msdscore.scorer import Scorer
 from msdscore.scoring.config import Paper
@@ -27,14 +29,129 @@ By = Literal["msd", "match"]
 Rewards = list[float | None]
 
 _AGAIN = frozenset((429, 500, 502, 503, 504))
-_BODY = 16 << 20  # characters of pictures per request; the service takes 32 MiB
-_LARGEST = 31 << 20  # characters of one picture; it must find room in a request
-_PICTURES, _CAPTIONS = 32, 64  # per request and per picture; the service takes 64 of each
-_WATCHED = ("msd", "precision", "information", "coverage", "support", "length")
+_BODY = 16 << 20  # characters of images per request; the service takes 32 MiB
+_LARGEST = 31 << 20  # characters of one image; it must find room in a request
+_IMAGES, _CAPTIONS = 32, 64  # per request and per image; the service takes 64 of each
+_THINKING, _THOUGHT = "<think>", "</think>"
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    """Completions that can be judged: `numbers[i]` says which one caption i is, `owner[i]` which image it belongs to.
+
+    The others of the `total` have a reason by their number. Equal images stand here once.
+    """
+
+    total: int
+    images: tuple[ImageSource, ...]
+    numbers: tuple[int, ...]
+    captions: tuple[str, ...]
+    owner: tuple[int, ...]
+    reasons: Mapping[int, str]
+
+
+def completions_of(
+    prompts: Sequence[Any] | None,
+    completions: Sequence[Any],
+    images: Sequence[Any] | None,
+    *,
+    caption_of: Callable[[str], str],
+) -> Completions:
+    """Sort out a trainer's batch; without `images` the images are looked for in the messages of the prompts."""
+    given = [_of_prompt(prompt) for prompt in prompts or ()] if images is None else list(images)
+    if len(given) != len(completions) or (images is None and not any(given) and completions):
+        raise ConfigError(
+            f"expected one image per completion, got {sum(map(bool, given)) if images is None else len(given)} for "
+            f"{len(completions)}; give the dataset a column image or images, or name its column of images (column=)"
+        )
+    known: dict[object, int] = {}
+    sources: list[ImageSource] = []
+    judged: list[tuple[int, str, int]] = []
+    reasons: dict[int, str] = {}
+    for number, (completion, images_given) in enumerate(zip(completions, given, strict=True)):
+        source = _single_image(images_given)
+        if isinstance(source, _Refused):
+            reasons[number] = source.reason
+            continue
+        place = known.setdefault(_key(source), len(sources))
+        if place == len(sources):
+            sources.append(source)
+        judged.append((number, caption_of(text_of(completion)), place))
+    numbers, captions, owner = zip(*judged, strict=True) if judged else ((), (), ())
+    return Completions(len(completions), tuple(sources), numbers, captions, owner, reasons)
+
+
+def text_of(completion: Any) -> str:
+    """The text of a completion: as it stands, or the last message that has one.
+
+    >>> text_of([{"role": "assistant", "content": [{"type": "text", "text": "a dog"}]}])
+    'a dog'
+    """
+    if isinstance(completion, str):
+        return completion
+    for message in reversed(completion if isinstance(completion, list | tuple) else []):
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if isinstance(content, str):
+            return content
+        if isinstance(content, list | tuple):
+            return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+    return ""
+
+
+def after_thinking(text: str) -> str:
+    """What a model says after it has thought, without white space at the ends; nothing where its thinking never ends.
+
+    >>> after_thinking("<think>a dog, I guess</think> a dog on a beach "), after_thinking("<think>a dog, I")
+    ('a dog on a beach', '')
+    """
+    return text.rpartition(_THOUGHT)[2].partition(_THINKING)[0].strip()
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """Why a completion has no image to be judged with."""
+
+    reason: str
+
+
+def _single_image(given: Any) -> ImageSource | _Refused:
+    if isinstance(given, list | tuple):
+        if len(given) != 1:
+            return _Refused(f"expected one image, got {len(given)}")
+        given = given[0]
+    if isinstance(given, Mapping):  # as Hugging Face stores images that are not decoded
+        given = given.get("bytes") or given.get("path")
+    if given is None:
+        return _Refused("no image")
+    source: ImageSource = given
+    return source
+
+
+def _of_prompt(prompt: Any) -> list[Any]:
+    """Pictures inside the messages of a prompt."""
+    messages = prompt if isinstance(prompt, list | tuple) else []
+    parts = [part for message in messages if isinstance(message, Mapping) for part in _parts(message.get("content"))]
+    return [part["image"] for part in parts if part.get("type") == "image" and part.get("image") is not None]
+
+
+def _parts(content: Any) -> list[Mapping[str, Any]]:
+    return [part for part in content if isinstance(part, Mapping)] if isinstance(content, list | tuple) else []
+
+
+def _key(source: ImageSource) -> object:
+    """The same for equal images: a trainer decodes the image of a group anew for each of its completions."""
+    if isinstance(source, str | Path | bytes):
+        return source_key(source)
+    if isinstance(source, Image):
+        try:
+            return pixel_key(source)
+        except (OSError, ValueError, SyntaxError):  # cannot be decoded: scoring says why
+            return id(source)
+    return id(source)
 
 
 class MSDReward:
-    """A reward function that scores completions as captions of their pictures.
+    """A reward function that scores completions as captions of their images.
 
     Given a name or a `ScorerSpec`, it is length-neutral: under the paper's form the weight between coverage and support
     is fixed, since a policy would learn to move a weight that depends on the length. A `Scorer` is used as it is. `by`
@@ -78,17 +195,17 @@ class MSDReward:
         images = _images(given, self._column)
         read = completions_of(prompts, completions, images, caption_of=self._caption_of)
         scored = self._scored(read)
-        _tell(given, read, scored)
+        _log(given, read, scored)
         rewards: Rewards = [None] * read.total
         for number, row in scored.items():
             rewards[number] = getattr(row, self._by) if isinstance(row, Numbers) else None
         return rewards
 
     def _scored(self, read: Completions) -> dict[int, Numbers | RowError]:
-        """Numbers or a reason by the number of the completion; each distinct picture goes through the encoder once."""
+        """Numbers or a reason by the number of the completion; each distinct image goes through the encoder once."""
         if not read.captions:
             return {}
-        request = Request(read.pictures, read.captions, read.owner)
+        request = Request(read.images, read.captions, read.owner)
         pipeline = shared_scorer(self._given).pipeline
         (rows,) = score_requests(pipeline, [request], worst=self._words)
         return dict(zip(read.numbers, rows, strict=True))
@@ -134,23 +251,23 @@ class RemoteReward:
         headers = {"Content-Type": "application/json"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
-        place = f"{self.url.rstrip('/')}/v1/reward"
-        said = ""
+        address = f"{self.url.rstrip('/')}/v1/reward"
+        reason = ""
         for attempt in range(self.retries):
             if attempt:
                 time.sleep(min(2.0 ** (attempt - 1), 30.0))
             try:
-                asked = WebRequest(place, json.dumps(body).encode(), headers)
+                asked = WebRequest(address, json.dumps(body).encode(), headers)
                 with urlopen(asked, timeout=self.timeout) as reply:
                     answer: dict[str, Any] = json.load(reply)
                     return answer
             except HTTPError as error:
-                said = f"{error.code} {error.read(500).decode(errors='replace')}"
+                reason = f"{error.code} {error.read(500).decode(errors='replace')}"
                 if error.code not in _AGAIN:
-                    raise RunError(f"{place} answered {said}") from error
+                    raise RunError(f"{address} answered {reason}") from error
             except (URLError, TimeoutError, ConnectionError) as error:
-                said = str(error)
-        raise RunError(f"{place} gave no rewards in {self.retries} tries ({said})")
+                reason = str(error)
+        raise RunError(f"{address} gave no rewards in {self.retries} tries ({reason})")
 
 
 def length_neutral(given: ScorerSpec | str) -> ScorerSpec:
@@ -163,16 +280,16 @@ def length_neutral(given: ScorerSpec | str) -> ScorerSpec:
 
 
 def _images(given: dict[str, Any], column: str | None) -> Sequence[Any] | None:
-    """The trainer's column of pictures; None where it has none."""
+    """The trainer's column of images; None where it has none."""
     if column is not None:
         if column not in given:
             raise ConfigError(f"the dataset has no column {column!r}; it has: {', '.join(sorted(given)) or 'none'}")
-        found: Sequence[Any] = given[column]
-        return found
+        images: Sequence[Any] = given[column]
+        return images
     return given.get("images") if given.get("images") is not None else given.get("image")
 
 
-def _tell(given: dict[str, Any], read: Completions, scored: dict[int, Numbers | RowError]) -> None:
+def _log(given: dict[str, Any], read: Completions, scored: dict[int, Numbers | RowError]) -> None:
     """Words and reasons for the trainer's table of completions, means for its curves."""
     numbers = {number: row for number, row in scored.items() if isinstance(row, Numbers)}
     why = {number: str(row) for number, row in scored.items() if isinstance(row, RowError)} | dict(read.reasons)
@@ -182,22 +299,22 @@ def _tell(given: dict[str, Any], read: Completions, scored: dict[int, Numbers | 
         log_extra("not_judged", [why.get(number, "") for number in range(read.total)])
     if (log_metric := given.get("log_metric")) and read.total:
         log_metric("msd/judged", len(numbers) / read.total)
-        for name in _WATCHED if numbers else ():
-            values = [value for row in numbers.values() if (value := getattr(row, name)) is not None]
+        for name in (*SHOWN, "length"):
+            values = [value for row in numbers.values() if (value := getattr(row, name, None)) is not None]
             if values:
                 log_metric(f"msd/{name}", sum(values) / len(values))
 
 
 def _bodies(read: Completions) -> Iterator[tuple[list[int], dict[str, Any]]]:
     """Requests within the service's limits, each with the places of its captions."""
-    held: list[list[int]] = [[] for _ in read.pictures]
-    for place, picture in enumerate(read.owner):
-        held[picture].append(place)
+    places_of: list[list[int]] = [[] for _ in read.images]
+    for place, image in enumerate(read.owner):
+        places_of[image].append(place)
     chosen: list[tuple[str, list[int]]] = []
-    for picture, places in enumerate(held):
-        content = _encoded(read.pictures[picture])
+    for image, places in enumerate(places_of):
+        content = _encoded(read.images[image])
         for start in range(0, len(places), _CAPTIONS):
-            if chosen and (len(chosen) == _PICTURES or sum(len(data) for data, _ in chosen) + len(content) > _BODY):
+            if chosen and (len(chosen) == _IMAGES or sum(len(data) for data, _ in chosen) + len(content) > _BODY):
                 yield _body(read, chosen)
                 chosen = []
             chosen.append((content, places[start : start + _CAPTIONS]))
@@ -213,7 +330,7 @@ def _body(read: Completions, chosen: Sequence[tuple[str, list[int]]]) -> tuple[l
 
 
 def _encoded(source: ImageSource) -> str:
-    """The picture as its file or without loss; what cannot be read or sent goes empty, to be refused."""
+    """The image as its file or without loss; what cannot be read or sent goes empty, to be refused."""
     try:
         content = b64encode(_file_of(source)).decode()
     except (OSError, RowError):
@@ -226,6 +343,6 @@ def _file_of(source: ImageSource) -> bytes:
         return bytes(source)
     if isinstance(source, str | Path):
         return Path(source).read_bytes()
-    place = BytesIO()
-    open_image(source).save(place, "PNG")
-    return place.getvalue()
+    buffer = BytesIO()
+    open_image(source).save(buffer, "PNG")
+    return buffer.getvalue()

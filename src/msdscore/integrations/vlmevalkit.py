@@ -1,4 +1,4 @@
-"""VLMEvalKit's datasets: the pictures inside a dataset's TSV as files, which its prediction files do not hold.
+"""VLMEvalKit's datasets: the images inside a dataset's TSV as files, which its prediction files do not hold.
 
 python -m msdscore.integrations.vlmevalkit COCO_VAL.tsv -o images/
 msdscore score MODEL_COCO_VAL.xlsx --images images/ -o scores.parquet
@@ -15,12 +15,12 @@ from pathlib import Path
 from msdscore.errors import InputError, MSDScoreError
 from msdscore.io.atomic import write_bytes
 
-_LONGEST = 1 << 30  # characters of one cell: a picture in base64
-_SHARED = 64  # a cell up to this length names the row whose picture it shares
+_LONGEST = 1 << 30  # characters of one cell: an image in base64
+_SHARED = 64  # a cell up to this length names the row whose image it shares
 
 
 def unpack(table: Path, folder: Path) -> int:
-    """Write the pictures of a dataset as `INDEX.jpg`; gives their number. Files that are there are kept."""
+    """Write the images of a dataset as `INDEX.jpg`; gives their number. Files that are there are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
     with _long_cells(), table.open(encoding="utf-8-sig", newline="") as file:
@@ -31,19 +31,19 @@ def unpack(table: Path, folder: Path) -> int:
         for row in reader:
             place = folder / f"{_name(row['index'], table)}.jpg"
             if not place.exists():
-                write_bytes(place, _picture(row["image"], folder, table), folder=folder)
+                write_bytes(place, _image_bytes(row["image"], folder, table), folder=folder)
                 written += 1
     return written
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Unpack the pictures of a VLMEvalKit dataset."""
+    """Unpack the images of a VLMEvalKit dataset."""
     parser = argparse.ArgumentParser(prog="python -m msdscore.integrations.vlmevalkit", description=main.__doc__)
     parser.add_argument("table", type=Path, help="the dataset's TSV, as in ~/LMUData/COCO_VAL.tsv")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the pictures")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the images")
     asked = parser.parse_args(argv)
     try:
-        sys.stdout.write(f"{unpack(asked.table, asked.output)} pictures -> {asked.output}\n")
+        sys.stdout.write(f"{unpack(asked.table, asked.output)} images -> {asked.output}\n")
     except (MSDScoreError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -66,17 +66,17 @@ def _name(index: str, table: Path) -> str:
     return index
 
 
-def _picture(cell: str, folder: Path, table: Path) -> bytes:
-    """The bytes of a cell; a short one names the row whose picture it shares, as VLMEvalKit has it."""
+def _image_bytes(cell: str, folder: Path, table: Path) -> bytes:
+    """The bytes of a cell; a short one names the row whose image it shares, as VLMEvalKit has it."""
     if len(cell) <= _SHARED:
         shared = folder / f"{_name(cell, table)}.jpg"
         if not shared.exists():
-            raise InputError(f"{table}: a row shares the picture of row {cell}, which does not come before it")
+            raise InputError(f"{table}: a row shares the image of row {cell}, which does not come before it")
         return shared.read_bytes()
     try:
         return b64decode(cell, validate=True)
     except ValueError as error:
-        raise InputError(f"{table}: a picture is not valid base64 ({error})") from error
+        raise InputError(f"{table}: an image is not valid base64 ({error})") from error
 
 
 if __name__ == "__main__":
