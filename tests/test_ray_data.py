@@ -11,6 +11,7 @@ from threading import Event, Thread
 
 import pyarrow as pa
 import pytest
+import torch
 
 from msdscore.errors import ConfigError
 from msdscore.run.shards import ShardOptions
@@ -55,6 +56,14 @@ def cluster(tmp_path_factory):
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    """Actors that a test makes in this process choose their number of threads, which changes last digits of others."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def actors():
