@@ -28,6 +28,8 @@ STUDIES = {
     "localisation": ("msdscore.studies.localisation:localisation", "Is the changed word the least supported one?"),
     "form": ("msdscore.studies.form:form", "What each part of the evidence form is worth; balance from 0 to 1."),
     "words": ("msdscore.studies.words:words", "Do terms of words find what a caption invents?"),
+    "missing": ("msdscore.studies.alternatives:missing", "Are words called missing confirmed by other captions?"),
+    "suggestions": ("msdscore.studies.alternatives:suggestions", "Is the original word among the suggestions?"),
     "behaviour": ("msdscore.studies.behaviour:behaviour", "Small generated tests: what can a metric see?"),
     "timing": ("msdscore.studies.timing:timing", "Milliseconds per pair, by caption length."),
     "match": ("msdscore.studies.match:match", "Reliability diagram of `match`."),

@@ -1,0 +1,63 @@
+"""The study of named words: what is missing from a caption, and what would be right instead of a word."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from msdscore.core.evidence import Evidence
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import ConfigError
+from msdscore.scoring.bank import save_bank
+from msdscore.scoring.calibrate import calibrated_bank
+from msdscore.scoring.spec import ScorerSpec
+from msdscore.studies.alternatives import replaced_word
+from msdscore.studies.context import Study
+from msdscore.studies.registry import run_study
+from test_scoring_evidence import COLOURS, coloured
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bank") / "bank.safetensors"
+    save_bank(calibrated_bank(load_encoder("toy"), Evidence(components=2), coloured(), background=20), path)
+    return ScorerSpec(encoder="toy", bank=str(path))
+
+
+def test_the_replaced_word_is_found_where_one_word_alone_has_changed():
+    assert replaced_word("a red car", "a blue car") == ("red", "blue")
+    assert replaced_word("a red car", "a red car at night") is None
+    assert replaced_word("a red car", "a blue bus") is None
+
+
+def test_words_called_missing_are_held_against_the_other_captions(tmp_path, spec):
+    rows = []
+    for name in COLOURS:
+        Image.new("RGB", (32, 32), name).save(tmp_path / f"{name}.png")
+        rows.append({"image": f"{name}.png", "captions": ["a square", f"{name} paint on a wall"]})
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (table,) = run_study("missing", Study(root=path, spec=spec))
+    row = table.rows[0]
+    assert row["n"] == len(COLOURS)
+    assert row["words"] > 0
+    assert row["right"].value > row["frequent"].value
+
+
+def test_suggestions_for_replaced_words(tmp_path, spec):
+    rows = []
+    for number, name in enumerate(COLOURS):
+        Image.new("RGB", (32, 32), name).save(tmp_path / f"{name}.png")
+        other = COLOURS[(number + 1) % len(COLOURS)]
+        captions = {"caption": f"{name} paint on a wall", "negative_caption": f"{other} paint on a wall"}
+        rows.append({"subset": "replace_att", "key": str(number), "image": f"{name}.png", **captions})
+    (tmp_path / "sugarcrepe.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (table,) = run_study("suggestions", Study(root=tmp_path, spec=spec))
+    row = table.rows[0]
+    assert (row["subset"], row["n"]) == ("replace_att", len(COLOURS))
+    assert 0 <= row["named"].value <= row["doubtful"].value <= 1
+
+
+def test_a_bank_without_a_vocabulary_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="expected a bank with a vocabulary"):
+        run_study("suggestions", Study(root=tmp_path, spec=ScorerSpec(encoder="toy")))
