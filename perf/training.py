@@ -20,7 +20,7 @@ from msdscore.align.processes import World
 from msdscore.align.recipe_file import load_recipe
 from msdscore.align.repeatable import draw, ordered_sums, seeded
 from msdscore.encoders.aligned.heads import SideDims
-from msdscore.encoders.aligned.towers.base import Features, Points
+from msdscore.encoders.base import Features
 from msdscore.encoders.mini.lite2 import Lite2
 from msdscore.encoders.mini.minilm import MiniLM
 
@@ -70,8 +70,8 @@ class Texts:
             states = self.network(ids, mask)
         pooled = (states[-1].float() * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
         index = places.unsqueeze(-1).expand(-1, -1, states[0].shape[2])
-        local = Points(torch.cat([states[level].gather(1, index) for level in (0, 1, 2, 6)], dim=-1), kept)
-        return Features(local, Points(torch.cat([states[2], states[6]], dim=-1), mask), pooled, ())
+        local = torch.cat([states[level].gather(1, index) for level in (0, 1, 2, 6)], dim=-1)
+        return Features(local, kept, pooled, whole=Features(torch.cat([states[2], states[6]], dim=-1), mask))
 
 
 def make_pool(chance, texts, each, length):

@@ -16,9 +16,9 @@ from msdscore.align.export import export, join
 from msdscore.align.run.session import TrainOptions
 from msdscore.align.run.train import train
 from msdscore.cli.app import app
-from msdscore.encoders.aligned.heads import HeadStates, join_states, split_features
-from msdscore.encoders.aligned.towers.base import Features, ImageTowerSpec, Points
-from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.aligned.heads import join_states, split_features
+from msdscore.encoders.aligned.towers.base import ImageTowerSpec
+from msdscore.encoders.base import Features, encode_pictures
 from msdscore.encoders.loading.tensors import packed, widened
 from msdscore.encoders.mini.lite2 import Lite2, branch_maps, share_stages
 from msdscore.encoders.registry import load_encoder
@@ -121,7 +121,7 @@ def test_joined_vectors_have_the_mean_of_the_products():
     sides = [[torch.randn(2, 3, dim, generator=generator) for dim in (4, 5)] for _ in range(2)]
     pooled = [[torch.nn.functional.normalize(part[:, 0], dim=-1) for part in side] for side in sides]
     joined = [
-        join_states([HeadStates(part, mean) for part, mean in zip(side, means, strict=True)], torch.ones(2, 3) > 0)
+        join_states([Features(part, torch.ones(2, 3) > 0, mean) for part, mean in zip(side, means, strict=True)])
         for side, means in zip(sides, pooled, strict=True)
     ]
     unit = torch.nn.functional.normalize
@@ -133,9 +133,9 @@ def test_joined_vectors_have_the_mean_of_the_products():
 
 def test_features_of_branches_are_parted_in_order():
     vectors, mask = torch.arange(12.0).view(1, 2, 6), torch.ones(1, 2, dtype=torch.bool)
-    first, second = split_features(Features(Points(vectors, mask), None, None, ()), 2)
-    assert first.local.vectors[0, 0].tolist() == [0, 1, 2]
-    assert second.local.vectors[0, 1].tolist() == [9, 10, 11]
+    first, second = split_features(Features(vectors, mask), 2)
+    assert first.points[0, 0].tolist() == [0, 1, 2]
+    assert second.points[0, 1].tolist() == [9, 10, 11]
     assert first.whole is None
 
 

@@ -9,9 +9,9 @@ from safetensors.torch import save_file
 from align_data import draw
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, SideDims
 from msdscore.encoders.aligned.networks import HeadSpec, make_head
-from msdscore.encoders.aligned.towers.base import ImageTowerSpec, Points, TextTowerSpec, TowerPlace
+from msdscore.encoders.aligned.towers.base import ImageTowerSpec, TextTowerSpec, TowerPlace
 from msdscore.encoders.aligned.towers.load import load_towers, tower_dims
-from msdscore.encoders.base import prepare_all
+from msdscore.encoders.base import Features, prepare_all
 from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.encoders.loading.packages import locate
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
@@ -68,7 +68,7 @@ def test_timm_levels_are_resized_to_one_grid_with_boxes_that_tile_the_picture(ti
     spec = timm_spec(timm_weights, levels=("stride16", "stride32", "final"), grid=3)
     image, _ = towers(spec, TOY_TEXT)
     found = image.features(prepare_all(image, PICTURES))
-    assert found.local.vectors.shape == (2, 9, 48 + 64 + 256)
+    assert found.points.shape == (2, 9, 48 + 64 + 256)
     assert found.whole is None
     layout = found.layout[1]
     assert (layout.size, layout.grid) == ((90, 30), (3, 3))
@@ -80,8 +80,8 @@ def test_timm_global_path_has_levels_and_grid_of_its_own(timm_weights):
     spec = timm_spec(timm_weights, levels=("stride8",), global_levels=("final", "stride16"))
     image, text = towers(spec, TOY_TEXT, whole=True)
     found = image.features(prepare_all(image, PICTURES[:1]))
-    assert found.local.vectors.shape == (1, 64, 32)
-    assert found.whole.vectors.shape == (1, 4, 256 + 48)
+    assert found.points.shape == (1, 64, 32)
+    assert found.whole.points.shape == (1, 4, 256 + 48)
     assert tower_dims(image, text)[0] == SideDims(32, 304)
 
 
@@ -92,7 +92,7 @@ def test_timm_transformers_work_too(folder):
     save_file(timm.create_model("test_vit", img_size=32).state_dict(), path)
     spec = ImageTowerSpec(kind="timm", source="test_vit", weights=str(path), size=32, levels=(2, "final"))
     found = seen(towers(spec, TOY_TEXT)[0])
-    assert found.local.vectors.shape == (2, 4, 128)
+    assert found.points.shape == (2, 4, 128)
 
 
 def test_timm_weights_of_other_names_fit_by_order(folder, timm_weights):
@@ -105,7 +105,7 @@ def test_timm_weights_of_other_names_fit_by_order(folder, timm_weights):
     torch.save(renamed, folder / "renamed.pth")
     first = seen(towers(timm_spec(timm_weights), TOY_TEXT)[0])
     second = seen(towers(timm_spec(str(folder / "renamed.pth")), TOY_TEXT)[0])
-    assert torch.equal(first.local.vectors, second.local.vectors)
+    assert torch.equal(first.points, second.points)
 
 
 def test_transformers_images_are_hidden_states_without_special_tokens(clip):
@@ -113,7 +113,7 @@ def test_transformers_images_are_hidden_states_without_special_tokens(clip):
 
     spec = ImageTowerSpec(kind="transformers", source=clip, levels=(-1, 0))
     found = seen(towers(spec, TOY_TEXT)[0])
-    assert found.local.vectors.shape == (2, 16, 64)
+    assert found.points.shape == (2, 16, 64)
     from msdscore.encoders.loading.checkpoints import find_checkpoint
     from msdscore.encoders.loading.transformers import load_preprocessing
     from msdscore.encoders.vision.preprocessing import prepare_picture, stack_pixels
@@ -123,7 +123,7 @@ def test_transformers_images_are_hidden_states_without_special_tokens(clip):
     with torch.no_grad():
         states = CLIPModel.from_pretrained(clip).vision_model(pixel_values=pixels, output_hidden_states=True)
     wanted = torch.cat([states.hidden_states[-1][:, 1:], states.hidden_states[0][:, 1:]], dim=-1)
-    assert torch.allclose(found.local.vectors, wanted, atol=1e-6)
+    assert torch.allclose(found.points, wanted, atol=1e-6)
 
 
 def test_text_levels_are_concatenated_and_special_tokens_dropped(bert):
@@ -133,15 +133,15 @@ def test_text_levels_are_concatenated_and_special_tokens_dropped(bert):
     _, text = towers(TOY_IMAGE, spec, whole=True)
     captions = ["a red square", "the circle"]
     found = text.features(captions)
-    assert found.local.vectors.shape == (2, 3, 64)
-    assert found.local.mask.sum(dim=1).tolist() == [3, 2]
-    assert found.whole.vectors.shape == (2, 3, 32)
+    assert found.points.shape == (2, 3, 64)
+    assert found.mask.sum(dim=1).tolist() == [3, 2]
+    assert found.whole.points.shape == (2, 3, 32)
     assert found.layout[0].spans == ((0, 1), (2, 5), (6, 12))
     with torch.no_grad():
         ids = AutoTokenizer.from_pretrained(bert)(captions[0], return_tensors="pt")
         states = BertModel.from_pretrained(bert)(**ids, output_hidden_states=True).hidden_states
     wanted = torch.cat([states[0], states[3]], dim=-1)[0, 1:-1]
-    assert torch.allclose(found.local.vectors[0], wanted, atol=1e-5)
+    assert torch.allclose(found.points[0], wanted, atol=1e-5)
     sentence = torch.nn.functional.normalize(states[-1][0].mean(dim=0), dim=0)
     assert torch.allclose(found.pooled[0], sentence, atol=1e-5)
 
@@ -158,17 +158,17 @@ def test_padding_that_a_checkpoint_asks_for_is_left_out(tmp_path, bert):
     tokenizer.save(str(copy / "tokenizer.json"))
     plain = towers(TOY_IMAGE, TextTowerSpec(kind="transformers", source=bert))[1].features(["a red square"])
     padded = towers(TOY_IMAGE, TextTowerSpec(kind="transformers", source=str(copy)))[1].features(["a red square"])
-    assert torch.equal(plain.local.vectors, padded.local.vectors)
+    assert torch.equal(plain.points, padded.points)
 
 
 def test_long_captions_are_read_in_windows(bert):
     _, text = towers(TOY_IMAGE, TextTowerSpec(kind="transformers", source=bert))
     caption = "a red square on the left. " * 6
     found = text.features([caption, "a circle"])
-    assert found.local.mask[0].sum() == 42
+    assert found.mask[0].sum() == 42
     assert found.layout[0].windows > 1
     alone = text.features(["a circle"])
-    assert torch.allclose(alone.local.vectors[0], found.local.vectors[1, :2], atol=1e-5)
+    assert torch.allclose(alone.points[0], found.points[1, :2], atol=1e-5)
 
 
 def test_content_words_alone_stay_on_the_local_path(bert):
@@ -178,10 +178,10 @@ def test_content_words_alone_stay_on_the_local_path(bert):
     found = towers(TOY_IMAGE, spec, whole=True)[1].features(captions)
     full = towers(TOY_IMAGE, every)[1].features(captions)
     assert found.layout[0].spans == ((4, 7), (8, 14), (23, 29))
-    assert found.local.mask.sum(dim=1).tolist() == [3, 2]
+    assert found.mask.sum(dim=1).tolist() == [3, 2]
     places = [full.layout[0].spans.index(span) for span in found.layout[0].spans]
-    assert torch.equal(found.local.vectors[0, :3], full.local.vectors[0, places])
-    assert found.whole.mask.sum(dim=1).tolist() == full.local.mask.sum(dim=1).tolist()
+    assert torch.equal(found.points[0, :3], full.points[0, places])
+    assert found.whole.mask.sum(dim=1).tolist() == full.mask.sum(dim=1).tolist()
 
 
 def test_words_of_subword_tokens_are_whole_words():
@@ -262,9 +262,8 @@ def test_padding_never_changes_a_head(kind, extra, garbage):
 def test_an_item_without_points_is_zero_and_never_nan():
     spec = HeadsSpec(dim=4, text=HeadSpec(kind="attention", hidden=8, heads=2))
     heads = AlignedHeads(spec, SideDims(6), SideDims(6)).eval()
-    from msdscore.encoders.aligned.towers.base import Features
 
-    empty = Features(Points(torch.randn(1, 2, 6), torch.zeros(1, 2, dtype=torch.bool)), None, None, ())
+    empty = Features(torch.randn(1, 2, 6), torch.zeros(1, 2, dtype=torch.bool))
     found = heads.project_texts(empty)
     assert torch.equal(found.points, torch.zeros(1, 2, 4))
     assert torch.equal(found.pooled, torch.zeros(1, 4))

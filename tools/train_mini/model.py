@@ -1,6 +1,7 @@
 """The trainable parts of `mini`: heads, zeros of log-odds, and the last stages of the image network."""
 
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -12,7 +13,7 @@ from msdscore.align.aligner import Aligner
 from msdscore.align.features import TrainingBatch
 from msdscore.align.recipe import Recipe, TrainSpec
 from msdscore.encoders.aligned.heads import SideDims
-from msdscore.encoders.aligned.towers.base import Features, Points
+from msdscore.encoders.base import Features
 from msdscore.encoders.mini.lite2 import MIDDLE, STAGES, Lite2
 from train_mini.batches import ResidentBatch
 from train_mini.losses import Odds
@@ -96,7 +97,7 @@ class TunedTrunk(nn.Module):
         maps = [part.float() for part in (middle, x, self.head(x))]
         cells = torch.cat([_resized(part, self._grid) for part in maps], dim=1).flatten(2).mT
         means = torch.cat([part.mean(dim=(2, 3)) for part in maps], dim=1).unsqueeze(1)
-        return Features(_all_real(cells), _all_real(means), None, ())
+        return replace(_all_real(cells), whole=_all_real(means))
 
     def __deepcopy__(self, memo: dict[int, object]) -> "TunedTrunk":
         """A copy with weights of its own over the same frozen network."""
@@ -127,5 +128,5 @@ def _weights(size: int, grid: int, device: torch.device) -> Float[Tensor, "grid 
     return interpolate(places, grid, mode="linear", align_corners=False)[0].mT.contiguous()
 
 
-def _all_real(vectors: Float[Tensor, "batch points dim"]) -> Points:
-    return Points(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+def _all_real(vectors: Float[Tensor, "batch points dim"]) -> Features:
+    return Features(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))

@@ -10,7 +10,7 @@ from msdscore.align.losses import Scalar, caption_table, densities
 from msdscore.align.objective import TERMS as FROZEN_TERMS
 from msdscore.align.objective import Step, Term, word_term
 from msdscore.core.sphere import unit
-from msdscore.encoders.aligned.towers.base import Features
+from msdscore.encoders.base import Features
 from train_mini.batches import ResidentBatch
 from train_mini.losses import evidence_loss, group_columns, objects_loss, omission_loss, over_machine_loss
 from train_mini.model import MiniAligner
@@ -28,11 +28,11 @@ def _word(step: Step) -> Scalar:
 
 def _evidence(step: Step) -> Scalar:
     """Log-odds of the words of captions, of hard negatives and of texts by rule, each in the images of its group."""
-    batch, mask = _labelled(step), step.batch.texts.local.mask
+    batch, mask = _labelled(step), step.batch.texts.mask
     words, owner = batch.token_words[mask], mask.nonzero()[:, 0] // batch.each
     losses = [_group_loss(step, step.densities, words, owner, elsewhere=_ELSEWHERE)]
     for part in batch.by_rule:
-        known = part.texts.local.mask & (part.words >= 0)
+        known = part.texts.mask & (part.words >= 0)
         table = densities(_local_vectors(step, part.texts, known), step.mixtures)
         owner = part.owner[known.nonzero()[:, 0]]
         losses.append(_BY_RULE * _group_loss(step, table, part.words[known], owner, elsewhere=_BY_RULE_ELSEWHERE))
@@ -62,7 +62,7 @@ def _group_loss(
 def _objects(step: Step) -> Scalar:
     """Names of classes in all images of the batch: their evidence is the mean over the tokens of the name."""
     batch = _labelled(step)
-    mask = batch.classes.local.mask
+    mask = batch.classes.mask
     table = densities(_local_vectors(step, batch.classes, mask), step.mixtures)
     evidence = caption_table(table - table.mean(dim=1, keepdim=True), mask).mT
     return objects_loss(evidence, batch.objects.mT, batch.annotated, cast(MiniAligner, step.aligner).class_odds())
@@ -92,7 +92,7 @@ def _labelled(step: Step) -> ResidentBatch:
 def _local_vectors(step: Step, texts: Features, mask: Tensor) -> Float[Tensor, "tokens dim"]:
     """Aligned unit vectors of the tokens under a mask."""
     with step.autocast():
-        return unit(step.aligner.heads.text(texts.local.vectors, texts.local.mask)[mask].float())
+        return unit(step.aligner.heads.text(texts.points, texts.mask)[mask].float())
 
 
 TERMS: dict[str, Term] = FROZEN_TERMS | {

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 from msdscore.align.features import TrainingBatch
 from msdscore.align.recipe import Recipe, TrainSpec
 from msdscore.encoders.aligned.heads import AlignedHeads, SideDims
-from msdscore.encoders.aligned.towers.base import Features
+from msdscore.encoders.base import Features
 
 SCALED = ("contrastive", "local", "word", "kl", "support", "evidence", "omission")  # terms with a temperature
 # Divergences and densities are counted in nats already: their scales start near one.

@@ -5,6 +5,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
@@ -20,8 +21,7 @@ from msdscore.align.data.samples import Sample, SampleReader
 from msdscore.align.features import TowerFeatures, chunks, token_layouts
 from msdscore.align.recipe import Recipe
 from msdscore.encoders.aligned.specs import plain
-from msdscore.encoders.aligned.towers.base import Features, Points
-from msdscore.encoders.base import TokenLayout, prepare_all
+from msdscore.encoders.base import Features, TokenLayout, prepare_all
 from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.errors import ConfigError, ImageError, RunError
 from msdscore.io.atomic import in_turn, replacing
@@ -147,7 +147,7 @@ def build_cache(
 def _check_room(folder: Path, reader: SampleReader, live: TowerFeatures, dtype: str) -> None:
     """Refuse before hours of work what the disk cannot hold."""
     probe = live.image.features([live.image.prepare(Image.new("RGB", (64, 64)))])
-    numbers = probe.local.vectors.numel() + (probe.whole.vectors.numel() if probe.whole is not None else 0)
+    numbers = probe.points.numel() + (probe.whole.points.numel() if probe.whole is not None else 0)
     needed = numbers * DTYPES[dtype].itemsize * len(reader.pairs) * reader.recipe.sample.views
     free = shutil.disk_usage(folder).free
     if needed > 0.95 * free:
@@ -164,15 +164,15 @@ def _write_features(
     writers: dict[str, MatrixWriter] = {"text-spans": MatrixWriter(folder / "text-spans", "int32")}
 
     def write(side: str, features: Features) -> None:
-        parts = {"local": features.local, "whole": features.whole, "pooled": None}
+        parts = {"local": features, "whole": features.whole, "pooled": None}
         if features.pooled is not None:
-            ones = features.local.mask.new_ones(len(features), 1)
-            parts["pooled"] = Points(features.pooled.unsqueeze(1), ones)
+            ones = features.mask.new_ones(len(features), 1)
+            parts["pooled"] = Features(features.pooled.unsqueeze(1), ones)
         for part, points in parts.items():
             if points is not None:
                 name = f"{side}-{part}"
                 writers[name] = writers.get(name) or MatrixWriter(folder / name, dtype)
-                writers[name].extend(points.vectors, points.mask)
+                writers[name].extend(points.points, points.mask)
 
     bad: dict[int, str] = {}
     with ThreadPoolExecutor(workers) as pool:
@@ -264,6 +264,6 @@ class CachedFeatures(TowerFeatures):
         for part in _PARTS:
             if f"{side}-{part}" in self._stores:
                 vectors, mask = self._stores[f"{side}-{part}"].take(numbers)
-                parts[part] = Points(vectors.to(device).float(), mask.to(device))
-        pooled = parts["pooled"].vectors[:, 0] if "pooled" in parts else None
-        return Features(parts["local"], parts.get("whole"), pooled, layout)
+                parts[part] = Features(vectors.to(device).float(), mask.to(device))
+        pooled = parts["pooled"].points[:, 0] if "pooled" in parts else None
+        return replace(parts["local"], pooled=pooled, layout=layout, whole=parts.get("whole"))

@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 from msdscore.align.data.formats import Pairs
 from msdscore.align.data.samples import Sample
 from msdscore.core.sphere import unit
-from msdscore.encoders.aligned.towers.base import Features, ImageTower, Points, TextTower
-from msdscore.encoders.base import TokenLayout, prepare_all
+from msdscore.encoders.aligned.towers.base import ImageTower, TextTower
+from msdscore.encoders.base import Features, TokenLayout, prepare_all
 from msdscore.errors import ConfigError
 from msdscore.io.hashing import text_key
 from msdscore.text.words import stem, words_at
@@ -79,20 +79,13 @@ def join_features(parts: Sequence[Features]) -> Features:
         return parts[0]
     wholes = [part.whole for part in parts if part.whole is not None]
     pooled = [part.pooled for part in parts if part.pooled is not None]
+    width = max(part.mask.shape[1] for part in parts)
     return Features(
-        join_points([part.local for part in parts]),
-        join_points(wholes) if wholes else None,
+        torch.cat([widen(part.points, width) for part in parts]),
+        torch.cat([widen(part.mask, width) for part in parts]),
         torch.cat(pooled) if pooled else None,
         tuple(layout for part in parts for layout in part.layout),
-    )
-
-
-def join_points(parts: Sequence[Points]) -> Points:
-    """Concatenate points of several batches, padded to the widest."""
-    width = max(part.mask.shape[1] for part in parts)
-    return Points(
-        torch.cat([widen(part.vectors, width) for part in parts]),
-        torch.cat([widen(part.mask, width) for part in parts]),
+        join_features(wholes) if wholes else None,
     )
 
 
@@ -131,7 +124,7 @@ def make_batch(
         negative_owner=torch.tensor([row for row, _ in owned], dtype=torch.int64, device=device),
         captions=captions,
         items=items,
-        token_words=_numbers(words, device, width=texts.local.mask.shape[1]),
+        token_words=_numbers(words, device, width=texts.mask.shape[1]),
         image_words=_numbers([sorted(sample.words) for sample in samples], device),
         sentences=None if references is None else sentence_vectors(texts),
         references=None if references is None else references[items],

@@ -9,15 +9,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float
 from PIL.Image import Image
-from torch import Tensor
 
 from msdscore.core.calibration import Bank
 from msdscore.core.launching import launching
 from msdscore.core.sphere import masked_mean, real_points, unit
 from msdscore.core.transfer import sent
-from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, TokenLayout
+from msdscore.encoders.base import Embeddings, Encoder, Features, PatchLayout, Prepared, TokenLayout
 from msdscore.encoders.placement import Placement, place
 from msdscore.encoders.table import languages_of
 from msdscore.encoders.vision.preprocessing import DEVICE_FILTERS, Preprocessing, prepare_picture, whole_picture
@@ -122,7 +120,6 @@ __all__ = [
     "Identity",
     "Placement",
     "SharedOptions",
-    "States",
     "checked_late",
     "compile_towers",
     "overflow",
@@ -157,16 +154,6 @@ class Identity:
         compiled = (f"compile:{options.compile}",) if options.compile else ()
         shared = (f"pool:{options.pool}", f"long:{options.long_text}", *compiled, *options.pixel_choices)
         return ",".join((self.signed, *self.choices, *shared, f"dtype:{self.placement.dtype_name}"))
-
-
-@dataclass(frozen=True, slots=True)
-class States:
-    """Local vectors before the last step, of any length; `pooled` are unit vectors, or None where there are none."""
-
-    points: Float[Tensor, "batch points dim"]
-    mask: Bool[Tensor, "batch points"]
-    pooled: Float[Tensor, "batch pooled_dim"] | None
-    layout: tuple[PatchLayout, ...] | tuple[TokenLayout, ...]
 
 
 class Backbone(ABC):
@@ -245,14 +232,14 @@ class Backbone(ABC):
         )
 
     @abstractmethod
-    def _see(self, images: Sequence[Prepared]) -> States:
+    def _see(self, images: Sequence[Prepared]) -> Features:
         """Patches of prepared pictures."""
 
     @abstractmethod
-    def _read(self, texts: Sequence[str]) -> States:
+    def _read(self, texts: Sequence[str]) -> Features:
         """Tokens of captions."""
 
-    def _finish(self, states: States) -> Embeddings:
+    def _finish(self, states: Features) -> Embeddings:
         filled = tuple(states.mask.any(dim=1).tolist()) if states.mask.device.type == "cpu" else None
         mask = sent(states.mask, states.points.device)
         real = real_points(unit(states.points), mask)

@@ -7,7 +7,7 @@ from os import cpu_count
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from PIL.Image import Image
 from torch import Tensor
 
@@ -69,11 +69,39 @@ class Embeddings:
     points: Float[Tensor, "batch points dim"]
     mask: Bool[Tensor, "batch points"]
     pooled: Float[Tensor, "batch pooled_dim"]
-    layout: tuple[PatchLayout | TokenLayout, ...]
+    layout: tuple[PatchLayout | TokenLayout, ...] = ()
     filled: tuple[bool, ...] | None = None
 
     def __len__(self) -> int:
         return self.points.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Local vectors of any length on their way to `Embeddings`: states of a network, or raw features under heads.
+
+    `pooled` are vectors of the network's own, or None for the mean of the points. `whole` has the points of a second,
+    global path where one is asked for. Where `windows` is given, the rows of `whole` and `pooled` are windows of
+    captions, which it puts together.
+    """
+
+    points: Float[Tensor, "batch points dim"]
+    mask: Bool[Tensor, "batch points"]
+    pooled: Float[Tensor, "rows pooled_dim"] | None = None
+    layout: tuple[PatchLayout | TokenLayout, ...] = ()
+    whole: "Features | None" = None
+    windows: "Windows | None" = None
+
+    def __len__(self) -> int:
+        return self.points.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How the windows of a batch belong to its captions."""
+
+    own: Int[Tensor, "batch parts"]  # the windows of a caption, padded with its own first one
+    shares: Float[Tensor, "batch parts"]  # of each of them in the caption's pooled vector
 
 
 class PreparesImages(Protocol):

@@ -8,8 +8,8 @@ import torch
 
 from msdscore.core.sphere import unit
 from msdscore.core.transfer import sent
-from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, States, compile_towers, read_options
-from msdscore.encoders.base import Prepared
+from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, compile_towers, read_options
+from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, square_preprocessing
 from msdscore.encoders.placement import place
@@ -55,7 +55,7 @@ class BlipEncoder(Backbone):
         """The steps by which pictures are made ready."""
         return self._parts.preprocessing
 
-    def _see(self, images: Sequence[Prepared]) -> States:
+    def _see(self, images: Sequence[Prepared]) -> Features:
         model = self._parts.model
         pixels = stack_pixels(images, self._parts.preprocessing, self.device)
         states = model.vision_model(pixel_values=pixels.to(self._identity.placement.dtype))
@@ -63,16 +63,16 @@ class BlipEncoder(Backbone):
         layout = tuple(
             patch_layout(image.view, (self._side, self._side), (self._patch, self._patch)) for image in images
         )
-        return States(vectors[:, 1:], mask_of(layout), unit(vectors[:, 0]), layout)
+        return Features(vectors[:, 1:], mask_of(layout), unit(vectors[:, 0]), layout)
 
-    def _read(self, texts: Sequence[str]) -> States:
+    def _read(self, texts: Sequence[str]) -> Features:
         model = self._parts.model
         batch = pack_texts(texts, self._parts.backend, self._parts.reading)
         states = model.text_encoder(
             input_ids=sent(batch.ids, self.device), attention_mask=sent(batch.attention, self.device).long()
         )
         vectors = model.text_proj(states.last_hidden_state)
-        return States(unpack_tokens(vectors, batch), batch.mask, unpack_pooled(vectors[:, 0], batch), batch.layout)
+        return Features(unpack_tokens(vectors, batch), batch.mask, unpack_pooled(vectors[:, 0], batch), batch.layout)
 
 
 def load_blip(

@@ -14,12 +14,11 @@ from msdscore.encoders.backbone import (
     Backbone,
     Identity,
     LargeOptions,
-    States,
     compile_towers,
     read_options,
     require_choice,
 )
-from msdscore.encoders.base import Prepared
+from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, square_preprocessing
 from msdscore.encoders.placement import place
@@ -73,7 +72,7 @@ class ClipEncoder(Backbone):
         """The steps by which pictures are made ready."""
         return self._parts.preprocessing
 
-    def _see(self, images: Sequence[Prepared]) -> States:
+    def _see(self, images: Sequence[Prepared]) -> Features:
         model = self._parts.model
         pixels = stack_pixels(images, self._parts.preprocessing, self.device)
         states = model.vision_model(pixel_values=pixels.to(self._identity.placement.dtype))
@@ -82,9 +81,9 @@ class ClipEncoder(Backbone):
             patches = model.vision_model.post_layernorm(patches)
         layout = tuple(patch_layout(image.view, self._grid, (self._patch, self._patch)) for image in images)
         pooled = unit(model.visual_projection(states.pooler_output))
-        return States(model.visual_projection(patches), mask_of(layout), pooled, layout)
+        return Features(model.visual_projection(patches), mask_of(layout), pooled, layout)
 
-    def _read(self, texts: Sequence[str]) -> States:
+    def _read(self, texts: Sequence[str]) -> Features:
         model = self._parts.model
         batch = pack_texts(texts, self._parts.backend, self._parts.reading)
         # No token looks ahead, so what stands behind a caption changes none of its states. A GPU gets no mask:
@@ -93,7 +92,7 @@ class ClipEncoder(Backbone):
         states = model.text_model(input_ids=sent(batch.ids, self.device), attention_mask=attention)
         tokens = model.text_projection(unpack_tokens(states.last_hidden_state, batch))
         pooled = unpack_pooled(model.text_projection(states.pooler_output), batch)
-        return States(tokens, batch.mask, pooled, batch.layout)
+        return Features(tokens, batch.mask, pooled, batch.layout)
 
 
 def load_clip(

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from msdscore.core.sphere import unit
 from msdscore.core.transfer import sent
-from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, States, compile_towers, read_options
-from msdscore.encoders.base import Prepared
+from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, compile_towers, read_options
+from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.clip import merge_positions, stretch_positions
 from msdscore.encoders.loading.checkpoints import OPEN_CLIP, Checkpoint, find_checkpoint, find_file, find_settings
 from msdscore.encoders.loading.tensors import read_tensors
@@ -243,21 +243,21 @@ class OpenClipEncoder(Backbone):
         """The steps by which pictures are made ready."""
         return self._parts.preprocessing
 
-    def _see(self, images: Sequence[Prepared]) -> States:
+    def _see(self, images: Sequence[Prepared]) -> Features:
         visual = self._parts.model.visual
         pixels = stack_pixels(images, self._parts.preprocessing, self.device)
         look = _timm_patches if hasattr(visual, "trunk") else _own_patches
         seen = look(visual, pixels.to(self._identity.placement.dtype), self._parts.patch_norm)
         layout = tuple(patch_layout(image.view, seen.grid, seen.cell) for image in images)
-        return States(seen.patches, mask_of(layout), unit(seen.pooled), layout)
+        return Features(seen.patches, mask_of(layout), unit(seen.pooled), layout)
 
-    def _read(self, texts: Sequence[str]) -> States:
+    def _read(self, texts: Sequence[str]) -> Features:
         model = self._parts.model
         batch = pack_texts(texts, self._parts.backend, self._parts.reading)
         text = getattr(model, "text", model)
         pooled, states = _watch(text.transformer, lambda: model.encode_text(sent(batch.ids, self.device)))
         tokens = _project_text(text, unpack_tokens(getattr(states, "last_hidden_state", states), batch))
-        return States(tokens, batch.mask, unpack_pooled(pooled, batch), batch.layout)
+        return Features(tokens, batch.mask, unpack_pooled(pooled, batch), batch.layout)
 
 
 def _own_patches(visual: Any, pixels: Tensor, norm: bool) -> ProjectedPatches:

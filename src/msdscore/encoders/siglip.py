@@ -22,12 +22,11 @@ from msdscore.encoders.backbone import (
     Backbone,
     Identity,
     LargeOptions,
-    States,
     compile_towers,
     read_options,
     require_choice,
 )
-from msdscore.encoders.base import PatchLayout, Prepared
+from msdscore.encoders.base import Features, PatchLayout, Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, preprocessor, square_preprocessing
 from msdscore.encoders.placement import Placement, place
@@ -193,23 +192,23 @@ class SiglipEncoder(Backbone):
         super().__init__(identity, prepare=parts.vision.prepare)
         self._parts = parts
 
-    def _see(self, images: Sequence[Prepared]) -> States:
+    def _see(self, images: Sequence[Prepared]) -> Features:
         tower = self._parts.model.vision_model
         placement = self._identity.placement
         states, layout = self._parts.vision.look(tower, images, placement)
         points = states.last_hidden_state
         if self._parts.options.local == "heads":
             points = _each_alone(tower.head, points)
-        return States(points, mask_of(layout), unit(states.pooler_output), layout)
+        return Features(points, mask_of(layout), unit(states.pooler_output), layout)
 
-    def _read(self, texts: Sequence[str]) -> States:
+    def _read(self, texts: Sequence[str]) -> Features:
         tower = self._parts.model.text_model
         batch = pack([self._tokens(text) for text in texts], self._parts.reading)
         states = tower(input_ids=sent(batch.ids, self.device))
         points = unpack_tokens(states.last_hidden_state, batch)
         if self._parts.options.local == "heads":
             points = tower.head(points)
-        return States(points, batch.mask, unpack_pooled(states.pooler_output, batch), batch.layout)
+        return Features(points, batch.mask, unpack_pooled(states.pooler_output, batch), batch.layout)
 
     def _tokens(self, text: str) -> Tokens:
         tokens = tokenise(self._parts.backend, text)

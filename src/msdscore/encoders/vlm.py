@@ -19,12 +19,11 @@ from msdscore.encoders.backbone import (
     Backbone,
     Identity,
     LargeOptions,
-    States,
     compile_towers,
     read_options,
     require_choice,
 )
-from msdscore.encoders.base import PatchLayout, Prepared, View
+from msdscore.encoders.base import Features, PatchLayout, Prepared, View
 from msdscore.encoders.llava import PREPROCESSOR, converted, is_original
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, preprocessor, square_preprocessing
@@ -357,19 +356,19 @@ class VlmEncoder(Backbone):
         super().__init__(identity, prepare=parts.vision.prepare)
         self._parts = parts
 
-    def _see(self, images: Sequence[Prepared]) -> States:
+    def _see(self, images: Sequence[Prepared]) -> Features:
         placement = self._identity.placement
         tokens, layout = self._parts.vision.look(self._parts.model, images, placement.device, placement.dtype)
-        return States(pad_sequence(tokens, batch_first=True), mask_of(layout), None, layout)
+        return Features(pad_sequence(tokens, batch_first=True), mask_of(layout), None, layout)
 
-    def _read(self, texts: Sequence[str]) -> States:
+    def _read(self, texts: Sequence[str]) -> Features:
         batch = pack_texts(texts, self._parts.backend, self._parts.reading)
         ids, attention = batch.ids.to(self.device), batch.attention.to(self.device).long()
         if not ids.shape[1]:  # nothing but texts without tokens, and no start token either
             ids = attention = torch.zeros(len(ids), 1, dtype=torch.long, device=self.device)
         attention[:, 0] = 1  # a row of padding alone would divide by zero
         states = self._parts.model.language_model(input_ids=ids, attention_mask=attention, use_cache=False)
-        return States(unpack_tokens(states.last_hidden_state, batch), batch.mask, None, batch.layout)
+        return Features(unpack_tokens(states.last_hidden_state, batch), batch.mask, None, batch.layout)
 
 
 def load_vlm(

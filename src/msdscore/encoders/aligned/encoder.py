@@ -12,10 +12,9 @@ from PIL.Image import Image
 from torch import nn
 
 from msdscore.core.calibration import Bank
-from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, HeadStates, JoinedHeads, SideDims
+from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, JoinedHeads, SideDims
 from msdscore.encoders.aligned.specs import read_spec
 from msdscore.encoders.aligned.towers.base import (
-    Features,
     ImageTower,
     ImageTowerSpec,
     TextTower,
@@ -23,8 +22,8 @@ from msdscore.encoders.aligned.towers.base import (
     TowerPlace,
 )
 from msdscore.encoders.aligned.towers.load import load_towers
-from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, States, read_options
-from msdscore.encoders.base import Prepared
+from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, read_options
+from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading import banks
 from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpoint
 from msdscore.encoders.loading.hashing import verify_sums
@@ -93,17 +92,11 @@ class AlignedEncoder(Backbone):
         """The picture as the image tower takes it."""
         return self._parts.image.prepare(image)
 
-    def _see(self, images: Sequence[Prepared]) -> States:
-        features = _moved(self._parts.image.features(images), self.device)
-        return _states(self._parts.heads.image_states(features), features)
+    def _see(self, images: Sequence[Prepared]) -> Features:
+        return self._parts.heads.image_states(_moved(self._parts.image.features(images), self.device))
 
-    def _read(self, texts: Sequence[str]) -> States:
-        features = _moved(self._parts.text.features(texts), self.device)
-        return _states(self._parts.heads.text_states(features), features)
-
-
-def _states(found: HeadStates, features: Features) -> States:
-    return States(found.points, features.local.mask, found.pooled, features.layout)  # type: ignore[arg-type]
+    def _read(self, texts: Sequence[str]) -> Features:
+        return self._parts.heads.text_states(_moved(self._parts.text.features(texts), self.device))
 
 
 def load_aligned(
@@ -207,12 +200,12 @@ def _fill(heads: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 def _moved(features: Features, device: torch.device) -> Features:
-    if features.local.vectors.device == device:
+    if features.points.device == device:
         return features
-    whole = features.whole
     return replace(
         features,
-        local=replace(features.local, vectors=features.local.vectors.to(device), mask=features.local.mask.to(device)),
-        whole=whole and replace(whole, vectors=whole.vectors.to(device), mask=whole.mask.to(device)),
+        points=features.points.to(device),
+        mask=features.mask.to(device),
         pooled=None if features.pooled is None else features.pooled.to(device),
+        whole=None if features.whole is None else _moved(features.whole, device),
     )

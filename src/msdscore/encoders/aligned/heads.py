@@ -4,13 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from msdscore.core.sphere import masked_mean, real_points, unit
 from msdscore.encoders.aligned.networks import HeadSpec, PoolHead, make_head
-from msdscore.encoders.aligned.towers.base import Features, Points
-from msdscore.encoders.base import Embeddings
+from msdscore.encoders.base import Embeddings, Features
 from msdscore.encoders.text.tokens import join_windows
 from msdscore.errors import ConfigError, unknown_name
 
@@ -46,14 +45,6 @@ class HeadsSpec:
             raise ConfigError(f"dim must be at least 1 and global_dim at least 0, got {self.dim} and {self.global_dim}")
 
 
-@dataclass(frozen=True, slots=True)
-class HeadStates:
-    """What heads give before the last step: local vectors of any length, pooled unit vectors or None for their mean."""
-
-    points: Float[Tensor, "batch points dim"]
-    pooled: Float[Tensor, "batch pooled_dim"] | None
-
-
 def _mean_head(spec: HeadsSpec, inputs: int, outputs: int) -> nn.Module:
     mlp = HeadSpec(kind="mlp", hidden=spec.mean_hidden, dropout=spec.mean_dropout, norm=True, bias=False, heads=1)
     return make_head(mlp, inputs, outputs)
@@ -83,30 +74,31 @@ class AlignedHeads(nn.Module):
             self.global_mean = _mean_head(spec, text.pooled, width) if spec.mean_hidden else None
 
     def project_images(self, features: Features) -> Embeddings:
-        """Aligned patches and pooled vectors of pictures."""
-        return _finished(self.image_states(features), features)
+        """Aligned patches and pooled vectors of images."""
+        return _finished(self.image_states(features))
 
     def project_texts(self, features: Features) -> Embeddings:
         """Aligned tokens and pooled vectors of captions."""
-        return _finished(self.text_states(features), features)
+        return _finished(self.text_states(features))
 
-    def image_states(self, features: Features) -> HeadStates:
-        """Patches of any length and pooled unit vectors of pictures."""
+    def image_states(self, features: Features) -> Features:
+        """Patches of any length and pooled unit vectors of images."""
         return self._states(features, self.image, getattr(self, "global_image", None))
 
-    def text_states(self, features: Features) -> HeadStates:
+    def text_states(self, features: Features) -> Features:
         """Tokens of any length and pooled unit vectors of captions."""
         return self._states(features, self.text, getattr(self, "global_text", None))
 
-    def _states(self, features: Features, head: nn.Module, global_head: nn.Module | None) -> HeadStates:
-        points = head(features.local.vectors, features.local.mask)
+    def _states(self, features: Features, head: nn.Module, global_head: nn.Module | None) -> Features:
         if self.spec.pool == "mean":
-            return HeadStates(points, None)
-        if global_head is not None:
-            return HeadStates(points, self._own(global_head, features))
-        if features.pooled is None:
+            pooled = None
+        elif global_head is not None:
+            pooled = self._own(global_head, features)
+        elif features.pooled is None:
             raise ConfigError("pool 'model' needs backbones with pooled outputs of one space; use pool 'mean' or 'own'")
-        return HeadStates(points, unit(features.pooled))
+        else:
+            pooled = unit(features.pooled)
+        return Features(head(features.points, features.mask), features.mask, pooled, features.layout)
 
     def _own(self, head: nn.Module, features: Features) -> Float[Tensor, "batch dim"]:
         """Pooled unit vectors of a global path; a caption of several windows has the mean of theirs."""
@@ -114,24 +106,23 @@ class AlignedHeads(nn.Module):
         if whole is None:
             raise ConfigError("pool 'own' needs a global path; load the towers with one")
         if isinstance(head, PoolHead):
-            found: Tensor = head(whole.vectors, whole.mask)
+            found: Tensor = head(whole.points, whole.mask)
             if self.global_mean is not None:
                 if features.pooled is None:
                     raise ConfigError("mean_hidden needs a text tower with pooled vectors; set it to 0")
                 found = found + self.global_mean(features.pooled, whole.mask.any(dim=1))
-        elif whole.vectors.shape[1] == 1:  # one point is its own mean
-            found = head(whole.vectors, whole.mask).squeeze(1)
+        elif whole.points.shape[1] == 1:  # one point is its own mean
+            found = head(whole.points, whole.mask).squeeze(1)
         else:
-            found = real_points(unit(head(whole.vectors, whole.mask)), whole.mask).sum(dim=1)
+            found = real_points(unit(head(whole.points, whole.mask)), whole.mask).sum(dim=1)
         return unit(found) if features.windows is None else join_windows(found, features.windows)
 
 
-def _finished(states: HeadStates, features: Features) -> Embeddings:
+def _finished(states: Features) -> Embeddings:
     """Unit vectors, zero where the mask says padding."""
-    mask = features.local.mask
-    points = real_points(unit(states.points), mask)
-    pooled = masked_mean(points, mask) if states.pooled is None else states.pooled
-    return Embeddings(points, mask, pooled, features.layout)
+    points = real_points(unit(states.points), states.mask)
+    pooled = masked_mean(points, states.mask) if states.pooled is None else states.pooled
+    return Embeddings(points, states.mask, pooled, states.layout)
 
 
 def count_parameters(module: nn.Module) -> int:
@@ -161,15 +152,14 @@ class JoinedHeads(nn.Module):
         self.members = nn.ModuleList(members)
         self._branches = branches
 
-    def image_states(self, features: Features) -> HeadStates:
-        """Patches of any length and pooled unit vectors of pictures."""
+    def image_states(self, features: Features) -> Features:
+        """Patches of any length and pooled unit vectors of images."""
         parts = split_features(features, len(self.members)) if self._branches else [features] * len(self.members)
-        found = [heads.image_states(part) for heads, part in zip(self._heads(), parts, strict=True)]
-        return join_states(found, features.local.mask)
+        return join_states([heads.image_states(part) for heads, part in zip(self._heads(), parts, strict=True)])
 
-    def text_states(self, features: Features) -> HeadStates:
+    def text_states(self, features: Features) -> Features:
         """Tokens of any length and pooled unit vectors of captions."""
-        return join_states([heads.text_states(features) for heads in self._heads()], features.local.mask)
+        return join_states([heads.text_states(features) for heads in self._heads()])
 
     def _heads(self) -> Iterator[AlignedHeads]:
         for member in self.members:
@@ -178,28 +168,20 @@ class JoinedHeads(nn.Module):
 
 
 def split_features(features: Features, count: int) -> list[Features]:
-    """Features of branches that lie side by side, one by one."""
+    """Features of branches that lie side by side, each branch apart."""
     whole = features.whole
-    wholes = [None] * count if whole is None else _parts(whole, count)
-    return [
-        replace(features, local=local, whole=one)
-        for local, one in zip(_parts(features.local, count), wholes, strict=True)
-    ]
+    wholes = [None] * count if whole is None else split_features(whole, count)
+    parts = features.points.chunk(count, dim=-1)
+    return [replace(features, points=points, whole=own) for points, own in zip(parts, wholes, strict=True)]
 
 
-def _parts(points: Points, count: int) -> list[Points]:
-    return [Points(vectors, points.mask) for vectors in points.vectors.chunk(count, dim=-1)]
-
-
-def join_states(states: Sequence[HeadStates], mask: Bool[Tensor, "batch points"]) -> HeadStates:
+def join_states(states: Sequence[Features]) -> Features:
     """Unit vectors of all members side by side; as unit vectors, their products are the means of the members'."""
-    pooled = [_mean(state.points, mask) if state.pooled is None else state.pooled for state in states]
-    return HeadStates(_side_by_side([state.points for state in states]), unit(_side_by_side(pooled)))
-
-
-def _mean(points: Float[Tensor, "batch points dim"], mask: Bool[Tensor, "batch points"]) -> Tensor:
-    return masked_mean(real_points(unit(points), mask), mask)
-
-
-def _side_by_side(vectors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([unit(part) for part in vectors], dim=-1)
+    points = [unit(state.points) for state in states]
+    pooled = [
+        masked_mean(real_points(vectors, state.mask), state.mask) if state.pooled is None else state.pooled
+        for vectors, state in zip(points, states, strict=True)
+    ]
+    return replace(
+        states[0], points=torch.cat(points, dim=-1), pooled=unit(torch.cat([unit(part) for part in pooled], dim=-1))
+    )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from msdscore.core.sphere import unit
 from msdscore.core.transfer import sent
-from msdscore.encoders.base import TokenLayout
+from msdscore.encoders.base import TokenLayout, Windows
 from msdscore.encoders.text.windows import Span, Window, plan_cut, plan_windows
 from msdscore.errors import WeightsError
 from msdscore.text.warnings import spelled_out, token_warnings
@@ -152,14 +152,6 @@ class Reading:
     def most(self) -> int:
         """Tokens of a caption that are read at all, in however many windows."""
         return max(self.room, MOST_TOKENS)
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """How the windows of a batch belong to its captions."""
-
-    own: Int[Tensor, "batch parts"]  # the windows of a caption, padded with its own first one
-    shares: Float[Tensor, "batch parts"]  # of each of them in the caption's pooled vector
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from msdscore.encoders.base import PatchLayout, Prepared, TokenLayout
+from msdscore.encoders.base import Features, Prepared, TokenLayout
 from msdscore.encoders.placement import Placement
-from msdscore.encoders.text.tokens import Windows
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.text.words import content_tokens
 
@@ -21,31 +20,6 @@ IMAGE_KINDS = ("encoder", "transformers", "timm", "mini")
 TEXT_KINDS = ("encoder", "transformers", "mini")
 MINI_IMAGE, MINI_TEXT = "lite2", "minilm"
 Level = int | str
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    """Raw vectors of a batch and their mask; `True` is a real point."""
-
-    vectors: Float[Tensor, "batch points dim"]
-    mask: Bool[Tensor, "batch points"]
-
-
-@dataclass(frozen=True, slots=True)
-class Features:
-    """What a frozen tower sees: its local path, a global path where one is asked for, its own pooled vectors.
-
-    Where `windows` is given, the rows of `whole` and `pooled` are windows of captions, which it puts together.
-    """
-
-    local: Points
-    whole: Points | None
-    pooled: Float[Tensor, "rows pooled_dim"] | None
-    layout: tuple[PatchLayout | TokenLayout, ...]
-    windows: Windows | None = None
-
-    def __len__(self) -> int:
-        return self.local.vectors.shape[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +154,8 @@ def keep_content(features: Features, texts: Sequence[str]) -> Features:
         replace(layout, spans=tuple(layout.spans[number] for number in own))
         for layout, own in zip(layouts, chosen, strict=True)
     )
-    return replace(features, local=Points(*_pick(features.local.vectors, chosen)), layout=fewer)
+    points, mask = _pick(features.points, chosen)
+    return replace(features, points=points, mask=mask, layout=fewer)
 
 
 def _pick(
@@ -197,8 +172,8 @@ def _pick(
 
 def feature_dims(found: Features) -> tuple[int, int, int]:
     """Sizes of the local features, the global ones and the pooled vectors (0: none)."""
-    whole = 0 if found.whole is None else found.whole.vectors.shape[-1]
-    return found.local.vectors.shape[-1], whole, 0 if found.pooled is None else found.pooled.shape[-1]
+    whole = 0 if found.whole is None else found.whole.points.shape[-1]
+    return found.points.shape[-1], whole, 0 if found.pooled is None else found.pooled.shape[-1]
 
 
 def frozen(model: Any, where: Placement) -> Any:
@@ -226,7 +201,7 @@ def _resized(features: Tensor, size: tuple[int, ...]) -> Tensor:
     return interpolate(features, size=size, mode="bilinear", antialias=True)
 
 
-def all_points(features: Float[Tensor, "batch dim rows columns"]) -> Points:
+def all_points(features: Float[Tensor, "batch dim rows columns"]) -> Features:
     """The cells of a map as points in row-major order, all of them real."""
-    vectors = features.flatten(2).transpose(1, 2)
-    return Points(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+    points = features.flatten(2).transpose(1, 2)
+    return Features(points, torch.ones(points.shape[:2], dtype=torch.bool, device=points.device))

@@ -1,6 +1,7 @@
 """Load the two frozen towers that a spec names; either side of any registered encoder can be one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,8 @@ from PIL import Image
 
 from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.aligned.towers.base import (
-    Features,
     ImageTower,
     ImageTowerSpec,
-    Points,
     TextTower,
     TextTowerSpec,
     TowerPlace,
@@ -20,7 +19,7 @@ from msdscore.encoders.aligned.towers.base import (
     keep_content,
 )
 from msdscore.encoders.aligned.towers.transformers import TransformersImages, TransformersTexts
-from msdscore.encoders.base import Encoder, Prepared
+from msdscore.encoders.base import Embeddings, Encoder, Features, Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint, looks_like_hub_name
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.packages import locate
@@ -52,9 +51,7 @@ class EncoderImages:
     @torch.no_grad()
     def features(self, images: Sequence[Prepared]) -> Features:
         """Patches and pooled vectors of the encoder."""
-        found = self._encoder.encode_images(images)
-        points = Points(found.points, found.mask)
-        return Features(points, points if self._whole else None, found.pooled, found.layout)
+        return _as_features(self._encoder.encode_images(images), whole=self._whole)
 
 
 class EncoderTexts:
@@ -71,10 +68,13 @@ class EncoderTexts:
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
         """Tokens and pooled vectors of the encoder."""
-        found = self._encoder.encode_texts(texts)
-        points = Points(found.points, found.mask)
-        every = Features(points, points if self._whole else None, found.pooled, found.layout)
+        every = _as_features(self._encoder.encode_texts(texts), whole=self._whole)
         return keep_content(every, texts) if self._words == "content" else every
+
+
+def _as_features(vectors: Embeddings, *, whole: bool) -> Features:
+    points = Features(vectors.points, vectors.mask)
+    return replace(points, pooled=vectors.pooled, layout=vectors.layout, whole=points if whole else None)
 
 
 def load_towers(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,17 +12,15 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from msdscore.encoders.aligned.towers.base import (
-    Features,
     ImageTowerSpec,
     Level,
-    Points,
     TextTowerSpec,
     TowerPlace,
     all_points,
     keep_content,
     take_level,
 )
-from msdscore.encoders.base import Prepared
+from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.packages import find_weights, locate
 from msdscore.encoders.loading.tensors import read_tensors, widened
@@ -75,8 +74,7 @@ class Lite2Images:
         cells, means = (torch.cat(parts) for parts in zip(*map(self._maps, few), strict=True))
         cell = self._side / self._grid
         layout = tuple(patch_layout(image.view, (self._grid, self._grid), (cell, cell)) for image in images)
-        whole = all_points(means[:, :, None, None]) if self._whole else None
-        return Features(all_points(cells), whole, None, layout)
+        return replace(self._features(cells, means), layout=layout)
 
     @property
     def side(self) -> int:
@@ -86,8 +84,10 @@ class Lite2Images:
     @torch.no_grad()
     def see(self, pixels: Float[Tensor, "batch 3 side side"]) -> Features:
         """Features of pixels on its device, with values from 0 to 255; the layout is empty."""
-        cells, means = self._maps((pixels - 127) / 128)
-        return Features(all_points(cells), all_points(means[:, :, None, None]) if self._whole else None, None, ())
+        return self._features(*self._maps((pixels - 127) / 128))
+
+    def _features(self, cells: Tensor, means: Tensor) -> Features:
+        return replace(all_points(cells), whole=all_points(means[:, :, None, None]) if self._whole else None)
 
     @property
     def network(self) -> lite2.Lite2:
@@ -174,12 +174,12 @@ class MiniLMTexts:
             states = self._network(ids, mask)
         last, real = states[-1].float(), mask.unsqueeze(-1)
         pooled = (last * real).sum(dim=1) / real.sum(dim=1).clamp_min(1)
-        whole = Points(_joined(states, self._spec.global_levels or self._spec.levels), mask) if self._whole else None
+        whole = Features(_joined(states, self._spec.global_levels or self._spec.levels), mask) if self._whole else None
         local = [
             take_level(states, level).gather(1, places.unsqueeze(-1).expand(-1, -1, last.shape[2]))
             for level in self._spec.levels
         ]
-        return Features(Points(torch.cat(local, dim=-1), kept), whole, pooled, ())
+        return Features(torch.cat(local, dim=-1), kept, pooled, whole=whole)
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
@@ -188,12 +188,12 @@ class MiniLMTexts:
         attention = batch.attention.to(self.device)
         with _autocast(self._place):
             states = [state.float() for state in self._network(batch.ids.to(self.device), attention)]
-        local = Points(unpack_tokens(_joined(states, self._spec.levels), batch), batch.mask.to(self.device))
+        local = unpack_tokens(_joined(states, self._spec.levels), batch)
         levels = self._spec.global_levels or self._spec.levels
-        whole = Points(_joined(states, levels), attention) if self._whole else None
+        whole = Features(_joined(states, levels), attention) if self._whole else None
         real = attention.unsqueeze(-1)
         pooled = (states[-1] * real).sum(dim=1) / real.sum(dim=1).clamp_min(1)
-        every = Features(local, whole, pooled, batch.layout, batch.windows)
+        every = Features(local, batch.mask.to(self.device), pooled, batch.layout, whole, batch.windows)
         return keep_content(every, texts) if self._spec.words == "content" else every
 
 

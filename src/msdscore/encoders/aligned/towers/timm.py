@@ -1,6 +1,7 @@
 """Feature maps of any timm model as a frozen image tower."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ from PIL import Image
 from torch import Tensor
 
 from msdscore.encoders.aligned.towers.base import (
-    Features,
     ImageTowerSpec,
     Level,
     TowerPlace,
@@ -17,7 +17,7 @@ from msdscore.encoders.aligned.towers.base import (
     frozen,
     join_levels,
 )
-from msdscore.encoders.base import Prepared
+from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.packages import locate
@@ -70,7 +70,7 @@ class TimmImages:
         if self._whole:
             levels, grid = self._spec.global_path
             whole = all_points(join_levels([maps[level] for level in levels], grid))
-        return Features(all_points(local), whole, None, layout)
+        return replace(all_points(local), layout=layout, whole=whole)
 
     def _maps(self, pixels: Tensor) -> dict[Level, Tensor]:
         """One pass through the model; `final` is what its classifier would see before pooling."""

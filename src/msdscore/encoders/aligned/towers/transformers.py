@@ -1,6 +1,7 @@
 """Hidden states of any transformers checkpoint as a frozen image or text tower."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from msdscore.encoders.aligned.towers.base import (
-    Features,
     ImageTowerSpec,
     Level,
-    Points,
     TextTowerSpec,
     TowerPlace,
     all_points,
@@ -22,7 +21,7 @@ from msdscore.encoders.aligned.towers.base import (
     keep_content,
     take_level,
 )
-from msdscore.encoders.base import Prepared
+from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.transformers import load_model, load_preprocessing, load_tokenizer
@@ -85,7 +84,7 @@ class TransformersImages:
         if self._whole:
             levels, grid = self._spec.global_path
             whole = all_points(join_levels([take_level(maps, level) for level in levels], grid))
-        return Features(Points(all_points(local).vectors, mask), whole, None, layout)
+        return Features(all_points(local).points, mask, layout=layout, whole=whole)
 
 
 class TransformersTexts:
@@ -118,12 +117,13 @@ class TransformersTexts:
         ).hidden_states
         mask = batch.mask.to(self.device)
 
-        def points(levels: tuple[Level, ...]) -> Points:
+        def points(levels: tuple[Level, ...]) -> Features:
             chosen = torch.cat([take_level(states, level) for level in levels], dim=-1)
-            return Points(unpack_tokens(chosen, batch).float(), mask)
+            return Features(unpack_tokens(chosen, batch).float(), mask)
 
         whole = points(self._spec.global_levels or self._spec.levels) if self._whole else None
-        every = Features(points(self._spec.levels), whole, _sentence(states[-1], batch), batch.layout)
+        pooled = _sentence(states[-1], batch)
+        every = replace(points(self._spec.levels), pooled=pooled, layout=batch.layout, whole=whole)
         return keep_content(every, texts) if self._spec.words == "content" else every
 
 
