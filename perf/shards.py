@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from PIL import Image
 
 from msdscore.encoders.base import TokenLayout
-from msdscore.encoders.text.pieces import segment
 from msdscore.io.inputs.rows import Row
 from msdscore.io.tar import TarImage
 from msdscore.run.plan import plan
@@ -24,6 +23,7 @@ from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.scoring.worst import _worst
+from msdscore.text.words import segment
 
 ROWS, SHARDS, CAPTIONS = 200_000, 300, 3000
 CAPTION = "A brown dog with a red collar runs along the sandy beach at sunset, while two children play."

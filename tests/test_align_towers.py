@@ -12,8 +12,8 @@ from msdscore.encoders.aligned.networks import HeadSpec, make_head
 from msdscore.encoders.aligned.towers.base import ImageTowerSpec, TextTowerSpec, TowerPlace
 from msdscore.encoders.aligned.towers.load import load_towers, tower_dims
 from msdscore.encoders.base import Features, prepare_all
+from msdscore.encoders.loading.checkpoints import locate
 from msdscore.encoders.loading.hashing import files_sha256
-from msdscore.encoders.loading.packages import locate
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from msdscore.text.words import content_tokens, words_at
 from tiny_clip import make_tiny_clip

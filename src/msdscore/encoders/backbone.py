@@ -16,11 +16,55 @@ from msdscore.core.launching import launching
 from msdscore.core.sphere import masked_mean, real_points, unit
 from msdscore.core.transfer import sent
 from msdscore.encoders.base import Embeddings, Encoder, Features, PatchLayout, Prepared, TokenLayout
-from msdscore.encoders.placement import Placement, place
 from msdscore.encoders.table import languages_of
 from msdscore.encoders.vision.preprocessing import DEVICE_FILTERS, Preprocessing, prepare_picture, whole_picture
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.text.warnings import text_warnings
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A device and the dtype that a model computes in there; its vectors always come out in float32."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def dtype_name(self) -> str:
+        """The dtype as the signature spells it."""
+        return str(self.dtype).removeprefix("torch.")
+
+
+def place(device: str, dtype: str, *, half: torch.dtype = torch.float16) -> Placement:
+    """Resolve `auto`: CUDA when there is one; float32 on CPU, `half` on CUDA.
+
+    >>> place("cpu", "auto")
+    Placement(device=device(type='cpu'), dtype=torch.float32)
+
+    Raises:
+        ConfigError: no such device or dtype.
+    """
+    where = _device(device)
+    if dtype == "auto":
+        return Placement(where, half if where.type == "cuda" else torch.float32)
+    if dtype not in _DTYPES:
+        raise ConfigError(f"dtype must be auto or one of {', '.join(_DTYPES)}, got {dtype!r}")
+    return Placement(where, _DTYPES[dtype])
+
+
+def _device(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        where = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}") from None
+    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"there is no device {device!r} here; use device='auto' or 'cpu'")
+    return where
+
 
 Options = TypeVar("Options")
 

@@ -1,18 +1,16 @@
 """BLIP for image-text matching through transformers: patches and tokens in the space of its contrastive heads."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from msdscore.core.sphere import unit
 from msdscore.core.transfer import sent
-from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, compile_towers, read_options
+from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, compile_towers, place, read_options
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, square_preprocessing
-from msdscore.encoders.placement import place
 from msdscore.encoders.text.tokens import (
     Reading,
     literal_backend,
@@ -26,16 +24,6 @@ from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch
 _NEEDS = (("preprocessor_config.json", "processor_config.json"), ("tokenizer.json", "vocab.txt"))
 
 
-@dataclass(frozen=True, slots=True)
-class BlipParts:
-    """What a checkpoint consists of once it is loaded."""
-
-    model: Any  # transformers.BlipForImageTextRetrieval
-    backend: Any  # tokenizers.Tokenizer
-    preprocessing: Preprocessing
-    reading: Reading
-
-
 class BlipEncoder(Backbone):
     """Patches, tokens and pooled vectors of one BLIP-ITM model.
 
@@ -43,21 +31,32 @@ class BlipEncoder(Backbone):
     others are patches and tokens. The matching head, which reads both sides at once, is not used.
     """
 
-    def __init__(self, parts: BlipParts, identity: Identity) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        model: Any,  # transformers.BlipForImageTextRetrieval
+        backend: Any,  # tokenizers.Tokenizer
+        preprocessing: Preprocessing,
+        reading: Reading,
+    ) -> None:
         super().__init__(identity)
-        self._parts = parts
-        vision = parts.model.config.vision_config
+        self._model = model
+        self._backend = backend
+        self._preprocessing = preprocessing
+        self._reading = reading
+        vision = model.config.vision_config
         self._patch = int(vision.patch_size)
         self._side = int(vision.image_size) // self._patch
 
     @property
     def preprocessing(self) -> Preprocessing:
         """The steps by which pictures are made ready."""
-        return self._parts.preprocessing
+        return self._preprocessing
 
     def _see(self, images: Sequence[Prepared]) -> Features:
-        model = self._parts.model
-        pixels = stack_pixels(images, self._parts.preprocessing, self.device)
+        model = self._model
+        pixels = stack_pixels(images, self._preprocessing, self.device)
         states = model.vision_model(pixel_values=pixels.to(self._identity.placement.dtype))
         vectors = model.vision_proj(states.last_hidden_state)
         layout = tuple(
@@ -66,8 +65,8 @@ class BlipEncoder(Backbone):
         return Features(vectors[:, 1:], mask_of(layout), unit(vectors[:, 0]), layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
-        model = self._parts.model
-        batch = pack_texts(texts, self._parts.backend, self._parts.reading)
+        model = self._model
+        batch = pack_texts(texts, self._backend, self._reading)
         states = model.text_encoder(
             input_ids=sent(batch.ids, self.device), attention_mask=sent(batch.attention, self.device).long()
         )
@@ -98,7 +97,8 @@ def load_blip(
     backend = literal_backend(tokenizer)
     prefix, suffix = special_ids(backend)
     context = int(model.config.text_config.max_position_embeddings)
-    parts = BlipParts(
+    return BlipEncoder(
+        Identity(name, checkpoint.signed(name), placement, chosen, chosen.bits_choice),
         model=model,
         backend=backend,
         preprocessing=chosen.applied(square_preprocessing(checkpoint, int(model.config.vision_config.image_size))),
@@ -106,4 +106,3 @@ def load_blip(
             context, prefix, suffix, int(tokenizer.pad_token_id), chosen.long_text, unknown=tokenizer.unk_token_id
         ),
     )
-    return BlipEncoder(parts, Identity(name, checkpoint.signed(name), placement, chosen, chosen.bits_choice))

@@ -15,13 +15,13 @@ from msdscore.encoders.backbone import (
     Identity,
     LargeOptions,
     compile_towers,
+    place,
     read_options,
     require_choice,
 )
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, square_preprocessing
-from msdscore.encoders.placement import place
 from msdscore.encoders.text.tokens import Reading, literal_backend, pack_texts, unpack_pooled, unpack_tokens
 from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, stack_pixels
 from msdscore.errors import ConfigError
@@ -42,17 +42,6 @@ class ClipOptions(LargeOptions):
         require_choice("crop", self.crop, ("transformers", "torchvision"))
 
 
-@dataclass(frozen=True, slots=True)
-class ClipParts:
-    """What a checkpoint consists of once it is loaded."""
-
-    model: Any  # transformers.CLIPModel
-    backend: Any  # tokenizers.Tokenizer
-    preprocessing: Preprocessing
-    reading: Reading
-    patch_norm: bool
-
-
 class ClipEncoder(Backbone):
     """Patches, tokens and pooled vectors of one CLIP model.
 
@@ -60,32 +49,45 @@ class ClipEncoder(Backbone):
     projection that the pooled vector takes.
     """
 
-    def __init__(self, parts: ClipParts, identity: Identity) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        model: Any,  # transformers.CLIPModel
+        backend: Any,  # tokenizers.Tokenizer
+        preprocessing: Preprocessing,
+        reading: Reading,
+        patch_norm: bool,
+    ) -> None:
         super().__init__(identity)
-        self._parts = parts
-        vision = parts.model.config.vision_config
+        self._model = model
+        self._backend = backend
+        self._preprocessing = preprocessing
+        self._reading = reading
+        self._patch_norm = patch_norm
+        vision = model.config.vision_config
         self._patch = int(vision.patch_size)
         self._grid = (int(vision.image_size) // self._patch,) * 2
 
     @property
     def preprocessing(self) -> Preprocessing:
         """The steps by which pictures are made ready."""
-        return self._parts.preprocessing
+        return self._preprocessing
 
     def _see(self, images: Sequence[Prepared]) -> Features:
-        model = self._parts.model
-        pixels = stack_pixels(images, self._parts.preprocessing, self.device)
+        model = self._model
+        pixels = stack_pixels(images, self._preprocessing, self.device)
         states = model.vision_model(pixel_values=pixels.to(self._identity.placement.dtype))
         patches = states.last_hidden_state[:, 1:]
-        if self._parts.patch_norm:
+        if self._patch_norm:
             patches = model.vision_model.post_layernorm(patches)
         layout = tuple(patch_layout(image.view, self._grid, (self._patch, self._patch)) for image in images)
         pooled = unit(model.visual_projection(states.pooler_output))
         return Features(model.visual_projection(patches), mask_of(layout), pooled, layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
-        model = self._parts.model
-        batch = pack_texts(texts, self._parts.backend, self._parts.reading)
+        model = self._model
+        batch = pack_texts(texts, self._backend, self._reading)
         # No token looks ahead, so what stands behind a caption changes none of its states. A GPU gets no mask:
         # transformers would wait for the device to see what it holds, and attention without one is faster.
         attention = None if self.device.type == "cuda" else sent(batch.attention, self.device).long()
@@ -119,7 +121,8 @@ def load_clip(
         stretch_text_model(model)
     compile_towers(chosen, model.vision_model, model.text_model)
     tokenizer = load_tokenizer(checkpoint)
-    parts = ClipParts(
+    return ClipEncoder(
+        Identity(name, checkpoint.signed(name), placement, chosen, _choices(chosen)),
         model=model,
         backend=literal_backend(tokenizer),
         preprocessing=replace(
@@ -129,7 +132,6 @@ def load_clip(
         reading=_reading(model, tokenizer, chosen.long_text),
         patch_norm=chosen.patch_norm,
     )
-    return ClipEncoder(parts, Identity(name, checkpoint.signed(name), placement, chosen, _choices(chosen)))
 
 
 def _choices(options: ClipOptions) -> tuple[str, ...]:

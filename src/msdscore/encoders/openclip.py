@@ -17,13 +17,12 @@ from torch import Tensor
 
 from msdscore.core.sphere import unit
 from msdscore.core.transfer import sent
-from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, compile_towers, read_options
+from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, compile_towers, place, read_options
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.clip import merge_positions, stretch_positions
 from msdscore.encoders.loading.checkpoints import OPEN_CLIP, Checkpoint, find_checkpoint, find_file, find_settings
 from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.loading.transformers import load_tokenizer, quiet
-from msdscore.encoders.placement import place
 from msdscore.encoders.text.tokens import (
     Reading,
     literal_backend,
@@ -216,17 +215,6 @@ class OpenClipOptions(SharedOptions):
     context: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OpenClipParts:
-    """What a model consists of once it is loaded."""
-
-    model: Any  # open_clip.CLIP or CustomTextCLIP
-    backend: Any  # tokenizers.Tokenizer
-    preprocessing: Preprocessing
-    reading: Reading
-    patch_norm: bool
-
-
 class OpenClipEncoder(Backbone):
     """Patches, tokens and pooled vectors of one open_clip model.
 
@@ -234,26 +222,39 @@ class OpenClipEncoder(Backbone):
     states through the projection; those of timm towers go through the tower's head each on its own.
     """
 
-    def __init__(self, parts: OpenClipParts, identity: Identity) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        model: Any,  # open_clip.CLIP or CustomTextCLIP
+        backend: Any,  # tokenizers.Tokenizer
+        preprocessing: Preprocessing,
+        reading: Reading,
+        patch_norm: bool,
+    ) -> None:
         super().__init__(identity)
-        self._parts = parts
+        self._model = model
+        self._backend = backend
+        self._preprocessing = preprocessing
+        self._reading = reading
+        self._patch_norm = patch_norm
 
     @property
     def preprocessing(self) -> Preprocessing:
         """The steps by which pictures are made ready."""
-        return self._parts.preprocessing
+        return self._preprocessing
 
     def _see(self, images: Sequence[Prepared]) -> Features:
-        visual = self._parts.model.visual
-        pixels = stack_pixels(images, self._parts.preprocessing, self.device)
+        visual = self._model.visual
+        pixels = stack_pixels(images, self._preprocessing, self.device)
         look = _timm_patches if hasattr(visual, "trunk") else _own_patches
-        seen = look(visual, pixels.to(self._identity.placement.dtype), self._parts.patch_norm)
+        seen = look(visual, pixels.to(self._identity.placement.dtype), self._patch_norm)
         layout = tuple(patch_layout(image.view, seen.grid, seen.cell) for image in images)
         return Features(seen.patches, mask_of(layout), unit(seen.pooled), layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
-        model = self._parts.model
-        batch = pack_texts(texts, self._parts.backend, self._parts.reading)
+        model = self._model
+        batch = pack_texts(texts, self._backend, self._reading)
         text = getattr(model, "text", model)
         pooled, states = _watch(text.transformer, lambda: model.encode_text(sent(batch.ids, self.device)))
         tokens = _project_text(text, unpack_tokens(getattr(states, "last_hidden_state", states), batch))
@@ -334,9 +335,15 @@ def load_openclip(
     backend, reading = load_reader(text, plan.checkpoint, chosen.long_text)
     height, width = _pair(model.visual.image_size)
     steps = chosen.applied(read_preprocess(plan.preprocess, (width, height)))
-    parts = OpenClipParts(model, backend, steps, reading, chosen.patch_norm)
     norm = (f"norm:{'yes' if chosen.patch_norm else 'no'}",)
-    return OpenClipEncoder(parts, Identity(name, plan.label, placement, chosen, norm))
+    return OpenClipEncoder(
+        Identity(name, plan.label, placement, chosen, norm),
+        model=model,
+        backend=backend,
+        preprocessing=steps,
+        reading=reading,
+        patch_norm=chosen.patch_norm,
+    )
 
 
 def _pair(size: Any) -> tuple[int, int]:

@@ -6,9 +6,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msdscore.encoders.loading.checkpoints import cached_folder, looks_like_hub_name, model_type
+from msdscore.encoders.loading.checkpoints import cached_folder, locate, looks_like_hub_name, model_type
 from msdscore.encoders.loading.hashing import loading
-from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.table import FAMILIES, ROWS, SCHEMES, EncoderRow
 from msdscore.errors import MissingExtraError, WeightsError, unknown_name
 from msdscore.registry import PluginWarning, Registry, resolve

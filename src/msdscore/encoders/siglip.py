@@ -22,14 +22,15 @@ from msdscore.encoders.backbone import (
     Backbone,
     Identity,
     LargeOptions,
+    Placement,
     compile_towers,
+    place,
     read_options,
     require_choice,
 )
 from msdscore.encoders.base import Features, PatchLayout, Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, preprocessor, square_preprocessing
-from msdscore.encoders.placement import Placement, place
 from msdscore.encoders.text.tokens import Reading, Tokens, literal_backend, pack, tokenise, unpack_pooled, unpack_tokens
 from msdscore.encoders.vision.preprocessing import (
     Preprocessing,
@@ -173,48 +174,51 @@ class SiglipOptions(LargeOptions):
         require_choice("local", self.local, ("states", "heads"))
 
 
-@dataclass(frozen=True, slots=True)
-class SiglipParts:
-    """What a checkpoint consists of once it is loaded."""
-
-    model: Any  # transformers.SiglipModel or Siglip2Model
-    backend: Any  # tokenizers.Tokenizer
-    vision: FixedVision | NativeVision
-    reading: Reading
-    end: int  # the token that closes a text
-    options: SiglipOptions
-
-
 class SiglipEncoder(Backbone):
     """Patches, tokens and pooled vectors of one SigLIP or SigLIP 2 model."""
 
-    def __init__(self, parts: SiglipParts, identity: Identity) -> None:
-        super().__init__(identity, prepare=parts.vision.prepare)
-        self._parts = parts
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        model: Any,  # transformers.SiglipModel or Siglip2Model
+        backend: Any,  # tokenizers.Tokenizer
+        vision: FixedVision | NativeVision,
+        reading: Reading,
+        end: int,  # the token that closes a text
+        options: SiglipOptions,
+    ) -> None:
+        super().__init__(identity, prepare=vision.prepare)
+        self._model = model
+        self._backend = backend
+        self._vision = vision
+        self._reading = reading
+        self._end = end
+        self._options = options
 
     def _see(self, images: Sequence[Prepared]) -> Features:
-        tower = self._parts.model.vision_model
+        tower = self._model.vision_model
         placement = self._identity.placement
-        states, layout = self._parts.vision.look(tower, images, placement)
+        states, layout = self._vision.look(tower, images, placement)
         points = states.last_hidden_state
-        if self._parts.options.local == "heads":
+        if self._options.local == "heads":
             points = _each_alone(tower.head, points)
         return Features(points, mask_of(layout), unit(states.pooler_output), layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
-        tower = self._parts.model.text_model
-        batch = pack([self._tokens(text) for text in texts], self._parts.reading)
+        tower = self._model.text_model
+        batch = pack([self._tokens(text) for text in texts], self._reading)
         states = tower(input_ids=sent(batch.ids, self.device))
         points = unpack_tokens(states.last_hidden_state, batch)
-        if self._parts.options.local == "heads":
+        if self._options.local == "heads":
             points = tower.head(points)
         return Features(points, batch.mask, unpack_pooled(states.pooler_output, batch), batch.layout)
 
     def _tokens(self, text: str) -> Tokens:
-        tokens = tokenise(self._parts.backend, text)
-        if not self._parts.options.keep_end:
+        tokens = tokenise(self._backend, text)
+        if not self._options.keep_end:
             return tokens
-        return Tokens(text, (*tokens.ids, self._parts.end), (*tokens.spans, (len(text), len(text))))
+        return Tokens(text, (*tokens.ids, self._end), (*tokens.spans, (len(text), len(text))))
 
 
 def _each_alone(head: Any, states: Float[Tensor, "batch points dim"]) -> Float[Tensor, "batch points dim"]:
@@ -246,20 +250,21 @@ def load_siglip(
     _require_one_size(model, chosen)
     compile_towers(chosen, model.vision_model, model.text_model)
     tokenizer = load_tokenizer(checkpoint)
-    parts = SiglipParts(
+    vision = native_vision(checkpoint, model, chosen.max_patches) if native else fixed_vision(checkpoint, model)
+    return SiglipEncoder(
+        Identity(name, checkpoint.signed(name), placement, chosen, _choices(chosen, vision)),
         model=model,
         backend=_canonical(literal_backend(tokenizer), checkpoint),
-        vision=native_vision(checkpoint, model, chosen.max_patches) if native else fixed_vision(checkpoint, model),
+        vision=vision,
         reading=_reading(model, tokenizer, chosen),
         end=int(tokenizer.eos_token_id),
         options=chosen,
     )
-    return SiglipEncoder(parts, Identity(name, checkpoint.signed(name), placement, chosen, _choices(chosen, parts)))
 
 
-def _choices(options: SiglipOptions, parts: SiglipParts) -> tuple[str, ...]:
+def _choices(options: SiglipOptions, vision: FixedVision | NativeVision) -> tuple[str, ...]:
     end = ("end:kept",) if options.keep_end else ()
-    return (f"local:{options.local}", *end, *parts.vision.choices, *options.bits_choice)
+    return (f"local:{options.local}", *end, *vision.choices, *options.bits_choice)
 
 
 def _require_one_size(model: Any, options: SiglipOptions) -> None:

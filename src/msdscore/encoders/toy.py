@@ -15,9 +15,8 @@ import numpy.typing as npt
 import torch
 from PIL.Image import Image
 
-from msdscore.encoders.backbone import require_no_options
+from msdscore.encoders.backbone import place, require_no_options
 from msdscore.encoders.base import Embeddings, Prepared, TokenLayout
-from msdscore.encoders.placement import place
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, view
 
 _Ints = npt.NDArray[np.int64]

@@ -19,7 +19,9 @@ from msdscore.encoders.backbone import (
     Backbone,
     Identity,
     LargeOptions,
+    Placement,
     compile_towers,
+    place,
     read_options,
     require_choice,
 )
@@ -27,7 +29,6 @@ from msdscore.encoders.base import Features, PatchLayout, Prepared, View
 from msdscore.encoders.llava import PREPROCESSOR, converted, is_original
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, preprocessor, square_preprocessing
-from msdscore.encoders.placement import Placement, place
 from msdscore.encoders.text.tokens import Reading, literal_backend, pack_texts, special_ids, unpack_tokens
 from msdscore.encoders.vision.preprocessing import (
     Preprocessing,
@@ -339,35 +340,36 @@ class VlmOptions(LargeOptions):
             raise ConfigError(f"a vision-language model has no pooled vectors: pool must be 'mean', got {self.pool!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class VlmParts:
-    """What a checkpoint consists of once it is loaded."""
-
-    model: Any  # the model inside ...ForConditionalGeneration: no words are generated
-    backend: Any  # tokenizers.Tokenizer
-    vision: Vision
-    reading: Reading
-
-
 class VlmEncoder(Backbone):
     """Visual tokens and language-model states of one vision-language model."""
 
-    def __init__(self, parts: VlmParts, identity: Identity) -> None:
-        super().__init__(identity, prepare=parts.vision.prepare)
-        self._parts = parts
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        model: Any,  # the model inside ...ForConditionalGeneration: no words are generated
+        backend: Any,  # tokenizers.Tokenizer
+        vision: Vision,
+        reading: Reading,
+    ) -> None:
+        super().__init__(identity, prepare=vision.prepare)
+        self._model = model
+        self._backend = backend
+        self._vision = vision
+        self._reading = reading
 
     def _see(self, images: Sequence[Prepared]) -> Features:
         placement = self._identity.placement
-        tokens, layout = self._parts.vision.look(self._parts.model, images, placement.device, placement.dtype)
+        tokens, layout = self._vision.look(self._model, images, placement.device, placement.dtype)
         return Features(pad_sequence(tokens, batch_first=True), mask_of(layout), None, layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
-        batch = pack_texts(texts, self._parts.backend, self._parts.reading)
+        batch = pack_texts(texts, self._backend, self._reading)
         ids, attention = batch.ids.to(self.device), batch.attention.to(self.device).long()
         if not ids.shape[1]:  # nothing but texts without tokens, and no start token either
             ids = attention = torch.zeros(len(ids), 1, dtype=torch.long, device=self.device)
         attention[:, 0] = 1  # a row of padding alone would divide by zero
-        states = self._parts.model.language_model(input_ids=ids, attention_mask=attention, use_cache=False)
+        states = self._model.language_model(input_ids=ids, attention_mask=attention, use_cache=False)
         return Features(unpack_tokens(states.last_hidden_state, batch), batch.mask, None, batch.layout)
 
 
@@ -393,14 +395,15 @@ def load_vlm(
     model, placement = _load(kind, checkpoint, place(device, dtype, half=torch.bfloat16), chosen)
     compile_towers(chosen, model.language_model)
     tokenizer = load_tokenizer(checkpoint)
-    parts = VlmParts(
+    vision = _WAYS_OF_SEEING[kind](checkpoint, model, chosen)
+    choices = (*vision.choices, *chosen.bits_choice)
+    return VlmEncoder(
+        Identity(name, checkpoint.signed(name), placement, chosen, choices),
         model=model,
         backend=literal_backend(tokenizer),
-        vision=_WAYS_OF_SEEING[kind](checkpoint, model, chosen),
+        vision=vision,
         reading=_reading(model, tokenizer, chosen.long_text),
     )
-    choices = (*parts.vision.choices, *chosen.bits_choice)
-    return VlmEncoder(parts, Identity(name, checkpoint.signed(name), placement, chosen, choices))
 
 
 def _kind(checkpoint: Checkpoint) -> str:

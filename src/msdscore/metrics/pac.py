@@ -9,7 +9,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from msdscore.encoders.placement import place
+from msdscore.encoders.backbone import place
 from msdscore.errors import WeightsError, require
 from msdscore.io.hashing import file_key
 from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded

@@ -8,7 +8,6 @@ from math import comb
 import numpy as np
 
 from msdscore.benchmarks.base import Image, Pair, clusters, picture, wrong_images
-from msdscore.encoders.text.pieces import Piece, segment
 from msdscore.errors import InputError
 from msdscore.explain.terms import doubt, units_of
 from msdscore.scoring.config import Form
@@ -17,6 +16,7 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import bootstrap_mean
 from msdscore.studies.context import Study, drawn_pairs, split
 from msdscore.studies.table import Column, Plot, Row, Table, per_cent
+from msdscore.text.words import Word, segment
 
 BENCHMARK = "sugarcrepe"
 SUBSETS = ("replace_obj", "replace_att")
@@ -31,7 +31,7 @@ class WrongCaption:
     """A wrong caption: its content words, and which of them were changed (numbers of the content words)."""
 
     pair: Pair
-    words: tuple[Piece, ...]
+    words: tuple[Word, ...]
     changed: frozenset[int]
 
     def chance(self, depth: int) -> float:

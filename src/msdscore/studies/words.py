@@ -11,7 +11,6 @@ import numpy.typing as npt
 from msdscore.benchmarks.base import Rated, clusters, picture
 from msdscore.benchmarks.readers.hallucinations import MarkedCaption, read_hat_words, read_long_words
 from msdscore.benchmarks.run.portions import Portion, portions
-from msdscore.encoders.text.pieces import segment
 from msdscore.errors import InputError, RowError, unknown_name
 from msdscore.explain.terms import doubt, units_of
 from msdscore.scoring.config import Form
@@ -22,6 +21,7 @@ from msdscore.stats.resample import Interval, bootstrap, bootstrap_mean
 from msdscore.studies.context import Study, every_nth
 from msdscore.studies.match import word_reliability
 from msdscore.studies.table import Column, Plot, Row, Table, per_cent
+from msdscore.text.words import segment
 
 Floats = npt.NDArray[np.float64]
 Span = tuple[int, int]

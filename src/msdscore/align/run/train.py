@@ -22,7 +22,7 @@ from msdscore.align.run.checkpoint import save_best, save_checkpoint
 from msdscore.align.run.folder import LOCK, CurvesFile, Logger, open_loggers, prepare_folder, write_report
 from msdscore.align.run.session import Assemble, Event, Session, TrainOptions, assemble_heads, start_session
 from msdscore.encoders.aligned.heads import count_parameters
-from msdscore.encoders.placement import place
+from msdscore.encoders.backbone import place
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import take_lock
 

@@ -22,14 +22,12 @@ from msdscore.encoders.aligned.towers.base import (
     TowerPlace,
 )
 from msdscore.encoders.aligned.towers.load import load_towers
-from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, read_options
+from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place, read_options
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading import banks
-from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpoint
+from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpoint, locate
 from msdscore.encoders.loading.hashing import verify_sums
-from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.loading.tensors import read_tensors, widened
-from msdscore.encoders.placement import Placement, place
 from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError
 
@@ -54,49 +52,51 @@ class AlignedOptions(SharedOptions):
             raise ConfigError("an aligned encoder resizes pictures with Pillow; leave out resize='device'")
 
 
-@dataclass(frozen=True, slots=True)
-class AlignedParts:
-    """Two frozen towers, the heads on them, and what was measured with them."""
-
-    image: ImageTower
-    text: TextTower
-    heads: AlignedHeads | JoinedHeads
-    bank: Bank | None
-    recommended: Mapping[str, Any] | None
-
-
 class AlignedEncoder(Backbone):
     """Patches, tokens and pooled vectors in the space that the local aligner learned; no language model is here."""
 
-    def __init__(self, parts: AlignedParts, identity: Identity) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        image: ImageTower,
+        text: TextTower,
+        heads: AlignedHeads | JoinedHeads,
+        bank: Bank | None,
+        recommended: Mapping[str, Any] | None,
+    ) -> None:
         super().__init__(identity)
-        self._parts = parts
+        self._image = image
+        self._text = text
+        self._heads = heads
+        self._bank = bank
+        self._recommended = recommended
 
     @property
     def bank(self) -> Bank | None:
         """The background that it is calibrated against, where its folder holds one."""
-        return self._parts.bank
+        return self._bank
 
     @property
     def recommended(self) -> Mapping[str, Any] | None:
         """The settings of the score that serve it best, where its folder names them."""
-        return self._parts.recommended
+        return self._recommended
 
     @property
     def preprocessing(self) -> Preprocessing | None:
         """The steps of the image tower, where it has some."""
-        steps = preprocessing_of(self._parts.image)
+        steps = preprocessing_of(self._image)
         return None if steps is None else self._identity.options.applied(steps)
 
     def prepare(self, image: Image) -> Prepared:
         """The picture as the image tower takes it."""
-        return self._parts.image.prepare(image)
+        return self._image.prepare(image)
 
     def _see(self, images: Sequence[Prepared]) -> Features:
-        return self._parts.heads.image_states(_moved(self._parts.image.features(images), self.device))
+        return self._heads.image_states(_moved(self._image.features(images), self.device))
 
     def _read(self, texts: Sequence[str]) -> Features:
-        return self._parts.heads.text_states(_moved(self._parts.text.features(texts), self.device))
+        return self._heads.text_states(_moved(self._text.features(texts), self.device))
 
 
 def load_aligned(
@@ -124,34 +124,29 @@ def load_aligned(
         )
     verify_sums(checkpoint.folder)
     placement = place(device, str(config.get("dtype", "auto")) if dtype == "auto" else dtype)
-    parts = _parts(checkpoint, config, placement, chosen)
-    if preprocessing_of(parts.image) is None:
-        chosen.refuse_pixel_choices()
-    languages = ("en",) if config["text"].get("kind") == "mini" else ()
-    return AlignedEncoder(parts, Identity(name, checkpoint.signed(name), placement, chosen, languages=languages))
-
-
-def _parts(
-    checkpoint: Checkpoint, config: Mapping[str, Any], placement: Placement, options: AlignedOptions
-) -> AlignedParts:
-    image = _backbone(_spec(ImageTowerSpec, config, "image"), options.image_backbone)
-    text = _backbone(_spec(TextTowerSpec, config, "text"), options.text_backbone)
+    image = _backbone(_spec(ImageTowerSpec, config, "image"), chosen.image_backbone)
+    text = _backbone(_spec(TextTowerSpec, config, "text"), chosen.text_backbone)
     specs = head_specs(config)
     where = TowerPlace(
         device=str(placement.device),
         dtype=placement.dtype_name,
         whole=any(spec.pool == "own" for spec in specs),
-        long_text=options.long_text,
+        long_text=chosen.long_text,
     )
-    towers = load_towers(image, text, where, base=checkpoint.folder)
+    seeing, reading = load_towers(image, text, where, base=checkpoint.folder)
+    if preprocessing_of(seeing) is None:
+        chosen.refuse_pixel_choices()
     heads = _heads(specs, config, branches=bool(image.branches))
     _fill(heads, checkpoint)
     bank = checkpoint.folder / BANK
-    return AlignedParts(
-        *towers,
-        heads.to(placement.device).eval().requires_grad_(False),
-        banks.read_bank(bank)[0] if bank.is_file() else None,
-        _recommended(config),
+    languages = ("en",) if config["text"].get("kind") == "mini" else ()
+    return AlignedEncoder(
+        Identity(name, checkpoint.signed(name), placement, chosen, languages=languages),
+        image=seeing,
+        text=reading,
+        heads=heads.to(placement.device).eval().requires_grad_(False),
+        bank=banks.read_bank(bank)[0] if bank.is_file() else None,
+        recommended=_recommended(config),
     )
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from msdscore.encoders.backbone import LargeOptions
+from msdscore.encoders.backbone import LargeOptions, Placement
 from msdscore.encoders.loading.checkpoints import Checkpoint
-from msdscore.encoders.placement import Placement
 from msdscore.encoders.vision.preprocessing import Preprocessing, read_preprocessing
 from msdscore.errors import ConfigError, WeightsError, require
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from msdscore.encoders.loading.packages import WeightFile
+from msdscore.encoders.loading.checkpoints import WeightFile
 from msdscore.errors import WeightsError
 
 # The package holds the numbers in a .pth, the hub in another file: they are verified by content.

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from msdscore.encoders.loading.packages import WeightFile, find_weights
+from msdscore.encoders.loading.checkpoints import WeightFile, find_weights
 from msdscore.encoders.text.tokens import Reading
 from msdscore.errors import WeightsError, require
 

@@ -9,9 +9,9 @@ from jaxtyping import Float
 from PIL.Image import Image
 from torch import Tensor
 
+from msdscore.encoders.backbone import Placement, place
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.transformers import load_model
-from msdscore.encoders.placement import Placement, place
 from msdscore.errors import WeightsError, require
 
 

@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from msdscore.encoders.backbone import Placement
 from msdscore.encoders.base import Features, Prepared, TokenLayout
-from msdscore.encoders.placement import Placement
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.text.words import content_tokens
 

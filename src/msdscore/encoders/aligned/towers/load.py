@@ -20,9 +20,8 @@ from msdscore.encoders.aligned.towers.base import (
 )
 from msdscore.encoders.aligned.towers.transformers import TransformersImages, TransformersTexts
 from msdscore.encoders.base import Embeddings, Encoder, Features, Prepared
-from msdscore.encoders.loading.checkpoints import find_checkpoint, looks_like_hub_name
+from msdscore.encoders.loading.checkpoints import find_checkpoint, locate, looks_like_hub_name
 from msdscore.encoders.loading.hashing import verify_files
-from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
 from msdscore.errors import WeightsError

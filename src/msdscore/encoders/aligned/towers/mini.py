@@ -20,12 +20,12 @@ from msdscore.encoders.aligned.towers.base import (
     keep_content,
     take_level,
 )
+from msdscore.encoders.backbone import Placement, place
 from msdscore.encoders.base import Features, Prepared
+from msdscore.encoders.loading.checkpoints import find_weights, locate
 from msdscore.encoders.loading.hashing import verify_files
-from msdscore.encoders.loading.packages import find_weights, locate
 from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.encoders.mini import lite2, minilm
-from msdscore.encoders.placement import Placement, place
 from msdscore.encoders.text.tokens import pack_texts, tokenise, unpack_tokens
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_picture, stack_pixels
 from msdscore.errors import WeightsError

@@ -17,12 +17,11 @@ from msdscore.encoders.aligned.towers.base import (
     frozen,
     join_levels,
 )
+from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Features, Prepared
-from msdscore.encoders.loading.checkpoints import find_checkpoint
+from msdscore.encoders.loading.checkpoints import find_checkpoint, locate
 from msdscore.encoders.loading.hashing import verify_files
-from msdscore.encoders.loading.packages import locate
 from msdscore.encoders.loading.tensors import read_tensors
-from msdscore.encoders.placement import place
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_picture, stack_pixels
 from msdscore.errors import ConfigError, WeightsError, require, unknown_name
 

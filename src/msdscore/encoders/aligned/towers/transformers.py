@@ -21,11 +21,11 @@ from msdscore.encoders.aligned.towers.base import (
     keep_content,
     take_level,
 )
+from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.transformers import load_model, load_preprocessing, load_tokenizer
-from msdscore.encoders.placement import place
 from msdscore.encoders.text.tokens import (
     Reading,
     TextBatch,
