@@ -323,7 +323,7 @@ def test_wrong_options_say_what_is_right(folder, options, error, message):
 
 
 def test_empty_batches_are_refused_in_words(encoder):
-    with pytest.raises(ConfigError, match="at least one picture to encode, got none"):
+    with pytest.raises(ConfigError, match="at least one image to encode, got none"):
         encode_pictures(encoder, [])
     with pytest.raises(ConfigError, match="at least one caption to encode, got none"):
         encoder.encode_texts([])

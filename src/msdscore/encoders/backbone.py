@@ -132,9 +132,9 @@ class SharedOptions:
         return replace(steps, reduced=_REDUCED[self.jpeg], on_device=self.resize == "device")
 
     def refuse_pixel_choices(self) -> None:
-        """For families that draw a picture several times or at sizes of its own."""
+        """For families that draw an image several times or at sizes of its own."""
         if self.pixel_choices:
-            raise ConfigError(f"this encoder has its own way with pictures; leave out {', '.join(self.pixel_choices)}")
+            raise ConfigError(f"this encoder has its own way with images; leave out {', '.join(self.pixel_choices)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,7 @@ class Backbone(ABC):
     """An encoder around a pretrained model; a family says how its model sees and reads.
 
     Vectors come out in float32 whatever the model computes in, as plain tensors without history: heads can be
-    trained on them. `prepare` makes a picture ready; given here, without the model, other processes can have it too.
+    trained on them. `prepare` makes an image ready; given here, without the model, other processes can have it too.
     """
 
     def __init__(self, identity: Identity, *, prepare: Callable[[Image], Prepared] | None = None) -> None:
@@ -242,11 +242,11 @@ class Backbone(ABC):
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """The steps by which pictures are made ready, where these are all that is done; other processes can do them."""
+        """The steps by which images are made ready, where these are all that is done; other processes can do them."""
         return None
 
     def prepare(self, image: Image) -> Prepared:
-        """The picture as the network needs it; a family that resizes does it here, where pictures are decoded."""
+        """The image as the network needs it; a family that resizes does it here, where images are decoded."""
         return (self.sendable_prepare or whole_picture)(image)
 
     @property
@@ -258,7 +258,7 @@ class Backbone(ABC):
     @torch.no_grad()
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
         """Patches and pooled vectors; `layout` holds one `PatchLayout` per item."""
-        _require_items(images, "picture")
+        _require_items(images, "image")
         with launching(self.device):
             states = self._see(images)
         return self._finish(states)
@@ -277,7 +277,7 @@ class Backbone(ABC):
 
     @abstractmethod
     def _see(self, images: Sequence[Prepared]) -> Features:
-        """Patches of prepared pictures."""
+        """Patches of prepared images."""
 
     @abstractmethod
     def _read(self, texts: Sequence[str]) -> Features:

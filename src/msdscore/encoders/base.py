@@ -1,4 +1,4 @@
-"""What an encoder is: pictures and texts in, unit vectors with their places out."""
+"""What an encoder is: images and texts in, unit vectors with their places out."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +14,14 @@ from torch import Tensor
 from msdscore.core.calibration import Bank
 from msdscore.encoders.vision.canvas import View as View
 
-_THREADS = min(16, cpu_count() or 1)  # that prepare pictures side by side
+_THREADS = min(16, cpu_count() or 1)  # that prepare images side by side
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """A picture made ready for one encoder: the pixels that its network reads, and where they lay on the original.
+    """An image made ready for one encoder: the pixels that its network reads, and where they lay on the original.
 
-    It is all that the vectors and the boxes of the picture depend on, and is small however large the picture was.
+    It is all that the vectors and the boxes of the image depend on, and is small however large the image was.
     """
 
     pixels: UInt8[Tensor, "3 height width"]
@@ -30,14 +30,14 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class PatchLayout:
-    """Where the patches of one picture lie.
+    """Where the patches of one image lie.
 
-    `boxes` holds (left, top, right, bottom) in pixels of the original picture, one row per patch in the order of the
+    `boxes` holds (left, top, right, bottom) in pixels of the original image, one row per patch in the order of the
     points, row-major over `grid` (rows, columns). Resizing and cropping are undone, so a box may be fractional.
-    `warnings` say what a reader of the score should know about the picture, such as that it is tiny.
+    `warnings` say what a reader of the score should know about the image, such as that it is tiny.
     """
 
-    size: tuple[int, int]  # width, height of the original picture
+    size: tuple[int, int]  # width, height of the original image
     grid: tuple[int, int]  # rows, columns
     boxes: Float[Tensor, "points 4"]
     warnings: tuple[str, ...] = ()
@@ -105,18 +105,18 @@ class Windows:
 
 
 class PreparesImages(Protocol):
-    """Anything that makes pictures ready for a network: an encoder, or the image tower of one."""
+    """Anything that makes images ready for a network: an encoder, or the image tower of one."""
 
     def prepare(self, image: Image) -> Prepared:
-        """The picture as the network needs it; safe to call from several threads at once."""
+        """The image as the network needs it; safe to call from several threads at once."""
 
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Anything that turns pictures and captions into `Embeddings` of one space.
+    """Anything that turns images and captions into `Embeddings` of one space.
 
     `name` is the short name or path it was loaded by; `signature` spells every choice that can change a vector:
-    weights and revision, pooling, norms, window rule, dtype. Pictures come decoded, upright and in RGB mode. An
+    weights and revision, pooling, norms, window rule, dtype. Images come decoded, upright and in RGB mode. An
     item's vectors must not depend on the other items of its batch beyond rounding.
     `msdscore.encoders.backbone.Backbone` gives all members but the two that see and read.
     """
@@ -142,7 +142,7 @@ class Encoder(Protocol):
         """The settings of the score that serve it best, where they are known."""
 
     def prepare(self, image: Image) -> Prepared:
-        """The picture as the network needs it, right after decoding; safe to call from several threads at once."""
+        """The image as the network needs it, right after decoding; safe to call from several threads at once."""
 
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
         """Patches and pooled vectors; `layout` holds one `PatchLayout` per item."""
@@ -162,20 +162,20 @@ def computes_in_half(encoder: Encoder) -> bool:
     return encoder.device.type == "cuda" and precision in (torch.float16, torch.bfloat16)
 
 
-def prepare_all(encoder: PreparesImages, pictures: Sequence[Image]) -> list[Prepared]:
-    """Decoded pictures made ready side by side: Pillow lets go of the interpreter while it resizes."""
-    if len(pictures) < 2:
-        return [encoder.prepare(picture) for picture in pictures]
-    with ThreadPoolExecutor(min(_THREADS, len(pictures))) as pool:
-        return list(pool.map(encoder.prepare, pictures))
+def prepare_all(encoder: PreparesImages, images: Sequence[Image]) -> list[Prepared]:
+    """Decoded images made ready side by side: Pillow lets go of the interpreter while it resizes."""
+    if len(images) < 2:
+        return [encoder.prepare(image) for image in images]
+    with ThreadPoolExecutor(min(_THREADS, len(images))) as pool:
+        return list(pool.map(encoder.prepare, images))
 
 
-def encode_pictures(encoder: Encoder, pictures: Sequence[Image]) -> Embeddings:
-    """Patches and pooled vectors of decoded pictures, for callers that have them all in memory anyway.
+def encode_pictures(encoder: Encoder, images: Sequence[Image]) -> Embeddings:
+    """Patches and pooled vectors of decoded images, for callers that have them all in memory anyway.
 
     >>> from msdscore.encoders.registry import load_encoder
     >>> from PIL import Image
     >>> len(encode_pictures(load_encoder("toy"), [Image.new("RGB", (8, 8))]))
     1
     """
-    return encoder.encode_images(prepare_all(encoder, pictures))
+    return encoder.encode_images(prepare_all(encoder, images))

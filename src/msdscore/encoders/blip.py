@@ -51,7 +51,7 @@ class BlipEncoder(Backbone):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The steps by which pictures are made ready."""
+        """The steps by which images are made ready."""
         return self._preprocessing
 
     def _see(self, images: Sequence[Prepared]) -> Features:

@@ -241,7 +241,7 @@ class OpenClipEncoder(Backbone):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The steps by which pictures are made ready."""
+        """The steps by which images are made ready."""
         return self._preprocessing
 
     def _see(self, images: Sequence[Prepared]) -> Features:
@@ -278,7 +278,7 @@ def _timm_patches(visual: Any, pixels: Tensor, _norm: bool) -> ProjectedPatches:
     trunk = visual.trunk
     features = trunk.forward_features(pixels)
     pooled = visual.head(trunk.forward_head(features))
-    if features.ndim == 4:  # a map of channels: every place as a picture of one place
+    if features.ndim == 4:  # a map of channels: every place as an image of one place
         _, channels, rows, columns = features.shape
         cell = (pixels.shape[3] / columns, pixels.shape[2] / rows)
         alone = features.permute(0, 2, 3, 1).reshape(-1, channels, 1, 1)

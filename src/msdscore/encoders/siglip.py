@@ -47,7 +47,7 @@ Layouts = tuple[PatchLayout, ...]
 
 @dataclass(frozen=True, slots=True)
 class FixedVision:
-    """Every picture is squashed or cropped to one square."""
+    """Every image is squashed or cropped to one square."""
 
     steps: Preprocessing
     patch: int
@@ -59,11 +59,11 @@ class FixedVision:
         return ()
 
     def prepare(self, image: Image) -> Prepared:
-        """The picture on its square."""
+        """The image on its square."""
         return prepare_picture(image, self.steps)
 
     def look(self, tower: Any, images: Sequence[Prepared], placement: Placement) -> tuple[Any, Layouts]:
-        """The tower's output for a batch of pictures, and where its patches lie."""
+        """The tower's output for a batch of images, and where its patches lie."""
         pixels = stack_pixels(images, self.steps, placement.device)
         layout = tuple(patch_layout(image.view, (self.side, self.side), (self.patch, self.patch)) for image in images)
         return tower(pixel_values=pixels.to(placement.dtype)), layout
@@ -71,7 +71,7 @@ class FixedVision:
 
 @dataclass(frozen=True, slots=True)
 class NativeVision:
-    """Every picture keeps its shape, in at most `most` patches."""
+    """Every image keeps its shape, in at most `most` patches."""
 
     steps: Preprocessing
     patch: int
@@ -83,12 +83,12 @@ class NativeVision:
         return (f"patches:{self.most}",)
 
     def prepare(self, image: Image) -> Prepared:
-        """The picture in whole patches of its own shape."""
+        """The image in whole patches of its own shape."""
         resize = naflex_size(image.size, patch=self.patch, most=self.most)
         return prepare_picture(image, replace(self.steps, resize=resize))
 
     def look(self, tower: Any, images: Sequence[Prepared], placement: Placement) -> tuple[Any, Layouts]:
-        """The tower's output for a batch of pictures; patches beyond a picture's own are padding."""
+        """The tower's output for a batch of images; patches beyond an image's own are padding."""
         drawn = [self._cut(image, placement.device) for image in images]
         layout = tuple(item for _, item in drawn)
         pixels = pad_sequence([patches for patches, _ in drawn], batch_first=True)
@@ -222,7 +222,7 @@ class SiglipEncoder(Backbone):
 
 
 def _each_alone(head: Any, states: Float[Tensor, "batch points dim"]) -> Float[Tensor, "batch points dim"]:
-    """Every patch through the attention pool as if it were the whole picture."""
+    """Every patch through the attention pool as if it were the whole image."""
     batch, points, dim = states.shape
     return head(states.reshape(batch * points, 1, dim)).reshape(batch, points, -1)
 

@@ -27,7 +27,7 @@ class EncoderRow:
     context: int = 0  # tokens that the text tower reads at once; 0: no limit
     languages: tuple[str, ...] = ("en",)
     trained_on: str = "unknown"
-    warning: str = ""  # e.g. a benchmark's pictures in the training data
+    warning: str = ""  # e.g. a benchmark's images in the training data
     options: Mapping[str, Any] = field(default_factory=_no_options, hash=False)
 
 
@@ -46,7 +46,7 @@ _WEBLI = "WebLI, image-text pairs of the web (Google, not published)"
 _BLIP_DATA = "COCO, Visual Genome, CC3M, CC12M, SBU and LAION-115M"
 _DATACOMP = "DataCompDR-1B: image-text pairs of the web with synthetic captions"
 _UNTIED = "patches and tokens lie in spaces that nothing ties together: use the similarity, or train an aligner"
-_COCO = "COCO pictures were in the training data: benchmarks built on COCO are not held out"
+_COCO = "COCO images were in the training data: benchmarks built on COCO are not held out"
 
 
 def _clip(name: str, source: str, parameters: int, trained_on: str, *, licence: str = "MIT") -> EncoderRow:
@@ -110,7 +110,7 @@ def _remoteclip(name: str, model: str, parameters: int) -> EncoderRow:
         "chendelong/RemoteCLIP",
         parameters,
         f"{_WIT}; then remote sensing: RSICD, RSITMD, UCM captions and captions made from boxes and masks",
-        warning="RSICD training pictures were in the training data: RSICD is in-domain",
+        warning="RSICD training images were in the training data: RSICD is in-domain",
         options=MappingProxyType({"model": model, "file": f"RemoteCLIP-{model}.pt"}),
     )
 
@@ -141,7 +141,7 @@ ROWS: tuple[EncoderRow, ...] = (
         licence="Apache-2.0",
         parameters=33,
         context=512,
-        trained_on="pictures of Flickr8k and COCO with captions by people and a captioner; see its model card",
+        trained_on="images of Flickr8k and COCO with captions by people and a captioner; see its model card",
         warning="small: good for a first look and for English captions of everyday photographs; prefer a larger "
         "encoder for results that matter",
     ),
@@ -190,7 +190,7 @@ ROWS: tuple[EncoderRow, ...] = (
         "llava-1.5-7b",
         "llava-hf/llava-1.5-7b-hf",
         7063,
-        "LAION/CC/SBU-558K, and 665 thousand instructions on pictures of COCO, Visual Genome and others",
+        "LAION/CC/SBU-558K, and 665 thousand instructions on images of COCO, Visual Genome and others",
         family="llava",
         licence="Llama 2 Community",
         context=4096,
@@ -200,7 +200,7 @@ ROWS: tuple[EncoderRow, ...] = (
         "llava-onevision-7b",
         "llava-hf/llava-onevision-qwen2-7b-ov-hf",
         8030,
-        "LLaVA-OneVision data: recaptioned pictures of COCO and others, and instructions",
+        "LLaVA-OneVision data: recaptioned images of COCO and others, and instructions",
         family="llava_onevision",
         context=32768,
     ),
@@ -221,7 +221,7 @@ ROWS: tuple[EncoderRow, ...] = (
         family="qwen2_5_vl",
         context=128000,
         languages=("multilingual",),
-        warning=f"which pictures it has seen is not published; {_UNTIED}",
+        warning=f"which images it has seen is not published; {_UNTIED}",
     ),
 )
 

@@ -55,7 +55,7 @@ _WORD = re.compile(r"\w+")
 
 
 class ToyEncoder:
-    """Cells of the picture and words of the caption in one space of colours, places and hashed words."""
+    """Cells of the image and words of the caption in one space of colours, places and hashed words."""
 
     def __init__(self, *, name: str, device: torch.device) -> None:
         self._name = name
@@ -87,7 +87,7 @@ class ToyEncoder:
         return
 
     def prepare(self, image: Image) -> Prepared:
-        """The pixels that it looks at, evenly spread over the picture."""
+        """The pixels that it looks at, evenly spread over the image."""
         pixels = np.asarray(image.convert("RGB"))
         down, across = ((2 * np.arange(_SIDE) + 1) * length // (2 * _SIDE) for length in pixels.shape[:2])
         chosen = torch.from_numpy(pixels[down][:, across]).permute(2, 0, 1)

@@ -42,7 +42,7 @@ class VectorFiles:
 
     def __init__(self, folder: Path, signature: str, *, limit: int | None = None) -> None:
         self._root, self._limit = folder, limit
-        # The version stands for our own share of the vectors, such as how pictures are resized.
+        # The version stands for our own share of the vectors, such as how images are resized.
         name = f"{_FORMAT}\n{__version__}\n{signature}"
         self._own = folder / blake2b(name.encode(), digest_size=10).hexdigest()
         self._total: int | None = None  # bytes of all files when last looked, and what was written since

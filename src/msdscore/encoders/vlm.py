@@ -63,7 +63,7 @@ def smart_size(size: Size, *, factor: int, least: int, most: int) -> Size:
 
 
 def best_canvas(size: Size, canvases: list[Size]) -> Size:
-    """The canvas that shows most of a picture's pixels, and among those the one with least padding (LLaVA, anyres).
+    """The canvas that shows most of an image's pixels, and among those the one with least padding (LLaVA, anyres).
 
     >>> best_canvas((640, 480), [(384, 384), (768, 384), (768, 768)])
     (768, 768)
@@ -79,7 +79,7 @@ def best_canvas(size: Size, canvases: list[Size]) -> Size:
 
 
 def fit_on(size: Size, canvas: Size) -> View:
-    """The picture as large as it fits, in the middle of the canvas.
+    """The image as large as it fits, in the middle of the canvas.
 
     >>> fit_on((640, 480), (768, 768))
     View(size=(640, 480), resized=(768, 576), offset=(0, -96), canvas=(768, 768))
@@ -120,7 +120,7 @@ def shrunk(cells: Size, *, side: int, most: int) -> Size:
 Tokens = Float[Tensor, "points dim"]
 SeenPictures = tuple[list[Tokens], tuple[PatchLayout, ...]]
 
-# Tiles that go through the vision tower at once: a large picture has up to 37 of them.
+# Tiles that go through the vision tower at once: a large image has up to 37 of them.
 _TILES = 16
 
 
@@ -132,31 +132,31 @@ class Vision(Protocol):
         """What of it can be chosen."""
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """The picture as the vision tower takes it."""
+        """The image as the vision tower takes it."""
 
     def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenPictures:
-        """The visual tokens of every picture, in row-major order, and where they lie."""
+        """The visual tokens of every image, in row-major order, and where they lie."""
 
 
 @dataclass(frozen=True, slots=True)
 class SquareVision:
-    """One square per picture (LLaVA-1.5, and the overview of LLaVA-OneVision)."""
+    """One square per image (LLaVA-1.5, and the overview of LLaVA-OneVision)."""
 
     steps: Preprocessing
     patch: int
     side: int  # patches
-    pad: bool = False  # the picture is first set on a square of the mean colour
+    pad: bool = False  # the image is first set on a square of the mean colour
     choices: tuple[str, ...] = ()
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """The picture on its square."""
+        """The image on its square."""
         if not self.pad:
             return prepare_picture(image, self.steps)
         squared = prepare_picture(_squared(image, self.steps.mean), self.steps)
         return Prepared(squared.pixels, replace(squared.view, size=image.size))
 
     def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenPictures:
-        """One grid of tokens per picture."""
+        """One grid of tokens per image."""
         pixels = stack_pixels(images, self.steps, device)
         grid, patch = (self.side, self.side), (self.patch, self.patch)
         if self.pad:
@@ -168,7 +168,7 @@ class SquareVision:
 
 @dataclass(frozen=True, slots=True)
 class TileVision:
-    """Tiles of the picture at the resolution that suits it, as one mosaic (LLaVA-OneVision).
+    """Tiles of the image at the resolution that suits it, as one mosaic (LLaVA-OneVision).
 
     The tokens are those of the model's own packing without its overview and its line ends: cells of padding are
     cut off, and a mosaic of more than `most` tiles is pooled.
@@ -188,12 +188,12 @@ class TileVision:
         return resize[0] if isinstance(resize, tuple) else int(resize or 0)
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """The picture on the canvas that suits it."""
+        """The image on the canvas that suits it."""
         where = fit_on(image.size, best_canvas(image.size, list(self.canvases)))
         return Prepared(draw(image, where, self.steps.resample), where)
 
     def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenPictures:
-        """One mosaic of tokens per picture."""
+        """One mosaic of tokens per image."""
         seen = [self._look(model, image, device, dtype) for image in images]
         return [tokens for tokens, _ in seen], tuple(layout for _, layout in seen)
 
@@ -242,12 +242,12 @@ def _pooled_cells(cells: Float[Tensor, "cells 2"], count: int) -> Float[Tensor, 
 
 @dataclass(frozen=True, slots=True)
 class DynamicVision:
-    """A grid in the picture's own shape (Qwen2.5-VL): neighbouring patches are merged into one token."""
+    """A grid in the image's own shape (Qwen2.5-VL): neighbouring patches are merged into one token."""
 
     steps: Preprocessing
     patch: int
     merge: int  # patches per side of one token
-    frames: int  # times a still picture is repeated, as if it were a film
+    frames: int  # times a still image is repeated, as if it were a film
     least: int  # pixels
     most: int
 
@@ -257,13 +257,13 @@ class DynamicVision:
         return (f"pixels:{self.most}",)
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """The picture in whole tokens, near its own shape."""
+        """The image in whole tokens, near its own shape."""
         cell = self.patch * self.merge
         resize = smart_size(image.size, factor=cell, least=self.least, most=self.most)
         return prepare_picture(image, replace(self.steps, resize=resize))
 
     def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenPictures:
-        """One grid of tokens per picture, all pictures in one call."""
+        """One grid of tokens per image, all images in one call."""
         drawn = [self._cut(image, device) for image in images]
         layout = tuple(item for _, item in drawn)
         shapes = torch.tensor([[1, item.grid[0] * self.merge, item.grid[1] * self.merge] for item in layout])
@@ -309,7 +309,7 @@ def _squared(image: Image.Image, mean: Sequence[float]) -> Image.Image:
 
 
 def _unsquared(where: View, grid: Size, patch: int) -> PatchLayout:
-    """The layout of a picture that was set on a square; of `where` the size alone is the picture's own."""
+    """The layout of an image that was set on a square; of `where` the size alone is the image's own."""
     size, side = where.size, max(where.size)
     layout = patch_layout(replace(where, size=(side, side)), grid, (patch, patch))
     shift = torch.tensor([(side - size[0]) // 2, (side - size[1]) // 2] * 2)
@@ -325,12 +325,12 @@ _SQUARE_TOWERS = ("clip_vision_model", "siglip_vision_model")
 class VlmOptions(LargeOptions):
     """What a user can choose about a vision-language model.
 
-    `views` (LLaVA-OneVision) takes the tiles of the picture's own resolution, or the overview alone.
+    `views` (LLaVA-OneVision) takes the tiles of the image's own resolution, or the overview alone.
     """
 
     pool: str = "mean"
     views: str = "tiles"
-    max_patches: int = 1280  # Qwen2.5-VL: tokens of a picture; what its authors advise, its file allows 16384
+    max_patches: int = 1280  # Qwen2.5-VL: tokens of an image; what its authors advise, its file allows 16384
 
     def __post_init__(self) -> None:
         LargeOptions.__post_init__(self)

@@ -49,7 +49,7 @@ class AlignedOptions(SharedOptions):
         if self.compile:
             raise ConfigError(f"an aligned encoder cannot be compiled; leave out compile={self.compile!r}")
         if self.resize == "device":
-            raise ConfigError("an aligned encoder resizes pictures with Pillow; leave out resize='device'")
+            raise ConfigError("an aligned encoder resizes images with Pillow; leave out resize='device'")
 
 
 class AlignedEncoder(Backbone):
@@ -89,7 +89,7 @@ class AlignedEncoder(Backbone):
         return None if steps is None else self._identity.options.applied(steps)
 
     def prepare(self, image: Image) -> Prepared:
-        """The picture as the image tower takes it."""
+        """The image as the image tower takes it."""
         return self._image.prepare(image)
 
     def _see(self, images: Sequence[Prepared]) -> Features:

@@ -104,7 +104,7 @@ class InvertedResidual(nn.Module):
 
 
 class Lite2(nn.Module):
-    """Pictures to the maps at stride 16, at stride 32, and after the last convolution."""
+    """Images to the maps at stride 16, at stride 32, and after the last convolution."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pictures on the canvas of a model: resized and cut out by Pillow, without torch, wherever they are decoded."""
+"""Images on the canvas of a model: resized and cut out by Pillow, without torch, wherever they are decoded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +12,18 @@ from msdscore.io.tar import TarImage
 
 File: TypeAlias = str | Path | bytes | TarImage  # what another process can read
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]  # (height, width, 3)
-# Above this many pixels only the cropped part is resized: a 1 x 20000 picture would grow to gigabytes.
+# Above this many pixels only the cropped part is resized: a 1 x 20000 image would grow to gigabytes.
 _RESIZE_LIMIT = 2**24
-DEVICE_PIXELS = 2**20  # of a picture that is resized on the device; 256 of them fill 0.8 GB
+DEVICE_PIXELS = 2**20  # of an image that is resized on the device; 256 of them fill 0.8 GB
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How one picture lies on the model's canvas: resized, then cut out from `offset` on."""
+    """How one image lies on the model's canvas: resized, then cut out from `offset` on."""
 
-    size: tuple[int, int]  # width, height of the original picture
+    size: tuple[int, int]  # width, height of the original image
     resized: tuple[int, int]
-    offset: tuple[int, int]  # left, top of the canvas in the resized picture; negative where it is padded
+    offset: tuple[int, int]  # left, top of the canvas in the resized image; negative where it is padded
     canvas: tuple[int, int]
 
 
@@ -31,11 +31,11 @@ class View:
 class Preprocessing:
     """The steps of preprocessing: resize, then centre crop, then scale and normalise.
 
-    `resize` is a shortest edge, or a (width, height) that squashes the picture, or None; `crop` is a (width,
-    height), black where it reaches beyond the picture. Half a pixel beside the centre goes up and left, or with
+    `resize` is a shortest edge, or a (width, height) that squashes the image, or None; `crop` is a (width,
+    height), black where it reaches beyond the image. Half a pixel beside the centre goes up and left, or with
     `even_centre` to the even side, as torchvision rounds. With `reduced` a JPEG file is decoded at a half, a quarter
     or an eighth of its size where that is still so many times as large as what it is resized to. With `on_device`
-    torch resizes pictures where the network runs, and not Pillow where they are decoded.
+    torch resizes images where the network runs, and not Pillow where they are decoded.
     """
 
     resize: int | tuple[int, int] | None
@@ -50,7 +50,7 @@ class Preprocessing:
 
 
 def view(steps: Preprocessing, size: tuple[int, int]) -> View:
-    """Where a picture of `size` (width, height) lies on the canvas.
+    """Where an image of `size` (width, height) lies on the canvas.
 
     >>> view(Preprocessing(resize=32, crop=(32, 32)), (128, 64))
     View(size=(128, 64), resized=(64, 32), offset=(16, 0), canvas=(32, 32))
@@ -73,9 +73,9 @@ def _resized(resize: int | tuple[int, int] | None, size: tuple[int, int]) -> tup
     return int(resize * width / height), resize
 
 
-def drawn(picture: Image.Image, where: View, resample: int) -> Pixels:
-    """The picture on the model's canvas; black where the canvas reaches beyond it."""
-    rgb = picture if picture.mode == "RGB" else picture.convert("RGB")
+def drawn(image: Image.Image, where: View, resample: int) -> Pixels:
+    """The image on the model's canvas; black where the canvas reaches beyond it."""
+    rgb = image if image.mode == "RGB" else image.convert("RGB")
     left, top = where.offset
     right, bottom = left + where.canvas[0], top + where.canvas[1]
     if where.resized[0] * where.resized[1] > _RESIZE_LIMIT and min(left, top) >= 0:
@@ -85,22 +85,22 @@ def drawn(picture: Image.Image, where: View, resample: int) -> Pixels:
     return pixels_of(rgb.resize(where.resized, resample).crop((left, top, right, bottom)))
 
 
-def pixels_of(picture: Image.Image) -> Pixels:
-    """The pixels of a picture as they are."""
-    return np.array(picture if picture.mode == "RGB" else picture.convert("RGB"))
+def pixels_of(image: Image.Image) -> Pixels:
+    """The pixels of an image as they are."""
+    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def prepared_pixels(
-    picture: Image.Image, steps: Preprocessing, *, size: tuple[int, int] | None = None
+    image: Image.Image, steps: Preprocessing, *, size: tuple[int, int] | None = None
 ) -> tuple[Pixels, View]:
-    """A decoded picture as the steps leave it, before its numbers are scaled.
+    """A decoded image as the steps leave it, before its numbers are scaled.
 
-    `size` is that of the original, where the picture was decoded at a reduced one.
+    `size` is that of the original, where the image was decoded at a reduced one.
     """
-    where = view(steps, size or picture.size)
-    if steps.on_device and _waits(picture.size, where):
-        return pixels_of(picture), where
-    return drawn(picture, where, steps.resample), where
+    where = view(steps, size or image.size)
+    if steps.on_device and _waits(image.size, where):
+        return pixels_of(image), where
+    return drawn(image, where, steps.resample), where
 
 
 def read_pixels(
@@ -114,12 +114,12 @@ def read_pixels(
         width, height = view(steps, size).resized
         return steps.reduced * width, steps.reduced * height
 
-    picture, size = open_reduced(source, needed, limits=limits, name=name)
-    return prepared_pixels(picture, steps, size=size)
+    image, size = open_reduced(source, needed, limits=limits, name=name)
+    return prepared_pixels(image, steps, size=size)
 
 
 def _waits(size: tuple[int, int], where: View) -> bool:
-    """Whether a picture is resized on the device: not a large one, whose pixels would fill the memory of a batch.
+    """Whether an image is resized on the device: not a large one, whose pixels would fill the memory of a batch.
 
     One of the canvas's own size is drawn at once too: by their size it is known which ones are.
     """

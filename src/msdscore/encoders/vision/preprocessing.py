@@ -1,4 +1,4 @@
-"""Pictures to the pixels of a model, and patches of the model back to boxes of the picture.
+"""Images to the pixels of a model, and patches of the model back to boxes of the image.
 
 The steps and their order are those of the checkpoint's own preprocessor file, done with Pillow alone, so that
 the pixels do not depend on which image backend another library happens to prefer.
@@ -25,7 +25,7 @@ from msdscore.errors import WeightsError
 
 Edges: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]  # (cells, 2): start and end along one axis
 DEVICE_FILTERS: dict[int, str] = {Image.Resampling.BICUBIC: "bicubic", Image.Resampling.BILINEAR: "bilinear"}
-_RESIZED_TOGETHER = 32  # pictures; as floats in full size they fill 0.4 GB
+_RESIZED_TOGETHER = 32  # images; as floats in full size they fill 0.4 GB
 _TINY = 32  # pixels of a side under which hardly anything can be seen
 
 
@@ -75,9 +75,9 @@ def _pair(size: Any) -> tuple[int, int]:
     return int(width), int(height)
 
 
-def draw(picture: Image.Image, where: View, resample: int) -> UInt8[Tensor, "3 height width"]:
-    """The picture on the model's canvas; black where the canvas reaches beyond it."""
-    return torch.from_numpy(drawn(picture, where, resample)).permute(2, 0, 1)
+def draw(image: Image.Image, where: View, resample: int) -> UInt8[Tensor, "3 height width"]:
+    """The image on the model's canvas; black where the canvas reaches beyond it."""
+    return torch.from_numpy(drawn(image, where, resample)).permute(2, 0, 1)
 
 
 def normalise(
@@ -94,12 +94,12 @@ def _levels(values: tuple[float, ...], device: torch.device) -> Float[Tensor, "3
     return torch.tensor(values, device=device).view(-1, 1, 1)
 
 
-def prepare_picture(picture: Image.Image, steps: Preprocessing, *, size: tuple[int, int] | None = None) -> Prepared:
-    """A decoded picture as the steps leave it, before its numbers are scaled.
+def prepare_picture(image: Image.Image, steps: Preprocessing, *, size: tuple[int, int] | None = None) -> Prepared:
+    """A decoded image as the steps leave it, before its numbers are scaled.
 
-    `size` is that of the original, where the picture was decoded at a reduced one.
+    `size` is that of the original, where the image was decoded at a reduced one.
     """
-    return as_prepared(*prepared_pixels(picture, steps, size=size))
+    return as_prepared(*prepared_pixels(image, steps, size=size))
 
 
 def as_prepared(pixels: Pixels, where: View) -> Prepared:
@@ -108,48 +108,48 @@ def as_prepared(pixels: Pixels, where: View) -> Prepared:
 
 
 def preprocessing_of(encoder: object) -> Preprocessing | None:
-    """The steps by which an encoder or a tower makes pictures ready; None where it does anything else."""
+    """The steps by which an encoder or a tower makes images ready; None where it does anything else."""
     return getattr(encoder, "preprocessing", None)
 
 
-def whole_picture(picture: Image.Image) -> Prepared:
-    """A picture as it is, for networks that take any size."""
-    return as_prepared(pixels_of(picture), View(picture.size, picture.size, (0, 0), picture.size))
+def whole_picture(image: Image.Image) -> Prepared:
+    """An image as it is, for networks that take any size."""
+    return as_prepared(pixels_of(image), View(image.size, image.size, (0, 0), image.size))
 
 
 def stack_pixels(
-    pictures: Sequence[Prepared], steps: Preprocessing, device: torch.device
+    images: Sequence[Prepared], steps: Preprocessing, device: torch.device
 ) -> Float[Tensor, "batch 3 height width"]:
-    """Prepared pictures of one size as one batch of normalised pixels."""
+    """Prepared images of one size as one batch of normalised pixels."""
     if steps.on_device:
-        return normalise(_on_canvases(pictures, steps, device), steps)
+        return normalise(_on_canvases(images, steps, device), steps)
     # Pillow's bytes lie row by row with the colours innermost: they are copied as they lie, and turned on the device.
-    rows = [picture.pixels.permute(1, 2, 0) for picture in pictures]
+    rows = [image.pixels.permute(1, 2, 0) for image in images]
     there = sent(_pinned(rows), device) if device.type == "cuda" else torch.stack(rows).to(device)
     return normalise(there.permute(0, 3, 1, 2).contiguous(), steps)
 
 
 def _pinned(rows: Sequence[UInt8[Tensor, "height width 3"]]) -> UInt8[Tensor, "batch height width 3"]:
-    """The pictures as one batch in memory that a GPU reads by itself; one thread copies, the cores have to decode."""
+    """The images as one batch in memory that a GPU reads by itself; one thread copies, the cores have to decode."""
     batch = torch.empty((len(rows), *rows[0].shape), dtype=torch.uint8, pin_memory=torch.cuda.is_available())
     room = batch.numpy()
-    for number, picture in enumerate(rows):
-        room[number] = picture.numpy()
+    for number, image in enumerate(rows):
+        room[number] = image.numpy()
     return batch
 
 
 def _on_canvases(
-    pictures: Sequence[Prepared], steps: Preprocessing, device: torch.device
+    images: Sequence[Prepared], steps: Preprocessing, device: torch.device
 ) -> UInt8[Tensor, "batch 3 height width"]:
-    """Pictures on the canvas, resized on the device where they were not before; those of one size together."""
+    """Images on the canvas, resized on the device where they were not before; those of one size together."""
     alike: dict[tuple[View, tuple[int, ...]], list[int]] = {}
-    for number, picture in enumerate(pictures):
-        alike.setdefault((picture.view, tuple(picture.pixels.shape)), []).append(number)
+    for number, image in enumerate(images):
+        alike.setdefault((image.view, tuple(image.pixels.shape)), []).append(number)
     parts, order = [], []
     for (where, _), numbers in alike.items():
         for first in range(0, len(numbers), _RESIZED_TOGETHER):
             some = numbers[first : first + _RESIZED_TOGETHER]
-            rows = [pictures[number].pixels.permute(1, 2, 0) for number in some]
+            rows = [images[number].pixels.permute(1, 2, 0) for number in some]
             parts.append(_resized_there(sent(_pinned(rows), device).permute(0, 3, 1, 2), where, steps))
             order += some
     places = torch.empty(len(order), dtype=torch.int64)
@@ -175,7 +175,7 @@ def _resized_there(
 def patch_layout(where: View, grid: tuple[int, int], patch: tuple[float, float]) -> PatchLayout:
     """Boxes of original pixels for a grid of (rows, columns) patches of (width, height) canvas pixels.
 
-    Resize and crop are undone; what lies beyond the picture is cut off, so a patch of padding alone has no
+    Resize and crop are undone; what lies beyond the image is cut off, so a patch of padding alone has no
     area.
 
     >>> patch_layout(view(Preprocessing(resize=32, crop=(32, 32)), (128, 64)), (2, 2), (16, 16)).boxes[0]
@@ -189,7 +189,7 @@ def cell_layout(where: View, *, columns: Float[Tensor, "columns 2"], rows: Float
     """The layout of cells whose columns and rows (start, end) are given in pixels of the canvas."""
     xs = _original(columns, where.offset[0], where.size[0], where.resized[0])
     ys = _original(rows, where.offset[1], where.size[1], where.resized[1])
-    # One layout per picture: arrays, since every operation on a small tensor costs as much as all of this.
+    # One layout per image: arrays, since every operation on a small tensor costs as much as all of this.
     boxes = np.empty((len(rows), len(columns), 4), dtype=np.float32)
     boxes[:, :, 0::2], boxes[:, :, 1::2] = xs, ys[:, np.newaxis]
     tiny = (f"tiny picture: {where.size[0]} x {where.size[1]} pixels",) if min(where.size) < _TINY else ()
@@ -210,14 +210,14 @@ def _original(canvas: Float[Tensor, "cells 2"], offset: int, size: int, resized:
 
 
 def on_picture(layout: PatchLayout) -> Tensor:
-    """True for the patches that show some of the picture and not padding alone."""
+    """True for the patches that show some of the image and not padding alone."""
     left, top, right, bottom = layout.boxes.unbind(dim=-1)
     return (right > left) & (bottom > top)
 
 
 def mask_of(layouts: Sequence[PatchLayout]) -> Bool[Tensor, "batch points"]:
-    """The mask of a batch of pictures with the same or different numbers of patches, padded at the end."""
-    # Pictures of one size share their layout: what is computed is computed once for each.
+    """The mask of a batch of images with the same or different numbers of patches, padded at the end."""
+    # Images of one size share their layout: what is computed is computed once for each.
     distinct = {id(layout): layout for layout in layouts}
     if len({len(layout.boxes) for layout in distinct.values()}) != 1:
         return pad_sequence([on_picture(layout) for layout in layouts], batch_first=True)

@@ -1,4 +1,4 @@
-"""Frozen backbones as towers: pictures or texts in, raw local features of one or two paths out."""
+"""Frozen backbones as towers: images or texts in, raw local features of one or two paths out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class ImageTowerSpec:
     grid: int = 0  # 0: as the first level has it
     global_levels: tuple[Level, ...] = ()  # of a global path; empty: the same features
     global_grid: int = 0
-    size: int = 0  # timm, mini: side of the square that pictures are drawn on; 0: the model's own
+    size: int = 0  # timm, mini: side of the square that images are drawn on; 0: the model's own
     mean: tuple[float, ...] = ()  # timm: overrides of the model's own statistics
     std: tuple[float, ...] = ()
 
@@ -125,10 +125,10 @@ class ImageTower(Protocol):
         """Where its features are made."""
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """The picture as the network takes it; safe to call from several threads at once."""
+        """The image as the network takes it; safe to call from several threads at once."""
 
     def features(self, images: Sequence[Prepared]) -> Features:
-        """Raw features of pictures, without history."""
+        """Raw features of images, without history."""
 
 
 class TextTower(Protocol):

@@ -44,7 +44,7 @@ class EncoderImages:
         return preprocessing_of(self._encoder)
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """The picture as the encoder takes it."""
+        """The image as the encoder takes it."""
         return self._encoder.prepare(image)
 
     @torch.no_grad()

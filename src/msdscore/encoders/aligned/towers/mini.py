@@ -1,4 +1,4 @@
-"""The two networks of `mini` as towers: EfficientNet-Lite2 for pictures, MiniLM for captions."""
+"""The two networks of `mini` as towers: EfficientNet-Lite2 for images, MiniLM for captions."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
@@ -32,7 +32,7 @@ from msdscore.errors import WeightsError
 from msdscore.text.words import token_contents
 
 SIZE, GRID = 288, 12  # of the shipped encoder
-_CPU_BATCH = 4  # pictures at a time: more spill out of a CPU's caches and are slower
+_CPU_BATCH = 4  # images at a time: more spill out of a CPU's caches and are slower
 
 
 class Lite2Images:
@@ -43,7 +43,7 @@ class Lite2Images:
         verify_files(self.files, spec.sha256, source=spec.source)
         self._place = place(where.device, where.dtype, half=torch.bfloat16)
         self._whole, self._grid, self._side = where.whole, spec.grid or GRID, spec.size or SIZE
-        # The network was trained on (x − 127) / 128; the picture is squashed, so that no border is lost.
+        # The network was trained on (x − 127) / 128; the image is squashed, so that no border is lost.
         self.preprocessing = Preprocessing(
             resize=(self._side, self._side), crop=None, scale=1 / 128, mean=(127 / 128,) * 3
         )
@@ -63,7 +63,7 @@ class Lite2Images:
         return self._place.device
 
     def prepare(self, image: Image) -> Prepared:
-        """The picture as the network takes it."""
+        """The image as the network takes it."""
         return prepare_picture(image, self.preprocessing)
 
     @torch.no_grad()

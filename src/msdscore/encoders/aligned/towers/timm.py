@@ -31,7 +31,7 @@ _RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.
 class TimmImages:
     """Maps at chosen strides (`stride16`), blocks (numbers) or the `final` features of a timm model.
 
-    Pictures are squashed onto a square, so that nothing of them is cut off.
+    Images are squashed onto a square, so that nothing of them is cut off.
     """
 
     def __init__(self, spec: ImageTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
@@ -53,7 +53,7 @@ class TimmImages:
         return self._place.device
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """The picture as the network takes it."""
+        """The image as the network takes it."""
         return prepare_picture(image, self.preprocessing)
 
     @torch.no_grad()

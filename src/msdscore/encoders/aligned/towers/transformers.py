@@ -65,7 +65,7 @@ class TransformersImages:
         return self._place.device
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """The picture as the network takes it."""
+        """The image as the network takes it."""
         return prepare_picture(image, self.preprocessing)
 
     @torch.no_grad()
