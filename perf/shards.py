@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from msdscore.scoring.worst import _worst
 from PIL import Image
 
 from msdscore.encoders.base import TokenLayout
@@ -22,7 +23,6 @@ from msdscore.run.workers import score_jobs
 from msdscore.scoring.config import MSDConfig
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.scoring.worst import _worst
 from msdscore.text.words import segment
 
 ROWS, SHARDS, CAPTIONS = 200_000, 300, 3000

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.core.evidence import Evidence
-from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.backbone import place
+from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.registry import encoder_folder, load_encoder
 from msdscore.errors import ConfigError
 from msdscore.io.images import ImageLimits
