@@ -49,8 +49,8 @@ class Pooled:
     def encode_images(self, images):
         from msdscore.encoders.vision.preprocessing import stack_pixels
 
-        parts, model = self._encoder._parts, self._encoder._parts.model
-        pixels = stack_pixels(images, parts.preprocessing, self.device).to(self._encoder.precision)
+        model = self._encoder._model
+        pixels = stack_pixels(images, self._encoder.preprocessing, self.device).to(self._encoder.precision)
         return _pooled(model.visual_projection(model.vision_model(pixel_values=pixels).pooler_output))
 
     @torch.no_grad()
@@ -58,8 +58,8 @@ class Pooled:
         from msdscore.core.transfer import sent
         from msdscore.encoders.text.tokens import pack_texts
 
-        parts, model = self._encoder._parts, self._encoder._parts.model
-        batch = pack_texts(texts, parts.backend, parts.reading)
+        model = self._encoder._model
+        batch = pack_texts(texts, self._encoder._backend, self._encoder._reading)
         states = model.text_model(input_ids=sent(batch.ids, self.device))
         return _pooled(model.text_projection(states.pooler_output))
 
@@ -103,10 +103,10 @@ def timed(work, device):
 
 def peak(encoder, batch, device, repeats):
     """Pairs per second of the towers and projections alone, on pixels and ids that lie on the device."""
-    model = encoder._parts.model
+    model = encoder._model
     pixels = torch.randn(batch, 3, 224, 224, device=device, dtype=encoder.precision)
     ids = torch.randint(0, 500, (batch, 13), device=device)
-    ids[:, -1] = encoder._parts.reading.suffix[0]
+    ids[:, -1] = encoder._reading.suffix[0]
 
     @torch.no_grad()
     def encode():

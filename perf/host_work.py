@@ -52,7 +52,7 @@ class Answers(nn.Module):
 def without_towers(folder):
     """The encoder of a checkpoint, without its networks."""
     encoder = load_encoder(str(folder), device="cpu", dtype="float32")
-    model = encoder._parts.model
+    model = encoder._model
     model.text_model, model.vision_model = Answers(), Answers(encoder._grid[0] * encoder._grid[1] + 1)
     model.text_projection = model.visual_projection = nn.Identity()
     return encoder

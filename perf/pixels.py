@@ -87,7 +87,7 @@ def turned(before, after, owner):
 
 
 def table(pipeline, contents, captions, owner, chosen):
-    tower = pipeline.encoder._parts.image
+    tower = pipeline.encoder._image
     steps, found, pixels, times = tower.preprocessing, {}, {}, {}
     for name, make in ways(steps).items():
         if name in chosen:

@@ -56,7 +56,7 @@ def case(request, tmp_path_factory):
 
 def raw_input(encoder, layer, picture):
     """What the first layer makes of the pixels, before any patch knows of another."""
-    found = [module for name, module in encoder._parts.model.named_modules() if name.endswith(layer)]
+    found = [module for name, module in encoder._model.named_modules() if name.endswith(layer)]
     seen = []
     handle = found[0].register_forward_hook(lambda _module, _inputs, output: seen.append(output.detach()))
     try:

@@ -83,7 +83,7 @@ def test_tokens_are_the_librarys(own):
     encoder = load_encoder(str(own), device="cpu")
     theirs = open_clip.get_tokenizer("ViT-B-32")
     for text in TEXTS:
-        assert encoder._parts.backend.encode(text).ids == theirs.encode(text)
+        assert encoder._backend.encode(text).ids == theirs.encode(text)
 
 
 @torch.inference_mode()
@@ -113,7 +113,7 @@ def test_tokens_are_projected_states_without_start_and_end(own):
 def test_the_mean_of_a_maps_places_is_the_pooled_vector(convolutions, pictures):
     """The head is linear, so that places which go through it alone average to the whole."""
     encoder = load_encoder(str(convolutions), device="cpu")
-    visual = encoder._parts.model.visual
+    visual = encoder._model.visual
     from msdscore.encoders.openclip import _timm_patches
 
     with torch.no_grad():
@@ -233,8 +233,8 @@ def test_a_tag_decides_the_activation_and_the_preprocessing(monkeypatch, root, p
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, name, {"mine": tag})
     encoder = load_encoder(f"open_clip:{name}/mine", device="cpu")
     assert encoder.signature.startswith(f"open_clip:{name}/mine@11111111,")
-    assert encoder._parts.preprocessing.mean == (0.0, 0.0, 0.0)
-    assert type(encoder._parts.model.visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
+    assert encoder._preprocessing.mean == (0.0, 0.0, 0.0)
+    assert type(encoder._model.visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
     with pytest.raises(UnknownNameError, match=r"unknown weights of .*: 'mime'. Did you mean 'mine'"):
         load_encoder(f"open_clip:{name}/mime", device="cpu")
 
@@ -261,4 +261,4 @@ def test_models_without_patches_are_refused_in_words(own, tmp_path, config):
 def test_texts_that_are_read_with_their_padding_are_padded_to_the_end(convolutions):
     """Without a causal mask padding is seen: as many zeros as in training must be there."""
     assert CONVOLUTIONS["text_cfg"]["no_causal_mask"]
-    assert load_encoder(str(convolutions), device="cpu")._parts.reading.full
+    assert load_encoder(str(convolutions), device="cpu")._reading.full

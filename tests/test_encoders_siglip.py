@@ -118,7 +118,7 @@ def test_the_second_siglip_reads_punctuation_but_no_case(second):
 def test_heads_bring_patches_and_tokens_into_the_pooled_space(name, request, pictures):
     folder = request.getfixturevalue(name)
     encoder = load_encoder(str(folder), device="cpu", local="heads")
-    model = encoder._parts.model
+    model = encoder._model
     plain = load_encoder(str(folder), device="cpu")
     seen, states = encode_pictures(encoder, pictures[:1]), []
     handle = model.vision_model.post_layernorm.register_forward_hook(lambda _m, _i, output: states.append(output))

@@ -230,7 +230,7 @@ def test_a_tower_of_another_kind_is_refused_in_words(llava, root):
     for path in llava.iterdir():
         (bad / path.name).write_bytes(path.read_bytes())
     encoder = load_encoder(str(bad), device="cpu")
-    model = encoder._parts.model
+    model = encoder._model
     model.config.vision_config.model_type = "pixtral"
     from msdscore.encoders.loading.checkpoints import find_checkpoint
     from msdscore.encoders.vlm import VlmOptions, _square

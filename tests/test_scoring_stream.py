@@ -232,7 +232,7 @@ def test_a_stream_that_is_left_early_drops_what_is_still_to_be_decoded(tmp_path)
 def test_overflow_is_found_when_the_numbers_are_read(tmp_path):
     encoder = load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu")
     prepared = encoder.prepare(Image.new("RGB", (32, 32), "red"))
-    projection = encoder._parts.model.visual_projection
+    projection = encoder._model.visual_projection
     with torch.no_grad():
         projection.weight[0, 0] = torch.inf
     with pytest.raises(ConfigError, match="overflows in float32; load it with"):
