@@ -21,6 +21,7 @@ from unittest.mock import patch
 import torch
 from end_to_end import run_file, run_shards
 from made_up_clip import SMALL, WORDS, make_captions, make_checkpoint, make_rows
+from msdscore.scoring.worst import worst_words
 from torch import nn
 from transformers import CLIPConfig, CLIPModel
 
@@ -30,7 +31,6 @@ from msdscore.encoders.vision.preprocessing import view
 from msdscore.scoring.embedded import Decoded
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.worst import worst_words
 
 SIZE, DIM, PASSES = 256, 8, 12
 

@@ -24,10 +24,10 @@ from msdscore.cli.app import app
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, SideDims
 from msdscore.encoders.aligned.networks import HeadSpec
 from msdscore.encoders.aligned.specs import read_spec
-from msdscore.encoders.aligned.towers.base import Features, ImageTowerSpec, Points, TextTowerSpec
+from msdscore.encoders.aligned.towers.base import Features, ImageTowerSpec, TextTowerSpec
 from msdscore.encoders.aligned.towers.load import tower_dims
 from msdscore.encoders.base import encode_pictures, prepare_all
-from msdscore.encoders.loading.packages import locate
+from msdscore.encoders.loading.checkpoints import locate
 from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.table import MINI_FOLDER
@@ -79,7 +79,7 @@ def test_the_towers_see_what_the_shipped_encoder_sees():
     agree(heads.project_images(seen), pictures)
     texts, read = shipped.encode_texts(CAPTIONS), towers[1].features(CAPTIONS)
     assert [layout.spans for layout in read.layout] == [layout.spans for layout in texts.layout]
-    assert torch.equal(read.local.mask, texts.mask)
+    assert torch.equal(read.mask, texts.mask)
     agree(heads.project_texts(read), texts)
 
 
@@ -101,7 +101,7 @@ def agree(member, joined):
 def test_long_captions_are_one_row_in_training_and_windows_in_scoring():
     long = "a dog runs on the beach . " * 100
     features = open_towers(load_recipe("mini"), torch.device("cpu"))[1].features(["a dog", long])
-    assert len(features.whole.vectors) == len(features.pooled) == 2
+    assert len(features.whole.points) == len(features.pooled) == 2
     assert features.layout[1].cut > 0
     encoder = load_encoder("mini", device="cpu")
     found = encoder.encode_texts(["a dog", long])
@@ -201,7 +201,7 @@ def test_a_pool_head_never_looks_at_padding_and_survives_empty_items():
 
 
 def read(heads, vectors, mask, pooled):
-    return heads.project_texts(Features(Points(vectors, mask), Points(vectors, mask), pooled, ()))
+    return heads.project_texts(Features(vectors, mask, pooled, whole=Features(vectors, mask)))
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_frozen_parts_do_not_move_and_get_no_gradient_memory(models, rows, tmp_p
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     samples = [session.parts.batches.reader.sample(item, 0) for item in range(8)]
     batch = make_batch(samples, session.parts.batches.source, device=session.device)
-    features = (batch.images.local.vectors, batch.texts.local.vectors)
+    features = (batch.images.points, batch.texts.points)
     assert all(not value.requires_grad and value.grad_fn is None for value in features)
     loss, _ = objective(session.parts.aligner, batch, session.setting)
     loss.backward()
@@ -141,7 +141,7 @@ def test_frozen_parts_do_not_move_and_get_no_gradient_memory(models, rows, tmp_p
     assert all(value.grad is None and not value.requires_grad for value in model.parameters())
     assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
     again = session.parts.batches.source.texts(samples)
-    assert torch.equal(again.local.vectors, batch.texts.local.vectors)
+    assert torch.equal(again.points, batch.texts.points)
     optimised = {id(parameter) for group in session.trained.optimiser.param_groups for parameter in group["params"]}
     assert optimised == {id(parameter) for parameter in session.parts.aligner.parameters()}
     assert all(parameter.grad is not None for parameter in session.parts.aligner.parameters())

@@ -425,7 +425,7 @@ def test_batches_depend_on_the_seed_and_their_number_alone(run, rows):
     (alone,) = one.batches(1, 2)
     (other,) = batches(1).batches(1, 2)
     assert torch.equal(second.pixels, alone.pixels)
-    assert torch.equal(second.texts.local.vectors, alone.texts.local.vectors)
+    assert torch.equal(second.texts.points, alone.texts.points)
     assert not torch.equal(second.pixels, other.pixels)
     # Every picture of these rows has a caption by a machine.
     assert second.machine.owner.tolist() == list(range(8))
@@ -456,9 +456,9 @@ def test_a_tuned_network_starts_as_the_frozen_one():
     wanted = tower.see(pixels)
     for count in (1, 4, 7):
         found = TunedTrunk(tower.network, count, grid=tower.grid)(pixels)
-        assert torch.allclose(found.local.vectors, wanted.local.vectors, atol=1e-3)
-        assert torch.allclose(found.whole.vectors, wanted.whole.vectors, atol=1e-3)
-        assert found.local.vectors.requires_grad
+        assert torch.allclose(found.points, wanted.points, atol=1e-3)
+        assert torch.allclose(found.whole.points, wanted.whole.points, atol=1e-3)
+        assert found.points.requires_grad
 
 
 def test_data_gives_machine_captions_objects_and_names(rows):

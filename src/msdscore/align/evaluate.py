@@ -8,14 +8,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from msdscore.align.data.formats import DataSource, Pairs, image_content, open_pairs
-from msdscore.align.features import chunks, join_points
+from msdscore.align.features import chunks
 from msdscore.align.losses import caption_table, token_table
 from msdscore.align.run.checkpoint import read_run
 from msdscore.align.run.session import Towers, reopen_towers, tune_towers
 from msdscore.encoders.aligned.heads import AlignedHeads
-from msdscore.encoders.aligned.towers.base import Points
+from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Embeddings, prepare_all
-from msdscore.encoders.placement import place
+from msdscore.encoders.batches import join
 from msdscore.errors import ImageError, InputError
 from msdscore.io.images import open_image
 
@@ -108,9 +108,9 @@ def embed_pairs(pairs: Pairs, towers: Towers, heads: AlignedHeads, *, chunk: int
                 texts.append(_kept(heads.project_texts(towers[1].features(few)), local))
     if not images:
         raise InputError(f"none of the {len(pairs)} validation images can be read")
-    joined = _join(images)
+    joined = join(images)
     owners = torch.tensor(owner, device=joined.pooled.device)
-    return EmbeddedPairs(joined, _join(texts), owners, len(pairs) - readable)
+    return EmbeddedPairs(joined, join(texts), owners, len(pairs) - readable)
 
 
 @torch.no_grad()
@@ -138,11 +138,6 @@ def _recalls(table: Float[Tensor, "images captions"], embedded: EmbeddedPairs) -
         for before in (before_texts, before_images)
     )
     return Retrieval(image_to_text, text_to_image, table.shape[0], table.shape[1], embedded.unreadable)
-
-
-def _join(parts: list[Embeddings]) -> Embeddings:
-    points = join_points([Points(part.points, part.mask) for part in parts])
-    return Embeddings(points.vectors, points.mask, torch.cat([part.pooled for part in parts]), layout=())
 
 
 def _kept(side: Embeddings, local: bool) -> Embeddings:
