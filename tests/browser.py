@@ -49,9 +49,21 @@ class Browser:
         return answer["result"]
 
     def open(self, place: Path | str) -> None:
-        """Open a file or an address and wait until it is loaded."""
+        """Open a file or an address and wait until it is loaded; a page that is open is left for a moment."""
         self.complaints.clear()
-        self.call("Page.navigate", url=place.as_uri() if isinstance(place, Path) else place)
+        address = place.as_uri() if isinstance(place, Path) else place
+        if self.run("return location.href.split('#')[0]") == address.partition("#")[0]:
+            self.call("Page.navigate", url="about:blank")
+            self._loaded()
+        self.call("Page.navigate", url=address)
+        self._loaded()
+
+    def reload(self) -> None:
+        """Load the page again."""
+        self.call("Page.reload")
+        self._loaded()
+
+    def _loaded(self) -> None:
         while (event := self._read()).get("method") != "Page.loadEventFired":
             self._note(event)
 
@@ -67,6 +79,13 @@ class Browser:
         steps = (("mouseMoved", start), ("mousePressed", start), ("mouseMoved", end), ("mouseReleased", end))
         for kind, (x, y) in steps:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
+
+    def mouse_click(self, selector: str) -> None:
+        """Click in the middle of an element with the mouse itself, whatever lies above it."""
+        script = "const b = document.querySelector(arguments[0]).getBoundingClientRect(); "
+        x, y = self.run(script + "return [b.x + b.width / 2, b.y + b.height / 2];", selector)
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def wait(self, condition: str, *, seconds: float = 30) -> None:
         """Wait until an expression is true in the page."""
@@ -97,11 +116,29 @@ class Browser:
         """Type text where the focus is."""
         self.call("Input.insertText", text=text)
 
-    def press(self, key: str) -> None:
-        """Press a key by its name, such as ArrowRight."""
+    def compose(self, *steps: str, result: str) -> None:
+        """Type through an input method: what it shows step by step, then what is chosen."""
+        for text in steps:
+            self.call("Input.imeSetComposition", text=text, selectionStart=len(text), selectionEnd=len(text))
+        self.call("Input.insertText", text=result)
+
+    def tap(self, selector: str) -> None:
+        """Touch the middle of an element."""
+        script = "const b = document.querySelector(arguments[0]).getBoundingClientRect(); "
+        x, y = self.run(script + "return [b.x + b.width / 2, b.y + b.height / 2];", selector)
+        self.call("Emulation.setTouchEmulationEnabled", enabled=True)
+        self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+        self.call("Emulation.setTouchEmulationEnabled", enabled=False)
+
+    def press(self, key: str, *commands: str) -> None:
+        """Press a key by its name, such as ArrowRight; `commands` are what an editor does for it, such as undo."""
         codes = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Escape": 27, "Tab": 9}
+        codes |= {"End": 35, "Home": 36, "Enter": 13}
+        code = codes.get(key) or ord(key.upper())
         for kind in ("rawKeyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key])
+            given = {"commands": list(commands)} if commands and kind == "rawKeyDown" else {}
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **given)
 
     def choose(self, selector: str, *files: Path) -> None:
         """Give files to a field for files."""

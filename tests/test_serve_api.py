@@ -247,3 +247,19 @@ def test_an_error_of_the_worker_reaches_its_callers_alone():
     bad, good = asyncio.run(main())
     assert str(bad) == "broken"
     assert good == "good"
+
+
+def test_an_image_is_uploaded_once_and_named_by_its_hash(scorer):
+    with calling(scorer.pipeline, max_stored=2 * len(image_bytes())) as client:
+        name = client.post("/v1/images", files={"image": image_bytes()}).json()["image"]
+        assert name.startswith("sha256:")
+        item = {"image": name, "captions": ["a red square"]}
+        named = client.post("/v1/score", json=item).json()
+        assert named == client.post("/v1/score", json=asked(captions=("a red square",))).json()
+        assert client.post("/v1/reward", json={"images": [name], "completions": ["a dog"]}).json()["rewards"][0] < 9
+        for colour in ("blue", "green", "white"):  # the oldest is dropped
+            client.post("/v1/images", files={"image": image_bytes(colour)})
+        answer = client.post("/v1/score", json=item)
+        assert answer.status_code == 422
+        assert "send it to /v1/images again" in answer.json()["error"]
+        assert client.post("/v1/images", files={"other": b"x"}).status_code == 422

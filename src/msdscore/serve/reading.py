@@ -1,8 +1,10 @@
 """Request bodies read within their limits: JSON or multipart in, images as bytes and captions out."""
 
 from base64 import b64decode
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=BaseModel)
 JSON, FORM = "application/json", "multipart/form-data"
+PREFIX = "sha256:"  # of an image that was uploaded before
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,30 @@ class AskedRewards:
     reasons: list[str | None]
 
 
-async def read_items(request: "Request", settings: ServeSettings) -> list[Asked]:
+class StoredImages:
+    """Images that were uploaded once, by the hash of their bytes; the ones used longest ago are dropped first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._images = limit, OrderedDict[str, bytes]()
+
+    def add(self, content: bytes) -> str:
+        """Keep an image; returns the name by which requests refer to it."""
+        name = PREFIX + sha256(content).hexdigest()
+        self._images[name] = content
+        self._images.move_to_end(name)
+        while sum(map(len, self._images.values())) > self._limit and len(self._images) > 1:
+            self._images.popitem(last=False)
+        return name
+
+    def get(self, name: str) -> bytes:
+        """The bytes of an image; raises `ValueError` for one that is not there."""
+        if name not in self._images:
+            raise ValueError("unknown image; send it to /v1/images again")
+        self._images.move_to_end(name)
+        return self._images[name]
+
+
+async def read_items(request: "Request", settings: ServeSettings, stored: "StoredImages") -> list[Asked]:
     """Images and captions of a request: `{"image", "captions"}`, `{"items": […]}`, or one multipart image."""
     if _content_type(request, JSON, FORM) == FORM:
         _, image, fields = await read_upload(request, "image", settings)
@@ -54,13 +80,13 @@ async def read_items(request: "Request", settings: ServeSettings) -> list[Asked]
         raise RefusedError(413, f"expected at most {settings.max_items} images per request, got {len(items)}")
     for item in items:
         check_captions(item.captions, settings)
-    asked = [_asked(item.image, item.captions) for item in items]
+    asked = [_asked(item.image, item.captions, stored) for item in items]
     if not many and asked[0].error:
         raise RefusedError(422, asked[0].error)
     return asked
 
 
-async def read_completions(request: "Request", settings: ServeSettings) -> AskedRewards:
+async def read_completions(request: "Request", settings: ServeSettings, stored: "StoredImages") -> AskedRewards:
     """The completions of a reward request by image; one that is too long has a reason, the others are scored."""
     _content_type(request, JSON)
     body = _validate(RewardRequest, _parse(await request.body()))
@@ -77,7 +103,9 @@ async def read_completions(request: "Request", settings: ServeSettings) -> Asked
     for number, image in enumerate(image_of):
         if reasons[number] is None:
             completions.setdefault(image, []).append(number)
-    items = [_asked(body.images[image], [texts[number] for number in own]) for image, own in completions.items()]
+    items = [
+        _asked(body.images[image], [texts[number] for number in own], stored) for image, own in completions.items()
+    ]
     for item in items:
         check_captions(item.captions, settings)
     return AskedRewards(items, list(completions.values()), reasons)
@@ -133,11 +161,13 @@ def _too_long(caption: str, settings: ServeSettings) -> str | None:
     return f"expected captions of at most {limit} bytes, got {size}" if size > limit else None
 
 
-def _asked(image: str | None, captions: Sequence[str]) -> Asked:
+def _asked(image: str | None, captions: Sequence[str], stored: "StoredImages") -> Asked:
     """An image that cannot be decoded from base64 costs its own captions alone."""
     try:
         if image is None:
             raise ValueError("expected an image, got null")
+        if image.startswith(PREFIX):
+            return Asked(stored.get(image), tuple(captions))
         return Asked(decode_image(image), tuple(captions))
     except ValueError as error:
         return Asked(b"", tuple(captions), f"image: {error}")

@@ -1,6 +1,7 @@
 """The routes: requests read, handed to the service, and answered as plain values."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +12,7 @@ from msdscore.scoring.results import Scores
 from msdscore.serve import schema
 from msdscore.serve.guard import RefusedError
 from msdscore.serve.reading import read_completions, read_items, read_upload
-from msdscore.serve.rows import MOST
+from msdscore.serve.rows import MOST, RowsQuery
 from msdscore.serve.service import Service
 from msdscore.version import __version__
 
@@ -25,13 +26,14 @@ Result = TypeVar("Result")
 
 
 def add_api(app: "FastAPI", service: Service) -> None:
-    """Add score, rank, explain, reward, figure and rows, each under `/v1`."""
+    """Add score, rank, explain, reward, figure, images and rows, each under `/v1`."""
     routes: tuple[tuple[str, Handler, type[Any] | None, str], ...] = (
         ("score", _score, schema.ScoreAnswer, "Score captions, each on its own"),
         ("rank", _rank, schema.RankAnswer, "Rank the captions of an image by Soft-MSD"),
         ("explain", _explain, schema.ExplainAnswer, "Which words and regions a score comes from"),
         ("reward", _reward, schema.RewardAnswer, "Rewards for completions of a trainer"),
         ("figure", _figure, None, "An explanation as a figure or a page"),
+        ("images", _images, schema.StoredAnswer, "Upload an image once, to refer to it by its hash"),
         ("rows", _rows, schema.RowsAnswer, "The worst rows of a scored file"),
     )
     for name, handler, model, summary in routes:
@@ -101,14 +103,14 @@ def _limited(handler: Handler, service: Service) -> Callable[..., Awaitable[Any]
 
 
 async def _score(request: "Request", service: Service) -> dict[str, Any]:
-    asked = await read_items(request, service.settings)
+    asked = await read_items(request, service.settings, service.stored)
     results = await _unless_gone(request, service.score(asked, kind="alone"))
     items = [{"scores": score_rows(scores, item.captions)} for scores, item in zip(results, asked, strict=True)]
     return {"signature": service.signature, "items": items}
 
 
 async def _rank(request: "Request", service: Service) -> dict[str, Any]:
-    asked = await read_items(request, service.settings)
+    asked = await read_items(request, service.settings, service.stored)
     results = await _unless_gone(request, service.score(asked, kind="set"))
     items = [
         {
@@ -121,12 +123,12 @@ async def _rank(request: "Request", service: Service) -> dict[str, Any]:
 
 
 async def _explain(request: "Request", service: Service) -> dict[str, Any]:
-    asked = await read_items(request, service.settings)
+    asked = await read_items(request, service.settings, service.stored)
     return {"signature": service.signature, "items": await _unless_gone(request, service.explain(asked))}
 
 
 async def _reward(request: "Request", service: Service) -> dict[str, Any]:
-    asked = await read_completions(request, service.settings)
+    asked = await read_completions(request, service.settings, service.stored)
     results = await _unless_gone(request, service.score(asked.items, kind="alone"))
     rewards: list[float | None] = [None] * len(asked.reasons)
     reasons = list(asked.reasons)
@@ -142,7 +144,7 @@ async def _figure(request: "Request", service: Service) -> Any:
     kind = request.query_params.get("kind", "png")
     if kind not in schema.FIGURES:
         raise RefusedError(422, f"kind: expected one of {', '.join(schema.FIGURES)}")
-    asked = await read_items(request, service.settings)
+    asked = await read_items(request, service.settings, service.stored)
     if len(asked) != 1:
         raise RefusedError(422, f"items: a figure shows one image, got {len(asked)}")
 
@@ -161,14 +163,33 @@ async def _figure(request: "Request", service: Service) -> Any:
     return Response(content, media_type=schema.FIGURES[kind])
 
 
+async def _images(request: "Request", service: Service) -> dict[str, str]:
+    _, content, _ = await read_upload(request, "image", service.settings)
+    return {"image": service.stored.add(content)}
+
+
 async def _rows(request: "Request", service: Service) -> dict[str, Any]:
     name, content, fields = await read_upload(request, "file", service.settings)
-    by, count = (fields.get(field, [""])[0] for field in ("by", "count"))
+    by, count, low, high, contains = (
+        fields.get(field, [""])[0] for field in ("by", "count", "low", "high", "contains")
+    )
     # By length first: Python refuses to read thousands of digits.
     if count and not (count.isascii() and count.isdigit() and len(count) < 10 and 1 <= int(count) <= MOST):
         raise RefusedError(422, f"count: expected a number from 1 to {MOST}")
-    work = service.rows(name, content, by=by or None, count=int(count or MOST))
-    return await _unless_gone(request, work)
+    query = RowsQuery(
+        by=by or None, count=int(count or MOST), low=_bound(low, "low"), high=_bound(high, "high"), contains=contains
+    )
+    return await _unless_gone(request, service.rows(name, content, query))
+
+
+def _bound(text: str, name: str) -> float | None:
+    try:
+        value = float(text) if text else None
+    except ValueError:
+        value = math.nan
+    if value is not None and not math.isfinite(value):
+        raise RefusedError(422, f"{name}: expected a number, got {text[:40]!r}")
+    return value
 
 
 def score_rows(scores: Scores | str, captions: Sequence[str]) -> list[dict[str, Any]]:

@@ -9,12 +9,16 @@ import math
 import os
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
 
 from msdscore.errors import InputError
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES, first_of
@@ -29,19 +33,29 @@ NUMBERS = tuple(name for name in ALL_COLUMNS if name not in ("reading", "warning
 LOWER_IS_BETTER = frozenset(("coverage", "support", "divergence"))
 ORDER_BY = ("match", "soft_msd", "msd")  # unless asked for: the first of these that the file has
 MOST = 500  # rows per answer
+BINS = 20  # of the histogram
 _TEXT = 2000  # characters of a text in an answer
 # One thread, one pool of memory: so that the limit is reached by the file and not by reserves.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 
 
-async def worst_rows(
-    name: str, content: bytes, *, by: str | None, count: int, settings: ServeSettings
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsQuery:
+    """Which rows: the `count` worst by a number, among those that lie within `low` and `high` and contain a text."""
+
+    by: str | None = None
+    count: int = MOST
+    low: float | None = None
+    high: float | None = None
+    contains: str = ""
+
+
+async def worst_rows(name: str, content: bytes, query: RowsQuery, settings: ServeSettings) -> dict[str, Any]:
     """The rows with the worst numbers in a column; rows without that number are counted, and listed last."""
     format_name = name.rpartition(".")[2].lower()
     if format_name not in FORMATS:
         raise RefusedError(415, f"expected a scored file that ends in one of {', '.join(FORMATS)}")
-    options = {"format": format_name, "by": by, "count": min(count, MOST)}
+    options = {"format": format_name, "query": asdict(query)}
     options |= {limit: getattr(settings, limit) for limit in ("max_rows", "max_cells", "max_expanded")}
     with _as_file(content) as (path, descriptors):
         process = subprocess.Popen(
@@ -93,7 +107,7 @@ def main() -> None:
         with ExitStack() as stack:
             records = open_records(options["path"], format=options["format"], until=stack)
             read = partial(_read_within_limits, records, options)
-            answer = _worst(read, by=options["by"], count=options["count"])
+            answer = _worst(read, RowsQuery(**options["query"]))
     except RefusedError as error:
         answer = {"status": error.status, "error": error.reason}
     except MemoryError:
@@ -126,41 +140,73 @@ def _read_within_limits(records: Records, options: Mapping[str, Any]) -> Iterato
         yield record
 
 
-def _worst(read: Callable[[], Iterator[Record]], *, by: str | None, count: int) -> dict[str, Any]:
+def _worst(read: Callable[[], Iterator[Record]], query: RowsQuery) -> dict[str, Any]:
     """The worst rows by one number; of each column that may decide, only the worst so far stay in memory."""
-    worst: dict[str, list[tuple[float, int, Record]]] = {name: [] for name in (ORDER_BY if by is None else (by,))}
-    limits = dict.fromkeys(worst, math.inf)
+    candidates = ORDER_BY if query.by is None else (query.by,)
+    worst: dict[str, list[tuple[float, int, Record]]] = {name: [] for name in candidates}
+    values = {name: array("d") for name in candidates}
+    limits, matching = dict.fromkeys(candidates, math.inf), dict.fromkeys(candidates, 0)
     present = dict.fromkeys(NUMBERS, 0)
-    total = 0
+    total, count = 0, min(query.count, MOST)
     for total, record in enumerate(read(), start=1):
         numbers = _numbers(record)
         for name in numbers:
             present[name] += 1
         for name, rows in worst.items():
-            sign = -1 if name in LOWER_IS_BETTER else 1
-            key = sign * numbers[name] if name in numbers else math.inf
+            value = numbers.get(name)
+            if value is not None:
+                values[name].append(value)
+            if not _matches(record, value, query):
+                continue
+            matching[name] += 1
+            key = math.inf if value is None else -value if name in LOWER_IS_BETTER else value
             if key < limits[name] or len(rows) < count:
                 rows.append((key, total, record))
             if len(rows) > 4 * count:
                 rows.sort(key=lambda entry: entry[:2])
                 del rows[count:]
                 limits[name] = rows[-1][0]
+    chosen, columns = _chosen_column(query.by, present)
+    if chosen not in worst:
+        return _worst(read, replace(query, by=chosen))
+    rows = sorted(worst[chosen], key=lambda entry: entry[:2])[:count]
+    return {
+        "by": chosen,
+        "columns": columns,
+        "total": total,
+        "failed": total - present[chosen],
+        "matching": matching[chosen],
+        "histogram": _histogram(chosen, values[chosen]),
+        "rows": [_row(record, number - 1) for _, number, record in rows],
+    }
+
+
+def _chosen_column(by: str | None, present: Mapping[str, int]) -> tuple[str, list[str]]:
+    """The number to order by, and all that the file has."""
     columns = [name for name in NUMBERS if present[name]]
     if not columns:
         raise RefusedError(422, f"expected a scored file with {' or '.join(ORDER_BY)}; run msdscore score first")
     chosen = by or next((name for name in ORDER_BY if name in columns), columns[0])
     if chosen not in columns:
         raise RefusedError(422, f"by: the file has no numbers {chosen[:40]!r}, only {', '.join(columns)}")
-    if chosen not in worst:
-        return _worst(read, by=chosen, count=count)
-    chosen_rows = sorted(worst[chosen], key=lambda entry: entry[:2])[:count]
-    return {
-        "by": chosen,
-        "columns": columns,
-        "total": total,
-        "failed": total - present[chosen],
-        "rows": [_row(record, number - 1) for _, number, record in chosen_rows],
-    }
+    return chosen, columns
+
+
+def _matches(record: Record, value: float | None, query: RowsQuery) -> bool:
+    if query.low is not None and (value is None or value < query.low):
+        return False
+    if query.high is not None and (value is None or value > query.high):
+        return False
+    if not query.contains:
+        return True
+    caption = first_of(record.values, CAPTION_NAMES)
+    return caption is not None and query.contains.casefold() in str(record.values[caption]).casefold()
+
+
+def _histogram(name: str, values: "array[float]") -> dict[str, list[float]]:
+    """How many rows lie in each of equal ranges; a probability has all of its range."""
+    counts, edges = np.histogram(values, bins=BINS, range=(0.0, 1.0) if name == "match" else None)
+    return {"edges": edges.tolist(), "counts": counts.tolist()}
 
 
 def _row(record: Record, number: int) -> dict[str, Any]:

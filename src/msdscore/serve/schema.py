@@ -18,7 +18,7 @@ FIGURES = {
 }  # what `msdscore explain` writes too
 _Strict = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=False)
 Image = Annotated[
-    str, Field(description="The bytes of an image file (JPEG, PNG, WebP, …) in base64; a data: URL works too.")
+    str, Field(description="The bytes of an image file (JPEG, PNG, …) in base64, a data: URL, or what /v1/images gave.")
 ]
 
 
@@ -111,7 +111,15 @@ class RowsAnswer(BaseModel):
     columns: list[str] = Field(description="Numbers that the file has.")
     total: int
     failed: int = Field(description="Rows without that number.")
+    matching: int = Field(description="Rows that pass the filters.")
+    histogram: dict[str, list[float]] = Field(description="Rows (`counts`) between each two `edges`, unfiltered.")
     rows: list[dict[str, Any]]
+
+
+class StoredAnswer(BaseModel):
+    """The name of an uploaded image: give it as `image` in later requests."""
+
+    image: str
 
 
 class RewardAnswer(BaseModel):
@@ -162,6 +170,11 @@ _IMAGE_FORM = {
         "caption": {"type": "array", "items": {"type": "string"}, "minItems": 1},
     },
 }
+_UPLOAD_FORM = {
+    "type": "object",
+    "required": ["image"],
+    "properties": {"image": {"type": "string", "format": "binary"}},
+}
 _ROWS_FORM = {
     "type": "object",
     "required": ["file"],
@@ -169,6 +182,9 @@ _ROWS_FORM = {
         "file": {"type": "string", "format": "binary", "description": "A file that msdscore score wrote."},
         "by": {"type": "string", "description": "The number to order by."},
         "count": {"type": "integer", "minimum": 1, "maximum": MOST},
+        "low": {"type": "number", "description": "The least number of rows that are listed."},
+        "high": {"type": "number", "description": "The greatest."},
+        "contains": {"type": "string", "description": "A part of their captions."},
     },
 }
 _KIND = {"name": "kind", "in": "query", "schema": {"type": "string", "enum": list(FIGURES), "default": "png"}}
@@ -182,6 +198,8 @@ def request_of(route: str) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": {"anyOf": [json_item, json_items]}}}
     if route == "rows":
         content = {"multipart/form-data": {"schema": _ROWS_FORM}}
+    elif route == "images":
+        content = {"multipart/form-data": {"schema": _UPLOAD_FORM}}
     elif route == "reward":
         content = {"application/json": {"schema": json_reward}}
     else:

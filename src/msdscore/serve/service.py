@@ -18,8 +18,8 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
 from msdscore.serve.batching import Batcher, queue_full
 from msdscore.serve.page import explanation_documents
-from msdscore.serve.reading import Asked
-from msdscore.serve.rows import worst_rows
+from msdscore.serve.reading import Asked, StoredImages
+from msdscore.serve.rows import RowsQuery, worst_rows
 from msdscore.serve.settings import ServeSettings
 
 Result = TypeVar("Result")
@@ -64,6 +64,7 @@ class Service:
         self._drawer = ThreadPoolExecutor(1, thread_name_prefix="msdscore-draw")
         self._pixels = PixelBudget(settings.max_decoded)
         self._figures, self._files = asyncio.Semaphore(FIGURES), asyncio.Semaphore(1)
+        self.stored = StoredImages(settings.max_stored)
         self._accepted, self._started = 0, False
         self._idle: asyncio.TimerHandle | None = None
         self.body_bytes = 0  # of requests in flight; kept by the guard
@@ -125,11 +126,11 @@ class Service:
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._drawer, draw, explanations, reasons)
 
-    async def rows(self, name: str, content: bytes, *, by: str | None, count: int) -> dict[str, Any]:
+    async def rows(self, name: str, content: bytes, query: RowsQuery) -> dict[str, Any]:
         """The worst rows of a scored file; one file at a time, in a process of its own."""
         with self._accept(1):
             async with self._files:
-                return await worst_rows(name, content, by=by, count=count, settings=self.settings)
+                return await worst_rows(name, content, query, self.settings)
 
     @contextmanager
     def _accept(self, images: int) -> Iterator[None]:

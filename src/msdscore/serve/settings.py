@@ -40,6 +40,7 @@ class ServeSettings:
     max_queue: int = 256  # images that wait or are worked on; requests beyond are answered 503
     timeout: float = 60.0  # seconds per request
     cache: int = 256 << 20  # bytes of embeddings of images and captions
+    max_stored: int = 64 << 20  # bytes of uploaded images that requests may refer to; the oldest are dropped first
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -1,167 +1,305 @@
-// The captions: words in colour, the score and what it is made of as bars, and an editor for each.
-import { $, inOrder, make, nats, newCard, say, signed, state } from "./state.js";
+// A card per caption: the text is edited in place with its words in colour, one number, one bar, words to click.
+import { html, useEffect, useRef } from "./preact.js";
+import * as store from "./store.js";
 import { colour } from "./draw.js";
-import { lookAt, paint } from "./picture.js";
 
-let edited = () => {};
-export const whenEdited = (call) => { edited = call; };
+const { state, changed, headline, signed } = store;
 
-const BARS = [
-  { name: "similarity", means: "how alike picture and caption are as a whole: higher is better" },
-  { name: "coverage", gloss: "left out", role: "omission", means: "what the picture shows and the caption leaves out: lower is better" },
-  { name: "support", gloss: "invented", role: "penalty", means: "what the caption says and the picture does not support: lower is better" },
-  { name: "information", role: "leaning", below: "penalty", means: "how much the caption tells about this picture: higher is better, below zero it is false" },
-  { name: "uncertainty", means: "how little the similarities decide among these captions: 1 not at all", whole: true },
-];
-const NEUTRAL = "var(--bar)";
-
-export function show() {
-  const typing = document.activeElement?.tagName === "TEXTAREA" ? document.activeElement : null;
-  const held = typing && { id: typing.closest("li").dataset.card, from: typing.selectionStart, to: typing.selectionEnd };
-  $("captions").replaceChildren(...inOrder().map(cardNode));
-  const again = held && document.querySelector(`[data-card="${held.id}"] textarea`);
-  if (again) { again.focus(); again.setSelectionRange(held.from, held.to); }
-  paint();
-  requestAnimationFrame(() => { for (const fill of document.querySelectorAll(".track i")) { fill.style.left = fill.dataset.left; fill.style.width = fill.dataset.width; } });
+export function Cards() {
+  const captions = store.inOrder();
+  const bounds = scaleOf(captions);
+  return html`<ol id="captions" aria-label="Captions, best first">
+      ${captions.map(
+        (caption, place) =>
+          html`<${Card} key=${caption.id} caption=${caption} place=${place} bounds=${bounds} shown=${shownNumber(caption)} />`,
+      )}
+    </ol>
+    <${Difference} />`;
 }
 
-function cardNode(card, place) {
-  const score = card.score && !card.score.error ? card.score : null;
-  const kinds = ["card", place === 0 && score && state.cards.length > 1 ? "best" : "", card.id === state.chosen ? "on" : "", card.stale ? "stale" : ""];
-  return make("li", { class: kinds.filter(Boolean).join(" "), "data-card": card.id },
-    make("div", { class: "top" }, number(card, place), wordsOf(card, place), score ? headline(card) : null),
-    card.editing ? editor(card, place) : null,
-    score ? bars(card, place) : null,
-    ...(score ? notes(score) : []),
-    card.score?.error ? make("p", { class: "note" }, card.score.error) : null,
-    score ? sum(card) : does(card, place));
+const shownNumber = (caption) => {
+  const word = store.shownWord();
+  return word?.caption === caption ? word.number : -1;
+};
+
+function Card({ caption, place, bounds, shown }) {
+  const { result } = caption;
+  const stale = !store.isCurrent(caption) && caption.text.trim();
+  const best = place === 0 && result && state.captions.length > 1;
+  return html`<li class=${["card", best && "best", stale && "stale"].filter(Boolean).join(" ")} data-card=${caption.id}>
+    <div class="top">
+      <${Editor} caption=${caption} place=${place} shown=${shown} />
+      ${result && html`<${Headline} caption=${caption} />`}
+    </div>
+    ${result && html`<${Waterfall} caption=${caption} bounds=${bounds} />`} ${result && html`<${Hints} caption=${caption} />`}
+    ${caption.error && html`<p class="note">${caption.error}</p>`}
+    ${[].concat(result?.score.warnings ?? []).map((text) => html`<p class="note">${text}</p>`)}
+    <div class="does">
+      ${result && html`<${Numbers} caption=${caption} />`}
+      ${state.captions.length > 1 &&
+      html`<label class="small">
+        <input type="checkbox" checked=${state.compared.includes(caption.id)} onChange=${(e) => store.compare(caption, e.target.checked)} />
+        compare<span class="unseen"> caption ${place + 1}</span>
+      </label>`}
+      <button type="button" class="small" aria-label=${`Remove caption ${place + 1}`} onClick=${() => discard(caption)}>Remove</button>
+    </div>
+  </li>`;
 }
 
-function number(card, place) {
-  return make("button", { type: "button", class: "place", "aria-pressed": String(state.chosen === card.id), "aria-label": `Caption ${place + 1}: show its maps`, title: "Show the maps of this caption", onclick: () => { state.chosen = state.chosen === card.id ? null : card.id; show(); document.querySelector(`[data-card="${card.id}"] .place`).focus(); } }, String(place + 1));
+function discard(caption) {
+  store.remove(caption);
+  document.getElementById("add").focus();
 }
 
-function headline(card) {
-  const { match, soft_msd: soft } = card.score, known = match !== null && match !== undefined;
-  const moved = card.before === null ? 0 : soft - card.before;
-  const change = Math.abs(moved) < 0.0005 ? null : make("small", { class: "moved" }, `${moved > 0 ? "▲ +" : "▼ −"}${Math.abs(moved).toFixed(3)}`);
-  return make("div", { class: "match" }, make("b", {}, known ? `${Math.round(100 * match)} %` : signed(soft)), make("small", {}, known ? "match" : "Soft-MSD"), known ? make("small", {}, `Soft-MSD ${signed(soft)}`) : null, change);
+function Headline({ caption }) {
+  const [number, reading] = headline(caption);
+  const moved = caption.before === null ? 0 : caption.result.score.msd - caption.before;
+  return html`<div class="match">
+    <b>${number}</b><small>${reading}</small>
+    ${Math.abs(moved) >= 0.0005 && html`<small class="moved">${moved > 0 ? "▲ +" : "▼ −"}${Math.abs(moved).toFixed(3)}</small>`}
+  </div>`;
 }
 
-function wordsOf(card, place) {
-  const box = make("div", { class: "words", dir: "auto", ondblclick: () => edit(card) });
-  if (!card.why) { box.append(card.text || "New caption"); return box; }
-  box.setAttribute("role", "group");
-  box.setAttribute("aria-label", `Words of caption ${place + 1}; arrow keys go from word to word`);
+// The text field lies over the same text with its words in colour: composing, undo, selection stay the browser's own.
+function Editor({ caption, place, shown }) {
+  const field = useRef(null);
+  useEffect(() => {
+    if (!caption.text && state.focus === caption.id) {
+      state.focus = null;
+      field.current.focus();
+    }
+  });
+  const point = (event) => {
+    const number = wordUnder(event, caption);
+    if (state.word?.id === caption.id && state.word.number === number) return;
+    if (number < 0 && !state.word) return;
+    state.word = number < 0 ? null : { id: caption.id, number };
+    state.patch = null;
+    changed();
+  };
+  return html`<div class="editor" dir="auto">
+    <div class="words" aria-hidden="true">${pieces(caption, shown)}<br /></div>
+    <textarea
+      ref=${field}
+      rows="1"
+      dir="auto"
+      spellcheck="true"
+      value=${caption.text}
+      aria-label=${`Caption ${place + 1}`}
+      aria-describedby=${`said-${caption.id}`}
+      placeholder="Describe the image; the words are coloured while you type"
+      onInput=${(event) => store.edit(caption, event.target.value)}
+      onKeyDown=${(event) => press(event, caption)}
+      onKeyUp=${(event) => walk(event, caption)}
+      onPaste=${(event) => paste(event, caption)}
+      onPointerMove=${(event) => event.pointerType === "mouse" && point(event)}
+      onPointerLeave=${() => state.word && ((state.word = null), changed())}
+      onClick=${(event) => pin(caption, wordUnder(event, caption))}
+      onFocus=${() => (state.typing = true)}
+      onBlur=${() => ((state.typing = false), store.sortCards())}
+    ></textarea>
+    <span class="unseen" id=${`said-${caption.id}`}>${spoken(caption)}</span>
+  </div>`;
+}
+
+// Words keep their colours while another part of the text changes: those at the start and at the end still match.
+function pieces(caption, shown) {
+  const { text, result } = caption;
+  if (!result) return text;
+  const old = result.caption;
+  let head = 0;
+  while (head < Math.min(text.length, old.length) && text[head] === old[head]) head++;
+  let tail = 0;
+  while (tail < Math.min(text.length, old.length) - head && text.at(-1 - tail) === old.at(-1 - tail)) tail++;
+  const shift = text.length - old.length;
+  const nodes = [];
   let end = 0;
-  card.why.words.forEach((word, at) => {
-    box.append(card.why.caption.slice(end, word.start), wordNode(card, word, at));
-    end = word.end;
+  result.words.forEach((word, number) => {
+    const late = word.start >= old.length - tail;
+    if (word.end > head && !late) return;
+    const [start, stop] = late ? [word.start + shift, word.end + shift] : [word.start, word.end];
+    const look = result.look.words[number];
+    const patch = state.patch?.id === caption.id && result.look.told_by[state.patch.number]?.includes(number);
+    const kind = ["w", !look.judged && "none", (number === shown || patch) && "on"].filter(Boolean).join(" ");
+    const style = look.back ? { background: look.back, color: look.ink } : null;
+    nodes.push(text.slice(end, start), html`<span class=${kind} style=${style} data-word=${number} title=${meaning(word, look)}>${text.slice(start, stop)}</span>`);
+    end = stop;
   });
-  box.append(card.why.caption.slice(end));
-  const first = box.querySelector("[role=button]");
-  if (first) first.tabIndex = 0;
-  return box;
+  return [...nodes, text.slice(end)];
 }
 
-function wordNode(card, word, at) {
-  const look = card.why.look.words[at];
-  if (!card.why.look.spreads[at]) return make("span", { class: "w none", "data-word": at }, word.text);
-  const judged = !look.judged ? "not judged" : word.gap > 0 ? `not supported, ${nats(word.gap)}` : `supported, ${nats(word.gap)}`;
-  const node = make("span", {
-    class: look.judged ? "w" : "w none", role: "button", tabindex: -1, "data-word": at, "aria-label": `${word.text}: ${judged}`, title: judged,
-    onmouseenter: () => lookAt(card, at), onmouseleave: () => lookAt(null), onfocus: () => lookAt(card, at), onblur: () => lookAt(null),
-    onclick: () => node.focus(), onkeydown: (event) => toNext(event, node),
-  }, word.text);
-  if (look.back) { node.style.background = look.back; node.style.color = look.ink; }
-  return node;
+function meaning(word, look) {
+  if (!look.judged) return "not judged";
+  if (word.p_value !== undefined && word.p_value !== null)
+    return `${word.p_value < 0.1 ? "in doubt" : "not in doubt"}: ${(100 * word.p_value).toPrecision(2)} % of true words look as unsupported`;
+  return word.gap > 0 ? `not supported, +${word.gap.toFixed(2)} nats` : `supported, −${Math.abs(word.gap).toFixed(2)} nats`;
 }
 
-function toNext(event, node) {
-  const all = [...node.parentElement.querySelectorAll("[role=button]")], at = all.indexOf(node);
-  const next = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: all.length - 1 }[event.key];
-  if (next === undefined || !all[next]) return;
-  event.preventDefault();
-  for (const one of all) one.tabIndex = one === all[next] ? 0 : -1;
-  all[next].focus();
+function spoken(caption) {
+  if (!caption.result) return "";
+  const doubt = caption.result.words.filter((word, number) => {
+    const look = caption.result.look.words[number];
+    return look.judged && (word.p_value !== undefined && word.p_value !== null ? word.p_value < 0.1 : word.gap > 0);
+  });
+  return `${headline(caption).join(" ")}. ${doubt.length ? `In doubt: ${doubt.map((word) => word.text).join(", ")}.` : ""} Arrow keys show where each word looks.`;
 }
 
-// Bars reach from zero in the middle; the longest of any caption on the page fills its half.
-function bars(card, place) {
-  const scored = state.cards.filter((other) => other.score && !other.score.error);
-  const parts = [];
-  for (const { name, gloss, role, below = "support", means, whole } of BARS) {
-    const value = card.score[name];
-    if (value === null || value === undefined) continue;
-    const most = whole ? 1 : Math.max(...scored.map((other) => Math.abs(other.score[name] ?? 0)), 1e-9);
-    const wide = (whole ? 100 : 50) * Math.abs(value) / most, counts = name !== "coverage" || card.score.beta > 0;
-    const fill = make("i", { "data-left": whole ? "0%" : value < 0 ? `${50 - wide}%` : "50%", "data-width": `${wide}%` });
-    const old = card.bars?.[name];
-    [fill.style.left, fill.style.width] = old ?? [fill.dataset.left, fill.dataset.width];
-    card.bars = { ...card.bars, [name]: [fill.dataset.left, fill.dataset.width] };
-    fill.style.background = role ? colour(value > 0 ? role : below, 0.9) : NEUTRAL;
-    parts.push(make("div", { class: counts ? "bar" : "bar faint", title: counts ? means : `${means}. It has no weight in this score.` },
-      make("span", {}, name, gloss ? make("small", {}, ` ${gloss}`) : null),
-      make("span", { class: whole ? "track whole" : "track", "aria-hidden": "true" }, fill), make("output", {}, signed(value))));
+function wordUnder(event, caption) {
+  if (!store.isCurrent(caption)) return -1;
+  const span = document.elementsFromPoint(event.clientX, event.clientY).find((node) => node.matches(".w"));
+  const number = span?.closest("[data-card]")?.dataset.card === String(caption.id) ? Number(span.dataset.word) : -1;
+  return number >= 0 && caption.result.look.spreads[number] ? number : -1;
+}
+
+export function pin(caption, number) {
+  state.pinned = number < 0 ? null : { id: caption.id, number };
+  if (number >= 0) store.tell(`${caption.result.words[number].text}: ${meaning(caption.result.words[number], caption.result.look.words[number])}`);
+  changed();
+}
+
+// Arrow keys walk over the text as ever; the word at the cursor shows where it looks.
+function walk(event, caption) {
+  if (!/^(Arrow|Home|End)/.test(event.key) || !store.isCurrent(caption)) return;
+  const at = event.target.selectionStart;
+  const number = caption.result.words.findIndex((word) => word.start <= at && at <= word.end);
+  pin(caption, number >= 0 && caption.result.look.spreads[number] ? number : -1);
+}
+
+function press(event, caption) {
+  if (event.isComposing) return; // keys belong to the input method
+  if (event.key === "Escape") {
+    state.pinned = null;
+    event.target.blur();
   }
-  return make("div", { class: "bars" }, ...parts, does(card, place));
+  if (event.key !== "Enter") return;
+  event.preventDefault();
+  write("", caption.id);
 }
 
-// The score as the similarity and what regions and words take from it or add to it.
-function sum(card) {
-  if (!card.why) return null;
-  const parts = card.why.look.sum.map(({ name, size }) => ` ${size < 0 ? "−" : "+"} ${name} ${Math.abs(size).toFixed(3)}`);
-  return make("p", { class: "sum" }, `${signed(card.why.score.soft_msd)} = similarity ${signed(card.why.score.similarity)}${parts.join("")}`);
+function write(text, after) {
+  const caption = store.add(text, { after });
+  state.focus = caption.id;
+  return caption;
 }
 
-const notes = (score) => [].concat(score.warnings ?? []).filter(Boolean).map((text) => make("p", { class: "note" }, text));
-
-function does(card, place) {
-  return make("div", { class: "does" },
-    make("button", { type: "button", class: "small", "aria-label": `Edit caption ${place + 1}`, "aria-expanded": String(card.editing), onclick: () => edit(card, !card.editing) }, card.editing ? "Done" : "Edit"),
-    make("label", { class: "small" }, make("input", { type: "checkbox", checked: card.compare, onchange: (event) => compare(card, event.target.checked) }), " side by side", make("span", { class: "unseen" }, `: caption ${place + 1}`)),
-    make("button", { type: "button", class: "small", "aria-label": `Remove caption ${place + 1}`, onclick: () => remove(card) }, "Remove"));
+// Lines that are pasted become captions.
+function paste(event, caption) {
+  const lines = event.clipboardData.getData("text").split(/\r?\n/).map((line) => line.trim()).filter(Boolean);
+  if (lines.length < 2) return;
+  event.preventDefault();
+  document.execCommand("insertText", false, lines[0]);
+  let after = caption.id;
+  for (const line of lines.slice(1)) after = store.add(line, { after }).id;
 }
 
-function editor(card, place) {
-  const text = make("textarea", {
-    rows: 2, "aria-label": `Text of caption ${place + 1}`, placeholder: "Type what you see in the picture", dir: "auto", spellcheck: "true",
-    oninput: (event) => { card.text = event.target.value; card.stale = true; event.target.closest("li").classList.add("stale"); edited(); },
-    onkeydown: (event) => { if (event.key === "Escape") edit(card, false); },
+const ROW = 5; // pixels per part of the bar
+
+// One bar from zero to the score, made of its parts in their own sizes; all cards share one scale.
+function partsOf(caption) {
+  const { score, look } = caption.result;
+  return [{ name: "similarity", size: score.similarity, role: null }, ...look.sum];
+}
+
+function stepsOf(caption) {
+  let at = 0;
+  return partsOf(caption).map((part) => {
+    const from = at;
+    at += part.size;
+    return { ...part, low: Math.min(from, at), high: Math.max(from, at), end: at };
   });
-  text.value = card.text;
-  return text;
 }
 
-export function edit(card, on = true) {
-  card.editing = on;
-  show();
-  const place = document.querySelector(`[data-card="${card.id}"] ${on ? "textarea" : "[aria-expanded]"}`);
-  place.focus();
-  if (on) place.setSelectionRange(card.text.length, card.text.length);
+function scaleOf(captions) {
+  const ends = captions.filter((caption) => caption.result).flatMap((caption) => stepsOf(caption).flatMap((step) => [step.low, step.high]));
+  return [Math.min(0, ...ends), Math.max(0.001, ...ends)];
 }
 
-export function add() {
-  const card = newCard("");
-  state.cards.push(card);
-  edit(card);
+function Waterfall({ caption, bounds: [low, high] }) {
+  const at = (value) => `${(100 * (value - low)) / (high - low)}%`;
+  const steps = stepsOf(caption);
+  const { msd } = caption.result.score;
+  const told = steps.map((step, number) => `${number ? (step.size < 0 ? " − " : " + ") : ""}${step.name} ${Math.abs(step.size).toFixed(2)}`);
+  return html`<div class="waterfall">
+    <div class="track" aria-hidden="true" style=${{ height: `${steps.length * ROW}px` }}>
+      ${steps.map((step, number) => {
+        const width = `${(100 * (step.high - step.low)) / (high - low)}%`;
+        const style = { left: at(step.low), width, top: `${number * ROW}px`, height: `${ROW}px` };
+        if (step.role) style.background = colour(step.role, 0.85);
+        return html`<i key=${step.name} class=${step.role ? "" : "first"} style=${style} title=${`${step.name} ${signed(step.size)}`}></i>`;
+      })}
+      <u style=${{ left: at(0) }}></u><s style=${{ left: at(msd) }}></s>
+    </div>
+    <p class="sum">${told} = <b>${signed(msd)}</b></p>
+  </div>`;
 }
 
-function remove(card) {
-  state.cards = state.cards.filter((other) => other !== card);
-  if (state.chosen === card.id) state.chosen = null;
-  show();
-  $("add").focus();
-  edited();
+function Hints({ caption }) {
+  const { missing = [], suggestions = [], words } = caption.result;
+  if (!store.isCurrent(caption) || (!missing.length && !suggestions.length)) return null;
+  return html`<div class="hints">
+    ${suggestions.map(
+      (one) =>
+        html`<p>
+          <q>${words[one.number].text}</q> rather:
+          ${one.instead.map((word) => html`<button type="button" class="word" onClick=${() => replace(caption, words[one.number], word.word)}>${word.word}</button>`)}
+        </p>`,
+    )}
+    ${missing.length > 0 &&
+    html`<p>
+      probably also there:
+      ${missing.map((word) => html`<button type="button" class="word" onClick=${() => replace(caption, null, word.word)}>${word.word}</button>`)}
+    </p>`}
+  </div>`;
 }
 
-function compare(card, on) {
-  card.compare = on;
-  const ticked = state.cards.filter((other) => other.compare);
-  if (ticked.length > 2) ticked.find((other) => other !== card).compare = false;
-  if (ticked.length === 1 && on) say("Tick a second caption to see both side by side.");
-  else say("");
-  if (ticked.length >= 2 && state.map === "picture") state.map = "penalty";
-  show();
-  document.querySelector(`[data-card="${card.id}"] input[type=checkbox]`).focus();
+// As if it were typed, so that the browser can undo it.
+function replace(caption, word, text) {
+  const field = document.querySelector(`[data-card="${caption.id}"] textarea`);
+  field.focus();
+  field.setSelectionRange(word ? word.start : field.value.length, word ? word.end : field.value.length);
+  document.execCommand("insertText", false, word ? text : ` ${text}`);
+}
+
+const HIDDEN = ["msd", "match", "reading", "alpha", "gamma", "balance", "candidates", "soft_msd"];
+
+function Numbers({ caption }) {
+  const { score } = caption.result;
+  const names = Object.keys(score).filter((name) => typeof score[name] === "number" && !HIDDEN.includes(name));
+  return html`<details class="numbers">
+    <summary class="small">Numbers</summary>
+    <dl>
+      ${["msd", ...names].map((name) => html`<dt>${name === "msd" ? "MSD" : name}</dt><dd>${Number.isInteger(score[name]) ? score[name] : signed(score[name])}</dd>`)}
+    </dl>
+  </details>`;
+}
+
+// Two captions: the words that only one of them has, and what that changes.
+function Difference() {
+  const [first, second] = state.compared.map(store.captionOf).filter((caption) => caption?.result);
+  if (!second) return null;
+  const plain = (caption) => new Set(caption.result.words.map((word) => word.text.toLowerCase()));
+  const only = (caption, other) =>
+    caption.result.words.map((word, number) => {
+      const look = caption.result.look.words[number];
+      const own = !plain(other).has(word.text.toLowerCase());
+      return html`<span class=${own ? "w" : "w common"} style=${own && look.back ? { background: look.back, color: look.ink } : null}>${word.text}</span>${" "}`;
+    });
+  const sizes = (caption) => Object.fromEntries(partsOf(caption).map((part) => [part.name, part.size]));
+  const [a, b] = [sizes(first), sizes(second)];
+  const names = [...new Set([...Object.keys(a), ...Object.keys(b)])];
+  const change = (name) => (b[name] ?? 0) - (a[name] ?? 0);
+  const shown = (value) => `${value >= 0 ? "+" : "−"}${Math.abs(value).toFixed(3)}`;
+  return html`<section id="difference" aria-label="Difference of two captions">
+    <h2>Difference</h2>
+    <p dir="auto">${only(first, second)}</p>
+    <p dir="auto">${only(second, first)}</p>
+    <p class="sum">
+      second − first: ${names.map((name) => `${name} ${shown(change(name))}  `)} =${" "}
+      <b>${shown(second.result.score.msd - first.result.score.msd)}</b>
+    </p>
+  </section>`;
+}
+
+export function addCard() {
+  write("", state.order.at(-1) ?? null);
 }

@@ -1,4 +1,4 @@
-// Pictures and maps as every other figure of msdscore draws them: strengths and ramps come from the service.
+// Images and maps as every other figure of msdscore draws them: strengths and ramps come from the service.
 let ramps = {};
 export const load = (look) => { ramps = look.ramps; };
 export const colour = (role, strength) => ramps[role][Math.round(Math.min(1, Math.max(0, strength)) * (ramps[role].length - 1))];
@@ -21,7 +21,7 @@ function between(cells, length) {
   });
 }
 
-// The picture in light grey tinted by strengths of its patches from −1 to 1; what the encoder did not see is darkened.
+// The image in light grey tinted by strengths of its patches from −1 to 1; what the encoder did not see is darkened.
 export function tint(canvas, bitmap, map) {
   const pen = canvas.getContext("2d", { willReadFrequently: true });
   pen.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
@@ -45,7 +45,7 @@ export function tint(canvas, bitmap, map) {
   pen.putImageData(image, 0, 0);
 }
 
-// A frame around one patch, light on dark so that it shows on any picture.
+// A frame around one patch, light on dark so that it shows on any image.
 export function frame(canvas, cells, patch) {
   const wide = cells.columns.length, column = cells.columns[patch % wide], row = cells.rows[Math.floor(patch / wide)];
   const pen = canvas.getContext("2d"), x = column[0] * canvas.width, y = row[0] * canvas.height;
@@ -55,7 +55,7 @@ export function frame(canvas, cells, patch) {
   }
 }
 
-// The patch under a place of the picture, both as shares of its sides; −1 where the encoder did not look.
+// The patch under a place of the image, both as shares of its sides; −1 where the encoder did not look.
 export function patchAt(cells, x, y) {
   const column = cells.columns.findIndex((cell) => x >= cell[0] && x < cell[1]);
   const row = cells.rows.findIndex((cell) => y >= cell[0] && y < cell[1]);

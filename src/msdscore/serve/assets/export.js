@@ -1,6 +1,9 @@
-// What is on the page as files: figures by the service's own hand, and a script that makes the same numbers.
-import { $, inOrder, say, shown, state } from "./state.js";
+// What is on the page as files: figures drawn by the service, a script with the same numbers, and the page itself.
+import * as store from "./store.js";
 import { figure } from "./service.js";
+import { colour } from "./draw.js";
+
+const { state, say, signed } = store;
 
 function save(name, content, kind) {
   const link = document.createElement("a");
@@ -10,22 +13,21 @@ function save(name, content, kind) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-const base = () => state.file.name.replace(/\.[^.]*$/, "") || "picture";
-const good = () => inOrder().filter((card) => card.score && !card.score.error && !card.stale);
+const base = () => state.image.file.name.replace(/\.[^.]*$/, "") || "image";
+const good = () => store.inOrder().filter(store.isCurrent);
 
 export async function exported(kind) {
-  if (!state.file || !good().length) return say("There is nothing to export yet: choose a picture and type a caption.", true);
-  if (kind === "python") return save(base() + ".py", script(), "text/x-python");
-  const pair = shown().length === 2 ? shown() : good();
+  if (!state.image || !good().length) return say("There is nothing to export yet: choose an image and describe it.", true);
+  if (kind === "python") return save(`${base()}.py`, script(), "text/x-python");
+  if (kind === "page") return save(`${base()}.page.html`, await page(), "text/html");
   say(`Drawing the ${kind.toUpperCase()}…`);
-  $("exports").setAttribute("aria-busy", "true");
   try {
-    save(`${base()}.${kind}`, await figure(kind, pair.map((card) => card.text)));
+    const compared = good().filter((caption) => state.compared.includes(caption.id));
+    const captions = (compared.length === 2 ? compared : good()).map((caption) => caption.text);
+    save(`${base()}.${kind}`, await figure(kind, captions));
     say("");
   } catch (error) {
     say(error.message, true);
-  } finally {
-    $("exports").removeAttribute("aria-busy");
   }
 }
 
@@ -33,19 +35,53 @@ export async function exported(kind) {
 const quoted = JSON.stringify;
 
 function script() {
-  const cards = good(), scorer = state.version.scorer ?? "Scorer()";
+  const captions = good();
+  const scorer = state.version?.scorer ?? "Scorer()";
   const names = scorer.includes("ScorerSpec") ? "Scorer, ScorerSpec" : "Scorer";
-  return `# Makes the numbers on the page again; ${state.file.name.replace(/[\r\n]/g, " ")} must lie beside this file.
+  return `# Makes the numbers on the page again; ${state.image.file.name.replace(/[\r\n]/g, " ")} must lie beside this file.
 from msdscore import ${names}
 
 scorer = ${scorer}
 captions = [
-${cards.map((card) => `    ${quoted(card.text)},`).join("\n")}
+${captions.map((caption) => `    ${quoted(caption.text)},`).join("\n")}
 ]
-expected = [${cards.map((card) => card.score.soft_msd).join(", ")}]
-scores = scorer.rank(${quoted(state.file.name)}, captions)
-print(scores)
-assert scores.signature == ${quoted(state.version.signature)}, "other settings, weights or version than the page"
-assert max(abs(a - b) for a, b in zip(scores.soft_msd, expected)) < 1e-3, "another picture than on the page?"
+expected = [${captions.map((caption) => caption.result.score.msd).join(", ")}]
+scores = [scorer.score(${quoted(state.image.file.name)}, caption) for caption in captions]
+for caption, score in zip(captions, scores):
+    print(caption, score, sep="\\n  ")
+assert scores[0].signature == ${quoted(state.look.signature)}, "other settings, weights or version than the page"
+assert max(abs(a.msd - b) for a, b in zip(scores, expected)) < 1e-3, "another image than on the page?"
+`;
+}
+
+const escaped = (text) => String(text).replace(/[&<>"]/g, (char) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[char]);
+
+// The whole state in one file that needs nothing else: the image, the captions with their colours, the numbers.
+async function page() {
+  const url = await new Promise((done) => {
+    const reader = new FileReader();
+    reader.onload = () => done(reader.result);
+    reader.readAsDataURL(state.image.file);
+  });
+  const cards = good().map((caption) => {
+    const { result } = caption;
+    let end = 0;
+    const words = result.words.map((word, number) => {
+      const { back, ink } = result.look.words[number];
+      const before = escaped(caption.text.slice(end, word.start));
+      end = word.end;
+      return `${before}<span${back ? ` style="background:${back};color:${ink}"` : ""}>${escaped(caption.text.slice(word.start, word.end))}</span>`;
+    });
+    const parts = [{ name: "similarity", size: result.score.similarity }, ...result.look.sum];
+    const sum = parts.map(({ name, size, role }) => `<b style="border-color:${role ? colour(role, 0.85) : "#888"}">${escaped(name)} ${signed(size)}</b>`);
+    const [number, reading] = store.headline(caption);
+    return `<section><p class="t" dir="auto">${words.join("")}${escaped(caption.text.slice(end))}</p><p><strong>${number}</strong> ${reading} · ${sum.join(" ")} = ${signed(result.score.msd)}</p></section>`;
+  });
+  return `<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>${escaped(state.image.file.name)}: captions scored by msdscore</title>
+<style>body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:1rem auto;padding:0 1rem;color:#16181d;background:#fff}img{max-width:100%;max-height:60vh}.t{font-size:1.2rem}.t span{border-radius:4px}section{border-top:1px solid #ddd}section b{font-weight:400;border-bottom:3px solid}footer{color:#555;font-size:.8rem;overflow-wrap:anywhere}</style>
+<img src="${url}" alt="The image">
+${cards.join("\n")}
+<footer>${escaped(state.look.signature)}</footer></html>
 `;
 }

@@ -1,110 +1,102 @@
-// The page: pictures come in, captions are typed, the service judges, and everything is shown again.
-import { $, inOrder, make, newCard, say, state, tell } from "./state.js";
+// The page: everything is drawn again from the state after each change; keyed nodes stay where they are.
+import { html, render } from "./preact.js";
+import * as store from "./store.js";
 import * as service from "./service.js";
 import * as draw from "./draw.js";
-import * as cards from "./cards.js";
-import * as rows from "./rows.js";
+import { Cards, addCard } from "./cards.js";
+import { ImageView } from "./image.js";
+import { ScoredFile } from "./rows.js";
 import { exported } from "./export.js";
 
-const PAUSE = 250;  // milliseconds without a key before the service is asked
-let timer = null, running = null;
+const { state, changed, say } = store;
+const EXPORTS = { png: "PNG", svg: "SVG", pdf: "PDF", html: "HTML", json: "JSON", python: "Python", page: "This page" };
 
-function later() {
-  clearTimeout(timer);
-  timer = setTimeout(judge, PAUSE);
+function App() {
+  const { message } = state;
+  return html`<header>
+      <h1><span class="name">msdscore</span> How well does a caption fit the image?</h1>
+      <p id="key">
+        <b>supported</b> <i style=${{ background: draw.gradient("penalty", "support") }} aria-hidden="true"></i> <b>not supported</b>
+        <span class="none">grey: not judged</span>
+      </p>
+      <p id="what">
+        Write what you see. The score needs no reference captions; colours show which words the image supports.
+        ${state.look.signature.includes("enc:toy") && html` <b id="toy">This is the toy encoder: it knows colours and places alone.</b>`}
+      </p>
+    </header>
+    <main>
+      <${ImageView} />
+      <section id="say" aria-label="Captions">
+        <p id="status" role="status" class=${message?.wrong ? "error" : ""}>${message?.text ?? ""}</p>
+        <p id="spoken" class="unseen" aria-live="polite">${state.spoken}</p>
+        <${Cards} />
+        <div class="tools">
+          <button id="add" type="button" onClick=${addCard}>Add a caption</button>
+          <span id="exports" role="group" aria-label="Export"
+            >Export
+            ${Object.entries(EXPORTS).map(
+              ([kind, title]) => html`<button type="button" class="small" key=${kind} data-export=${kind} onClick=${() => exported(kind)}>${title}</button>`,
+            )}
+          </span>
+        </div>
+        <${How} />
+        <${ScoredFile} />
+      </section>
+    </main>
+    <footer><code id="signature">${state.look.signature}</code> <a href="docs">API</a> <${Token} /></footer>`;
 }
 
-async function judge() {
-  running?.abort();
-  const asked = state.cards.filter((card) => card.text.trim());
-  if (!state.file || !asked.length) return cards.show();
-  running = new AbortController();
-  const { signal } = running, texts = asked.map((card) => card.text);
-  say("Scoring…");
-  try {
-    // Numbers first: they are ready sooner than words and regions.
-    const ranked = await service.rank(texts, signal);
-    asked.forEach((card, number) => take(card, ranked.scores[number], texts[number]));
-    cards.show();
-    const explained = await service.explain(texts, signal);
-    asked.forEach((card, number) => { card.why = explained.explanations[number]; });
-    say("");
-    cards.show();
-    scale();
-    announce();
-  } catch (error) {
-    if (error.name !== "AbortError") say(error.message, true);
-  }
+function How() {
+  return html`<details id="how">
+    <summary>What the numbers mean</summary>
+    <dl>
+      <dt>match</dt><dd>The probability that the caption belongs to this image rather than to another one of its kind.</dd>
+      <dt>the bar</dt><dd>The score MSD from zero: the similarity of image and caption as a whole, and what words and regions add or take.</dd>
+      <dt>colours</dt><dd>Orange words are in doubt, blue ones are supported, white is neither. Grey words are not judged.</dd>
+    </dl>
+  </details>`;
 }
 
-function take(card, score, text) {
-  card.before = card.stale ? card.score?.soft_msd ?? null : null;
-  card.score = score;
-  card.stale = false;
-  if (card.why?.caption !== text) card.why = null;
-}
-
-function announce() {
-  const best = inOrder()[0];
-  if (best?.score && !best.score.error) tell(`Scored. Best: ${best.text}, Soft-MSD ${best.score.soft_msd.toFixed(3)}.`);
-}
-
-// The key at the top, with the ends of the scale that the words have now.
-function scale() {
-  const limit = state.cards.find((card) => card.why)?.why.look.word_limit;
-  if (limit) $("key").title = `The scale of the words: −${limit.toPrecision(2)} to +${limit.toPrecision(2)} nats, white is 0`;
-}
-
-async function open(file, captions) {
-  if (!file) return;
-  running?.abort();
-  try {
-    state.bitmap = await createImageBitmap(file);
-  } catch {
-    state.bitmap = null;  // a format that this browser cannot show; the service may still read it
-  }
-  state.file = file;
-  state.word = state.patch = state.chosen = null;
-  if (captions) state.cards = captions.map(newCard);
-  if (!state.cards.length) state.cards = [newCard("")];
-  for (const card of state.cards) card.score = card.why = card.before = null;
-  cards.show();
-  judge();
-}
-
-async function sample(one) {
-  const bytes = await (await fetch("samples/" + one.file)).blob();
-  await open(new File([bytes], one.file, { type: "image/jpeg" }), one.captions);
+function Token() {
+  if (!state.token.wanted) return null;
+  const take = async (event) => {
+    state.token.value = event.target.value;
+    state.version = await service.version().catch(() => null);
+    store.score();
+  };
+  const focus = (node) => node && !state.token.value && node.focus();
+  return html`<label id="token-label">Token <input id="token" type="password" autocomplete="off" ref=${focus} onChange=${take} /></label>`;
 }
 
 function listen() {
-  for (const button of document.querySelectorAll(".choose")) button.addEventListener("click", () => $("file").click());
-  $("file").addEventListener("change", (event) => { open(event.target.files[0]); event.target.value = ""; });
-  for (const name of ["dragover", "dragleave", "drop"]) document.addEventListener(name, (event) => {
-    event.preventDefault();
-    $("drop").classList.toggle("over", name === "dragover");
-    if (name === "drop" && event.dataTransfer.files[0]) open(event.dataTransfer.files[0]);
+  document.getElementById("file").addEventListener("change", (event) => {
+    store.open(event.target.files[0]);
+    event.target.value = "";
   });
+  for (const name of ["dragover", "dragleave", "drop"])
+    document.addEventListener(name, (event) => {
+      event.preventDefault();
+      document.getElementById("drop").classList.toggle("over", name === "dragover");
+      if (name === "drop" && event.dataTransfer.files[0]) store.open(event.dataTransfer.files[0]);
+    });
   document.addEventListener("paste", (event) => {
     const file = [...event.clipboardData.files].find((one) => one.type.startsWith("image/"));
-    if (file) open(file);
+    if (file) store.open(file);
   });
-  $("add").addEventListener("click", cards.add);
-  $("token").addEventListener("change", async () => { state.version = await service.version(); judge(); });
-  for (const button of document.querySelectorAll("[data-export]")) button.addEventListener("click", () => exported(button.dataset.export));
+  addEventListener("popstate", () => store.restore());
 }
 
 async function start() {
   state.look = await (await fetch("assets/look.json")).json();
+  state.samples = await (await fetch("samples/samples.json")).json();
   draw.load(state.look);
-  $("key-scale").style.background = draw.gradient("penalty", "support");
-  $("signature").textContent = state.look.signature;
+  const root = document.getElementById("page");
+  root.replaceChildren();
+  store.onChange(() => render(html`<${App} />`, root));
   listen();
-  cards.whenEdited(later);
-  rows.start(open);
-  const samples = await (await fetch("samples/samples.json")).json();
-  $("samples").append(...samples.map((one) => make("button", { type: "button", title: one.credit, onclick: () => sample(one) }, make("img", { src: "samples/" + one.file, alt: `Sample: ${one.name}` }))));
-  await sample(samples[0]);
+  changed();
+  await store.restore();
   state.version = await service.version();
 }
+
 start().catch((error) => say(error.message, true));

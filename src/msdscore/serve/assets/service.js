@@ -1,42 +1,70 @@
-// Calls of the service that the page came from.
-import { $, state } from "./state.js";
+// Requests to the service that the page came from.
+import { changed, state } from "./store.js";
 
 const BUSY_TRIES = 4;
 const pause = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
 
-async function call(path, body, signal) {
-  const headers = $("token").value ? { Authorization: "Bearer " + $("token").value } : {};
+async function call(path, { body, json, signal } = {}) {
+  const headers = state.token.value ? { Authorization: `Bearer ${state.token.value}` } : {};
+  if (json) headers["Content-Type"] = "application/json";
+  const options = { method: body || json ? "POST" : "GET", headers, body: json ? JSON.stringify(json) : body, signal };
   for (let tries = 1; ; tries++) {
     let answer;
     try {
-      answer = await fetch(path, { method: body ? "POST" : "GET", headers, body, signal });
+      answer = await fetch(path, options);
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw new Error("The service cannot be reached. Is it still running?");
     }
     if (answer.ok) return answer;
-    if (answer.status === 503 && tries < BUSY_TRIES) { await pause(Number(answer.headers.get("Retry-After")) || 1); continue; }
+    if (answer.status === 503 && tries < BUSY_TRIES) {
+      await pause(Number(answer.headers.get("Retry-After")) || 1);
+      continue;
+    }
     const said = await answer.json().catch(() => ({}));
-    if (answer.status === 401) { $("token-label").hidden = false; $("token").focus(); throw new Error("This service wants its token: type it below."); }
+    if (answer.status === 401) {
+      state.token.wanted = true;
+      changed();
+      throw new Error("This service wants its token: type it below.");
+    }
     throw new Error(said.error || `The service answered ${answer.status}.`);
   }
 }
 
-function picture(captions) {
-  const form = new FormData();
-  form.append("image", state.file, state.file.name);
-  for (const caption of captions) form.append("caption", caption);
-  return form;
+// The image is sent once; the service gives it a name by its content.
+async function nameOf(image, signal) {
+  if (!image.id) {
+    const form = new FormData();
+    form.append("image", image.file, image.file.name);
+    image.id = (await (await call("v1/images", { body: form, signal })).json()).image;
+  }
+  return image.id;
 }
 
-export const rank = async (captions, signal) => (await (await call("v1/rank", picture(captions), signal)).json()).items[0];
-export const explain = async (captions, signal) => (await (await call("v1/explain", picture(captions), signal)).json()).items[0];
-export const figure = async (kind, captions) => (await call(`v1/figure?kind=${kind}`, picture(captions))).blob();
+// One answer per caption, each scored alone.
+export async function explain(image, captions, signal, again = true) {
+  const name = await nameOf(image, signal);
+  const items = captions.map((caption) => ({ image: name, captions: [caption] }));
+  const answer = await (await call("v1/explain", { json: { items }, signal })).json();
+  if (again && answer.items.some((item) => item.error?.includes("unknown image"))) {
+    image.id = null; // the service was started again, or has dropped it
+    return explain(image, captions, signal, false);
+  }
+  return answer.items;
+}
+
+export async function figure(kind, captions) {
+  const form = new FormData();
+  form.append("image", state.image.file, state.image.file.name);
+  for (const caption of captions) form.append("caption", caption);
+  return (await call(`v1/figure?kind=${kind}`, { body: form })).blob();
+}
+
 export const version = async () => (await call("version")).json();
 
-export async function worstRows(file, by) {
+export async function rows(file, fields) {
   const form = new FormData();
   form.append("file", file, file.name);
-  if (by) form.append("by", by);
-  return (await call("v1/rows", form)).json();
+  for (const [name, value] of Object.entries(fields)) if (value !== null && value !== "") form.append(name, value);
+  return (await call("v1/rows", { body: form })).json();
 }
