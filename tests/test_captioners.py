@@ -77,7 +77,7 @@ def test_an_endpoint_describes_a_folder_and_failures_say_why(photos, server, tmp
         "black.png", "blue.png", "broken.jpg", "green.png", "more/grey.png", "red.png", "white.png",
     ]  # fmt: skip
     assert {row["system"] for row in rows} == {"gpt"}
-    assert "cannot be decoded" in rows[2]["error"] or "not a picture" in rows[2]["error"]
+    assert "cannot be decoded" in rows[2]["error"] or "not an image" in rows[2]["error"]
     assert rows[5]["caption"].startswith("a picture of (2")
     body = server.asked[0]
     assert [message["role"] for message in body["messages"]] == ["user"]

@@ -205,7 +205,7 @@ def test_processes_decode_as_threads_do(tmp_path):
         [row for found in score_requests(Pipeline(encoder, decoders=count), asked) for row in found] for count in (0, 1)
     )
     assert list(map(repr, processes)) == list(map(repr, threads))
-    assert "not a picture" in str(processes[len(files)])
+    assert "not an image" in str(processes[len(files)])
 
 
 def test_threads_decode_where_no_process_can_be_started(tmp_path, monkeypatch):

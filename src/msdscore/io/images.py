@@ -213,10 +213,14 @@ def _open(data: bytes, limits: ImageLimits) -> Image.Image:
     _check_bytes(len(data), limits)
     with _no_warnings():
         Image.init()
+        formats = [name for name in _FORMATS if name in Image.OPEN]
         try:
-            return Image.open(BytesIO(data), formats=[name for name in _FORMATS if name in Image.OPEN])
+            return Image.open(BytesIO(data), formats=formats)
         except UnidentifiedImageError as error:
-            raise ImageError("not a picture, or one cut off within its header") from error
+            known = ", ".join(formats)
+            raise ImageError(
+                f"not an image of a format that is read ({known}), or cut off within its header"
+            ) from error
 
 
 def _checked(image: Image.Image, limits: ImageLimits) -> Image.Image:
