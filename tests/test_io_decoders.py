@@ -71,7 +71,7 @@ def test_pixels_come_in_order_with_a_reason_for_what_cannot_be_read(two, files):
     broken.write_bytes(b"no picture")
     found = asked(two, READ, [*files[:10], broken, *files[10:]])
     assert isinstance(found[10], ImageError)
-    assert "broken.jpg: not a picture" in str(found[10])
+    assert "broken.jpg: not an image" in str(found[10])
     check(found[:10] + found[11:], files)
     check(asked(two, READ, [path.read_bytes() for path in files]), files)
 

@@ -52,7 +52,7 @@ def test_a_bad_caption_or_picture_is_an_error_of_its_own(client):
     broken = base64.b64encode(image_bytes()[:40]).decode()
     body = {"items": [{"image": broken, "captions": ["a"]}, asked()]}
     first, second = client.post("/v1/rank", json=body).json()["items"]
-    assert "not a picture" in first["scores"][0]["error"]
+    assert "not an image" in first["scores"][0]["error"]
     assert first["ranking"] == []
     assert second["ranking"] == [0, 1]
 
