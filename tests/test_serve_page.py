@@ -177,6 +177,28 @@ def test_the_coloured_words_lie_under_the_letters_of_the_field(browser):
             assert abs(words[1] - field[1]) <= 1
 
 
+def test_words_that_fit_better_and_words_that_are_missing_are_a_click_away_and_can_be_undone(browser, picture):
+    hints = {
+        "missing": [{"word": "corner", "probability": 0.9}],
+        "suggestions": [{"number": 1, "word": "green", "instead": [{"word": "red", "probability": 0.8}]}],
+    }
+    browser.run(
+        "const old = fetch, hints = arguments[0]; window.fetch = async (path, options) => { const answer = await old(path, options);"
+        " if (path !== 'v1/explain') return answer; const body = await answer.json();"
+        " for (const item of body.items) Object.assign(item.explanations[0], hints); return new Response(JSON.stringify(body)); }",
+        hints,
+    )
+    opened(browser, picture, "a green square")
+    browser.wait("document.querySelector('.rather')?.textContent.includes('green')")
+    shot(browser, "hints")
+    browser.click(".rather button")
+    browser.wait(f"document.querySelector('textarea').value === 'a red square' && {READY}")
+    browser.press("z", "undo")
+    browser.wait(f"document.querySelector('textarea').value === 'a green square' && {READY}")
+    browser.run("[...document.querySelectorAll('.hints button')].at(-1).click()")
+    browser.wait(f"document.querySelector('textarea').value === 'a green square corner' && {READY}")
+
+
 def test_an_emptied_caption_has_no_score(browser):
     focus(browser, 1)
     browser.run("document.activeElement.select()")

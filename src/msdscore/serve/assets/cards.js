@@ -233,22 +233,25 @@ function Waterfall({ caption, bounds: [low, high] }) {
   </div>`;
 }
 
+const HINTS = 5; // words that are probably also there
+
 function Hints({ caption }) {
   const { missing = [], suggestions = [], words } = caption.result;
   if (!store.isCurrent(caption) || (!missing.length && !suggestions.length)) return null;
+  const choice = (word, text) =>
+    html`<button type="button" class="word" key=${text} onClick=${() => replace(caption, word, text)}>${text}</button>`;
   return html`<div class="hints">
-    ${suggestions.map(
-      (one) =>
-        html`<p>
-          <q>${words[one.number].text}</q> rather:
-          ${one.instead.map((word) => html`<button type="button" class="word" onClick=${() => replace(caption, words[one.number], word.word)}>${word.word}</button>`)}
-        </p>`,
-    )}
-    ${missing.length > 0 &&
+    ${suggestions.length > 0 &&
     html`<p>
-      probably also there:
-      ${missing.map((word) => html`<button type="button" class="word" onClick=${() => replace(caption, null, word.word)}>${word.word}</button>`)}
+      ${suggestions.map(
+        ({ number, instead }) =>
+          html`<span class="rather" key=${number}>
+            <q>${words[number].text}</q> rather: ${instead.map(({ word }) => choice(words[number], word))}
+          </span>`,
+      )}
     </p>`}
+    ${missing.length > 0 &&
+    html`<p>probably also there: ${missing.slice(0, HINTS).map(({ word }) => choice(null, word))}</p>`}
   </div>`;
 }
 
