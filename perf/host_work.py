@@ -29,7 +29,7 @@ from msdscore.encoders.base import Prepared
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.vision.preprocessing import view
 from msdscore.scoring.embedded import Decoded
-from msdscore.scoring.measurement import Numbers
+from msdscore.scoring.measurement import Numbers, worst_words
 from msdscore.scoring.pipeline import Pipeline
 
 SIZE, DIM, PASSES = 256, 8, 12
@@ -90,9 +90,7 @@ def worst(pipeline, captions):
     read = pipeline.embed_texts(captions[:SIZE])
     layouts = [read.vectors.layout[row] for row in read.rows]
     terms = torch.rand(SIZE, max(len(layout.spans) for layout in layouts), generator=torch.Generator().manual_seed(0))
-    measured = SimpleNamespace(
-        tokens=layouts, divergence=SimpleNamespace(support_terms=terms), log_odds=None, weights=None
-    )
+    measured = SimpleNamespace(tokens=layouts, divergence=SimpleNamespace(support_terms=terms), words=None)
     return best(lambda number: worst_words(measured, captions[:SIZE], count=3), SIZE)
 
 
