@@ -10,13 +10,12 @@ and colours have their zero there too. With :math:`w` how well the encoder can j
 judged words of a caption give
 
 .. math::
-    \text{precision} = \frac{\sum w\,t^+}{\sum w} - \frac{\sum w\,t^-}{\min(\sum w,\,3)},\qquad
+    \text{precision} = \frac{\sum w\,t}{\sum w},\qquad
     \text{information} = \frac{\sum w\,t}{s \sqrt{\sum w^2}},\qquad
     \text{MSD} = g + \alpha\,(1-\lambda)\,\text{precision} + \gamma\,\lambda\,\text{information}
 
-Precision is a weighted mean, in which the doubts (:math:`t^-`) of a paragraph count as in a sentence: however many true
-words surround a false one, it costs the same. Information is a sum, in units of its spread :math:`s` over background
-images. :math:`\lambda` is `balance`. Words that cannot be judged, and words that the caption denies, take no part.
+Precision is a weighted mean of margins, information their sum in units of its spread :math:`s` over background images;
+:math:`\lambda` is `balance`. Words that cannot be judged, and words that the caption denies, take no part.
 """
 
 from collections.abc import Mapping
@@ -37,7 +36,6 @@ WordTerms = Float[Tensor, "pairs words"]
 ZERO = 0.1  # p-value at which colours are white and terms are zero
 PRIOR = 0.9  # share of true words among those of people and good captioners
 JUDGED = 0.1  # least reliability of a word that is judged: present and absent mentions have an AUC of 0.66
-SENTENCE = 3.0  # sum of the weights of a long sentence: the doubts of longer captions count as in one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,12 +239,9 @@ def precision_terms(margin: WordTerms, weights: WordTerms) -> WordTerms:
     """Terms that add up to precision.
 
     >>> precision_terms(torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 3.0]]))
-    tensor([[ 0.5000, -1.5000]])
+    tensor([[ 0.5000, -0.7500]])
     """
-    whole = total(weights).unsqueeze(1)
-    tiny = torch.finfo(margin.dtype).tiny
-    mean = weights * margin.clamp_min(0) / whole.clamp_min(tiny)
-    return mean + weights * margin.clamp_max(0) / whole.clamp(tiny, SENTENCE)
+    return weights * margin / total(weights).unsqueeze(1).clamp_min(torch.finfo(margin.dtype).tiny)
 
 
 def information_terms(margin: WordTerms, weights: WordTerms, *, spread: float) -> WordTerms:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from msdscore.benchmarks.base import Item, picture
 from msdscore.benchmarks.results.compare import Difference, Side, compare_sides
 from msdscore.benchmarks.run.portions import Portion, portions
-from msdscore.core.evidence import SENTENCE, Evidence
+from msdscore.core.evidence import Evidence
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Resampling
@@ -75,8 +75,8 @@ def ablations(settings: Evidence, spread: float) -> dict[str, FormOf]:
         BASELINE: lambda words: words.similarity,
         "precision alone": balanced(settings, spread, 0.0),
         "information alone": balanced(settings, spread, 1.0),
-        "doubts as other words": lambda words: (
-            words.similarity + first * precision(words, sentence=np.inf) + second * information(words, spread)
+        "doubts as in a sentence": lambda words: (
+            words.similarity + first * precision(words, sentence=3.0) + second * information(words, spread)
         ),
         "words of equal weight": lambda words: whole(replace(words, weights=(words.weights > 0).astype(np.float64))),
         "without similarity": lambda words: whole(words) - words.similarity,
@@ -89,8 +89,8 @@ def balanced(settings: Evidence, spread: float, balance: float) -> FormOf:
     return lambda words: words.similarity + first * precision(words) + second * information(words, spread)
 
 
-def precision(words: Words, *, sentence: float = SENTENCE) -> float:
-    """The weighted mean of margins, in which doubts are divided by at most `sentence`.
+def precision(words: Words, *, sentence: float = np.inf) -> float:
+    """The weighted mean of margins; an ablation divides doubts by at most `sentence`, so that long captions hide none.
 
     >>> precision(Words(0.0, np.array([2.0, -1.0]), np.array([1.0, 3.0])), sentence=2.0)
     -1.0
