@@ -20,7 +20,6 @@ from msdscore.encoders.loading.checkpoints import BANK, locate
 from msdscore.encoders.loading.hashing import SUMS, write_sums
 from msdscore.encoders.loading.tensors import packed, read_tensors, widened
 from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.table import MINI_FOLDER
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import replacing, write_bytes
 from msdscore.io.outputs.targets import refuse_existing
@@ -31,6 +30,9 @@ from msdscore.version import __version__
 DTYPES = ("int8", "float16", "float32")
 TRUNK = "trunk.safetensors"  # tuned tensors of the image network
 BRANCHES = "trunk-*.safetensors"  # the same of joined encoders, one for each
+# With background images alone: they calibrate support, and cannot weigh words; `msdscore bank --pairs` builds a bank
+# that can, and with it the evidence form is the default.
+RECOMMENDED = {"preset": "short", "components": (8, 2), "calibration": "background", "gate": "support"}
 _LEAST = 2  # background images, and members of a joined encoder
 _SAME = ("text", "image_dims", "text_dims")  # what members must have in common, beside the image tower
 
@@ -45,8 +47,8 @@ def export(
 ) -> Path:
     """Write an aligned encoder: heads and a reference to the backbones with their hashes, no backbone inside.
 
-    With background images, of which a hundred serve well, it brings its own bank and recommends the settings that
-    `mini` does.
+    With background images, of which a hundred serve well, it brings its own bank, which
+    calibrates support, and recommends the paper's form with it.
 
     Raises:
         RunError: the run has no checkpoint, or the folder holds other files, or an encoder and no `overwrite`.
@@ -63,19 +65,12 @@ def export(
         _save_weights(finished.trunk, target / TRUNK, dtype)
     if (source / CARD).is_file():
         _write_text(target / CARD, (source / CARD).read_text(encoding="utf-8"))
-    config = _config(source, finished) | ({"recommended": _recommended()} if background else {})
+    config = _config(source, finished) | ({"recommended": RECOMMENDED} if background else {})
     _write_text(target / "config.json", json.dumps(config, indent=2) + "\n")
     if background:
         _add_bank(target, background)
     write_sums(target)
     return target
-
-
-def _recommended() -> dict[str, Any]:
-    config = json.loads(Path(locate(MINI_FOLDER), "config.json").read_text(encoding="utf-8"))
-    settings: dict[str, Any] = config["recommended"]
-    # A bank of images alone cannot weigh words; `msdscore bank --pairs` builds one that can.
-    return settings | {"calibration": "background", "gate": "support", "information": 0.0, "tail": 0.0}
 
 
 def _add_bank(folder: Path, background: Sequence[Image]) -> None:
