@@ -15,26 +15,13 @@ from typer.testing import CliRunner
 from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.cli.app import app
-from msdscore.encoders.base import TokenLayout
 from msdscore.errors import ConfigError, RunError
 from msdscore.explain import typeset
-from msdscore.explain.colours import _lab, ramp
-from msdscore.explain.overlay import (
-    MAP_ROLES,
-    WORD_LIMIT,
-    ColourScale,
-    map_legend,
-    map_of,
-    map_scale,
-    overlay,
-    word_colour,
-    word_scale,
-)
-from msdscore.explain.page import page
-from msdscore.explain.snippet import snippet
-from msdscore.explain.terms import units_of
+from msdscore.explain.colours import oklab, ramp
+from msdscore.explain.html import page, snippet
+from msdscore.explain.overlay import ColourScale, map_legend, map_of, map_roles, map_scale, overlay
 from msdscore.explain.typeset import lacks_letters, set_lines
-from msdscore.text.words import segment
+from msdscore.explain.words import spans, word_colour, word_scale
 
 HOSTILE = "</script><script>alert(1)</script> <img src=x onerror=alert(1)> \"'& green $x^2$ 狗 🐕"
 
@@ -65,7 +52,7 @@ def test_a_figure_has_the_width_of_a_column(explained):
     assert one.height < one.width
 
 
-def test_figures_shrink_and_grow_with_the_picture():
+def test_figures_shrink_and_grow_with_the_image():
     pytest.importorskip("matplotlib")
     scorer = Scorer("toy")
     heights = []
@@ -125,7 +112,7 @@ def test_a_place_that_takes_no_files_is_one_line(explained, tmp_path):
 
 def test_ramps_take_even_steps_that_are_seen_as_such():
     for role in ("support", "penalty", "omission", "leaning"):
-        shades = _lab(ramp(role, np.linspace(0, 1, 9)).astype(float))
+        shades = oklab(ramp(role, np.linspace(0, 1, 9)).astype(float))
         steps = np.linalg.norm(np.diff(shades, axis=0), axis=1)
         assert steps.std() / steps.mean() < 0.05
         assert (np.diff(shades[:, 0]) < 0).all()
@@ -137,7 +124,7 @@ def test_hues_differ_for_colour_blind_readers():
     ends = {}
     for role in ("support", "penalty", "omission"):
         linear = (ramp(role, 1.0) / 255.0) ** 2.2
-        ends[role] = _lab(np.clip(blind @ linear, 0, 1) ** (1 / 2.2) * 255)
+        ends[role] = oklab(np.clip(blind @ linear, 0, 1) ** (1 / 2.2) * 255)
     gaps = [
         np.linalg.norm(ends[a] - ends[b])
         for a, b in (("support", "penalty"), ("support", "omission"), ("penalty", "omission"))
@@ -145,14 +132,14 @@ def test_hues_differ_for_colour_blind_readers():
     assert min(gaps) > 0.08  # about four times a just noticeable difference in OKLab
 
 
-def test_unseen_parts_of_the_picture_are_dark():
+def test_unseen_parts_of_the_image_are_dark():
     import torch
 
     from msdscore.encoders.base import PatchLayout
 
-    picture = Image.new("RGB", (8, 4), "white")
+    image = Image.new("RGB", (8, 4), "white")
     cells = PatchLayout((8, 4), (1, 1), torch.tensor([[2.0, 0.0, 6.0, 4.0]]))
-    tinted = np.asarray(overlay(picture, np.array([[1.0]]), cells, "support", ColourScale(1.0)))
+    tinted = np.asarray(overlay(image, np.array([[1.0]]), cells, "support", ColourScale(1.0)))
     assert tinted[0, 0].max() < 140
     assert tinted[0, 4].tolist() == ramp("support", 1.0).tolist()
 
@@ -169,17 +156,13 @@ def test_zero_is_white_and_the_sign_of_a_gap_is_its_colour(explained):
             assert strength == pytest.approx(min(abs(unit.gap) / scale.limit, 1))
     assert max(abs(unit.gap) for one in explained for unit in one.ranked) == scale.limit
     assert word_colour(replace(item.ranked[0], gap=0.0), scale)[1] == 0
-    # A calibrated gap is a log ratio with a true zero: its colours mean the same on every page.
-    calibrated = replace(item, config=item.config.changed(calibration="background"))
-    assert word_scale([calibrated]) == ColourScale(WORD_LIMIT)
-    assert word_colour(replace(item.ranked[0], gap=1.6), word_scale([calibrated])) == ("penalty", 0.4)
 
 
 def test_all_maps_that_are_scored_have_one_scale(explained):
     def largest(*roles):
         return max(float(np.abs(map_of(item, role)).max()) for item in explained for role in roles)
 
-    assert {map_scale(explained, role).limit for role in MAP_ROLES} == {largest(*MAP_ROLES)}
+    assert {map_scale(explained, role).limit for role in map_roles(explained)} == {largest(*map_roles(explained))}
     unscored = [replace(item, score=replace(item.score, beta=0.0)) for item in explained]
     assert map_scale(unscored, "penalty").limit == largest("support", "penalty")
     assert map_scale(unscored, "omission").limit == largest("omission")
@@ -209,14 +192,14 @@ def test_many_captions_go_into_rows_of_two(tmp_path):
     assert height > width
 
 
-def units(text):
-    spans = tuple((piece.start, piece.end) for piece in segment(text))
-    return units_of(text, TokenLayout(spans), np.ones(len(spans)), np.ones(len(spans)))
+def pieces(text):
+    item = Scorer("toy").explain(two_coloured("green", "red"), text)
+    return spans(item, word_scale([item]))
 
 
 def test_long_words_are_broken_and_stay_on_the_line():
     text = "a " + "Donaudampfschifffahrt" * 6 + " b"
-    lines = set_lines(text, units(text), 2.0, 9.0)
+    lines = set_lines(pieces(text), 2.0, 9.0)
     assert len(lines) > 3
     assert "".join(placed.text for line in lines for placed in line) == text.replace(" ", "")
     ruler = typeset.Ruler(9.0, ["DejaVu Sans"])
@@ -225,7 +208,7 @@ def test_long_words_are_broken_and_stay_on_the_line():
 
 def test_scripts_that_run_from_the_right_begin_at_the_right():
     text = "قطة برتقالية cat"
-    (line,) = set_lines(text, units(text), 3.0, 9.0)
+    (line,) = set_lines(pieces(text), 3.0, 9.0)
     assert [placed.text for placed in line] == text.split()
     assert line[0].left > line[1].left > line[2].left > 0
 
@@ -242,29 +225,29 @@ def run(*arguments):
 
 
 @pytest.fixture
-def picture(tmp_path):
-    two_coloured("green", "red").save(tmp_path / "picture.png")
-    return tmp_path / "picture.png"
+def image(tmp_path):
+    two_coloured("green", "red").save(tmp_path / "image.png")
+    return tmp_path / "image.png"
 
 
-def test_the_command_shows_words_and_writes_files(picture, tmp_path):
+def test_the_command_shows_words_and_writes_files(image, tmp_path):
     pytest.importorskip("matplotlib")
-    answer = run(picture, "blue and green", "--against", "red", "-o", tmp_path / "a.png", "--words", tmp_path / "w.png")
+    answer = run(image, "blue and green", "--against", "red", "-o", tmp_path / "a.png", "--words", tmp_path / "w.png")
     assert answer.exit_code == 0, answer.output
-    assert "nats  blue" in answer.output
+    assert "least supported, nats: blue" in answer.output
     assert (tmp_path / "a.png").exists()
     assert (tmp_path / "w.png").exists()
 
 
-def test_the_command_prints_json(picture):
-    answer = run(picture, "blue and green", "--json")
+def test_the_command_prints_json(image):
+    answer = run(image, "blue and green", "--json")
     assert json.loads(answer.stdout)["explanations"][0]["least_supported"][0]["text"] == "blue"
 
 
-def test_names_are_checked_before_the_work(picture):
-    answer = run(picture, "green", "-o", "why.gif")
+def test_names_are_checked_before_the_work(image):
+    answer = run(image, "green", "-o", "why.gif")
     assert isinstance(answer.exception, ConfigError)
-    answer = run(picture, "green", "--words", "why.html")
+    answer = run(image, "green", "--words", "why.html")
     assert "unknown kind of output" in str(answer.exception)
 
 

@@ -76,7 +76,7 @@ def test_means_ranks_and_pairs(files) -> None:
 
 def test_soft_msd_is_over_the_captions_of_all_captioners(files) -> None:
     contest = read_contest(files)
-    picture = contest.pictures[7]
+    picture = contest.images[7]
     rows = [contest.entries[who][picture][0].numbers for who in contest.captioners]
     g = np.array([one["similarity"] for one in rows])
     share = np.exp(g / 0.2) / np.exp(g / 0.2).sum()
@@ -105,12 +105,12 @@ def test_incomparable_inputs_are_refused_in_one_line(files, tmp_path) -> None:
     with pytest.raises(InputError, match="carries no signature"):
         read_contest([files[0], plain])
     fewer = str(scored(tmp_path / "fewer.parquet", np.zeros(40)))
-    with pytest.raises(InputError, match="fewer has 40 of 60 pictures, 40 are shared by all; .* --shared"):
+    with pytest.raises(InputError, match="fewer has 40 of 60 images, 40 are shared by all; .* --shared"):
         read_contest([files[0], fewer])
     contest = read_contest([files[0], fewer], shared=True)
-    assert (len(contest.pictures), contest.left_out) == (40, 20)
+    assert (len(contest.images), contest.left_out) == (40, 20)
     others = str(scored(tmp_path / "others.parquet", np.zeros(3), pictures=["x", "y", "z"]))
-    with pytest.raises(InputError, match="no picture is shared"):
+    with pytest.raises(InputError, match="no image is shared"):
         read_contest([files[0], others], shared=True)
     with pytest.raises(InputError, match="expected captions of two captioners or more, got 1: good"):
         read_contest(files[:1])
@@ -124,7 +124,7 @@ def test_failed_captions_leave_their_picture_out_for_all(files, tmp_path) -> Non
     failed = str(scored(tmp_path / "failed.parquet", values))
     contest = read_contest([files[0], failed])
     assert contest.left_out == 1
-    assert "4.jpg" not in contest.pictures
+    assert "4.jpg" not in contest.images
 
 
 def test_people_are_compared_with(tmp_path) -> None:
@@ -157,7 +157,7 @@ def test_the_page_begins_with_who_is_first_and_whom_nothing_tells_from_it(files)
     found = rank(read_contest(files), how=FEW)
     first = found.metrics[0].placed[0].captioner
     other = {"good": "same", "same": "good"}[first]
-    assert verdict(found) == f"{first} is first by msd on 60 pictures, not told apart from {other}."
+    assert verdict(found) == f"{first} is first by msd on 60 images, not told apart from {other}."
     text = page(found, title="three")
     assert verdict(found) in text
     assert "Parts of the score" in text

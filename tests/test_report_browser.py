@@ -11,7 +11,7 @@ from browser import chromium
 from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.io.inputs.rows import open_rows
-from msdscore.report.build import Wishes, build
+from msdscore.report.build import ReportOptions, build
 from msdscore.run.rows import score_rows
 from test_report_page import write_rows
 
@@ -30,7 +30,7 @@ def small(tmp_path_factory):
     scorer = Scorer("toy")
     with open_rows(write_rows(folder)) as source:
         score_rows(scorer.pipeline, source, folder / "out.parquet")
-    build(folder / "out.parquet", folder / "report.html", Wishes(images=folder, show=4), scorer=scorer)
+    build(folder / "out.parquet", folder / "report.html", ReportOptions(images=folder, show=4), scorer=scorer)
     return folder / "report.html"
 
 
@@ -53,7 +53,7 @@ def large(tmp_path_factory):
         "error": pa.nulls(MANY, pa.string()),
     }
     pq.write_table(pa.table(columns), folder / "out.parquet")
-    build(folder / "out.parquet", folder / "report.html", Wishes(show=0))
+    build(folder / "out.parquet", folder / "report.html", ReportOptions(show=0))
     return folder / "report.html"
 
 

@@ -17,10 +17,8 @@ from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError, RunError
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.rows import open_rows
-from msdscore.report.build import Wishes, build
-from msdscore.report.cards import most_forgotten, worst
-from msdscore.report.reading import read_results
-from msdscore.report.systems import standings
+from msdscore.report.build import ReportOptions, build, worst
+from msdscore.report.results import read_results, standings
 from msdscore.run.rows import RunOptions, score_rows
 
 HOSTILE = "</script><img src=x onerror=document.title='owned'> a <b>red</b> ball"
@@ -72,7 +70,10 @@ def test_every_output_of_score_is_read_with_its_signature(scored, scorer, suffix
 
 
 def test_a_file_without_scores_is_refused(scored):
-    with pytest.raises(InputError, match="expected a scored file with msd, coverage, support; found: image, caption"):
+    with pytest.raises(
+        InputError,
+        match="expected a scored file with msd, and precision and information or coverage and support; found: image, caption",
+    ):
         read_results(scored / "rows.jsonl")
 
 
@@ -83,8 +84,8 @@ def test_the_worst_rows_come_first(scored):
     assert values.tolist() == sorted(values.tolist())
     assert values[0] == np.nanmin(results.numbers["msd"])
     assert len(worst(results, "msd", 100)) == 16
-    forgotten = most_forgotten(results, 100)
-    assert len({results.pictures[row] for row in forgotten}) == len(forgotten) == 8
+    forgotten = worst(results, "coverage", 100, per_image=True)
+    assert len({results.images[row] for row in forgotten}) == len(forgotten) == 8
 
 
 def test_captioners_are_compared_on_shared_pictures(scored):
@@ -111,28 +112,28 @@ def data_of(path):
 
 
 def test_the_page_holds_every_row_and_explains_the_worst(scored, scorer, tmp_path):
-    made = build(scored / "out.jsonl", tmp_path / "r.html", Wishes(images=scored, show=3), scorer=scorer)
+    made = build(scored / "out.jsonl", tmp_path / "r.html", ReportOptions(images=scored, show=3), scorer=scorer)
     assert (made.rows, made.failed, made.explained) == (17, 1, 6)
     data = data_of(tmp_path / "r.html")
     assert data["texts"]["caption"][0] == HOSTILE
     assert data["numbers"]["msd"][16] is None
-    assert all(len(card["pictures"]) == 2 for gallery in data["galleries"] for card in gallery["cards"])
+    assert all(len(card["images"]) == 2 for gallery in data["galleries"] for card in gallery["cards"])
     assert "style=" in data["galleries"][0]["cards"][0]["words"]
 
 
 def test_without_an_encoder_pictures_stay_plain(scored, tmp_path):
-    made = build(scored / "out.csv", tmp_path / "r.html", Wishes(images=scored, show=3))
+    made = build(scored / "out.csv", tmp_path / "r.html", ReportOptions(images=scored, show=3))
     assert made.explained == 0
-    assert [len(card["pictures"]) for card in data_of(tmp_path / "r.html")["galleries"][0]["cards"]] == [1, 1, 1]
+    assert [len(card["images"]) for card in data_of(tmp_path / "r.html")["galleries"][0]["cards"]] == [1, 1, 1]
 
 
 def test_without_pictures_the_rest_is_still_there(scored, tmp_path):
     table = pq.read_table(scored / "out.parquet").drop_columns(["image"])
     pq.write_table(table, tmp_path / "plain.parquet")
-    made = build(tmp_path / "plain.parquet", tmp_path / "r.html", Wishes(show=2))
+    made = build(tmp_path / "plain.parquet", tmp_path / "r.html", ReportOptions(show=2))
     card = data_of(tmp_path / "r.html")["galleries"][0]["cards"][0]
-    assert card["pictures"] == []
-    assert card["note"].startswith("the file does not name its picture; give --images FOLDER")
+    assert card["images"] == []
+    assert card["note"].startswith("the file does not name its image; give --images FOLDER")
     assert made.unseen == (card["note"],) * 4
 
 
@@ -143,11 +144,11 @@ def test_pictures_that_came_as_bytes_are_found_in_the_file_that_was_scored(tmp_p
     scored = tmp_path / "out.parquet"
     with open_rows(tmp_path / "rows.parquet") as source:
         score_rows(Scorer("toy").pipeline, source, scored)
-    for name, wishes in (("known", Wishes()), ("given", Wishes(rows=tmp_path / "rows.parquet"))):
-        made = build(scored, tmp_path / f"{name}.html", wishes, scorer=Scorer("toy"))
+    for name, options in (("known", ReportOptions()), ("given", ReportOptions(rows=tmp_path / "rows.parquet"))):
+        made = build(scored, tmp_path / f"{name}.html", options, scorer=Scorer("toy"))
         assert (made.explained, made.unseen) == (4, ())
     pq.write_table(table.slice(1), tmp_path / "rows.parquet")  # another file now: its rows are not those of the scores
-    without = build(scored, tmp_path / "r.html", Wishes())
+    without = build(scored, tmp_path / "r.html", ReportOptions())
     assert "--rows with the file that was scored" in without.unseen[0]
 
 
@@ -162,7 +163,7 @@ def test_columns_and_a_prefix_of_the_run_are_known(tmp_path):
         assert results.captions == ("green and red", "a dog")
         assert not np.isnan(results.numbers["msd"]).any()
         assert results.others["input_msd"] == ("mine", "mine")
-        made = build(tmp_path / name, tmp_path / f"{name}.html", Wishes(), scorer=Scorer("toy"))
+        made = build(tmp_path / name, tmp_path / f"{name}.html", ReportOptions(), scorer=Scorer("toy"))
         assert made.unseen == ()
 
 
@@ -171,7 +172,7 @@ def test_a_folder_without_the_pictures_is_told(scored, tmp_path):
     arguments = ["report", str(scored / "out.jsonl"), "-o", str(tmp_path / "r.html"), "-e", "toy"]
     answer = CliRunner().invoke(app, [*arguments, "--images", str(tmp_path / "empty")])
     assert answer.exit_code == 0, answer.output
-    assert "cards have no picture: " in answer.stderr
+    assert "cards have no image: " in answer.stderr
     assert "no such file" in answer.stderr
 
 
@@ -191,7 +192,7 @@ class Tags(HTMLParser):
 
 
 def test_the_page_is_one_file_that_no_caption_can_write_to(scored, scorer, tmp_path):
-    build(scored / "out.jsonl", tmp_path / "r.html", Wishes(images=scored, title="<b>x</b>"), scorer=scorer)
+    build(scored / "out.jsonl", tmp_path / "r.html", ReportOptions(images=scored, title="<b>x</b>"), scorer=scorer)
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     tags = Tags()
     tags.feed(text)
@@ -211,23 +212,23 @@ def test_another_scorer_is_refused(scored, tmp_path):
     with pytest.raises(
         ConfigError, match=r"the file was scored with msd\|enc:toy@1\|k:3,2.* are msd\|enc:toy@1\|k:5,3"
     ):
-        build(scored / "out.parquet", tmp_path / "r.html", Wishes(), scorer=other)
+        build(scored / "out.parquet", tmp_path / "r.html", ReportOptions(), scorer=other)
 
 
 def test_names_and_folders_are_checked(scored, tmp_path):
     with pytest.raises(ConfigError, match=r"expected a name ending in \.html"):
-        build(scored / "out.csv", tmp_path / "r.pdf", Wishes())
+        build(scored / "out.csv", tmp_path / "r.pdf", ReportOptions())
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"r.html: cannot be written \(.*\); choose another name"):
-        build(scored / "out.csv", tmp_path / "file" / "r.html", Wishes())
-    with pytest.raises(InputError, match="none: no such folder of pictures"):
-        build(scored / "out.csv", tmp_path / "r.html", Wishes(images=tmp_path / "none"))
+        build(scored / "out.csv", tmp_path / "file" / "r.html", ReportOptions())
+    with pytest.raises(InputError, match="none: no such folder of images"):
+        build(scored / "out.csv", tmp_path / "r.html", ReportOptions(images=tmp_path / "none"))
 
 
 def test_an_empty_file_makes_an_empty_page(tmp_path):
     columns = {name: pa.array([], pa.float64()) for name in ("msd", "coverage", "support", "similarity", "length")}
     pq.write_table(pa.table(columns | {"caption": pa.array([], pa.string())}), tmp_path / "none.parquet")
-    assert build(tmp_path / "none.parquet", tmp_path / "r.html", Wishes()).rows == 0
+    assert build(tmp_path / "none.parquet", tmp_path / "r.html", ReportOptions()).rows == 0
 
 
 def test_the_command(scored, tmp_path):

@@ -9,8 +9,9 @@ import pytest
 
 from msdscore import Scorer
 from msdscore.errors import ConfigError
-from msdscore.explain.overlay import map_scale, word_scale
-from msdscore.explain.snippet import words_html
+from msdscore.explain.html import words_html
+from msdscore.explain.overlay import map_scale
+from msdscore.explain.words import word_scale
 from msdscore.serve.batching import Batcher
 from msdscore.serve.guard import RefusedError
 from msdscore.serve.settings import ServeSettings

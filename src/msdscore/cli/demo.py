@@ -29,9 +29,9 @@ def demo(
     page = write(shown, output, overwrite=overwrite)
     if json:
         rows = [
-            {"photograph": one.photograph.name, "kind": kind, "caption": item.score.caption, **item.score.row()}
-            for one in shown
-            for kind, item in one.ranked
+            {"photograph": entry.photograph.name, "kind": kind, "caption": item.score.caption, **item.score.row()}
+            for entry in shown
+            for kind, item in entry.ranked
         ]
         typer.echo(js.dumps(rows, ensure_ascii=False))
         return

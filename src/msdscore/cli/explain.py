@@ -1,4 +1,4 @@
-"""`msdscore explain`: which words a picture does not support, and which regions a caption leaves out."""
+"""`msdscore explain`: which words an image does not support, what would fit better, and what is left out."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,11 +16,11 @@ Why = Annotated[Path | None, typer.Option("--output", "-o", help="File to write:
 
 @grouped
 def explain(
-    image: Annotated[str, typer.Argument(help="A picture.")],
+    image: Annotated[str, typer.Argument(help="An image.")],
     caption: Annotated[str, typer.Argument(help="Its caption.")],
     output: Why = None,
     against: Annotated[
-        list[str], typer.Option("--against", help="Another caption of the picture, shown beside the first. Repeatable.")
+        list[str], typer.Option("--against", help="Another caption of the image, shown beside the first. Repeatable.")
     ] = [],  # noqa: B006, typer copies it
     words: Annotated[
         Path | None, typer.Option("--words", help="A second figure: where each word looks (.png, .svg, .pdf).")
@@ -45,21 +45,28 @@ def explain(
         if output is not None and words.resolve() == output.resolve():
             raise ConfigError(f"{words}: is the file of -o too; give two names")
     explained = scorer.scorer(max_pixels=max_pixels).contrast(image, [caption, *against])
-    made = {} if output is None else {output: encoded(explained.items, output.suffix)}
-    made |= {} if words is None else {words: words_content(explained[0], words.suffix)}
-    put_all(made, overwrite=overwrite)
+    files = {} if output is None else {output: encoded(explained.items, output.suffix)}
+    files |= {} if words is None else {words: words_content(explained[0], words.suffix)}
+    put_all(files, overwrite=overwrite)
     show(explained, as_json=json)
 
 
 def show(explained: "Explanations", *, as_json: bool) -> None:
-    """The numbers on standard output, for people or machines."""
+    """The explanation on standard output, for people or machines; a terminal gets the words in colour."""
+    from rich.text import Text
+
+    from msdscore.cli.tables import coloured, console, on_screen
+    from msdscore.explain.document import in_words
     from msdscore.explain.save import to_json
+    from msdscore.explain.words import legend, word_scale
 
     if as_json:
         typer.echo(to_json(explained.items).decode(), nl=False)
         return
+    screen, scale = console(), word_scale(explained)
     for item in explained:
-        typer.echo(f"{item.score.caption}\n  {item.score}")
-        for unit in item.ranked[:5]:
-            typer.echo(f"  {unit.gap:+7.2f} nats  {unit.text}")
-    typer.echo(explained[0].score.signature)
+        lines = (*str(item.score).splitlines(), *in_words(item))
+        screen.print(coloured(item, scale), *(Text(f"  {line}") for line in lines), sep="\n", soft_wrap=True)
+    if screen.is_terminal:
+        screen.print(*(Text(f" {text} ", style=on_screen(back, ink)) for text, back, ink in legend(explained)))
+    screen.print(Text(explained[0].score.signature), soft_wrap=True)

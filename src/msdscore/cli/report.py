@@ -17,11 +17,9 @@ def report(
     overwrite: options.Overwrite = False,
     images: options.Images = None,
     rows: Annotated[
-        Path | None, typer.Option("--rows", help="The file that was scored, where it holds the pictures themselves.")
+        Path | None, typer.Option("--rows", help="The file that was scored, where it holds the images themselves.")
     ] = None,
-    show: Annotated[
-        int, typer.Option(min=0, help="Worst captions, and forgotten regions, to show with pictures.")
-    ] = 24,
+    show: Annotated[int, typer.Option(min=0, help="Cards to show in each gallery of captions worth a look.")] = 24,
     title: Annotated[str | None, typer.Option(help="Title of the page; the file's name unless told.")] = None,
     encoder: Annotated[
         str | None, typer.Option("--encoder", "-e", help="Encoder that scored the file: colours words and regions.")
@@ -36,7 +34,7 @@ def report(
 ) -> None:
     """Make one self-contained page about a scored file: plots, worst captions, captioners, every row."""
     from msdscore.cli.progress import tell
-    from msdscore.report.build import Wishes, build
+    from msdscore.report.build import ReportOptions, build
 
     scorer: Scorer | None = None
     if encoder is not None:
@@ -44,9 +42,9 @@ def report(
             encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=None, max_pixels=None,
             device=device, dtype=dtype, revision=revision,
         )  # fmt: skip
-    wishes = Wishes(images=images, rows=rows, show=show, title=title, overwrite=overwrite)
-    made = build(results, output, wishes, scorer=scorer)
-    if made.unseen:
-        first = "; ".join(list(dict.fromkeys(made.unseen))[:3])
-        tell(f"{len(made.unseen)} cards have no picture: {first}")
-    tell(f"{made.rows} rows, {made.failed} failed, {made.explained} explained -> {output}")
+    chosen = ReportOptions(images=images, rows=rows, show=show, title=title, overwrite=overwrite)
+    summary = build(results, output, chosen, scorer=scorer)
+    if summary.unseen:
+        first = "; ".join(list(dict.fromkeys(summary.unseen))[:3])
+        tell(f"{len(summary.unseen)} cards have no image: {first}")
+    tell(f"{summary.rows} rows, {summary.failed} failed, {summary.explained} explained -> {output}")

@@ -11,9 +11,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     from msdscore.benchmarks.results.grids import Grid
     from msdscore.explain.explanation import Explanation
+    from msdscore.explain.overlay import ColourScale
     from msdscore.report.demo import Shown
-
-MARKED_NATS = 0.5  # words within this of what a background picture would give stay uncoloured
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -87,22 +86,42 @@ def _text(value: Any) -> str:
 
 
 def demo_table(shown: "Sequence[Shown]") -> None:
-    """The demo's captions from best to worst, photograph by photograph, least supported words marked."""
+    """The demo's captions from best to worst, photograph by photograph, words in colour."""
+    from msdscore.explain.words import word_scale
+
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name, justify in (("photograph", "left"), ("Soft-MSD", "right"), ("", "left"), ("caption", "left")):
+    for name, justify in (
+        ("photograph", "left"),
+        ("Soft-MSD", "right"),
+        ("match", "right"),
+        ("", "left"),
+        ("caption", "left"),
+    ):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for one in shown:
-        for place, (kind, item) in enumerate(one.ranked):
-            name = f"[bold]{one.photograph.name}[/]" if place == 0 else ""
-            table.add_row(name, f"{item.score.soft_msd:+.3f}", f"[dim]{kind}[/]", _marked(item))
+    for entry in shown:
+        scale = word_scale(entry.explained)
+        for rank, (kind, item) in enumerate(entry.ranked):
+            name = f"[bold]{entry.photograph.name}[/]" if rank == 0 else ""
+            match = "" if item.score.match is None else f"{item.score.match:.2f}"
+            table.add_row(name, f"{item.score.soft_msd:+.3f}", match, f"[dim]{kind}[/]", coloured(item, scale))
         table.add_row()
     console().print(table)
 
 
-def _marked(item: "Explanation") -> Text:
-    """The caption with its unsupported words in red and its supported ones in green."""
-    text = Text(item.score.caption)
-    for unit in item.words:
-        if unit.gap is not None and unit.content and abs(unit.gap) > MARKED_NATS:
-            text.stylize("red" if unit.gap > 0 else "green", unit.start, unit.end)
+def coloured(item: "Explanation", scale: "ColourScale") -> Text:
+    """The caption with its words in the colours of every other rendering."""
+    from msdscore.explain.words import spans
+
+    text = Text()
+    for piece in spans(item, scale):
+        text.append(piece.text, style=on_screen(piece.back, piece.ink) if piece.back else "")
     return text
+
+
+def on_screen(back: str, ink: str) -> str:
+    """A style of Rich, which knows colours of six digits alone.
+
+    >>> on_screen("#c44800", "#fff")
+    '#ffffff on #c44800'
+    """
+    return f"#{ink[1:] * 2} on {back}"

@@ -42,7 +42,7 @@ def ramp(role: Role, strength: npt.ArrayLike) -> npt.NDArray[np.uint8]:
     [[255, 255, 255], [0, 90, 160]]
     """
     share = np.clip(np.asarray(strength, dtype=np.float64), 0, 1)[..., None]
-    start, end = _lab(np.array(WHITE)), _lab(np.array(_ENDS[role]))
+    start, end = oklab(np.array(WHITE)), oklab(np.array(_ENDS[role]))
     return _rgb(start + share * (end - start))
 
 
@@ -70,7 +70,8 @@ def _luminance(rgb: npt.NDArray[np.generic]) -> float:
     return float(_linear(rgb) @ np.array([0.2126, 0.7152, 0.0722]))
 
 
-def _lab(rgb: npt.NDArray[np.generic]) -> Floats:
+def oklab(rgb: npt.NDArray[np.generic]) -> Floats:
+    """OKLab coordinates of sRGB values from 0 to 255."""
     lab: Floats = np.cbrt(_linear(rgb) @ _TO_LMS.T) @ _TO_LAB.T
     return lab
 

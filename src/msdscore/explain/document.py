@@ -57,10 +57,15 @@ def in_words(item: Attribution) -> list[str]:
     for number, unit in enumerate(item.units):
         if unit in item.doubtful:
             instead = ", ".join(word.word for word in rather[number].instead) if number in rather else ""
-            lines.append(f"in doubt: {unit.text} (p {unit.p_value:.3f})" + (f"; rather: {instead}" if instead else ""))
+            lines.append(f"in doubt: {unit.text} ({p_text(unit)})" + (f"; rather: {instead}" if instead else ""))
     if item.missing:
         lines.append("probably also there: " + ", ".join(word.word for word in item.missing))
     return lines
+
+
+def p_text(unit: Unit) -> str:
+    """The p-value of a word as people read it."""
+    return "" if unit.p_value is None else "p < 0.001" if unit.p_value < 0.001 else f"p {unit.p_value:.3f}"
 
 
 _SCORE = (
@@ -89,4 +94,5 @@ def _unit(unit: Unit) -> dict[str, Any]:
 def _word(item: Attribution, unit: Unit) -> dict[str, Any]:
     regions = strongest(item.leaning(unit).ravel(), item.patches, REGIONS) if unit.tokens else []
     facts = {"kind": unit.kind, "content": unit.content, "judged": unit.judged}
+    facts |= {"reason": unit.reason} if unit.reason else {}
     return _unit(unit) | facts | {"leans_on": regions}

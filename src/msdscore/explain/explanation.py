@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 from msdscore.core.evidence import ZERO
 from msdscore.errors import ConfigError, MissingExtraError
 from msdscore.explain.document import document, in_words
-from msdscore.explain.save import png, save
-from msdscore.explain.snippet import snippet
+from msdscore.explain.html import snippet
+from msdscore.explain.save import encoded, save
 from msdscore.explain.terms import Attribution, Unit, image_of, terms_of, units_of
 from msdscore.io.images import ImageSource
 from msdscore.scoring.embedded import Embedded
@@ -28,7 +28,7 @@ class Explanation(Attribution):
         return document(self)
 
     def save(self, path: str | Path) -> None:
-        """Write a picture (.png, .svg, .pdf), a page (.html) or the numbers (.json)."""
+        """Write a figure (.png, .svg, .pdf), a page (.html) or the numbers (.json)."""
         Explanations((self,)).save(path)
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Explanations:
         return iter(self.items)
 
     def save(self, path: str | Path) -> None:
-        """Write a picture (.png, .svg, .pdf), a page (.html) or the numbers (.json)."""
+        """Write a figure (.png, .svg, .pdf), a page (.html) or the numbers (.json)."""
         save(self.items, Path(path))
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Explanations:
 
     def _repr_png_(self) -> bytes | None:
         try:
-            return png(self.items)
+            return encoded(self.items, "png")
         except MissingExtraError:
             return None
 

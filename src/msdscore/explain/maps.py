@@ -43,7 +43,7 @@ def removals(patches: Floats, tokens: Floats, mixture: Components) -> Floats:
     with :math:`\gamma, r` the shares of patches and tokens in the components, :math:`S_k = \sum_i \gamma_{ik} x_i`: the
     patch takes its weight from its components, and turns their means.
     """
-    shares, reach = _shares(patches, mixture), _shares(tokens, mixture)
+    shares, reach = shares_of(patches, mixture), shares_of(tokens, mixture)
     sums = shares.T @ patches
     length = np.maximum(np.linalg.norm(sums, axis=1), 1e-12)
     means = sums / length[:, None]
@@ -56,7 +56,7 @@ def removals(patches: Floats, tokens: Floats, mixture: Components) -> Floats:
     return change
 
 
-def _shares(points: Floats, mixture: Components) -> Floats:
+def shares_of(points: Floats, mixture: Components) -> Floats:
     """The share of every component in every point, rows adding up to 1."""
     logits = mixture.kappa * points @ mixture.means.T + mixture.log_weights
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -1,25 +1,20 @@
-"""A picture in grey with values of its patches in colour, and the scale that several pictures share."""
+"""Maps over the image and the score as a sum, on scales that several captions share."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import log
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from msdscore.core.evidence import ZERO
 from msdscore.encoders.base import PatchLayout
-from msdscore.explain.colours import Role, ramp
+from msdscore.explain.colours import Role, css, ramp
 from msdscore.explain.maps import pixels
-from msdscore.explain.terms import Attribution, Unit
+from msdscore.explain.terms import Attribution
 from msdscore.scoring.config import Paper
 
 Floats = npt.NDArray[np.float64]
 
-FULL = 0.01  # p-value at which a word in doubt has full colour
-LIKELY = 0.5  # p-value from which a word is blue
-LEGEND = "fewer than one true word in ten looks this unsupported"
 TITLES: dict[Role, str] = {
     "support": "backs the caption",
     "penalty": "speaks against it",
@@ -36,8 +31,8 @@ class ColourScale:
 
     def strength(self, values: npt.ArrayLike) -> Floats:
         """How far values are from zero on the way to the limit, −1 to 1."""
-        found = np.asarray(values, dtype=np.float64) / (self.limit if self.limit > 0 else 1.0)
-        clipped: Floats = np.clip(found, -1.0, 1.0)
+        shares = np.asarray(values, dtype=np.float64) / (self.limit if self.limit > 0 else 1.0)
+        clipped: Floats = np.clip(shares, -1.0, 1.0)
         return clipped
 
 
@@ -69,7 +64,7 @@ def map_scale(items: Iterable[Attribution], role: Role) -> ColourScale:
     items = tuple(items)
     scored = any((item.score.beta or 0) > 0 for item in items)
     together = map_roles(items) if scored else ("omission",) if role == "omission" else ("support", "penalty")
-    return ColourScale(max(float(np.abs(map_of(item, one)).max()) for item in items for one in together))
+    return ColourScale(max(float(np.abs(map_of(item, name)).max()) for item in items for name in together))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,47 +96,25 @@ def _tells(item: Attribution) -> bool:
     return bool(item.omission_map.min() < 0)
 
 
-def word_scale(items: Iterable[Attribution]) -> ColourScale:
-    """One scale for the gaps of the words of several captions under the paper's form: up to the largest of them."""
-    gaps = [abs(unit.gap) for item in items for unit in item.ranked if unit.gap is not None]
-    return ColourScale(max(gaps, default=1.0))
+def thumbnail(image: Image.Image, longest: int) -> Image.Image:
+    """The image, made smaller if a side is longer than `longest`."""
+    if max(image.size) <= longest:
+        return image
+    share = longest / max(image.size)
+    size = (max(1, round(image.width * share)), max(1, round(image.height * share)))
+    return image.resize(size, Image.Resampling.LANCZOS)
 
 
-def word_colour(unit: Unit, scale: ColourScale) -> tuple[Role, float]:
-    """Hue and strength of a word.
-
-    By its p-value: towards `penalty` below 0.1, in full from 0.01 down, white up to 0.5, towards `support` above. Under
-    the paper's form by its gap: white at zero, towards `penalty` above it, towards `support` below it.
-    """
-    if not unit.content or (unit.p_value is None and unit.gap is None):
-        return "penalty", 0.0
-    if unit.p_value is not None:
-        if unit.p_value < ZERO:
-            return "penalty", min(0.2 + 0.8 * log(ZERO / max(unit.p_value, FULL)) / log(ZERO / FULL), 1.0)
-        return "support", 0.0 if unit.p_value < LIKELY else 0.2 + 0.5 * (unit.p_value - LIKELY) / (1 - LIKELY)
-    strength = float(scale.strength(unit.gap or 0.0))
-    return ("penalty", strength) if strength >= 0 else ("support", -strength)
-
-
-def thumbnail(picture: Image.Image, longest: int) -> Image.Image:
-    """The picture, made smaller if a side is longer than `longest`."""
-    if max(picture.size) <= longest:
-        return picture
-    share = longest / max(picture.size)
-    size = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
-    return picture.resize(size, Image.Resampling.LANCZOS)
-
-
-def overlay(picture: Image.Image, values: Floats, layout: PatchLayout, role: Role, scale: ColourScale) -> Image.Image:
-    """The picture in light grey, tinted by the values; what the encoder did not see is darkened.
+def overlay(image: Image.Image, values: Floats, layout: PatchLayout, role: Role, scale: ColourScale) -> Image.Image:
+    """The image in light grey, tinted by the values; what the encoder did not see is darkened.
 
     Values above zero have the colour of the role; those below it, which only omissions have, that of support:
     the caption tells of these regions (`map_legend`).
     """
-    heat = pixels(values.ravel(), layout, picture.size)
+    heat = pixels(values.ravel(), layout, image.size)
     signed = scale.strength(np.nan_to_num(heat, nan=0.0))
     strength = np.abs(signed)
-    grey = np.asarray(picture.convert("L"), dtype=np.float64)[..., None] / 255
+    grey = np.asarray(image.convert("L"), dtype=np.float64)[..., None] / 255
     # Where the colour is strong the grey goes back, so that dark parts of the photograph do not look like heat.
     light = 0.45 + 0.55 * grey + 0.30 * strength[..., None] * (1 - grey)
     colour = np.where((signed >= 0)[..., None], ramp(role, strength), ramp("support", strength))
@@ -152,7 +125,7 @@ def overlay(picture: Image.Image, values: Floats, layout: PatchLayout, role: Rol
 def overlays(items: Sequence[Attribution], role: Role, *, longest: int) -> list[Image.Image]:
     """The same map of several captions, on the one scale of all maps."""
     scale = map_scale(items, role)
-    return [overlay(thumbnail(item.picture, longest), map_of(item, role), item.patches, role, scale) for item in items]
+    return [overlay(thumbnail(item.image, longest), map_of(item, role), item.patches, role, scale) for item in items]
 
 
 def sum_parts(item: Attribution) -> list[tuple[str, float, Role]]:
@@ -176,3 +149,41 @@ def sum_parts(item: Attribution) -> list[tuple[str, float, Role]]:
     if beta < 1:
         parts.append(("words not backed", words, "penalty") if words <= 0 else ("words backed", words, "support"))
     return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A part of the score on the way from zero to it: from `start` to `start + size`."""
+
+    name: str
+    start: float
+    size: float
+    colour: str
+
+
+def waterfall(item: Attribution) -> list[Step]:
+    """The similarity and what words and regions add to it; the last step ends at Soft-MSD."""
+    steps = [Step("similarity", 0.0, item.score.similarity, "#8a8a8a")]
+    for name, size, role in sum_parts(item):
+        steps.append(Step(name, steps[-1].start + steps[-1].size, size, css(role, 0.85)))
+    return steps
+
+
+def waterfall_span(items: Iterable[Attribution]) -> tuple[float, float]:
+    """The ends of the axis on which the sums of several captions are drawn; zero is on it."""
+    ends = [0.0, *(step.start + step.size for item in items for step in waterfall(item))]
+    low, high = min(ends), max(ends)
+    pad = 0.02 * ((high - low) or 1.0)
+    return low - pad, high + pad
+
+
+def equation(item: Attribution) -> str:
+    """The score as its formula, with the numbers put in."""
+    score, form = item.score, item.form
+    gate = "" if score.candidates == 1 else f"·{score.uncertainty:.2f}"
+    if isinstance(form, Paper):
+        text = f"g − α·u·d = {score.similarity:.3f} − {form.alpha:g}·{score.uncertainty:.2f}·({score.divergence:.2f})"
+    else:
+        (first, second), parts = form.weights, (score.precision or 0.0, score.information or 0.0)
+        text = f"{score.similarity:.3f} + {first:g}{gate}·({parts[0]:.2f}) + {second:g}{gate}·({parts[1]:.2f})"
+    return text.replace("-", "−")

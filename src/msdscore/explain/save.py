@@ -1,13 +1,15 @@
 """Explanations written to a file, in the form that its name asks for."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msdscore.errors import require
 from msdscore.explain.document import document
+from msdscore.explain.figure import figure, word_figure
+from msdscore.explain.html import page
 from msdscore.explain.terms import Attribution
 from msdscore.explain.typeset import any_letters
 from msdscore.io.outputs.targets import MARK, check_target, put
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 300
+FIGURES = (".png", ".svg", ".pdf")
 
 
 def save(items: Sequence[Attribution], path: Path) -> None:
@@ -26,7 +29,15 @@ def save(items: Sequence[Attribution], path: Path) -> None:
 
 def encoded(items: Sequence[Attribution], kind: str) -> bytes:
     """The bytes of a file of a kind: png, svg, pdf, html or json, by name or suffix."""
-    return _WRITERS[f".{kind.lower().removeprefix('.')}"](items)
+    kind = kind.lower().removeprefix(".")
+    if kind == "html":
+        return page(items).encode()
+    return to_json(items) if kind == "json" else rendered(figure(items), kind)
+
+
+def words_content(explanation: Attribution, suffix: str) -> bytes:
+    """The figure of where each word looks, as a file with one of the suffixes of `FIGURES`."""
+    return rendered(word_figure(explanation), suffix.lower().removeprefix("."))
 
 
 def known_kinds() -> tuple[str, ...]:
@@ -35,66 +46,21 @@ def known_kinds() -> tuple[str, ...]:
     >>> known_kinds()
     ('.png', '.svg', '.pdf', '.html', '.json')
     """
-    return tuple(_WRITERS)
-
-
-def png(items: Sequence[Attribution]) -> bytes:
-    """The figure as a PNG."""
-    from msdscore.explain.draw import figure
-
-    return rendered(figure(items), "png")
-
-
-def rendered(figure: "Figure", kind: str) -> bytes:
-    """A Matplotlib figure as bytes of a kind of file; no date goes in, so equal inputs give equal bytes."""
-    place = BytesIO()
-    quiet = {"png": {"Software": MARK}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    rc_context: Any = require("matplotlib", extra="figures").rc_context
-    # Names inside an SVG are drawn at random unless salted.
-    with any_letters(), rc_context({"svg.hashsalt": "msdscore"}):
-        figure.savefig(place, format=kind, dpi=DPI, metadata=quiet[kind])
-    return place.getvalue()
+    return (*FIGURES, ".html", ".json")
 
 
 def to_json(items: Sequence[Attribution]) -> bytes:
     """The numbers, one object per caption."""
-    return (
-        json.dumps(
-            {"explanations": [document(item) for item in items]}, ensure_ascii=False, indent=1, allow_nan=False
-        ).encode()
-        + b"\n"
-    )
+    explanations = {"explanations": [document(item) for item in items]}
+    return (json.dumps(explanations, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _figure(kind: str) -> Callable[[Sequence[Attribution]], bytes]:
-    def write(items: Sequence[Attribution]) -> bytes:
-        from msdscore.explain.draw import figure
-
-        return rendered(figure(items), kind)
-
-    return write
-
-
-def _page(items: Sequence[Attribution]) -> bytes:
-    from msdscore.explain.page import page
-
-    return page(items).encode()
-
-
-_WRITERS: dict[str, Callable[[Sequence[Attribution]], bytes]] = {
-    ".png": _figure("png"),
-    ".svg": _figure("svg"),
-    ".pdf": _figure("pdf"),
-    ".html": _page,
-    ".json": to_json,
-}
-
-
-FIGURES = (".png", ".svg", ".pdf")
-
-
-def words_content(explanation: Attribution, suffix: str) -> bytes:
-    """The figure of where each word looks, as a file with one of the suffixes of `FIGURES`."""
-    from msdscore.explain.draw import word_figure
-
-    return rendered(word_figure(explanation), suffix.lower().removeprefix("."))
+def rendered(drawn: "Figure", kind: str) -> bytes:
+    """A Matplotlib figure as bytes of a kind of file; no date goes in, so equal inputs give equal bytes."""
+    buffer = BytesIO()
+    quiet = {"png": {"Software": MARK}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    rc_context: Any = require("matplotlib", extra="figures").rc_context
+    # Names inside an SVG are drawn at random unless salted.
+    with any_letters(), rc_context({"svg.hashsalt": "msdscore"}):
+        drawn.savefig(buffer, format=kind, dpi=DPI, metadata=quiet[kind])
+    return buffer.getvalue()

@@ -52,6 +52,7 @@ class Unit:
     p_value: float | None = None
     probability: float | None = None
     judged: bool = True
+    reason: str = ""  # why it is not judged
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # without slots: computed parts are kept
@@ -225,8 +226,23 @@ def units_of(form: Form, measured: Measurement, number: int, caption: str) -> tu
             strict=False,
         )
     }
-    unjudged: dict[str, Any] = {"judged": False}
-    return tuple(Unit(*_place(word), **numbers.get(place, unjudged)) for place, word in enumerate(spoken))
+    return tuple(
+        Unit(*_place(word), **numbers[place]) if place in numbers else _unjudged(word)
+        for place, word in enumerate(spoken)
+    )
+
+
+def _unjudged(word: Word) -> Unit:
+    """A word without numbers, and why it has none."""
+    reasons = (
+        (word.kind == "mark", ""),
+        (not word.content, "names nothing to see"),
+        (word.denied, "the caption denies it"),
+        (not word.tokens, "this encoder does not read it"),
+        (not word.new, "was said before"),
+    )
+    reason = next((reason for applies, reason in reasons if applies), "this encoder cannot tell whether it is true")
+    return Unit(*_place(word), judged=False, reason=reason)
 
 
 def _paper_units(form: Paper, measured: Measurement, number: int, caption: str) -> tuple[Unit, ...]:

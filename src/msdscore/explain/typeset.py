@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from msdscore.errors import require
-from msdscore.explain.terms import Unit
+from msdscore.explain.words import TextPiece
 
 MOST_LINES = 12  # a paragraph longer than this is better read as a page
 INCH = 72.0
@@ -35,37 +35,41 @@ NO_GLYPH = "some letters are in no font of this machine; install Noto fonts, or 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Text on a line, `left` inches from its start; marks and plain text have no unit."""
+    """Text on a line, `left` inches from its start, with its background and ink where it has any."""
 
     text: str
     left: float
-    unit: Unit | None
+    back: str = ""
+    ink: str = ""
 
 
 Line = tuple[Placed, ...]
 
 
-def set_lines(caption: str, units: Sequence[Unit], width: float, points: float) -> list[Line]:
-    """The caption's words and marks on lines of `width` inches; cut with an ellipsis after `MOST_LINES`.
+def set_lines(pieces: Sequence[TextPiece], width: float, points: float) -> list[Line]:
+    """The words and marks of a caption on lines of `width` inches; cut with an ellipsis after `MOST_LINES`.
 
     A word that is longer than a line is broken. Captions in scripts that run from right to left begin at the right.
     """
+    caption = "".join(piece.text for piece in pieces)
     measure = Ruler(points, families(caption))
-    space = measure(" n") - measure("n")
+    space = (measure(" n") - measure("n")) * 1.3
     lines: list[list[Placed]] = [[]]
-    cursor, end = 0.0, 0
-    for unit in units:
-        gap = space * 1.3 if unit.start > end and lines[-1] else 0.0
-        for place, piece in enumerate(_pieces(unit.text, width, measure)):
-            wide = measure(piece)
-            if lines[-1] and (place or cursor + gap + wide > width):
+    cursor, gap = 0.0, 0.0
+    for piece in pieces:
+        if piece.number < 0:
+            gap = space
+            continue
+        for number, text in enumerate(_pieces(piece.text, width, measure)):
+            wide = measure(text)
+            if lines[-1] and (number or cursor + gap + wide > width):
                 lines.append([])
-                cursor, gap = 0.0, 0.0
-            lines[-1].append(Placed(piece, cursor + gap, unit if unit.content else None))
+                cursor = gap = 0.0
+            gap = gap if lines[-1] else 0.0
+            lines[-1].append(Placed(text, cursor + gap, piece.back, piece.ink))
             cursor, gap = cursor + gap + wide, 0.0
-        end = unit.end
     if len(lines) > MOST_LINES:
-        lines = [*lines[: MOST_LINES - 1], [Placed("… (the page form shows all)", 0.0, None)]]
+        lines = [*lines[: MOST_LINES - 1], [Placed("… (the page form shows all)", 0.0)]]
     if runs_from_the_right(caption):
         lines = [_mirrored(line, width, measure) for line in lines]
     return [tuple(line) for line in lines]
@@ -78,7 +82,7 @@ def runs_from_the_right(text: str) -> bool:
     (False, True)
     """
     directions = (unicodedata.bidirectional(char) for char in text)
-    return next((one in ("R", "AL") for one in directions if one in ("L", "R", "AL")), False)
+    return next((way != "L" for way in directions if way in ("L", "R", "AL")), False)
 
 
 def families(text: str) -> list[str]:

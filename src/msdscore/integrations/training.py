@@ -9,9 +9,10 @@ import torch
 
 from msdscore.errors import ConfigError, require
 from msdscore.explain.explanation import Explanation, explain
-from msdscore.explain.overlay import thumbnail, word_scale
-from msdscore.explain.sheet import PIXELS, sheet_pixels
-from msdscore.explain.snippet import words_html
+from msdscore.explain.figure import SHEET_PIXELS, sheet_pixels
+from msdscore.explain.html import words_html
+from msdscore.explain.overlay import thumbnail
+from msdscore.explain.words import word_scale
 from msdscore.integrations.scorers import SHOWN, ScorerLike, described, shared_scorer
 from msdscore.io.images import ImageSource
 from msdscore.scoring.results import Scores
@@ -129,7 +130,7 @@ def _wandb_table(shown: Sequence[Explanation]) -> Any:
     table = wandb.Table(columns=list(_TABLE))
     for item in shown:
         table.add_data(
-            wandb.Image(thumbnail(item.picture, PIXELS)),
+            wandb.Image(thumbnail(item.image, SHEET_PIXELS)),
             wandb.Html(str(words_html(item, scale)), inject=False),
             item.score.msd,
             item.score.match,

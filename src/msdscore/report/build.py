@@ -1,24 +1,60 @@
-"""The report of a scored file: read, pick, explain, and write one page."""
+"""The report of a scored file: read, choose rows to look at, explain them, and write one page that fetches nothing."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msdscore.errors import InputError
+import numpy as np
+from markupsafe import escape
+from PIL.Image import Image
+
+from msdscore.errors import ConfigError, InputError, RowError
+from msdscore.explain.colours import Role, css
+from msdscore.explain.document import in_words
+from msdscore.explain.explanation import Explanation
+from msdscore.explain.html import asset, data_uri, legend_html, render, words_html
+from msdscore.explain.overlay import map_of, map_scale, overlay, thumbnail
+from msdscore.io.images import open_image
+from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.targets import check_target, put
-from msdscore.report.cards import card, most_forgotten, require_same, rows_with_pictures, worst
-from msdscore.report.html import Gallery, page
-from msdscore.report.reading import read_results
+from msdscore.report.results import (
+    EVIDENCE,
+    HOW,
+    LOWER_IS_BETTER,
+    Floats,
+    Results,
+    read_results,
+    run_facts,
+    standings,
+)
+from msdscore.stats.resample import Interval, bootstrap_mean
 
 if TYPE_CHECKING:
     from msdscore.scorer import Scorer
 
+THUMB_PIXELS = 220
+REMEDY = "give --images FOLDER, or --rows with the file that was scored"
+_MOST_OTHERS = 8  # columns of the file's own that the table shows
+NAMES = {"msd": "MSD", "soft_msd": "Soft-MSD"}
+MEANINGS = {
+    "similarity": "of the whole caption and image",
+    "precision": "is what is said true of the image?",
+    "information": "how much is told about the image?",
+    "coverage": "divergence, nats: what is left out",
+    "support": "divergence, nats: what is invented",
+}
+_COLOURS = {"similarity": "support", "precision": "penalty", "information": "leaning"} | {
+    "coverage": "omission",
+    "support": "penalty",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What the page should show: pictures from `images`, `show` cards per gallery, a title.
+class ReportOptions:
+    """What the page shows: images from the folder `images`, `show` cards per gallery, a title.
 
-    `rows` is the file that was scored, where it holds the pictures themselves: a scored file keeps their names alone.
+    `rows` is the file that was scored, where it holds the images themselves: a scored file keeps their names alone.
     """
 
     images: Path | None = None
@@ -35,25 +71,224 @@ class ReportSummary:
     rows: int
     failed: int
     explained: int
-    unseen: tuple[str, ...] = ()  # why cards have no picture, one reason per card
+    unseen: tuple[str, ...] = ()  # why cards have no image, one reason per card
 
 
-def build(source: Path, output: Path, wishes: Wishes, *, scorer: "Scorer | None" = None) -> ReportSummary:
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A row to look at: `words` is escaped HTML; `images` are data URIs, as seen and as explained."""
+
+    row: int
+    words: str
+    images: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # what an explanation says in words
+    note: str = ""
+    explained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gallery:
+    """Rows under one heading, with the map that their cards show."""
+
+    title: str
+    note: str
+    rows: tuple[int, ...]
+    role: Role = "penalty"
+
+
+def build(source: Path, output: Path, options: ReportOptions, *, scorer: "Scorer | None" = None) -> ReportSummary:
     """Write the page of a scored file; with the scorer that made it, words and regions are coloured."""
-    check_target(output, (".html", ".htm"), inputs=[source, wishes.rows])
-    if wishes.images is not None and not wishes.images.is_dir():
-        raise InputError(f"{wishes.images}: no such folder of pictures")
+    check_target(output, (".html", ".htm"), inputs=[source, options.rows])
+    if options.images is not None and not options.images.is_dir():
+        raise InputError(f"{options.images}: no such folder of images")
     results = read_results(source)
-    if scorer is not None:
-        require_same(scorer, results)
-    low, forgotten = worst(results, "msd", wishes.show), most_forgotten(results, wishes.show)
-    rows = rows_with_pictures(source, wishes.rows, wishes.images, [*low, *forgotten])
-    galleries = (
-        Gallery("Worst captions", tuple(card(results, n, rows.get(n), "penalty", scorer) for n in low)),
-        Gallery("Most forgotten", tuple(card(results, n, rows.get(n), "omission", scorer) for n in forgotten)),
+    if scorer is not None and results.signature and scorer.signature != results.signature:
+        raise ConfigError(
+            f"the file was scored with {results.signature}, but the encoder and settings given are {scorer.signature}; "
+            "give the same ones, or none"
+        )
+    galleries = choose(results, options.show)
+    wanted = sorted({row for gallery in galleries for row in gallery.rows})
+    rows = rows_with_images(source, options.rows, options.images, wanted)
+    explained = {} if scorer is None else {n: _explained(scorer, rows.get(n)) for n in wanted}
+    cards = [
+        [card(results, n, rows.get(n), gallery.role, explained.get(n)) for n in gallery.rows] for gallery in galleries
+    ]
+    items = [item for item in explained.values() if isinstance(item, Explanation)]
+    text = page(
+        results, galleries, cards, title=options.title or source.name, legend=legend_html(items) if items else ""
     )
-    text = page(results, galleries, wishes.title or source.name)
-    put(output, text.encode(), overwrite=wishes.overwrite)
-    cards = [one for gallery in galleries for one in gallery.cards]
-    unseen = tuple(one.note for one in cards if not one.pictures)
-    return ReportSummary(len(results), sum(map(bool, results.errors)), sum(one.explained for one in cards), unseen)
+    put(output, text.encode(), overwrite=options.overwrite)
+    every = [one for own in cards for one in own]
+    unseen = tuple(one.note for one in every if not one.images)
+    return ReportSummary(len(results), sum(map(bool, results.errors)), sum(one.explained for one in every), unseen)
+
+
+def choose(results: Results, count: int) -> list[Gallery]:
+    """Rows worth a look, given the form that the file was scored with."""
+    if results.parts == EVIDENCE:
+        by = "match" if "match" in results.numbers else "msd"
+        return [
+            Gallery("Worst captions", f"lowest {by}", tuple(worst(results, by, count))),
+            Gallery("Most doubtful words", "lowest precision", tuple(worst(results, "precision", count))),
+            Gallery(
+                "Told least about",
+                "lowest information, one caption per image, with what is probably missing",
+                tuple(worst(results, "information", count, per_image=True)),
+                "support",
+            ),
+        ]
+    note = "purple: regions that the caption leaves out, and the most forgotten one cut out"
+    forgotten = tuple(worst(results, "coverage", count, per_image=True))
+    return [
+        Gallery("Worst captions", "lowest MSD", tuple(worst(results, "msd", count))),
+        Gallery("Most forgotten", note, forgotten, "omission"),
+    ]
+
+
+def worst(results: Results, name: str, count: int, *, per_image: bool = False) -> list[int]:
+    """Rows with the worst value of a number, worst first; `per_image` takes one row per image."""
+    values = results.numbers[name] if name in LOWER_IS_BETTER else -results.numbers[name]
+    order = np.argsort(-np.nan_to_num(values, nan=-np.inf), kind="stable")
+    rows = [int(row) for row in order if not np.isnan(values[row])]
+    if per_image:
+        clusters, first = results.clusters, dict[str, int]()
+        for row in rows:
+            first.setdefault(clusters[row], row)
+        rows = list(first.values())
+    return rows[:count]
+
+
+def rows_with_images(scored: Path, given: Path | None, images: Path | None, wanted: Sequence[int]) -> dict[int, Row]:
+    """The rows with their images; empty where no file names any.
+
+    They are read from the file `given`, else from the one that was scored if it is still the same (it knows images
+    that came as bytes, and paths beside it), else from the scores themselves.
+    """
+    needed, run = set(wanted), run_facts(scored)
+    files = [given] if given else [scored] if images else [run.source, scored]
+    for file in filter(None, files):
+        try:
+            with open_rows(file, images=images, columns=run.columns) as source:
+                if file == run.source and source.fingerprint != run.fingerprint:
+                    continue
+                return {row.index: row for row in source.read() if row.index in needed} if needed else {}
+        except InputError:  # a file whose rows name no image
+            continue
+    return {}
+
+
+def _explained(scorer: "Scorer", row: Row | None) -> Explanation | RowError | None:
+    if row is None or row.image is None or not row.caption:
+        return None
+    try:
+        return scorer.explain(row.image, row.caption)
+    except RowError as error:
+        return error
+
+
+def card(results: Results, number: int, row: Row | None, role: Role, explained: Explanation | RowError | None) -> Card:
+    """The card of one row; what cannot be shown is left out with a note, never the row."""
+    if isinstance(explained, Explanation):
+        images = tuple(data_uri(image) for image in _views(explained, role))
+        return Card(number, str(words_html(explained)), images, tuple(in_words(explained)), explained=True)
+    plain = str(escape(results.captions[number]))
+    if row is None or row.image is None:
+        reason = (row.error if row is not None else None) or "the file does not name its image"
+        return Card(number, plain, note=f"{reason}; {REMEDY}")
+    try:
+        if isinstance(explained, RowError):
+            raise explained
+        return Card(number, plain, (data_uri(thumbnail(open_image(row.image), THUMB_PIXELS)),))
+    except RowError as error:
+        return Card(number, plain, note=str(error))
+
+
+def _views(item: Explanation, role: Role) -> tuple[Image, Image]:
+    """The image and its map; for omissions the map and the part of the image that the caption forgot most."""
+    small = thumbnail(item.image, THUMB_PIXELS)
+    tinted = overlay(small, map_of(item, role), item.patches, role, map_scale([item], role))
+    return (tinted, thumbnail(_forgotten(item), THUMB_PIXELS)) if role == "omission" else (small, tinted)
+
+
+def _forgotten(item: Explanation) -> Image:
+    """The patch with the highest coverage term and its neighbours, cut from the image in colour."""
+    left, top, right, bottom = item.patches.boxes[int(np.argmax(item.coverage_terms))].tolist()
+    wide, high = max(right - left, 1.0), max(bottom - top, 1.0)
+    width, height = item.image.size
+    return item.image.crop(
+        (
+            max(0, int(left - wide)),
+            max(0, int(top - high)),
+            min(width, round(right + wide)),
+            min(height, round(bottom + high)),
+        )
+    )
+
+
+def page(
+    results: Results, galleries: Sequence[Gallery], cards: Sequence[Sequence[Card]], *, title: str, legend: str = ""
+) -> str:
+    """The whole document; every text of the file is data or escaped."""
+    labels = {name: NAMES.get(name, name) for name in results.metrics}
+    values = {
+        "title": title,
+        "style": asset("msdscore.report", "report.css"),
+        "script": asset("msdscore.report", "report.js"),
+        "signature": results.signature or "unknown: the file carries no signature",
+        "plots": [(name, MEANINGS[name], _arrow(name)) for name in ("similarity", *results.parts)],
+        "parts": results.parts,
+        "legend": legend,
+        "data": {
+            "rows": len(results),
+            "numbers": {name: rounded(values) for name, values in results.numbers.items()},
+            "texts": {"id": results.ids, "caption": results.captions, "error": results.errors}
+            | ({} if results.systems is None else {"system": results.systems}),
+            "others": dict(list(results.others.items())[:_MOST_OTHERS]),
+            "names": labels,
+            "parts": results.parts,
+            "means": {name: _mean(results, name) for name in results.metrics},
+            "systems": {
+                name: [
+                    asdict(standing) | {"mean": _interval(standing.mean), "behind": _interval(standing.behind)}
+                    for standing in standings(results, name)
+                ]
+                for name in results.metrics
+            },
+            "lower": sorted(LOWER_IS_BETTER),
+            "galleries": [
+                {"title": gallery.title, "note": gallery.note, "cards": [asdict(one) for one in own]}
+                for gallery, own in zip(galleries, cards, strict=True)
+            ],
+            "colours": {name: css(role, 1.0) for name, role in _COLOURS.items()},  # type: ignore[arg-type]
+        },
+    }
+    return str(render("report.html", values)) + "\n"
+
+
+def _arrow(name: str) -> str:
+    return "↓" if name in LOWER_IS_BETTER else "↑"
+
+
+def rounded(values: Floats) -> list[float | None]:
+    """Five digits are more than a screen shows; a missing number is null.
+
+    >>> rounded(np.array([0.123456789, np.nan]))
+    [0.12346, None]
+    """
+    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values.tolist()]
+
+
+def _mean(results: Results, name: str) -> list[float | None] | None:
+    values = results.numbers[name]
+    good = ~np.isnan(values)
+    if not good.any():
+        return None
+    return _interval(bootstrap_mean(values[good], clusters=np.array(results.clusters)[good], how=HOW))
+
+
+def _interval(interval: Interval | None) -> list[float | None] | None:
+    """Value and ends; an end that is not known, as of a single image, is null."""
+    if interval is None:
+        return None
+    return [end if np.isfinite(end) else None for end in (interval.value, interval.low, interval.high)]

@@ -1,27 +1,106 @@
-"""The first thing a visitor sees: real photographs, captions good and bad, and what the score says of each word."""
+"""The first thing a visitor sees: real photographs, captions good and bad, and what the score says of each word.
+
+The photographs come with scikit-image and scikit-learn.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msdscore.errors import MissingExtraError
 from msdscore.explain.explanation import Explanation, Explanations
-from msdscore.explain.overlay import thumbnail, word_scale
+from msdscore.explain.html import asset, data_uri, render, summary
+from msdscore.explain.overlay import thumbnail
 from msdscore.explain.save import encoded
-from msdscore.explain.snippet import data_uri, spans
-from msdscore.explain.templates import asset, render
+from msdscore.explain.words import legend
 from msdscore.io.outputs.targets import put_all
-from msdscore.report.photographs import KINDS, PHOTOGRAPHS, Photograph, locate
 
 if TYPE_CHECKING:
     from msdscore.scorer import Scorer
 
-PICTURE_PIXELS = 420
+IMAGE_PIXELS = 420
+KINDS = ("good", "omits", "invents", "wrong")
+
+
+@dataclass(frozen=True, slots=True)
+class Photograph:
+    """A free photograph inside an installed package; one caption per kind, in the order of `KINDS`."""
+
+    name: str
+    module: str
+    path: str
+    credit: str
+    captions: tuple[str, str, str, str]
+
+
+PHOTOGRAPHS = (
+    Photograph(
+        "coffee",
+        "skimage",
+        "data/coffee.png",
+        "Rachel Michetti, CC0",
+        (
+            "a cup of coffee with a spoon on a wooden table",
+            "something on a wooden table",
+            "a cup of coffee and a pizza next to a laptop on a table",
+            "two dogs are running through the grass",
+        ),
+    ),
+    Photograph(
+        "cat",
+        "skimage",
+        "data/chelsea.png",
+        "Stéfan van der Walt, CC0",
+        (
+            "a close up of an orange cat looking at the camera",
+            "a close up of something orange",
+            "an orange cat wearing a blue hat sits next to a dog",
+            "a man is surfing a wave in the ocean",
+        ),
+    ),
+    Photograph(
+        "photographer",
+        "skimage",
+        "data/camera.png",
+        "Lav Varshney, CC0",
+        (
+            "a man in a black jacket with a camera on a tripod",
+            "a man in black",
+            "a man in a black jacket rides a horse on the beach",
+            "a slice of pizza on a plate",
+        ),
+    ),
+    Photograph(
+        "temple",
+        "sklearn",
+        "datasets/images/china.jpg",
+        "Daniel Büchele, CC BY 2.0",
+        (
+            "a chinese temple with a red roof under a blue sky",
+            "a large building",
+            "a temple with a giraffe and a bus in front of it",
+            "a plate of pasta with broccoli",
+        ),
+    ),
+)
+
+
+def locate(photograph: Photograph) -> Path:
+    """The file of a photograph inside its package."""
+    spec = find_spec(photograph.module)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if (path := Path(folder, photograph.path)).is_file():
+            return path
+    raise MissingExtraError(
+        f"{photograph.path} comes with {photograph.module}; install it with: pip install 'msdscore[demo]'"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One photograph with its explained captions."""
+    """A photograph with its explained captions."""
 
     photograph: Photograph
     explained: Explanations
@@ -35,47 +114,39 @@ class Shown:
 
 def show(scorer: "Scorer") -> list[Shown]:
     """Explain all captions of all photographs."""
-    return [Shown(one, scorer.contrast(locate(one), list(one.captions))) for one in PHOTOGRAPHS]
+    return [Shown(photo, scorer.contrast(locate(photo), list(photo.captions))) for photo in PHOTOGRAPHS]
 
 
 def write(shown: Sequence[Shown], folder: Path, *, overwrite: bool = False) -> Path:
     """Write the page and one figure per photograph; the page's path comes back."""
     target = folder / "index.html"
     files = {target: page(shown).encode()}
-    for one in shown:
-        good, _, invents, _ = one.explained.items
-        files[folder / f"{one.photograph.name}.png"] = encoded((good, invents), "png")
+    for entry in shown:
+        good, _, invents, _ = entry.explained.items
+        files[folder / f"{entry.photograph.name}.png"] = encoded((good, invents), "png")
     put_all(files, overwrite=overwrite)
     return target
 
 
 def page(shown: Sequence[Shown]) -> str:
     """The whole page, self-contained."""
+    items = [item for entry in shown for item in entry.explained]
     values = {
         "title": "msdscore demo",
         "style": asset("msdscore.report", "demo.css"),
         "script": "",
-        "sections": [_section(one) for one in shown],
-        "limit": word_scale(one.explained[0] for one in shown).limit,
-        "signature": shown[0].explained[0].score.signature,
+        "sections": [_section(entry, items) for entry in shown],
+        "legend": legend(items),
+        "signature": items[0].score.signature,
     }
     return str(render("demo.html", values)) + "\n"
 
 
-def _section(one: Shown) -> dict[str, Any]:
-    items, scale = one.explained.items, word_scale(one.explained)
-    low, high = (limit(item.score.soft_msd for item in items) for limit in (min, max))
+def _section(entry: Shown, items: Sequence[Explanation]) -> dict[str, Any]:
     return {
-        "photograph": one.photograph,
-        "picture": data_uri(thumbnail(items[0].picture, PICTURE_PIXELS)),
+        "photograph": entry.photograph,
+        "image": data_uri(thumbnail(entry.explained[0].image, IMAGE_PIXELS)),
         "rows": [
-            {
-                "kind": kind,
-                "spans": spans(item, scale),
-                "soft_msd": item.score.soft_msd,
-                "share": max(100 * (item.score.soft_msd - low) / (high - low) if high > low else 100.0, 1.0),
-                "best": item.score.soft_msd == high,
-            }
-            for kind, item in one.ranked
+            summary(item, items) | {"kind": kind, "best": place == 0} for place, (kind, item) in enumerate(entry.ranked)
         ],
     }

@@ -1,6 +1,5 @@
-"""Captioners ranked on shared pictures: means, ranks and differences with intervals over pictures, and significance."""
+"""Captioners ranked on shared images: means, ranks and differences with intervals over images, and significance."""
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from msdscore.errors import InputError
-from msdscore.report.reading import Floats, Results, read_results
-from msdscore.report.systems import LOWER_IS_BETTER, METRICS
+from msdscore.report.results import LOWER_IS_BETTER, METRICS, Floats, Results, read_results
 from msdscore.stats.ranks import kendall_b, prepare, spearman
 from msdscore.stats.resample import Interval, Resampling, bootstrap, bootstrap_mean, holm, paired_difference
 from msdscore.stats.resample import permutation_test as permute
 
 RANKED_BY = ("msd", "soft_msd", "match")  # what is tested; the other numbers are shown beside them
-_TEMPERATURE = re.compile(r"\|xi:([0-9.e+-]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +30,28 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Captioners and the pictures that all of them described; `entries[captioner][picture]` are the captions."""
+    """Captioners and the images that all of them described; `entries[captioner][image]` are the captions."""
 
     files: tuple[Path, ...]
     signature: str
     captioners: tuple[str, ...]
-    pictures: tuple[str, ...]
+    images: tuple[str, ...]
     entries: Mapping[str, Mapping[str, tuple[Entry, ...]]]
-    left_out: int  # pictures that one captioner lacks or whose caption could not be scored
+    left_out: int  # images that one captioner lacks or whose caption could not be scored
 
     def means(self, name: str) -> Floats:
-        """A number averaged over the captions of each picture: (pictures, captioners)."""
+        """A number averaged over the captions of each image: (images, captioners)."""
         return np.array(
             [
                 [np.mean([one.numbers[name] for one in self.entries[who][what]]) for who in self.captioners]
-                for what in self.pictures
+                for what in self.images
             ]
         )
 
 
 @dataclass(frozen=True, slots=True)
 class CaptionerRank:
-    """One captioner in one metric: its mean and its rank, both with an interval over pictures."""
+    """One captioner in one metric: its mean and its rank, both with an interval over images."""
 
     captioner: str
     mean: Interval
@@ -90,7 +87,7 @@ class PeopleAgreement:
     column: str
     spearman: float
     kendall: float
-    same_winner: Interval  # share of pairs of captions of one picture that both order alike
+    same_winner: Interval  # share of pairs of captions of one image that both order alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ class Ranking:
             "signature": contest.signature,
             "files": [str(path) for path in contest.files],
             "captioners": list(contest.captioners),
-            "pictures": len(contest.pictures),
+            "pictures": len(contest.images),
             "left_out": contest.left_out,
             "metrics": [asdict(one) for one in self.metrics],
             "people": None if self.people is None else asdict(self.people),
@@ -120,8 +117,8 @@ class Ranking:
 def read_contest(files: Sequence[str], *, shared: bool = False, people: str | None = None) -> Contest:
     """Scored files of several captioners, one file each or together in one with a column `system`.
 
-    NAME=FILE names the captioner of a file. All must have the same signature and the same pictures; with `shared`, the
-    pictures that all of them have are enough. `people` is a column of the rows that is read beside the scores.
+    NAME=FILE names the captioner of a file. All must have the same signature and the same images; with `shared`, the
+    images that all of them have are enough. `people` is a column of the rows that is read beside the scores.
     """
     paths, read = [], []
     for given in files:
@@ -136,9 +133,9 @@ def read_contest(files: Sequence[str], *, shared: bool = False, people: str | No
             entries[who][what].append(entry)
     if len(entries) < 2:
         raise InputError(f"expected captions of two captioners or more, got {len(entries)}: {', '.join(entries)}")
-    pictures, left_out = _shared_pictures(entries, shared=shared)
-    kept = {who: {what: tuple(entries[who][what]) for what in pictures} for who in entries}
-    contest = Contest(tuple(paths), read[0][1].signature, tuple(entries), pictures, kept, left_out)
+    images, left_out = _shared_images(entries, shared=shared)
+    kept = {who: {what: tuple(entries[who][what]) for what in images} for who in entries}
+    contest = Contest(tuple(paths), read[0][1].signature, tuple(entries), images, kept, left_out)
     return _softened(contest)
 
 
@@ -157,18 +154,18 @@ def rank(contest: Contest, *, people: str | None = None, how: Resampling | None 
 def _entries(file: int, name: str, results: Results, people: str | None) -> "list[tuple[str, str, Entry]]":
     system = results.systems
     alone = name or Path(results.name).name.split(".")[0]
-    found = []
+    entries = []
     for row in range(len(results)):
         who = system[row] if system is not None and not name else alone
-        if not results.pictures[row]:
-            raise InputError(f"{results.name} row {row}: names no picture; captioners are compared picture by picture")
+        if not results.images[row]:
+            raise InputError(f"{results.name} row {row}: names no image; captioners are compared image by image")
         numbers = {one: float(values[row]) for one, values in results.numbers.items()}
         if people is not None:
             numbers[people] = _given(results, people, row)
         bad = bool(results.errors[row]) or np.isnan(numbers["msd"])
         entry = Entry(file, row, results.captions[row], {} if bad else numbers)
-        found.append((who or alone, Path(results.pictures[row]).name, entry))
-    return found
+        entries.append((who or alone, Path(results.images[row]).name, entry))
+    return entries
 
 
 def _given(results: Results, people: str, row: int) -> float:
@@ -189,40 +186,40 @@ def _require_same_signature(paths: Sequence[Path], read: Sequence[Results]) -> N
             raise InputError(f"{path} was scored with {results.signature}, {paths[0]} with {first}; score both alike")
 
 
-def _shared_pictures(
+def _shared_images(
     entries: Mapping[str, Mapping[str, Sequence[Entry]]], *, shared: bool
 ) -> tuple[tuple[str, ...], int]:
-    """The pictures that every captioner has described, and how many are left out."""
+    """The images that every captioner has described, and how many are left out."""
     every = {what for own in entries.values() for what in own}
     common = set.intersection(*(set(own) for own in entries.values()))
     if common != every and not shared:
         who, own = min(entries.items(), key=lambda entry: len(entry[1]))
         raise InputError(
-            f"{who} has {len(own)} of {len(every)} pictures, {len(common)} are shared by all; captioners are ranked on "
-            "the same pictures: caption the others too, or pass --shared"
+            f"{who} has {len(own)} of {len(every)} images, {len(common)} are shared by all; captioners are ranked on "
+            "the same images: caption the others too, or pass --shared"
         )
     good = [what for what in sorted(common) if all(one.numbers for own in entries.values() for one in own[what])]
     if not good:
-        raise InputError("no picture is shared by all captioners; expected files about the same pictures")
+        raise InputError("no image is shared by all captioners; expected files about the same images")
     return tuple(good), len(every) - len(good)
 
 
 def _softened(contest: Contest) -> Contest:
-    """Soft-MSD over the captions of all captioners of a picture: one candidate set, however they were scored."""
+    """Soft-MSD over the captions of all captioners of a image: one candidate set, however they were scored."""
     import torch
 
     from msdscore.core.fusion import set_uncertainty
 
-    found = _TEMPERATURE.search(contest.signature)
-    temperature = float(found[1]) if found else 0.2
+    facts = dict(fact.partition(":")[::2] for fact in contest.signature.split("|"))
+    temperature = float(facts.get("xi", 0.2))
     places = [
         (who, what, at)
-        for what in contest.pictures
+        for what in contest.images
         for who in contest.captioners
         for at in range(len(contest.entries[who][what]))
     ]
     rows = [contest.entries[who][what][at] for who, what, at in places]
-    group = {what: number for number, what in enumerate(contest.pictures)}
+    group = {what: number for number, what in enumerate(contest.images)}
     similarity = torch.tensor([one.numbers["similarity"] for one in rows], dtype=torch.float64)
     gate = set_uncertainty(similarity, torch.tensor([group[what] for _, what, _ in places]), temperature=temperature)
     soft: dict[str, dict[str, list[Entry]]] = {who: defaultdict(list) for who in contest.captioners}
@@ -230,7 +227,7 @@ def _softened(contest: Contest) -> Contest:
         g, msd = one.numbers["similarity"], one.numbers["msd"]
         soft[who][what].append(Entry(one.file, one.row, one.caption, {**one.numbers, "soft_msd": g - u * (g - msd)}))
     kept = {who: {what: tuple(some) for what, some in own.items()} for who, own in soft.items()}
-    return Contest(contest.files, contest.signature, contest.captioners, contest.pictures, kept, contest.left_out)
+    return Contest(contest.files, contest.signature, contest.captioners, contest.images, kept, contest.left_out)
 
 
 def _metric(contest: Contest, name: str, how: Resampling) -> MetricRanking:
@@ -260,7 +257,7 @@ def _metric(contest: Contest, name: str, how: Resampling) -> MetricRanking:
 
 
 def _rank_of(values: Floats, at: int) -> Any:
-    """The rank of a captioner as a statistic of picture weights: 1 is the best, and ties share their mean rank."""
+    """The rank of a captioner as a statistic of image weights: 1 is the best, and ties share their mean rank."""
 
     def statistic(weights: Floats) -> float:
         means = weights @ values
@@ -274,14 +271,14 @@ def _agreement(contest: Contest, name: str, people: str, how: Resampling) -> Peo
     sign = -1.0 if name in LOWER_IS_BETTER else 1.0
     ours, theirs = sign * contest.means(name), contest.means(people)
     steps = list(combinations(range(len(contest.captioners)), 2))
-    same, pictures = [], []
+    same, images = [], []
     for row in range(len(ours)):
         for one, two in steps:
-            told = theirs[row, one] - theirs[row, two]
-            if told:
-                same.append(0.5 + 0.5 * np.sign(told * (ours[row, one] - ours[row, two])))
-                pictures.append(row)
-    share = bootstrap_mean(same, clusters=pictures, how=how)
+            preference = theirs[row, one] - theirs[row, two]
+            if preference:
+                same.append(0.5 + 0.5 * np.sign(preference * (ours[row, one] - ours[row, two])))
+                images.append(row)
+    share = bootstrap_mean(same, clusters=images, how=how)
     means = ours.mean(axis=0), theirs.mean(axis=0)
     columns = prepare(*means)
     return PeopleAgreement(name, people, spearman(columns), kendall_b(columns), share)

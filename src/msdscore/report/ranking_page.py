@@ -10,12 +10,12 @@ from markupsafe import Markup, escape
 
 from msdscore.benchmarks.results.grids import Grid, p_value
 from msdscore.errors import RowError
+from msdscore.explain.html import asset, data_uri, render
 from msdscore.explain.overlay import thumbnail
-from msdscore.explain.snippet import data_uri
-from msdscore.explain.templates import asset, render
 from msdscore.io.images import open_image
-from msdscore.report.cards import THUMB_PIXELS, rows_with_pictures
+from msdscore.report.build import THUMB_PIXELS, rows_with_images
 from msdscore.report.ranking import RANKED_BY, Contest, Entry, MetricRanking, Ranking
+from msdscore.report.results import EVIDENCE, PAPER
 from msdscore.stats.resample import Interval
 
 _WIDTH, _ROW = 460, 26
@@ -26,7 +26,7 @@ _SURE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Win:
-    """A picture on which a captioner beats all others, with its caption and that of the best other one."""
+    """A image on which a captioner beats all others, with its caption and that of the best other one."""
 
     captioner: str
     other: str
@@ -57,8 +57,8 @@ def _means(ranking: Ranking, metrics: Sequence[MetricRanking], title: str) -> Gr
 
 def _notes(ranking: Ranking) -> list[str]:
     contest = ranking.contest
-    notes = [f"{len(contest.pictures)} pictures described by all; means and ranks with 95 % intervals over pictures"]
-    notes += [f"{contest.left_out} pictures left out: one captioner lacks them or failed"] if contest.left_out else []
+    notes = [f"{len(contest.images)} images described by all; means and ranks with 95 % intervals over images"]
+    notes += [f"{contest.left_out} images left out: one captioner lacks them or failed"] if contest.left_out else []
     notes += [
         f"{one.metric} against {one.column}: Spearman {one.spearman:.2f}, Kendall {one.kendall:.2f} over captioners; "
         f"in people's order: {100 * one.same_winner.value:.1f} % [{100 * one.same_winner.low:.1f}, "
@@ -69,7 +69,7 @@ def _notes(ranking: Ranking) -> list[str]:
 
 
 def verdict(ranking: Ranking) -> str:
-    """Who is first by MSD, and whom the pictures do not tell from it, in one sentence."""
+    """Who is first by MSD, and whom the images do not tell from it, in one sentence."""
     metric = ranking.metrics[0]
     first = metric.placed[0].captioner
     rivals = [
@@ -78,10 +78,10 @@ def verdict(ranking: Ranking) -> str:
         if first in (one.first, one.second) and not one.adjusted < _SURE
     ]
     unsure = f"not told apart from {' and '.join(rivals)}" if rivals else "told apart from all others"
-    told = f"{first} is first by {metric.metric} on {len(ranking.contest.pictures)} pictures, {unsure}."
+    sentence = f"{first} is first by {metric.metric} on {len(ranking.contest.images)} images, {unsure}."
     if ranking.people is None:
-        return told
-    return f"{told} People put {ranking.people.placed[0].captioner} first."
+        return sentence
+    return f"{sentence} People put {ranking.people.placed[0].captioner} first."
 
 
 def duel_grid(metric: MetricRanking) -> Grid:
@@ -93,13 +93,13 @@ def duel_grid(metric: MetricRanking) -> Grid:
     unsure = [f"{one.first} and {one.second}" for one in metric.duels if not one.adjusted < _SURE]
     note = f"not told apart at {_SURE:g}: {'; '.join(unsure)}" if unsure else f"all are told apart at {_SURE:g}"
     columns = ("pair", "difference", "p", "p, Holm")
-    return Grid(f"{metric.metric}: pairs, by swapping them picture by picture", columns, rows, (note,))
+    return Grid(f"{metric.metric}: pairs, by swapping them image by image", columns, rows, (note,))
 
 
 def wins(contest: Contest, captioner: str, count: int, *, by: str = "msd") -> list[Win]:
-    """The pictures on which a captioner is furthest ahead of the best of the others."""
+    """The images on which a captioner is furthest ahead of the best of the others."""
     found = []
-    for what in contest.pictures:
+    for what in contest.images:
         best = {who: max(contest.entries[who][what], key=lambda one: one.numbers[by]) for who in contest.captioners}
         other = max((who for who in contest.captioners if who != captioner), key=lambda who: best[who].numbers[by])
         gap = best[captioner].numbers[by] - best[other].numbers[by]
@@ -112,7 +112,7 @@ def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = N
     """The whole document; it fetches nothing."""
     contest = ranking.contest
     shown = {who: wins(contest, who, show) for who in (one.captioner for one in ranking.metrics[0].placed)}
-    pictures = _pictures(contest, [one.own for some in shown.values() for one in some], images, rows)
+    thumbs = _thumbs(contest, [one.own for some in shown.values() for one in some], images, rows)
     values = {
         "title": title,
         "style": asset("msdscore.report", "ranking.css"),
@@ -123,7 +123,7 @@ def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = N
         "ranks": [(one.metric, rank_plot(one)) for one in _drawn(ranking)],
         "scatter": scatter_plot(ranking),
         "duels": [duel_grid(one) for one in ranking.metrics if one.duels],
-        "wins": [(who, [_card(one, pictures) for one in some]) for who, some in shown.items() if some],
+        "wins": [(who, [_card(one, thumbs) for one in some]) for who, some in shown.items() if some],
         "signature": contest.signature,
     }
     return str(render("ranking.html", values)) + "\n"
@@ -148,42 +148,56 @@ def rank_plot(metric: MetricRanking) -> Markup:
     return _svg(_WIDTH, count * _ROW + 26, parts, f"ranks by {metric.metric}")
 
 
-def scatter_plot(ranking: Ranking) -> Markup | None:
-    """What captioners leave out (coverage) against what they invent (support), with intervals; near zero is good."""
-    found = {one.metric: {place.captioner: place.mean for place in one.placed} for one in ranking.metrics}
-    if "coverage" not in found or "support" not in found:
+# What the plot of both parts of the score says under its axes and beneath: across, up, and where good captioners are.
+_SCATTER = {
+    EVIDENCE: (
+        "precision ↑: is what is said true?",
+        "information ↑: how much is told",
+        "near the upper right corner is good: true, and much of it",
+    ),
+    PAPER: (
+        "coverage ↓: what is left out",
+        "support divergence ↓: what is invented",
+        "near the lower left corner is good: little left out, little invented",
+    ),
+}
+
+
+def scatter_plot(ranking: Ranking) -> tuple[Markup, str] | None:
+    """Both parts of the score against each other, with intervals, and how to read it; None where they are not known."""
+    means = {metric.metric: {place.captioner: place.mean for place in metric.placed} for metric in ranking.metrics}
+    names = next((parts for parts in (EVIDENCE, PAPER) if set(parts) <= means.keys()), None)
+    if names is None:
         return None
-    across, up = _axis(list(found["support"].values())), _axis(list(found["coverage"].values()))
+    xs, ys = (means[name] for name in names)
+    across, up = _axis(list(xs.values())), _axis(list(ys.values()))
     parts, labels = [f'<rect class="frame" x="40" y="6" width="{_SIDE}" height="{_SIDE}"/>'], list[str]()
-    names = _spread({who: 6 + _SIDE * (1 - up(one.value)) - 7 for who, one in found["coverage"].items()})
-    for who, x in found["support"].items():
-        y = found["coverage"][who]
+    heights = _spread({who: 6 + _SIDE * (1 - up(mean.value)) - 7 for who, mean in ys.items()})
+    for who, x in xs.items():
+        y = ys[who]
         a, b = 40 + _SIDE * across(x.value), 6 + _SIDE * (1 - up(y.value))
-        for low, high, sideways in ((across(x.low), across(x.high), True), (up(y.low), up(y.high), False)):
-            if np.isfinite(low) and np.isfinite(high):
-                ends = (
-                    (40 + _SIDE * low, 40 + _SIDE * high, b, b)
-                    if sideways
-                    else (a, a, 6 + _SIDE * (1 - low), 6 + _SIDE * (1 - high))
-                )
+        lines = (
+            (40 + _SIDE * across(x.low), 40 + _SIDE * across(x.high), b, b),
+            (a, a, 6 + _SIDE * (1 - up(y.low)), 6 + _SIDE * (1 - up(y.high))),
+        )
+        for ends in lines:
+            if np.isfinite(ends).all():
                 parts.append('<line class="range" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>'.format(*ends))
         parts.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="5"/>')
-        labels.append(f'<text class="at" x="{a + 8:.1f}" y="{names[who]:.1f}">{escape(who[:24])}</text>')
-    parts.append(
-        f'<text class="tick" x="{40 + _SIDE / 2}" y="{_SIDE + 26}">support divergence ↓: what is invented</text>'
-    )
-    label = (
-        f'<text class="tick" transform="translate(24 {6 + _SIDE / 2}) rotate(-90)">coverage ↓: what is left out</text>'
-    )
-    return _svg(_SIDE + 190, _SIDE + 34, [*parts, *labels, label], "coverage against support")
+        labels.append(f'<text class="at" x="{a + 8:.1f}" y="{heights[who]:.1f}">{escape(who[:24])}</text>')
+    below, beside, reading = _SCATTER[names]
+    middle = 6 + _SIDE / 2
+    parts.append(f'<text class="tick" x="{40 + _SIDE / 2}" y="{_SIDE + 26}">{below}</text>')
+    label = f'<text class="tick" transform="translate(24 {middle}) rotate(-90)">{beside}</text>'
+    return _svg(_SIDE + 190, _SIDE + 34, [*parts, *labels, label], " against ".join(names)), reading
 
 
 def _spread(heights: dict[str, float]) -> dict[str, float]:
     """Heights of labels, moved down where one would cover the label above it."""
-    found: dict[str, float] = {}
+    moved: dict[str, float] = {}
     for who in sorted(heights, key=lambda who: heights[who]):
-        found[who] = max(heights[who], max(found.values(), default=-_LABEL) + _LABEL)
-    return found
+        moved[who] = max(heights[who], max(moved.values(), default=-_LABEL) + _LABEL)
+    return moved
 
 
 def _axis(intervals: Sequence[Interval]) -> Any:
@@ -205,24 +219,24 @@ def _drawn(ranking: Ranking) -> list[MetricRanking]:
     return [*(one for one in ranking.metrics if one.metric in RANKED_BY), *people]
 
 
-def _pictures(
+def _thumbs(
     contest: Contest, wanted: Sequence[Entry], images: Path | None, rows: Path | None
 ) -> dict[tuple[int, int], str]:
-    found: dict[tuple[int, int], str] = {}
+    thumbs: dict[tuple[int, int], str] = {}
     for number, path in enumerate(contest.files):
         own = [one.row for one in wanted if one.file == number]
-        for place, row in rows_with_pictures(path, rows, images, own).items() if own else ():
+        for place, row in rows_with_images(path, rows, images, own).items() if own else ():
             try:
                 if row.image is not None:
-                    found[number, place] = data_uri(thumbnail(open_image(row.image), THUMB_PIXELS))
-            except RowError:  # a card without a picture still has its captions
+                    thumbs[number, place] = data_uri(thumbnail(open_image(row.image), THUMB_PIXELS))
+            except RowError:  # a card without a image still has its captions
                 continue
-    return found
+    return thumbs
 
 
-def _card(one: Win, pictures: dict[tuple[int, int], str]) -> dict[str, Any]:
+def _card(one: Win, thumbs: dict[tuple[int, int], str]) -> dict[str, Any]:
     return {
-        "picture": pictures.get((one.own.file, one.own.row)),
+        "image": thumbs.get((one.own.file, one.own.row)),
         "caption": one.own.caption,
         "other": one.other,
         "beaten": one.beaten.caption,

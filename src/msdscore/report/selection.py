@@ -7,9 +7,8 @@ from markupsafe import Markup
 
 from msdscore.errors import MSDScoreError
 from msdscore.explain.colours import css
+from msdscore.explain.html import asset, data_uri, render
 from msdscore.explain.overlay import thumbnail
-from msdscore.explain.snippet import data_uri
-from msdscore.explain.templates import asset, render
 from msdscore.io import stores
 from msdscore.io.images import open_image
 from msdscore.io.tar import TarImage
@@ -29,10 +28,10 @@ WHAT = {
 
 
 def page(found: Selected, rule: Rule, *, title: str) -> str:
-    """The whole document, self-contained; pictures come from the tars that were scored, where they can be read."""
+    """The whole document, self-contained; images come from the tars that were scored, where they can be read."""
     assert found.survey is not None, "the selection was made with a survey"
     survey = found.survey
-    pictures = _pictures([one for some in survey.examples.values() for one in some])
+    images = _images([one for some in survey.examples.values() for one in some])
     values = {
         "title": f"Selection: {title}",
         "style": asset("msdscore.report", "selection.css") + Markup(f":root {{ --kept: {css('support', 1.0)}; }}"),
@@ -43,7 +42,7 @@ def page(found: Selected, rule: Rule, *, title: str) -> str:
         "plots": [(one, _plot(one, found, rule), one.name in LOWER_IS_BETTER) for one in survey.histograms],
         "agreement": survey.agreement,
         "galleries": [
-            (WHAT[what], [_card(one, rule, pictures) for one in some]) for what, some in survey.examples.items() if some
+            (WHAT[what], [_card(one, rule, images) for one in some]) for what, some in survey.examples.items() if some
         ],
     }
     return str(render("selection.html", values)) + "\n"
@@ -68,7 +67,7 @@ def _plot(histogram: Histogram, found: Selected, rule: Rule) -> Markup:
     return Markup(f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(bars)}</svg>')
 
 
-def _card(one: Example, rule: Rule, pictures: dict[int, str]) -> dict[str, Any]:
+def _card(one: Example, rule: Rule, images: dict[int, str]) -> dict[str, Any]:
     names = dict.fromkeys([rule.by, "similarity", "match"])
     numbers = {name: one.numbers[name] for name in names if np.isfinite(one.numbers.get(name, np.nan))}
     return {
@@ -76,12 +75,12 @@ def _card(one: Example, rule: Rule, pictures: dict[int, str]) -> dict[str, Any]:
         "caption": one.caption,
         "numbers": numbers,
         "worst": ", ".join(one.worst_words),
-        "picture": pictures.get(one.row),
+        "image": images.get(one.row),
     }
 
 
-def _pictures(examples: list[Example]) -> dict[int, str]:
-    """Small pictures of rows by their number; a tar that cannot be read gives none."""
+def _images(examples: list[Example]) -> dict[int, str]:
+    """Small images of rows by their number; a tar that cannot be read gives none."""
     found: dict[int, str] = {}
     for name in dict.fromkeys(one.file.name for one in examples):
         own = [one for one in examples if one.file.name == name]
@@ -97,8 +96,8 @@ def _pictures(examples: list[Example]) -> dict[int, str]:
     return found
 
 
-def _thumb(picture: TarImage | None) -> str | None:
+def _thumb(image: TarImage | None) -> str | None:
     try:
-        return None if picture is None else data_uri(thumbnail(open_image(picture.read()), _THUMB_PIXELS))
+        return None if image is None else data_uri(thumbnail(open_image(image.read()), _THUMB_PIXELS))
     except MSDScoreError:
         return None

@@ -20,9 +20,8 @@ from msdscore.explain.overlay import (
     map_scale,
     sum_parts,
     title_of,
-    word_scale,
 )
-from msdscore.explain.snippet import spans
+from msdscore.explain.words import spans, word_scale
 from msdscore.scoring.spec import ScorerSpec
 
 if TYPE_CHECKING:

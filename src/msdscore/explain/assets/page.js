@@ -1,17 +1,17 @@
 "use strict";
 for (const section of document.querySelectorAll("section")) {
-  const pictures = JSON.parse(section.querySelector("script").textContent);
+  const images = JSON.parse(section.querySelector("script").textContent);
   const shown = section.querySelector(".shown"), key = section.querySelector(".key");
   const buttons = [...section.querySelectorAll(".tabs button")], words = [...section.querySelectorAll(".w")];
   let kept = "penalty";
   const show = (name) => {
-    const picture = pictures[name];
-    if (!picture) return;
-    shown.src = picture.src;
-    shown.alt = picture.title;
-    key.children[0].textContent = picture.low;
-    key.children[1].style.background = picture.ramp;
-    key.children[2].textContent = picture.high;
+    const image = images[name];
+    if (!image) return;
+    shown.src = image.src;
+    shown.alt = image.title;
+    key.children[0].textContent = image.low;
+    key.children[1].style.background = image.ramp;
+    key.children[2].textContent = image.high;
     for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.map === name));
     for (const word of words) word.classList.toggle("on", "word-" + word.dataset.word === name);
   };

