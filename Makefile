@@ -6,11 +6,12 @@ EXTRAS := all,test,check
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DATA ?= data
 
-.PHONY: help setup demo test test-transformers4 check format bench evidence paper train-mini docs notebooks release clean
+.PHONY: help setup demo test test-all test-transformers4 check format bench evidence paper train-mini docs notebooks release clean
 
 help:
 	@echo "make demo      score real photographs and draw the page"
 	@echo "make test      run the tests"
+	@echo "make test-all  run the slow ones too: training, clusters, notebooks"
 	@echo "make test-transformers4   the encoders' tests on transformers 4.57"
 	@echo "make check     format, lint, types, floors"
 	@echo "make bench     speed, as ratios against the textbook loop"
@@ -33,7 +34,11 @@ demo: setup
 	$(BIN)/msdscore demo --output demo-out --overwrite
 
 test: setup
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+# Training to the end, clusters, notebooks and hostile loads too.
+test-all: test
+	$(BIN)/python -m pytest -n 2 -m slow
 
 # The encoders work with transformers 4 and 5; the default environment has 5.
 TF4 := .venv-transformers4

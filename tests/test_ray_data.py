@@ -28,9 +28,10 @@ from ray.util.annotations import RayDeprecationWarning  # noqa: E402
 from msdscore.run.ray_data import RayOptions, ShardActor, Surroundings, score_on_ray  # noqa: E402
 
 # Ray's own use of its old settings.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
+]
 TOY = ScorerSpec(encoder="toy", device="cpu")
 SIZES = (5, 400, 400, 400, 400, 400, 5)  # the first is done soon, and most others are not yet when an actor is killed
 

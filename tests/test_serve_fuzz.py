@@ -14,6 +14,8 @@ from PIL import Image
 
 from serving import asked, client, served
 
+pytestmark = pytest.mark.slow
+
 MUTATIONS = int(os.environ.get("MUTATIONS", "25"))
 FINE = frozenset({200, 400, 404, 405, 413, 415, 422})
 ODD = (

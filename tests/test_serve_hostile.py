@@ -75,6 +75,7 @@ def megabytes(pid, name):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+@pytest.mark.slow
 def test_flat_images_of_49_megapixels_take_little_memory_and_give_it_back_and_a_stalled_upload_does_not_delay_the_stop():
     buffer = BytesIO()
     Image.new("RGB", (7000, 7000), "red").save(buffer, "PNG")
