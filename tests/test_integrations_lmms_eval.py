@@ -95,3 +95,8 @@ def test_with_lmms_eval_itself(tmp_path):
     scorer = Scorer()
     expected = sum(scorer.score(picture, "a red square").msd for picture in pictures["image"]) / 2
     assert found["results"]["msd_local"]["msd,none"] == pytest.approx(expected)
+
+
+def test_tasks_average_the_parts_of_the_default_score():
+    listed = {row["metric"]: row["higher_is_better"] for row in config(TASKS / "_captions_yaml")["metric_list"]}
+    assert listed["msd_precision"] and listed["msd_information"]
