@@ -16,7 +16,7 @@ from msdscore.align.run.folder import CARD, read_known_towers
 from msdscore.encoders.aligned.encoder import FORMAT, MODEL_TYPE
 from msdscore.encoders.aligned.specs import plain
 from msdscore.encoders.loading.banks import bank_bytes
-from msdscore.encoders.loading.checkpoints import BANK, locate
+from msdscore.encoders.loading.checkpoints import BANK
 from msdscore.encoders.loading.hashing import SUMS, write_sums
 from msdscore.encoders.loading.tensors import packed, read_tensors, widened
 from msdscore.encoders.registry import load_encoder

@@ -28,6 +28,7 @@ NEIGHBOURS = 24  # words of a kind that are kept for each
 SAME = 0.75  # correlation over background images from which two words mean the same thing to see
 MISSING, INSTEAD = 10, 3  # words named at most: missing from a caption, and instead of one of its words
 LIKELY = 0.3  # least probability of a missing word
+SURE = 0.45  # its least reliability: words that the encoder hardly judges are no news
 _IMAGES = 256  # compared at once
 
 
@@ -98,6 +99,9 @@ class Namer:
         self._background = pipeline.bank.bank.images
         self._profiles = _profiles(self._background, vocabulary.points)
         self._number = {stem: number for number, stem in enumerate(vocabulary.stems)}
+        words = pipeline.bank.bank.words
+        assert words is not None, "a vocabulary comes with words"
+        self._sure = [words.reliability.get(stem, words.other) >= SURE for stem in vocabulary.stems]
 
     def probabilities(self, images: Embedded) -> Tensor:
         """The probability of every word of the vocabulary under the first of some images."""
@@ -116,7 +120,7 @@ class Namer:
             if len(chosen) == MISSING or probabilities[number] < LIKELY:
                 break
             others = torch.cat([near, self._profiles[chosen]])
-            if number not in said and not (others @ self._profiles[number] > SAME).any():
+            if self._sure[number] and number not in said and not (others @ self._profiles[number] > SAME).any():
                 chosen.append(number)
         return tuple(self._named(number, probabilities) for number in chosen)
 

@@ -1,6 +1,7 @@
 """Fitted mixtures of captions: how stable their clusterings are over drawn starts, and how soft."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -219,7 +220,7 @@ def _rand_indices(pipeline: Pipeline, captions: Sequence[Caption], seeds: int) -
     indices = {}
     for name, kind in MIXTURES.items():
         config = paper_form(pipeline, mixture=kind, init="sample")
-        labels = [_labels(texts, config.changed(seed=seed)) for seed in range(seeds)]
+        labels = [_labels(texts, replace(config, seed=seed)) for seed in range(seeds)]
         indices[name] = [
             float(np.mean([adjusted_rand(a[row], b[row]) for a, b in combinations(labels, 2)])) for row in order
         ]
