@@ -234,6 +234,10 @@ def gate(lengths: Int[Tensor, " captions"], config: Paper) -> Column:
 def columns(measured: Measurement, form: Form) -> dict[str, Column]:
     """Similarity, the numbers of the form, MSD and match of every pair, in float64 on the CPU."""
     similarity = measured.similarity.double().cpu()
+    if measured.words is not None:
+        # The vector of "no dog" is near that of a dog: what is denied must not count for the similarity.
+        affirmed = torch.tensor([_affirmed(words) for words in measured.words.spoken], dtype=torch.float64)
+        similarity = torch.where(similarity > 0, similarity * affirmed, similarity)
     local = _paper(measured, form) if isinstance(form, Paper) else _evidence(measured)
     if isinstance(form, Paper):
         msd = similarity - form.alpha * local["divergence"]
@@ -245,6 +249,16 @@ def columns(measured: Measurement, form: Form) -> dict[str, Column]:
         count = torch.tensor([float(len(own)) for own in measured.words.judged], dtype=torch.float64)
         found["match"] = measured.match(msd, count)
     return found
+
+
+def _affirmed(words: Sequence[Word]) -> float:
+    """The share of a caption's distinct content words that it does not deny.
+
+    >>> _affirmed(segment("a man with no dog"))
+    0.5
+    """
+    content = [word for word in words if word.content and word.new]
+    return sum(not word.denied for word in content) / len(content) if content else 1.0
 
 
 def _paper(measured: Measurement, form: Paper) -> dict[str, Column]:

@@ -21,7 +21,7 @@ from msdscore.stats.resample import Interval, bootstrap, bootstrap_mean
 from msdscore.studies.context import Study, every_nth
 from msdscore.studies.match import word_reliability
 from msdscore.studies.table import Column, Plot, Row, Table, per_cent
-from msdscore.text.words import segment
+from msdscore.text.words import segment, stem
 
 Floats = npt.NDArray[np.float64]
 Span = tuple[int, int]
@@ -149,12 +149,16 @@ def _source(image: Any) -> Any:
 
 
 def _doubts(caption: str, mentions: Sequence[Mention], form: Form, measured: Measurement, pair: int) -> list[float]:
-    """The mean doubt of the content words inside each mention; 0 where none of them is judged."""
-    units = [(unit, doubt(unit)) for unit in units_of(form, measured, pair, caption) if unit.kind == "word"]
+    """The mean doubt of the words inside each mention; where none of them is judged, that of a middling word."""
+    units = [unit for unit in units_of(form, measured, pair, caption) if unit.kind == "word"]
+    # A word that was said before is as doubtful as it was then.
+    known = {stem(unit.text.casefold()): value for unit in reversed(units) if (value := doubt(unit)) is not None}
+    neutral = float(np.median(list(known.values()))) if known else 0.0
     doubts = []
     for (start, end), _ in mentions:
-        inside = [value for unit, value in units if value is not None and start <= unit.start and unit.end <= end]
-        doubts.append(float(np.mean(inside)) if inside else 0.0)
+        inside = [known.get(stem(unit.text.casefold())) for unit in units if start <= unit.start and unit.end <= end]
+        judged = [value for value in inside if value is not None]
+        doubts.append(float(np.mean(judged)) if judged else neutral)
     return doubts
 
 

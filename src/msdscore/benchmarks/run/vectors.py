@@ -60,7 +60,9 @@ def _columns(
         second = texts.vectors.pooled[[texts.row(item) for item in text_of]]
         return {"similarity": total(first * second).double().cpu().numpy()}
     measured = pipeline.measure(images, texts, image_of, text_of)
-    return {name: values.numpy() for name, values in columns(measured, pipeline.config).items()}
+    numbers = {name: values.numpy() for name, values in columns(measured, pipeline.config).items()}
+    # The baseline is the plain cosine, of captions that deny something too.
+    return numbers | {"similarity": measured.similarity.double().cpu().numpy()}
 
 
 def _empty() -> Embeddings:
