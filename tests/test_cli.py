@@ -72,7 +72,17 @@ def test_every_command_has_help():
         name = command.name or command.callback.__name__.replace("_", "-")
         result = CliRunner().invoke(app, [name, "--help"])
         assert result.exit_code == 0, name
-        assert command.callback.__doc__.splitlines()[0][:40] in " ".join(result.stdout.split()), name
+        assert (command.help or command.callback.__doc__).splitlines()[0][:40] in " ".join(result.stdout.split()), name
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["score"], ["caption"], ["study"], ["align"], ["align", "train"], ["cococf", "build"]]
+)
+def test_flags_take_no_value_in_help(command):
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "--help" in result.stdout
+    assert "bool" not in result.stdout.lower()
 
 
 def test_score_prints_a_table_and_json(red):

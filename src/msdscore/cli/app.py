@@ -6,9 +6,10 @@ import os
 import sys
 from contextlib import suppress
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from msdscore.cli.align import align
 from msdscore.cli.bank import bank
@@ -33,7 +34,28 @@ from msdscore.cli.table import table
 from msdscore.errors import MSDScoreError, shortened
 from msdscore.version import __version__
 
+
+class _FlagsWithoutType:
+    """Help in which flags stand alone: typer writes `<bool>` behind them, as if they took a value."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with nothing behind the flags."""
+        for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
+
+class _Command(_FlagsWithoutType, TyperCommand):
+    pass
+
+
+class _Group(_FlagsWithoutType, TyperGroup):
+    pass
+
+
 app = typer.Typer(
+    cls=_Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Judge image captions without references, and see which words the picture does not support.",
@@ -55,9 +77,12 @@ app.command()(metrics)
 app.command()(caption)
 app.command()(rank_captioners)
 app.command(no_args_is_help=True, help=STUDY_HELP)(study)
-app.add_typer(benchmarks, name="benchmarks")
-app.add_typer(align, name="align")
-app.add_typer(cococf, name="cococf")
+app.add_typer(benchmarks, name="benchmarks", cls=_Group)
+app.add_typer(align, name="align", cls=_Group)
+app.add_typer(cococf, name="cococf", cls=_Group)
+for _commands in (app, benchmarks, align, cococf):
+    for _command in _commands.registered_commands:
+        _command.cls = _Command
 
 
 def _version(wanted: bool) -> None:
