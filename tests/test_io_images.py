@@ -196,6 +196,15 @@ def test_values_without_a_clear_meaning_are_refused(values, reason):
             open_image(source)
 
 
+def test_a_tiff_with_float_colours_is_named_as_such():
+    fields = [(256, 1, 1), (257, 1, 1), (258, 3, 134), (259, 1, 1), (262, 1, 2), (273, 1, 146), (277, 1, 3),
+              (278, 1, 1), (279, 1, 12), (339, 3, 140)]  # fmt: skip
+    entries = b"".join(struct.pack("<HHII", tag, 3, count, value) for tag, count, value in fields)
+    ends = struct.pack("<I6H3f", 0, 32, 32, 32, 3, 3, 3, 0.1, 0.2, 0.3)
+    with pytest.raises(ImageError, match="a TIFF that is cut off, or whose pixels are of a kind that is not read"):
+        open_image(struct.pack("<2sHIH", b"II", 42, 8, len(fields)) + entries + ends)
+
+
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
 def test_animations_show_their_first_frame(kind):
     frames = [Image.new("RGB", (8, 8), color) for color in (RED, GREEN, BLUE)]

@@ -273,6 +273,9 @@ def test_missing_columns_are_named(writer, tmp_path):
     path = writer(tmp_path / "rows", [{"picture": "a.jpg", "words": "x", "id": "1"}])
     with pytest.raises(InputError, match=r"no caption column; expected one of caption, .*; found: picture, words, id"):
         open_rows(path)
+    path = writer(tmp_path / "several", [{"image": "a.jpg", "captions": "x"}])
+    with pytest.raises(InputError, match="the column captions holds several captions per row; expected one .*: write"):
+        open_rows(path)
     path = writer(tmp_path / "more", [{"picture": "a.jpg", "caption": "x"}])
     with pytest.raises(InputError, match=r"no picture column; .*image_id, id or index together with a folder"):
         open_rows(path)

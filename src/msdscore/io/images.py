@@ -27,6 +27,7 @@ ImageSource: TypeAlias = str | Path | bytes | bytearray | IO[bytes] | TarImage |
 # Formats with a mark of their own, decoded in process: EPS starts Ghostscript, TGA takes nearly any bytes.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM", "HEIF")
 _ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://|(data|file):")  # what is no path
+_TIFF = (b"II*\0", b"MM\0*")
 _ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -217,6 +218,11 @@ def _open(data: bytes, limits: ImageLimits) -> Image.Image:
         try:
             return Image.open(BytesIO(data), formats=formats)
         except UnidentifiedImageError as error:
+            if data[:4] in _TIFF:
+                raise ImageError(
+                    "a TIFF that is cut off, or whose pixels are of a kind that is not read (colours with 16 or more "
+                    "bits, or as floats); save it with 8 bits per colour"
+                ) from error
             known = ", ".join(formats)
             raise ImageError(
                 f"not an image of a format that is read ({known}), or cut off within its header"

@@ -51,6 +51,11 @@ class ColumnNames:
             if given is not None and first_of(names, (given,)) is None:
                 raise InputError(f"{source}: {unknown_name('column', given, names)}")
         if self.caption_in(names) is None:
+            if self.caption is None and (several := first_of(names, ("captions",))) is not None:
+                raise InputError(
+                    f"{source}: the column {several} holds several captions per row; expected one caption per row: "
+                    "write one row for each, with its image repeated and a column caption"
+                )
             raise InputError(
                 f"{source}: no caption column; expected one of {self.caption_names()}; found: {listed(names)}; "
                 "name it with --caption-column"
