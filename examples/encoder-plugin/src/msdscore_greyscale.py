@@ -4,8 +4,8 @@ import re
 
 import torch
 
-from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, States, place, read_options
-from msdscore.encoders.base import TokenLayout
+from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place, read_options
+from msdscore.encoders.base import Features, TokenLayout
 from msdscore.encoders.table import EncoderRow
 from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_picture
 
@@ -28,14 +28,14 @@ class Greyscale(Backbone):
     def _see(self, images):
         layout = tuple(patch_layout(image.view, (SIDE, SIDE), (1, 1)) for image in images)
         greys = torch.stack([image.pixels for image in images]).float().mean(dim=1) / 255
-        return States(direction(greys.flatten(1)), mask_of(layout), None, layout)
+        return Features(direction(greys.flatten(1)), mask_of(layout), None, layout)
 
     def _read(self, texts):
         found = [[match for match in re.finditer(r"\w+", text) if match[0].lower() in GREYS] for text in texts]
         rows = [direction(torch.tensor([GREYS[match[0].lower()] for match in words])) for words in found]
         points = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         mask = torch.arange(points.shape[1]) < torch.tensor([[len(row)] for row in rows])
-        return States(points, mask, None, tuple(TokenLayout(tuple(m.span() for m in words)) for words in found))
+        return Features(points, mask, None, tuple(TokenLayout(tuple(m.span() for m in words)) for words in found))
 
 
 def direction(grey):

@@ -247,8 +247,8 @@ def precision_terms(margin: WordTerms, weights: WordTerms) -> WordTerms:
 def information_terms(margin: WordTerms, weights: WordTerms, *, spread: float) -> WordTerms:
     """Terms that add up to information.
 
-    >>> information_terms(torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 1.0]]), spread=0.5**0.5)
-    tensor([[ 2., -1.]])
+    >>> information_terms(torch.tensor([[2.0, -1.0]]), torch.tensor([[3.0, 4.0]]), spread=0.5)
+    tensor([[ 2.4000, -1.6000]])
     """
     length = total(weights.square()).sqrt().unsqueeze(1)
     return weights * margin / (spread * length.clamp_min(torch.finfo(margin.dtype).tiny))
