@@ -21,7 +21,6 @@ from unittest.mock import patch
 import torch
 from end_to_end import run_file, run_shards
 from made_up_clip import SMALL, WORDS, make_captions, make_checkpoint, make_rows
-from msdscore.scoring.worst import worst_words
 from torch import nn
 from transformers import CLIPConfig, CLIPModel
 
