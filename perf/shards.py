@@ -1,4 +1,4 @@
-"""What shards cost besides encoding: memory per row, checking finished shards, naming the worst words.
+"""What shards cost besides encoding: memory per row, checking finished shards.
 
 python perf/shards.py
 """
@@ -10,24 +10,21 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from msdscore.scoring.worst import _worst
 from PIL import Image
 
-from msdscore.encoders.base import TokenLayout
 from msdscore.io.inputs.rows import Row
 from msdscore.io.tar import TarImage
 from msdscore.run.plan import plan
 from msdscore.run.shards import ShardJob, ShardOptions
 from msdscore.run.table import ShardRows, part_table
 from msdscore.run.workers import score_jobs
-from msdscore.scoring.config import MSDConfig
+from msdscore.scoring.config import Paper
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.text.words import segment
 
-ROWS, SHARDS, CAPTIONS = 200_000, 300, 3000
+ROWS, SHARDS = 200_000, 300
 CAPTION = "A brown dog with a red collar runs along the sandy beach at sunset, while two children play."
-NUMBERS = Numbers(0.1, 0.2, 0.3, 0.4, 0.5, 0.1, 18, 1, 0.1, 0.5, worst=("dog", "beach", "sunset"))
+NUMBERS = Numbers(0.1, 0.2, 18, 1, 0.3, 0.4, 0.5, 0.1, worst=("dog", "beach", "sunset"))
 
 
 def resident() -> int:
@@ -47,7 +44,7 @@ def memory() -> None:
     before = resident()
     parts = [part_table(part, [NUMBERS] * len(part.rows)) for part in plan(held.watch(rows()), part_rows=512)]
     while_scored = resident() - before
-    table = held.table(parts, MSDConfig())
+    table = held.table(parts, Paper())
     with_table = resident() - before
     print(f"bytes per row: {while_scored / ROWS:.0f} while scored, {with_table / len(table):.0f} with the table")
 
@@ -71,16 +68,6 @@ def check() -> None:
         print(f"checking a finished shard: {wall / SHARDS * 1e3:.1f} ms, {core / SHARDS * 1e3:.1f} ms of a core")
 
 
-def words() -> None:
-    layout = TokenLayout(tuple((piece.start, piece.end) for piece in segment(CAPTION)))
-    gaps = [float(number * 7 % 5) for number in range(len(layout.spans))]
-    start = time.process_time()
-    for _ in range(CAPTIONS):
-        _worst(CAPTION, layout, gaps, None)
-    print(f"worst words: {(time.process_time() - start) / CAPTIONS * 1e6:.0f} µs of a core per caption of 18 words")
-
-
 if __name__ == "__main__":
     memory()
     check()
-    words()
