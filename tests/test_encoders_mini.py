@@ -209,3 +209,9 @@ def test_options_that_mini_does_not_have_are_refused():
 def test_grey_and_tiny_pictures_work():
     for image in (Image.new("L", (300, 20), 128).convert("RGB"), Image.new("RGB", (1, 1))):
         assert torch.isfinite(encode_pictures(encoder(), [image]).points).all()
+
+
+def test_a_folder_that_is_called_mini_changes_no_signature(tmp_path, monkeypatch):
+    (tmp_path / "mini").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_encoder("mini").signature == encoder().signature

@@ -46,7 +46,9 @@ class Checkpoint:
 
     def signed(self, name: str) -> str:
         """The name it was asked for by and its mark; a folder goes by its own name, wherever it lies."""
-        label = self.folder.resolve().name if Path(name).expanduser().is_dir() else name
+        # A folder that happens to be called as a short name is not what was loaded.
+        own = Path(name).expanduser().resolve() == self.folder.resolve()
+        label = self.folder.resolve().name if own else name
         return f"{label}@{self.mark}"
 
     def read_json(self, name: str) -> dict[str, Any]:
