@@ -238,3 +238,18 @@ def test_the_command(scored, tmp_path):
     assert answer.exit_code == 0, answer.output
     assert "17 rows, 1 failed, 24 explained" in answer.stderr
     assert (tmp_path / "r.html").exists()
+
+
+def test_rows_that_are_not_there_are_refused(scored, tmp_path):
+    asked = [
+        "report",
+        str(scored / "out.parquet"),
+        "-o",
+        str(tmp_path / "r.html"),
+        "--rows",
+        str(tmp_path / "no.jsonl"),
+    ]
+    answer = CliRunner().invoke(app, asked)
+    assert isinstance(answer.exception, InputError)
+    assert "no.jsonl" in str(answer.exception)
+    assert not (tmp_path / "r.html").exists()

@@ -31,7 +31,7 @@ Output = Annotated[
 @grouped
 def score(
     source: Annotated[
-        str, typer.Argument(help="A image, a file of rows, or a shard; - is JSON lines on standard input.")
+        str, typer.Argument(help="An image, a file of rows, or a shard; - is JSON lines on standard input.")
     ],
     captions: Annotated[
         list[str] | None, typer.Argument(help="Captions of the image (one candidate set), or more shards.")
@@ -67,7 +67,7 @@ def score(
 ) -> None:
     """Score captions of one image, every row of a file, or shards into a folder.
 
-    A image with captions prints a table. A file of rows (JSON lines, CSV, TSV, Parquet, COCO results, id-to-caption
+    An image with captions prints a table. A file of rows (JSON lines, CSV, TSV, Parquet, COCO results, id-to-caption
     JSON, a saved dataset; text also with .gz or .zst) is scored in parts that survive any crash; the same command goes
     on where it stopped, and scores again what has changed since. An output without a suffix is a folder: every shard
     (tar, Parquet, JSON lines; patterns such as 'shards/{00000..00999}.tar') gets one Parquet file of scores there.
@@ -162,7 +162,7 @@ def _tell_warnings(result: "ScoredFile") -> None:
     from msdscore.cli.progress import tell
 
     if result.warned:
-        tell(f"{result.warned} rows have warnings (column warnings):")
+        tell(f"rows with warnings: {result.warned} (column warnings)")
     for warning in result.warnings:
         tell(f"  {shortened(warning, 300)}")
 

@@ -174,6 +174,8 @@ def rows_with_images(scored: Path, given: Path | None, images: Path | None, want
                     continue
                 return {row.index: row for row in source.read() if row.index in needed} if needed else {}
         except InputError:  # a file whose rows name no image
+            if file == given:
+                raise
             continue
     return {}
 

@@ -205,7 +205,7 @@ def _shared_images(
 
 
 def _softened(contest: Contest) -> Contest:
-    """Soft-MSD over the captions of all captioners of a image: one candidate set, however they were scored."""
+    """Soft-MSD over the captions of all captioners of an image: one candidate set, however they were scored."""
     import torch
 
     from msdscore.core.fusion import set_uncertainty

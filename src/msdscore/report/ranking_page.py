@@ -26,7 +26,7 @@ _SURE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Win:
-    """A image on which a captioner beats all others, with its caption and that of the best other one."""
+    """An image on which a captioner beats all others, with its caption and that of the best other one."""
 
     captioner: str
     other: str
@@ -229,7 +229,7 @@ def _thumbs(
             try:
                 if row.image is not None:
                     thumbs[number, place] = data_uri(thumbnail(open_image(row.image), THUMB_PIXELS))
-            except RowError:  # a card without a image still has its captions
+            except RowError:  # a card without an image still has its captions
                 continue
     return thumbs
 
