@@ -17,7 +17,7 @@ Encoder = Annotated[
     str, typer.Option("--encoder", "-e", help="Short name, hub name or folder; see `msdscore encoders`.")
 ]
 Preset = Annotated[
-    str | None, typer.Option("--preset", "-p", help="evidence, or the paper's short, long, authors; else the encoder's own.")
+    str | None, typer.Option("--preset", "-p", help="evidence, short, long or authors; without it, the encoder's own.")
 ]
 BankFile = Annotated[Path | None, typer.Option("--bank", help="Bank of background pictures for the calibration.")]
 Change = Annotated[list[str], typer.Option("--set", help="Change one setting, e.g. --set alpha=0.2. Repeatable.")]
