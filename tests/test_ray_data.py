@@ -64,7 +64,8 @@ def threads():
     """Actors that a test makes in this process choose their number of threads, which changes last digits of others."""
     before = torch.get_num_threads()
     yield
-    torch.set_num_threads(before)
+    if torch.get_num_threads() != before:
+        torch.set_num_threads(before)
 
 
 def actors():

@@ -98,4 +98,5 @@ def _share_out(work: Callable[[Block], None], parts: Sequence[Block], workers: i
             for _ in pool.map(work, parts):
                 pass
     finally:
-        torch.set_num_threads(workers)
+        if torch.get_num_threads() != workers:  # setting it changes how libraries split products
+            torch.set_num_threads(workers)

@@ -300,13 +300,15 @@ def score_jobs(
                 for future in [shards.submit(job) for job in jobs]:
                     yield future.result()
         finally:
-            torch.set_num_threads(before)
+            if torch.get_num_threads() != before:  # setting it changes how libraries split products
+                torch.set_num_threads(before)
         return
     for job in jobs:
         try:
             result = worker(job)
         finally:
-            torch.set_num_threads(before)
+            if torch.get_num_threads() != before:  # setting it changes how libraries split products
+                torch.set_num_threads(before)
         yield result
 
 
