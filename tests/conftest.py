@@ -2,12 +2,12 @@
 
 import os
 
-# One thread per process from the start: two processes share two cores, and last digits depend on the number of threads.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# As many threads as shards are scored with: setting another number later changes last digits for the whole process.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
 
-import pytest  # noqa: E402
-from hypothesis import settings  # noqa: E402
-from jaxtyping import install_import_hook  # noqa: E402
+import pytest
+from hypothesis import settings
+from jaxtyping import install_import_hook
 
 install_import_hook("msdscore.core", "beartype.beartype")
 
