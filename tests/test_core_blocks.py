@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msdscore.core import blocks
+from msdscore.core.mixture import FitSettings
+from msdscore.core.schedule import PointSet, fit_all
 
 
 @given(sizes=st.lists(st.integers(1, 700), min_size=1, max_size=40), room=st.sampled_from([1, 50_000, 10_000_000]))
@@ -54,3 +56,22 @@ def test_an_error_in_one_block_reaches_the_caller_and_threads_are_as_before():
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+@pytest.mark.parametrize("points", [36, 257])
+def test_neither_the_number_of_threads_nor_the_company_changes_a_bit(points):
+    vectors = torch.nn.functional.normalize(torch.randn(5, points, 48, generator=torch.manual_seed(3)), dim=-1)
+    side = PointSet(vectors, torch.ones(5, points, dtype=torch.bool), torch.zeros(5, dtype=torch.int64))
+    before, settings, fitted = torch.get_num_threads(), FitSettings(components=3), []
+    try:
+        for threads in (1, 2, 4):
+            torch.set_num_threads(threads)
+            fitted.append(fit_all(side, settings).means)
+            fitted.append(torch.cat([fit_all(take(side, item), settings).means for item in range(5)]))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(means, fitted[0]) for means in fitted)
+
+
+def take(side, item):
+    return PointSet(side.points[item : item + 1], side.mask[item : item + 1], side.keys[item : item + 1])

@@ -4,9 +4,12 @@ Reductions of floating point numbers depend on the padded width they run over. A
 size class and is padded to that class, never to the longest item that happens to be in the batch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cache
+from threading import Barrier
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -77,26 +80,46 @@ def place(
 
 
 def for_each(work: Callable[[Block], None], parts: Iterator[Block], device: torch.device) -> None:
-    """Do the work for every block; large items side by side on a CPU whose batched products take one item at a time."""
-    workers = torch.get_num_threads()
-    # MKL spreads a batched product over all cores by itself; other libraries run it item by item.
-    alone = device.type != "cpu" or workers == 1 or torch.backends.mkl.is_available()
-    shared = []
-    for part in parts:
-        if alone or part.width <= FEW_POINTS:
+    """Do the work for every block; on a CPU each block by one thread, large items side by side.
+
+    A library that shares one product out over threads adds in another order for every number of threads and of items.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1:
+        for part in parts:
             work(part)
-        else:
-            shared.append(part)
-    if shared:
-        _share_out(work, shared, workers)
+        return
+    pool, waiting = _single_threads(threads), []
+    for part in parts:
+        pieces = _pieces(part, threads) if part.width > FEW_POINTS else [part]
+        waiting += [pool.submit(work, piece) for piece in pieces]
+    wait(waiting)  # none may go on writing after an error of another
+    for done in waiting:
+        done.result()
 
 
-def _share_out(work: Callable[[Block], None], parts: Sequence[Block], workers: int) -> None:
-    try:
-        # Each worker keeps to one core: the number is the thread's own, but new threads copy the last one set.
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for _ in pool.map(work, parts):
-                pass
-    finally:
-        if torch.get_num_threads() != workers:  # setting it changes how libraries split products
-            torch.set_num_threads(workers)
+def _pieces(part: Block, threads: int) -> Iterator[Block]:
+    """The block in as many pieces as there are threads."""
+    if len(part.items) < threads:
+        yield part
+        return
+    for items in part.items.tensor_split(threads):
+        yield Block(items, part.width, whole=False)
+
+
+@cache
+def _single_threads(count: int) -> ThreadPoolExecutor:
+    """Threads whose libraries use no further ones; kept, for a new thread of torch copies the last number set."""
+    pool, met = ThreadPoolExecutor(count, "msdscore-core"), Barrier(count)
+
+    def begin() -> None:
+        met.wait()
+        torch.get_num_threads()  # a thread takes the number of the process at its first look, so look before setting
+        torch.set_num_threads(1)
+
+    wait([pool.submit(begin) for _ in range(count)])
+    torch.set_num_threads(count)
+    return pool
+
+
+os.register_at_fork(after_in_child=_single_threads.cache_clear)  # a child has none of its parent's threads

@@ -248,7 +248,7 @@ class ShardWorker:
         Raises:
             MSDScoreError: the scorer itself cannot be built, which is so for every shard.
         """
-        if torch.get_num_threads() != THREADS:  # setting it changes how libraries split products
+        if torch.get_num_threads() != THREADS:
             torch.set_num_threads(THREADS)
         try:
             return score_shard(self.spec, job.source, job.output, self.options, build=self._pipeline, watch=watch)

@@ -300,14 +300,14 @@ def score_jobs(
                 for future in [shards.submit(job) for job in jobs]:
                     yield future.result()
         finally:
-            if torch.get_num_threads() != before:  # setting it changes how libraries split products
+            if torch.get_num_threads() != before:
                 torch.set_num_threads(before)
         return
     for job in jobs:
         try:
             result = worker(job)
         finally:
-            if torch.get_num_threads() != before:  # setting it changes how libraries split products
+            if torch.get_num_threads() != before:
                 torch.set_num_threads(before)
         yield result
 
