@@ -177,6 +177,31 @@ def test_groups_make_candidate_sets(tmp_path):
     assert uncertainty[0] == uncertainty[2] != 1.0
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_a_list_of_captions_is_scored_as_one_candidate_set(tmp_path, name):
+    make_input(tmp_path)
+    rows = [
+        {"id": 1, "image": "red.png", "captions": ["a red square", "a blue square", ""]},
+        {"id": 2, "image": "red.png", "captions": ["a green square"]},
+    ]
+    path, output = tmp_path / name, tmp_path / "out.parquet"
+    if name.endswith("parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+    scorer = Scorer("toy")
+    assert run(scorer, path, output, part_rows=2).rows == 4
+    table = pq.read_table(output)
+    assert table.column("id").to_pylist() == ["1#0", "1#1", "1#2", "2#0"]
+    assert table.column("caption").to_pylist() == ["a red square", "a blue square", "", "a green square"]
+    assert table.column("candidates").to_pylist() == [3, 3, 3, 1]
+    assert table.column("error").to_pylist() == [None, None, "captions[2] is empty", None]
+    ranked = scorer.rank(tmp_path / "red.png", ["a red square", "a blue square"])
+    assert table.column("soft_msd").to_pylist()[:2] == pytest.approx(ranked.soft_msd.tolist())
+    assert table.column("uncertainty").to_pylist()[3] == 1.0
+    assert run(scorer, path, output, part_rows=2).scored == 0
+
+
 def test_an_empty_input_gives_an_empty_output(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("image,caption\n")

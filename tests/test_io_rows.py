@@ -153,7 +153,7 @@ def test_empty_and_odd_values_are_row_errors(tmp_path):
             {"image": "a.jpg", "caption": None},
             {"image": "a.jpg", "caption": float("nan")},
             {"image": "a.jpg", "caption": 7},
-            {"image": "a.jpg", "caption": ["a"]},
+            {"image": "a.jpg", "caption": {"raw": "a"}},
             {"image": "a.jpg"},
             {"caption": "no picture"},
             {"image": None, "caption": "x"},
@@ -169,8 +169,8 @@ def test_empty_and_odd_values_are_row_errors(tmp_path):
         "caption is empty",
         "caption is empty",
         "caption must be text, got int",
-        "caption must be text, got list",
-        "no caption; expected one of caption, text, candidate, cand, prediction; found: image",
+        "caption must be text, got dict",
+        "no caption; expected one of caption, text, candidate, cand, prediction, captions; found: image",
         "no picture; expected one of image, image_path, file_name, filename, img; found: caption",
         "image is empty",
         "image must be a path or bytes, got int",
@@ -273,12 +273,108 @@ def test_missing_columns_are_named(writer, tmp_path):
     path = writer(tmp_path / "rows", [{"picture": "a.jpg", "words": "x", "id": "1"}])
     with pytest.raises(InputError, match=r"no caption column; expected one of caption, .*; found: picture, words, id"):
         open_rows(path)
-    path = writer(tmp_path / "several", [{"image": "a.jpg", "captions": "x"}])
-    with pytest.raises(InputError, match="the column captions holds several captions per row; expected one .*: write"):
-        open_rows(path)
     path = writer(tmp_path / "more", [{"picture": "a.jpg", "caption": "x"}])
     with pytest.raises(InputError, match=r"no picture column; .*image_id, id or index together with a folder"):
         open_rows(path)
+
+
+LISTED = [
+    {"id": 7, "image": "a.jpg", "captions": ["one dog", "two dogs"], "note": "x"},
+    {"id": 8, "image": "b.jpg", "captions": [], "note": "y"},
+    {"id": 9, "image": "c.jpg", "captions": ["a cat", None, " "], "note": "z"},
+]
+
+
+@pytest.mark.parametrize("writer", [write_jsonl, write_json, write_parquet])
+def test_a_list_of_captions_is_one_candidate_set(writer, tmp_path):
+    rows = rows_of(writer(tmp_path / "rows", LISTED))
+    assert [row.id for row in rows] == ["7#0", "7#1", "8", "9#0", "9#1", "9#2"]
+    assert [row.index for row in rows] == list(range(6))
+    assert [row.caption for row in rows] == ["one dog", "two dogs", None, "a cat", None, None]
+    assert [row.group for row in rows] == ["7", "7", "8", "9", "9", "9"]
+    assert [row.image for row in rows][:2] == [tmp_path / "a.jpg"] * 2
+    assert [row.error for row in rows] == [
+        None, None, "captions is empty", None, "captions[1] is empty", "captions[2] is empty",
+    ]  # fmt: skip
+    assert rows[1].columns == {
+        "id": "7#1", "image": "a.jpg", "caption": "two dogs", "note": "x", "group": "7", "candidates": 2,
+    }  # fmt: skip
+    assert len({row.key for row in rows}) == 6
+
+
+def test_lists_of_captions_beside_single_ones(tmp_path):
+    path = jsonl(
+        tmp_path / "rows.jsonl",
+        {"image": "a.jpg", "captions": ["x", 5], "group": "mine", "candidates": "own"},
+        {"image": "b.jpg", "caption": "y", "captions": ["never read"]},
+        {"image": "c.jpg", "captions": "z"},
+        {"captions": ["no image", "either"]},
+    )
+    rows = rows_of(path)
+    assert [row.id for row in rows] == ["0#0", "0#1", "1", "2", "3#0", "3#1"]
+    assert [row.caption for row in rows] == ["x", None, "y", "z", "no image", "either"]
+    assert rows[1].error == "captions[1] must be text, got int"
+    assert rows[0].columns["candidates"] == "own"
+    assert rows[0].group == "mine"
+    assert rows[2].columns["captions"] == ["never read"]
+    assert rows[4].error is not None
+    assert rows[4].error.startswith("no picture")
+    named = rows_of(
+        jsonl(tmp_path / "b.jsonl", {"image": "a", "texts": ["p", "q"]}), columns=ColumnNames(caption="texts")
+    )
+    assert [row.columns["texts"] for row in named] == ["p", "q"]
+
+
+def test_a_text_table_cannot_hold_lists_of_captions(tmp_path):
+    path = write_csv(tmp_path / "rows", [{"image": "a.jpg", "captions": "['x', 'y']"}])
+    with pytest.raises(InputError, match="the column captions cannot hold a list in this format; use JSON lines or"):
+        open_rows(path)
+
+
+def test_an_id_that_names_the_image_of_a_list(tmp_path):
+    folder = folder_of(tmp_path / "images", "42.jpg")
+    rows = rows_of(write(tmp_path / "rows.json", '{"42": ["a dog", "a cat"]}'), images=folder)
+    assert [(row.id, row.image, row.caption) for row in rows] == [
+        ("42#0", folder / "42.jpg", "a dog"),
+        ("42#1", folder / "42.jpg", "a cat"),
+    ]
+
+
+COCO = {
+    "info": {"year": 2017},
+    "images": [{"id": 5, "file_name": "000000000005.jpg", "width": 3}, {"id": 6, "file_name": "6.jpg"}],
+    "annotations": [
+        {"image_id": 6, "id": 1, "caption": "a dog"},
+        {"image_id": 5, "id": 2, "caption": "a cat"},
+        {"image_id": 6, "id": 3, "caption": "a small dog"},
+    ],
+}
+
+
+@pytest.mark.parametrize("order", [["info", "images", "annotations"], ["annotations", "images", "info"]])
+def test_coco_annotations(order, tmp_path):
+    folder = folder_of(tmp_path / "images", "6.jpg")
+    path = write(tmp_path / "captions.json", json.dumps({name: COCO[name] for name in order}))
+    rows = rows_of(path, images=folder)
+    assert [(row.id, row.caption) for row in rows] == [("1", "a dog"), ("2", "a cat"), ("3", "a small dog")]
+    assert [row.image for row in rows] == [folder / "6.jpg", folder / "000000000005.jpg", folder / "6.jpg"]
+    assert [row.group for row in rows] == [None] * 3
+    assert rows[0].columns == {"file_name": "6.jpg", "image_id": 6, "id": 1, "caption": "a dog"}
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ({"images": []}, "expected COCO annotations with a list 'annotations'"),
+        ({"annotations": [], "info": {}}, "expected COCO annotations with a list 'images'"),
+        ({"images": [5], "annotations": []}, "expected objects under 'images', got int"),
+        ({"images": {}, "annotations": []}, "not valid JSON"),
+        ({"images": [{"id": 1}], "annotations": [{"image_id": [1], "category_id": 3}]}, "no caption column"),
+    ],
+)
+def test_coco_annotations_that_cannot_be_read(document, reason, tmp_path):
+    with pytest.raises(InputError, match=reason):
+        rows_of(write(tmp_path / "captions.json", json.dumps(document)))
 
 
 def test_inputs_that_are_not_there(tmp_path):
@@ -412,7 +508,7 @@ def test_clipscore_candidates(tmp_path):
     [
         ("", "expected a list of rows"),
         ("7", "expected a list of rows"),
-        ('{"images": [], "annotations": []}', r"expected a list of rows .*got list under 'images'"),
+        ('{"42": {"caption": "a"}}', r"expected a list of rows .*got an object under '42'"),
         ('[{"image": "a", "caption": "b"}', "expected , or ] at character 31, got the end"),
         ('[{"image": "a", "caption": "b"},]', "Expecting value at character 32"),
         ('[{"image": "a" "caption": "b"}]', "not valid JSON"),

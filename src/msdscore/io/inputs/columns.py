@@ -10,6 +10,7 @@ from msdscore.errors import InputError, unknown_name
 # The first name that a row has is the one that counts.
 IMAGE_NAMES = ("image", "image_path", "file_name", "filename", "img")
 CAPTION_NAMES = ("caption", "text", "candidate", "cand", "prediction")
+SEVERAL = "captions"  # a list of captions, one candidate set
 KEY_NAMES = ("image_id", "id", "index")  # looked up in the folder of pictures where a row has no picture of its own
 
 
@@ -30,8 +31,8 @@ class ColumnNames:
         return first_of(names, IMAGE_NAMES if self.image is None else (self.image,))
 
     def caption_in(self, names: Iterable[str]) -> str | None:
-        """The column of the caption."""
-        return first_of(names, CAPTION_NAMES if self.caption is None else (self.caption,))
+        """The column of the caption, or of a list of captions."""
+        return first_of(names, (*CAPTION_NAMES, SEVERAL) if self.caption is None else (self.caption,))
 
     def id_in(self, names: Iterable[str]) -> str | None:
         """The column of the row's id."""
@@ -43,19 +44,23 @@ class ColumnNames:
 
     def caption_names(self) -> str:
         """The names that a caption may stand under."""
-        return ", ".join(CAPTION_NAMES) if self.caption is None else self.caption
+        return ", ".join((*CAPTION_NAMES, SEVERAL)) if self.caption is None else self.caption
 
-    def check(self, names: Sequence[str], source: str, *, folder: bool) -> None:
-        """Refuse an input without the columns that are needed; with a `folder` pictures may be found by id."""
+    def check(self, names: Sequence[str], source: str, *, folder: bool, lists: bool) -> None:
+        """Refuse an input without the columns that are needed; with a `folder` pictures may be found by id.
+
+        `lists` says that a cell of the input can hold a list of captions.
+        """
         for given in (self.image, self.caption, self.id):
             if given is not None and first_of(names, (given,)) is None:
                 raise InputError(f"{source}: {unknown_name('column', given, names)}")
-        if self.caption_in(names) is None:
-            if self.caption is None and (several := first_of(names, ("captions",))) is not None:
-                raise InputError(
-                    f"{source}: the column {several} holds several captions per row; expected one caption per row: "
-                    "write one row for each, with its image repeated and a column caption"
-                )
+        caption = self.caption_in(names)
+        if caption is not None and caption.casefold() == SEVERAL and self.caption is None and not lists:
+            raise InputError(
+                f"{source}: the column {caption} cannot hold a list in this format; use JSON lines or Parquet, or "
+                "write one row per caption, with its image repeated and a column caption"
+            )
+        if caption is None:
             raise InputError(
                 f"{source}: no caption column; expected one of {self.caption_names()}; found: {listed(names)}; "
                 "name it with --caption-column"

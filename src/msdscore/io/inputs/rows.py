@@ -1,19 +1,19 @@
 """Rows to score, from every input format."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 
-from msdscore.errors import CaptionError, ImageError, RunError, shortened
+from msdscore.errors import ImageError, RunError, shortened
 from msdscore.io.hashing import file_key, text_key
 from msdscore.io.images import refuse_address
-from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed
+from msdscore.io.inputs.columns import KEY_NAMES, SEVERAL, ColumnNames, first_of, listed
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.picture_folder import PictureFolder
 from msdscore.io.inputs.records import Record, Records, seen_columns
@@ -62,6 +62,7 @@ class RowSource:
     names: ColumnNames
     seen: tuple[str, ...]  # the columns, or those of the first rows where every row may have its own
     id_name: str
+    _may_list: bool = field(repr=False)  # whether a row may hold several captions
     _records: Records = field(repr=False)
     _folder: Path = field(repr=False)
     _pictures: PictureFolder | None = field(repr=False)
@@ -81,11 +82,12 @@ class RowSource:
 
     def count(self) -> int:
         """The number of rows."""
-        return self._records.count()
+        return sum(1 for _ in self.read()) if self._may_list else self._records.count()
 
     def read(self) -> Iterator[Row]:
-        """The rows in order."""
-        return (self._row(index, record) for index, record in enumerate(self._records.read()))
+        """The rows in order; an input row with a list of captions gives one row per caption."""
+        rows = (row for number, record in enumerate(self._records.read()) for row in self._rows(number, record))
+        return (replace(row, index=index) if row.index != index else row for index, row in enumerate(rows))
 
     def check_unchanged(self) -> None:
         """Refuse an input that is not what it was when it was opened.
@@ -113,16 +115,23 @@ class RowSource:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _row(self, index: int, record: Record) -> Row:
+    def _rows(self, number: int, record: Record) -> Iterator[Row]:
+        name = self.names.caption_in(record.values)
+        row = self._row(number, record, name)
+        if name is None or not isinstance(record.values[name], list):
+            return iter((row,))
+        return _split(row, record.values[name], name, self.id_name)
+
+    def _row(self, number: int, record: Record, caption_name: str | None) -> Row:
         values = record.values
         given = _text(values.get(self.id_name))
         own = self.names.image_in(values)
         image, image_error = self._image(values, own)
-        caption, caption_error = self._caption(values)
+        caption, caption_error = self._caption(values, caption_name)
         errors = (record.error, image_error, caption_error)
         return Row(
-            index=index,
-            id=str(index) if given is None else given,
+            index=number,
+            id=str(number) if given is None else given,
             image=image,
             caption=caption,
             group=_text(values.get("group")),
@@ -138,11 +147,12 @@ class RowSource:
         except ImageError as error:
             return None, str(error)
 
-    def _caption(self, values: Mapping[str, Any]) -> tuple[str | None, str | None]:
-        try:
-            return _find_caption(values, self.names), None
-        except CaptionError as error:
-            return None, str(error)
+    def _caption(self, values: Mapping[str, Any], name: str | None) -> tuple[str | None, str | None]:
+        if name is None:
+            return None, f"no caption; expected one of {self.names.caption_names()}; found: {listed(values)}"
+        if values[name] and isinstance(values[name], list):
+            return None, None  # each of its members has a row of its own
+        return _checked_caption(values[name], name)
 
     def _find_image(self, values: Mapping[str, Any], own: str | None) -> Path | bytes | TarImage:
         if own is not None:
@@ -174,24 +184,33 @@ def open_rows(
     Relative pictures are looked for in `images`, else in tables `NAME.images*.parquet` beside the rows (columns
     `file_name` and `image`), else beside the rows. Rows without a picture column are matched with the pictures in
     `images` by `image_id` or `id`. `columns` names columns that are not called as usual.
+
+    A row whose caption is a list, such as `{"id": "7", "image": …, "captions": [a, b]}`, becomes one row per caption
+    with the ids `7#0` and `7#1`; they are one candidate set, named by the columns `group` and `candidates`.
     """
     with ExitStack() as stack:
         pictures = None if images is None else PictureFolder(Path(images))
         records = open_records(source, format=format, until=stack)
         names = seen_columns(records)
+        caption, id_name = columns.caption_in(names), columns.id_in(names) or columns.id or "id"
+        schema = records.schema
         if names or records.columns is not None:
-            columns.check(names, str(source), folder=pictures is not None)
+            columns.check(
+                names, str(source), folder=pictures is not None, lists=records.columns is None or bool(schema)
+            )
         tables = () if images is not None else image_tables(str(source))
         return RowSource(
             name=str(source),
             fingerprint=_fingerprint(records, tables),
             columns=records.columns,
             schema=None
-            if records.schema is None
-            else _schema_without_bytes(records.schema, columns.image_in(records.schema.names)),
+            if schema is None
+            else _split_schema(_schema_without_bytes(schema, columns.image_in(schema.names)), caption, id_name),
             names=columns,
             seen=names,
-            id_name=columns.id_in(names) or columns.id or "id",
+            id_name=id_name,
+            _may_list=records.columns is None
+            or (schema is not None and caption is not None and _holds_lists(schema, caption)),
             _records=records,
             _folder=_base(source) if pictures is None else pictures.path,
             _pictures=pictures,
@@ -225,18 +244,53 @@ def _lookup(values: Mapping[str, Any]) -> str | None:
     return None if name is None else _text(values[name])
 
 
-def _find_caption(values: Mapping[str, Any], names: ColumnNames) -> str:
-    name = names.caption_in(values)
-    if name is None:
-        raise CaptionError(f"no caption; expected one of {names.caption_names()}; found: {listed(values)}")
-    caption = values[name]
-    if _is_missing(caption) or (isinstance(caption, str) and not caption.strip()):
-        raise CaptionError(f"{name} is empty")
+def _checked_caption(caption: Any, name: str) -> tuple[str | None, str | None]:
+    """The caption, or why it is none."""
+    if _is_missing(caption) or (isinstance(caption, str) and not caption.strip()) or caption == []:
+        return None, f"{name} is empty"
     if not isinstance(caption, str):
-        raise CaptionError(f"{name} must be text, got {type(caption).__name__}")
+        return None, f"{name} must be text, got {type(caption).__name__}"
     if name == "prediction" and caption.startswith(_NO_ANSWER):
-        raise CaptionError(f"{name} says that the model gave no answer: {shortened(caption)}")
-    return caption
+        return None, f"{name} says that the model gave no answer: {shortened(caption)}"
+    return caption, None
+
+
+def _split(row: Row, captions: list[Any], name: str, id_name: str) -> Iterator[Row]:
+    """One row per caption of a list, told apart by the position in their `id`; together they are one candidate set.
+
+    An empty list stays one row, with its error. The input's own `group` and `candidates` go before ours.
+    """
+    group = row.id if row.group is None else row.group
+    columns = {id_name: row.id, **row.columns, "group": group}
+    columns.setdefault("candidates", len(captions))
+    single = _single(name, columns)
+    for position, text in enumerate(captions or [None]):
+        caption, error = _checked_caption(text, f"{name}[{position}]")
+        own = f"{row.id}#{position}" if captions else row.id
+        values = {single if column == name else column: value for column, value in columns.items()}
+        values |= {id_name: own, single: text}
+        yield replace(row, id=own, caption=caption, group=group, columns=values, error=row.error or error)
+
+
+def _split_schema(schema: pa.Schema, name: str | None, id_name: str) -> pa.Schema:
+    """The types of rows with one caption each, where the column `name` holds lists of captions."""
+    if name is None or not _holds_lists(schema, name):
+        return schema
+    kinds = {id_name: pa.string()} | {entry.name: entry.type for entry in schema}
+    kinds |= {id_name: pa.string(), name: schema.field(name).type.value_type, "group": pa.string()}
+    kinds.setdefault("candidates", pa.int64())
+    single = _single(name, kinds)
+    return pa.schema([(single if column == name else column, kind) for column, kind in kinds.items()])
+
+
+def _single(name: str, columns: Iterable[str]) -> str:
+    """The name of a column of lists once it holds one caption per row."""
+    return "caption" if name.casefold() == SEVERAL and first_of(columns, ("caption",)) is None else name
+
+
+def _holds_lists(schema: pa.Schema, name: str) -> bool:
+    kind = schema.field(name).type
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _image_content(name: str, value: Any) -> str | bytes | TarImage:

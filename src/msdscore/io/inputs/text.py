@@ -15,7 +15,11 @@ _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _READ = 1 << 20
 _LONGEST = 64 << 20  # characters of one row; more is a document of another kind
-_EXPECTED = 'expected a list of rows such as [{"image_id": 42, "caption": "…"}] or an object such as {"42": "…"}'
+_EXPECTED = (
+    'expected a list of rows such as [{"image_id": 42, "caption": "…"}], an object such as {"42": "…"}, '
+    'or COCO annotations {"images": […], "annotations": […]}'
+)
+_COCO = ("info", "licenses", "images", "annotations", "categories", "type")  # sections of an annotation file
 
 
 class JsonLines(Records):
@@ -121,7 +125,9 @@ class Delimited(Records):
 
 
 class JsonDocument(Records):
-    """COCO results, any other list of objects, or the id-to-caption object that CLIPScore reads; item by item.
+    """COCO results, any other list of objects, CLIPScore's id-to-caption object, COCO annotations; item by item.
+
+    Of COCO annotations (`captions_val2017.json`) every annotation is a record, with its image's `file_name`.
 
     Written by hand: ijson takes 0.4 of the time, but makes `?` of half a surrogate pair without a word, tells of no
     name that an object has twice, and ends at NaN and at integers beyond 64 bits, which JSON lines and our own outputs
@@ -134,7 +140,14 @@ class JsonDocument(Records):
         """The records in order."""
         try:
             with self.path.open(encoding="utf-8-sig") as file:
-                yield from _records(_Scanner(file))
+                if not _is_coco(_Scanner(file)):
+                    file.seek(0)
+                    yield from _records(_Scanner(file))
+                    return
+                file.seek(0)
+                names = {str(image.get("id")): image.get("file_name") for image in _section(_Scanner(file), "images")}
+                file.seek(0)
+                yield from _annotation_records(_Scanner(file), names)
         except UnicodeDecodeError as error:
             raise InputError(f"{self.path}: not valid UTF-8 ({error.reason})") from error
         except (_MalformedError, RecursionError) as error:
@@ -171,8 +184,8 @@ def _map_records(scanner: "_Scanner") -> Iterator[Record]:
             raise _MalformedError(f"not valid JSON (a name must be text, got {key!r})")
         scanner.take(":")
         value, escapes = scanner.value()
-        if isinstance(value, dict | list):
-            raise _MalformedError(f"{_EXPECTED}, got {type(value).__name__} under {key!r}")
+        if isinstance(value, dict):
+            raise _MalformedError(f"{_EXPECTED}, got an object under {shortened(key)!r}")
         values, name = {"id": key, "caption": value}, text_key(key)
         warning = f"the name {shortened(valid_text(key))!r} appears more than once" if name in names else None
         names.add(name)
@@ -180,6 +193,42 @@ def _map_records(scanner: "_Scanner") -> Iterator[Record]:
             yield Record(clean, error=f"item {number}: holds half a surrogate pair, which is no valid Unicode")
         else:
             yield Record(values, warning=warning)
+
+
+def _is_coco(scanner: "_Scanner") -> bool:
+    """Whether the document is an object whose first section is one of COCO's."""
+    if scanner.peek() != "{":
+        return False
+    for _ in scanner.items("{", "}"):
+        key, _ = scanner.value()
+        scanner.take(":")
+        return key in _COCO and scanner.peek() in ("[", "{")
+    return False
+
+
+def _section(scanner: "_Scanner", name: str) -> Iterator[dict[str, Any]]:
+    """The objects of one section of a COCO annotation file."""
+    has_section = False
+    for _ in scanner.items("{", "}"):
+        key, _ = scanner.value()
+        scanner.take(":")
+        if key != name:
+            scanner.value()
+            continue
+        has_section = True
+        for _ in scanner.items("[", "]"):
+            value, escapes = scanner.value()
+            if not isinstance(value, dict):
+                raise _MalformedError(f"expected objects under {name!r}, got {type(value).__name__}")
+            yield valid_text(value) if escapes else value
+    if not has_section or scanner.peek():
+        raise _MalformedError(f"expected COCO annotations with a list {name!r}, and nothing after the document")
+
+
+def _annotation_records(scanner: "_Scanner", names: dict[Any, Any]) -> Iterator[Record]:
+    for annotation in _section(scanner, "annotations"):
+        name = names.get(str(annotation.get("image_id")))
+        yield Record(annotation if name is None else {"file_name": name, **annotation})
 
 
 class _Scanner:
