@@ -26,7 +26,7 @@ import torch
 from against_torchmetrics import clip_scores
 from made_up_clip import LARGE, SMALL, TAR_ROWS, make_captions, make_checkpoint, make_lists, make_rows
 
-from msdscore.core.launching import launching
+from msdscore.core.device import launching
 from msdscore.core.sphere import unit
 from msdscore.encoders.base import Embeddings
 from msdscore.encoders.registry import load_encoder
@@ -55,7 +55,7 @@ class Pooled:
 
     @torch.no_grad()
     def encode_texts(self, texts):
-        from msdscore.core.transfer import sent
+        from msdscore.core.device import sent
         from msdscore.encoders.text.tokens import pack_texts
 
         model = self._encoder._model
@@ -74,7 +74,7 @@ class Cosine(Pipeline):
     """The same pipeline that compares nothing but pooled vectors."""
 
     def score(self, decoded, captions, owner, *, worst=0):
-        from msdscore.core.transfer import fetching, sent
+        from msdscore.core.device import fetching, sent
 
         device = self.encoder.device
         with launching(device):

@@ -24,7 +24,7 @@ from unittest.mock import patch
 from end_to_end import cores_rate, dtype_on, load, peak, prepare, requests, seconds, stream, teller
 from made_up_clip import make_captions, make_lists, make_tars
 
-from msdscore.core.transfer import Fetch
+from msdscore.core.device import Fetch
 from msdscore.scoring import pipeline as scoring_pipeline
 from msdscore.scoring import stream as scoring_stream
 from msdscore.scoring.decoding import DecodingProcesses

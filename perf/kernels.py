@@ -8,9 +8,10 @@ import statistics
 import torch
 
 from msdscore.core import fused
-from msdscore.core.calibration import Bank
+from msdscore.core.embeddings import Embeddings
+from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture
-from msdscore.core.schedule import PointSet, diverge, fit_all
+from msdscore.core.schedule import diverge, fit_all
 
 # patches, components, start, dtype: every size class, and the most components
 CHECKS = [
@@ -26,6 +27,11 @@ CHECKS = [
 BANKS = [(1, (3, 2)), (130, (8, 1)), (1000, (5, 3))]
 
 
+def point_set(points, mask, keys):
+    """One side of a comparison; pooled vectors take no part in it."""
+    return Embeddings(points, mask, points[:, 0], keys=keys)
+
+
 def side(count, points, *, seed=0, dtype=torch.float32, dim=768):
     """Unit vectors around three centres per item."""
     generator = torch.Generator("cuda").manual_seed(seed)
@@ -33,13 +39,13 @@ def side(count, points, *, seed=0, dtype=torch.float32, dim=768):
     noise = torch.randn(count, points, dim, device="cuda", generator=generator)
     vectors = centres[:, torch.arange(points, device="cuda") % 3] + 0.6 * noise
     mask = torch.ones(count, points, dtype=torch.bool, device="cuda")
-    return PointSet(torch.nn.functional.normalize(vectors, dim=-1).to(dtype), mask, torch.arange(count, device="cuda"))
+    return point_set(torch.nn.functional.normalize(vectors, dim=-1).to(dtype), mask, torch.arange(count, device="cuda"))
 
 
 def shortened(points, sizes):
     """The first points of every item; what lies beyond is not a number."""
     mask = torch.arange(points.mask.shape[1], device="cuda") < torch.tensor(sizes, device="cuda").unsqueeze(1)
-    return PointSet(points.points.masked_fill(~mask.unsqueeze(-1), torch.nan), mask, points.keys)
+    return point_set(points.points.masked_fill(~mask.unsqueeze(-1), torch.nan), mask, points.keys)
 
 
 def check(patches, components, init, dtype):
@@ -52,13 +58,13 @@ def check(patches, components, init, dtype):
     }
     result = diverge(images, texts, numbers, numbers, **options)
     exact = diverge(
-        *[PointSet(one.points.double().cpu(), one.mask.cpu(), one.keys.cpu()) for one in (images, texts)],
+        *[point_set(one.points.double().cpu(), one.mask.cpu(), one.keys.cpu()) for one in (images, texts)],
         numbers.cpu(), numbers.cpu(), **options,
     )  # fmt: skip
     gaps = [(getattr(result, name).cpu() - getattr(exact, name)).abs().max().item() for name in ("coverage", "support")]
     one = slice(2, 3)
     alone = diverge(
-        *[PointSet(each.points[one], each.mask[one], each.keys[one]) for each in (images, texts)],
+        *[point_set(each.points[one], each.mask[one], each.keys[one]) for each in (images, texts)],
         numbers[:1], numbers[:1], **options,
     )  # fmt: skip
     same = torch.equal(alone.coverage_terms, result.coverage_terms[one])
@@ -80,13 +86,13 @@ def check_bank(items, components):
     options = {"image_fit": settings[0], "text_fit": settings[1]}
     result = diverge(images, texts, numbers, numbers, **options, bank=Bank(*half))
     exact = diverge(
-        *[PointSet(one.points.double().cpu(), one.mask.cpu(), one.keys.cpu()) for one in (images, texts)],
+        *[point_set(one.points.double().cpu(), one.mask.cpu(), one.keys.cpu()) for one in (images, texts)],
         numbers.cpu(), numbers.cpu(), **options, bank=Bank(*wide),
     )  # fmt: skip
     gaps = [(getattr(result, name).cpu() - getattr(exact, name)).abs().max().item() for name in ("coverage", "support")]
     one = slice(2, 3)
     alone = diverge(
-        *[PointSet(each.points[one], each.mask[one], each.keys[one]) for each in (images, texts)],
+        *[point_set(each.points[one], each.mask[one], each.keys[one]) for each in (images, texts)],
         numbers[:1], numbers[:1], **options, bank=Bank(*half),
     )  # fmt: skip
     same = all(torch.equal(getattr(alone, name), getattr(result, name)[one]) for name in ("coverage", "support"))

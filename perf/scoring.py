@@ -12,8 +12,9 @@ import time
 import torch
 from textbook import divergences
 
+from msdscore.core.embeddings import Embeddings
 from msdscore.core.mixture import FitSettings
-from msdscore.core.schedule import PointSet, diverge
+from msdscore.core.schedule import diverge
 
 # patches, tokens, captions per image, dimension, components
 SHAPES = [
@@ -26,10 +27,15 @@ SHAPES = [
 PAIRS = {"cpu": 320, "cuda": 8192}
 
 
+def point_set(points, mask, keys):
+    """One side of a comparison; pooled vectors take no part in it."""
+    return Embeddings(points, mask, points[:, 0], keys=keys)
+
+
 def side(count, points, dim, device, dtype=torch.float32):
     vectors = torch.nn.functional.normalize(torch.randn(count, points, dim, device=device), dim=-1).to(dtype)
     mask = torch.ones(count, points, dtype=torch.bool, device=device)
-    return PointSet(vectors, mask, torch.arange(count, device=device))
+    return point_set(vectors, mask, torch.arange(count, device=device))
 
 
 def seconds(work, device, repeats):
@@ -102,7 +108,7 @@ def encoder_share(batch=512):
     # As the scorer does: vectors that were computed in half precision are compared as float16.
     vision, text = (torch.nn.functional.normalize(points, dim=-1).half() for points in encode())
     images, texts = (
-        PointSet(
+        point_set(
             points, torch.ones(points.shape[:2], dtype=torch.bool, device="cuda"), torch.arange(batch, device="cuda")
         )
         for points in (vision, text)

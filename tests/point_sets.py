@@ -2,10 +2,15 @@
 
 import torch
 
-from msdscore.core.divergence import share
+from msdscore.core.embeddings import Embeddings
 from msdscore.core.mixture import log_density
-from msdscore.core.schedule import PointSet
+from msdscore.core.paper import share
 from msdscore.core.sphere import real_points
+
+
+def point_set(points, mask, keys):
+    """One side of a comparison; pooled vectors take no part in it."""
+    return Embeddings(points, mask, points[:, 0], keys=keys)
 
 
 def directions(generator, *shape, dtype=torch.float64):
@@ -25,11 +30,11 @@ def ragged(sizes, dim, *, seed=0, dtype=torch.float64, extra=0, garbage=3.0):
         points[row, :size] = torch.nn.functional.normalize(members, dim=-1)
         mask[row, :size] = True
     keys = torch.randint(0, 2**62, (len(sizes),), generator=generator)
-    return PointSet(points.to(dtype), mask, keys)
+    return point_set(points.to(dtype), mask, keys)
 
 
 def take(side, index):
-    return PointSet(side.points[index], side.mask[index], side.keys[index])
+    return point_set(side.points[index], side.mask[index], side.keys[index])
 
 
 def terms(points, mask, *, own, other):

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 import reference
-from msdscore.core import blocks, calibration
-from msdscore.core.calibration import Bank, expected_log_density
-from msdscore.core.divergence import total
-from msdscore.core.mixture import FitSettings, Mixture, log_density
+from msdscore.core import blocks, mixture
+from msdscore.core.evidence import Bank
+from msdscore.core.mixture import FitSettings, Mixture, expected_log_density, log_density
+from msdscore.core.paper import total
 from msdscore.core.schedule import diverge, fit_all
-from point_sets import ragged, take
+from point_sets import point_set, ragged, take
 
 IMAGE, TEXT = FitSettings(components=3), FitSettings(components=2)
 
@@ -80,7 +80,7 @@ def test_a_bank_without_captions_leaves_coverage_alone(sides, bank):
 def test_company_does_not_change_calibrated_bits(sides, bank):
     images, texts, owner = sides
     narrow = Bank(Mixture(bank.images.means.float(), bank.images.log_weights.float(), 20.0))
-    images, texts = (type(s)(s.points.float(), s.mask, s.keys) for s in (images, texts))
+    images, texts = (point_set(s.points.float(), s.mask, s.keys) for s in (images, texts))
     together = calibrated(images, texts, owner, narrow)
     for row in range(3):
         alone = calibrated(take(images, [row]), take(texts, [row]), torch.tensor([0]), narrow)
@@ -91,7 +91,7 @@ def test_company_does_not_change_calibrated_bits(sides, bank):
 def test_a_large_bank_is_taken_some_items_at_a_time(sides, bank):
     _, texts, _ = sides
     whole = expected_log_density(bank.images, texts.points)
-    with mock.patch.object(calibration, "ITEMS", 3):
+    with mock.patch.object(mixture, "ITEMS", 3):
         assert torch.allclose(expected_log_density(bank.images, texts.points), whole, atol=1e-12)
 
 
@@ -109,7 +109,7 @@ def test_the_bank_counts_in_the_size_of_a_block(bank):
     sizes = []
 
     def watched(background, solid):
-        logits = len(solid) * solid.shape[1] * calibration.room_per_point(background) * solid.element_size()
+        logits = len(solid) * solid.shape[1] * mixture.room_per_point(background) * solid.element_size()
         sizes.append((len(solid), logits))
         return expected_log_density(background, solid)
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 import reference
 from msdscore.core import blocks, schedule
-from msdscore.core.divergence import total
 from msdscore.core.mixture import FitSettings
+from msdscore.core.paper import total
 from msdscore.core.schedule import diverge, fit_all
-from point_sets import ragged, take, terms
+from point_sets import point_set, ragged, take, terms
 from test_core_mixture import seeds_of
 
 IMAGE, TEXT = FitSettings(components=3), FitSettings(components=2)
@@ -45,7 +45,7 @@ def test_float32_agrees_with_float64_to_a_ten_thousandth():
     images, texts = ragged([49] * 6, 256, seed=1), ragged([12, 7, 30, 3, 12, 19], 256, seed=2)
     exact = both(images, texts, torch.arange(6))
     narrow = [take(side, slice(None)) for side in (images, texts)]
-    single = both(*[type(s)(s.points.float(), s.mask, s.keys) for s in narrow], torch.arange(6))
+    single = both(*[point_set(s.points.float(), s.mask, s.keys) for s in narrow], torch.arange(6))
     assert torch.allclose(single.coverage.double(), exact.coverage, atol=1e-4)
     assert torch.allclose(single.support.double(), exact.support, atol=1e-4)
 
@@ -148,7 +148,7 @@ def test_garbage_in_the_padding_changes_nothing():
     texts = ragged([4, 6], 8, seed=3)
     owner = torch.arange(2)
     expected = both(clean, texts, owner)
-    result = both(type(clean)(points, clean.mask, clean.keys), texts, owner)
+    result = both(point_set(points, clean.mask, clean.keys), texts, owner)
     assert torch.equal(result.coverage_terms, expected.coverage_terms)
     assert torch.equal(result.support_terms, expected.support_terms)
 
@@ -172,7 +172,7 @@ def test_an_image_without_captions_and_many_captions_for_one():
 
 
 def test_thousands_of_patches_take_memory_linear_in_their_number():
-    from msdscore.core.spaces import DirectSpace, choose_space
+    from msdscore.core.mixture import DirectSpace, choose_space
 
     assert choose_space(torch.empty(1, 4096, 1024), 5, 20) is DirectSpace
     images, texts = ragged([4096], 32, dtype=torch.float32), ragged([12], 32, seed=1, dtype=torch.float32)
@@ -187,7 +187,7 @@ def test_cuda_is_close_to_the_cpu():
         ragged([12] * 8, 256, seed=1, dtype=torch.float32),
     )
     owner = torch.arange(8)
-    there = [type(s)(s.points.cuda(), s.mask.cuda(), s.keys.cuda()) for s in (images, texts)]
+    there = [point_set(s.points.cuda(), s.mask.cuda(), s.keys.cuda()) for s in (images, texts)]
     cpu, cuda = both(images, texts, owner), both(*there, owner.cuda())
     assert torch.allclose(cuda.coverage.cpu(), cpu.coverage, atol=1e-4)
     assert torch.allclose(cuda.support.cpu(), cpu.support, atol=1e-4)

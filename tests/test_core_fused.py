@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from msdscore.core import fused
-from msdscore.core.calibration import Bank
+from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture, fit
-from msdscore.core.schedule import PointSet, diverge, fit_all
-from point_sets import ragged, take
+from msdscore.core.schedule import diverge, fit_all
+from point_sets import point_set, ragged, take
 
 needs_cuda = pytest.mark.skipif(
     not (torch.cuda.is_available() and find_spec("triton")), reason="needs a CUDA device and Triton"
@@ -23,7 +23,7 @@ needs_interpreter = pytest.mark.skipif(find_spec("triton") is None, reason="need
 
 
 def on(side, device, dtype=None):
-    return PointSet(side.points.to(device, dtype), side.mask.to(device), side.keys.to(device))
+    return point_set(side.points.to(device, dtype), side.mask.to(device), side.keys.to(device))
 
 
 def both(images, texts, image_of, text_of=None, *, components=(3, 2), bank=None, **options):
@@ -38,7 +38,7 @@ def starving():
     centre = torch.nn.functional.normalize(torch.randn(1, 64, generator=generator), dim=-1)
     spots = torch.cat([centre.expand(5, -1), -centre]) + 1e-3 * torch.randn(6, 64, generator=generator)
     side = torch.nn.functional.normalize(spots, dim=-1).unsqueeze(0)
-    return PointSet(side, torch.ones(1, 6, dtype=torch.bool), torch.zeros(1, dtype=torch.int64))
+    return point_set(side, torch.ones(1, 6, dtype=torch.bool), torch.zeros(1, dtype=torch.int64))
 
 
 def check_divergences(device, sizes, components, init, dim=48, dtype=torch.float32):
@@ -179,7 +179,7 @@ def test_cuda_items_have_the_same_bits_in_any_company_and_run(dtype, calibrated)
     assert torch.equal(together.support_terms, again.support_terms)
     for i in range(5):
         width = int(images.mask[i].sum())
-        cropped = PointSet(images.points[[i], :width], images.mask[[i], :width], images.keys[[i]])
+        cropped = point_set(images.points[[i], :width], images.mask[[i], :width], images.keys[[i]])
         alone = both(cropped, take(texts, [i]), owner[:1], bank=bank)
         assert torch.equal(alone.coverage_terms[0], together.coverage_terms[i, :width])
         assert torch.equal(alone.support_terms[0], together.support_terms[i])
@@ -209,7 +209,7 @@ def test_a_cpu_other_dtypes_gradients_and_many_components_go_through_torch():
 def test_importing_and_using_the_core_on_a_cpu_does_not_import_triton():
     # In a process of its own: here other tests may have used the kernels.
     script = (
-        "import sys; from point_sets import ragged; from msdscore.core.schedule import fit_all; "
+        "import sys; from point_sets import point_set, ragged; from msdscore.core.schedule import fit_all; "
         "from msdscore.core.mixture import FitSettings; fit_all(ragged([5], 8), FitSettings(components=2)); "
         "sys.exit('msdscore.core.kernels' in sys.modules)"
     )

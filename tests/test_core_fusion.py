@@ -6,28 +6,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference
-from msdscore.core import fusion
+from msdscore.core import paper
 
 similarity_sets = st.lists(st.lists(st.floats(-1, 1), min_size=1, max_size=6), min_size=1, max_size=5)
 
 
 def test_the_gate_has_the_values_of_the_paper():
-    beta = fusion.length_gate(torch.tensor([10, 20, 30, 75]), center=20.0, width=3.0)
+    beta = paper.length_gate(torch.tensor([10, 20, 30, 75]), center=20.0, width=3.0)
     assert beta.tolist() == pytest.approx([0.9655, 0.5, 0.0344, 0.0], abs=1e-4)
 
 
 def test_gates_choose_between_the_divergences():
     coverage, support, lengths = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 5.0]), torch.tensor([4, 40])
     for beta, expected in [(1.0, [1.0, 2.0]), (0.0, [3.0, 5.0]), (0.5, [2.0, 3.5])]:
-        gate = fusion.constant_gate(lengths, beta=beta)
-        assert fusion.local_divergence(coverage, support, gate).tolist() == expected
+        gate = paper.constant_gate(lengths, beta=beta)
+        assert paper.local_divergence(coverage, support, gate).tolist() == expected
 
 
 @given(sets=similarity_sets, temperature=st.sampled_from([0.05, 0.2, 1.0]))
 def test_uncertainty_agrees_with_the_formula(sets, temperature):
     values = torch.tensor([value for one in sets for value in one], dtype=torch.float64)
     group = torch.repeat_interleave(torch.arange(len(sets)), torch.tensor([len(one) for one in sets])) * 7
-    result = fusion.set_uncertainty(values, group, temperature=temperature)
+    result = paper.set_uncertainty(values, group, temperature=temperature)
     expected = [reference.uncertainty(one, temperature) for one in sets for _ in one]
     assert result.tolist() == pytest.approx(expected, abs=1e-12)
 
@@ -37,31 +37,31 @@ def test_uncertainty_does_not_depend_on_the_order_of_rows(values, seed):
     similarity = torch.tensor(values, dtype=torch.float32)
     group = torch.arange(len(values)) % 2
     order = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
-    plain = fusion.set_uncertainty(similarity, group, temperature=0.2)
-    assert torch.equal(fusion.set_uncertainty(similarity[order], group[order], temperature=0.2), plain[order])
+    plain = paper.set_uncertainty(similarity, group, temperature=0.2)
+    assert torch.equal(paper.set_uncertainty(similarity[order], group[order], temperature=0.2), plain[order])
 
 
 def test_one_candidate_alone_has_uncertainty_one_and_soft_msd_is_msd():
     similarity, divergence = torch.tensor([0.31]), torch.tensor([1.7])
-    u = fusion.set_uncertainty(similarity, torch.tensor([4]), temperature=0.2)
+    u = paper.set_uncertainty(similarity, torch.tensor([4]), temperature=0.2)
     assert u.item() == 1.0
     msd = similarity - 0.1 * divergence
-    assert torch.equal(fusion.soften(similarity, msd, torch.tensor([4]), temperature=0.2)[1], msd)
+    assert torch.equal(paper.soften(similarity, msd, torch.tensor([4]), temperature=0.2)[1], msd)
 
 
 def test_equal_similarities_are_wholly_uncertain_and_a_winner_is_certain():
-    u = fusion.set_uncertainty(torch.tensor([0.2, 0.2, 9.0, -9.0]), torch.tensor([0, 0, 1, 1]), temperature=0.2)
+    u = paper.set_uncertainty(torch.tensor([0.2, 0.2, 9.0, -9.0]), torch.tensor([0, 0, 1, 1]), temperature=0.2)
     assert u.tolist() == pytest.approx([1.0, 1.0, 0.0, 0.0], abs=1e-12)
 
 
 def test_rank_aggregation_uses_divergence_only_within_the_margin():
     similarity = torch.tensor([[0.300, 0.290], [0.300, 0.297], [0.300, 0.300]])
     divergence = torch.tensor([[9.0, 1.0], [9.0, 1.0], [2.0, 2.0]])
-    assert fusion.rank_agg_preference(similarity, divergence, margin=0.005).tolist() == [1.0, -1.0, 0.0]
+    assert paper.rank_agg_preference(similarity, divergence, margin=0.005).tolist() == [1.0, -1.0, 0.0]
 
 
 def test_msd_by_hand():
-    gate = fusion.length_gate(torch.tensor([20]), center=20.0, width=3.0)
-    d = fusion.local_divergence(torch.tensor([1.0]), torch.tensor([3.0]), gate)
+    gate = paper.length_gate(torch.tensor([20]), center=20.0, width=3.0)
+    d = paper.local_divergence(torch.tensor([1.0]), torch.tensor([3.0]), gate)
     assert 0.5 - 0.1 * d.item() == pytest.approx(0.5 - 0.1 * 2.0)
     assert math.isclose(gate.item(), 0.5)

@@ -7,8 +7,7 @@ import torch
 from torch.backends import cuda as backends
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from msdscore.core.launching import launching
-from msdscore.core.transfer import fetched, fetching
+from msdscore.core.device import fetched, fetching, launching
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 

@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
-from msdscore.core.mixture import FitSettings, Mixture, fit, log_density
-from msdscore.core.spaces import DirectSpace, GramSpace
-from msdscore.core.starts import start_points
+from msdscore.core.mixture import DirectSpace, FitSettings, GramSpace, Mixture, fit, log_density, start_points
 from point_sets import directions, ragged
 
 SPACES = [GramSpace, DirectSpace]

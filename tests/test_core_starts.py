@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import reference
-from msdscore.core.starts import sample, spread
+from msdscore.core.mixture import sample, spread
 from point_sets import ragged
 
 

@@ -11,16 +11,18 @@ from sklearn.mixture import GaussianMixture
 
 from msdscore.core.mixture import FitSettings, log_density
 from msdscore.core.schedule import diverge, fit_all
-from msdscore.core.variants.families import FAMILIES, LEAST_VARIANCE, SHRINKAGE
-from msdscore.core.variants.normaliser import (
+from msdscore.core.variants import (
+    FAMILIES,
     LEAST_KAPPA,
+    LEAST_VARIANCE,
     MOST_KAPPA,
+    SHRINKAGE,
     concentration,
     log_bessel,
     log_normaliser,
     log_uniform,
 )
-from point_sets import ragged, take
+from point_sets import point_set, ragged, take
 from test_core_mixture import seeds_of
 
 KINDS = tuple(FAMILIES)
@@ -61,7 +63,7 @@ def test_concentrations_stay_in_the_range_that_was_checked():
 
 
 def lifted(side, kind):
-    return type(side)(FAMILIES[kind].lift(side.points.double()), side.mask, side.keys)
+    return point_set(FAMILIES[kind].lift(side.points.double()), side.mask, side.keys)
 
 
 def fitted(side, kind, **options):
@@ -158,7 +160,7 @@ def test_variants_keep_the_promises_of_the_core(kind):
     together = diverge(images, texts, image_of, text_of, **options)
     assert torch.isfinite(together.coverage).all()
     assert torch.isfinite(together.support).all()
-    dirty = type(texts)(texts.points.masked_fill(~texts.mask.unsqueeze(-1), 50.0), texts.mask, texts.keys)
+    dirty = point_set(texts.points.masked_fill(~texts.mask.unsqueeze(-1), 50.0), texts.mask, texts.keys)
     again = diverge(images, dirty, image_of, text_of, **options)
     for pair, (image, text) in enumerate(zip(image_of.tolist(), text_of.tolist(), strict=True)):
         zero = torch.zeros(1, dtype=torch.int64)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch.backends import cuda as backends
 
-from msdscore.core.transfer import Fetch
+from msdscore.core.device import Fetch
 from msdscore.encoders.backbone import checked_late
 from msdscore.encoders.batches import TextMemory, encode_in_batches
 from msdscore.encoders.registry import load_encoder

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from bench_sets import make_expert, make_sugarcrepe
 from msdscore.benchmarks.registry import load
 from msdscore.cli.app import app
-from msdscore.core.variants.families import FAMILIES
+from msdscore.core.variants import FAMILIES
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.studies.clustering import adjusted_rand, distinct_captions, entropies, entropy, stability, text_shares

@@ -12,10 +12,10 @@ from msdscore.align.features import chunks
 from msdscore.align.losses import caption_table, token_table
 from msdscore.align.run.checkpoint import read_run
 from msdscore.align.run.session import Towers, reopen_towers, tune_towers
+from msdscore.core.embeddings import join
 from msdscore.encoders.aligned.heads import AlignedHeads
 from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Embeddings, prepare_all
-from msdscore.encoders.batches import join
 from msdscore.errors import ImageError, InputError
 from msdscore.io.images import open_image
 

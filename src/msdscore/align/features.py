@@ -8,10 +8,10 @@ from typing import TypeVar
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
 
 from msdscore.align.data.formats import Pairs
 from msdscore.align.data.samples import Sample
+from msdscore.core.embeddings import widen
 from msdscore.core.sphere import unit
 from msdscore.encoders.aligned.towers.base import ImageTower, TextTower
 from msdscore.encoders.base import Features, TokenLayout, prepare_all
@@ -87,12 +87,6 @@ def join_features(parts: Sequence[Features]) -> Features:
         tuple(layout for part in parts for layout in part.layout),
         join_features(wholes) if wholes else None,
     )
-
-
-def widen(values: Tensor, width: int) -> Tensor:
-    """Pad a tensor along its points."""
-    missing = width - values.shape[1]
-    return pad(values, (0, 0) * (values.dim() - 2) + (0, missing)) if missing else values
 
 
 def token_layouts(features: Features) -> tuple[TokenLayout, ...]:

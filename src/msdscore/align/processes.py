@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from msdscore.align.features import widen
+from msdscore.core.embeddings import widen
 from msdscore.encoders.base import Embeddings
 
 _TIMEOUT = timedelta(hours=6)  # others wait while the first process fills a cache

@@ -14,7 +14,8 @@ from threading import Barrier
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
-from torch.nn.functional import pad
+
+from msdscore.core.embeddings import widen
 
 # Bytes one block may take while it is worked on: on a CPU some cache-friendly items for every core.
 BLOCK_BYTES = 64 << 20
@@ -36,7 +37,7 @@ class Block:
 def widths(mask: Bool[Tensor, "batch points"]) -> Int[Tensor, " batch"]:
     """The size class of an item: the end of its last real point, rounded up to a quarter of the power of two below it.
 
-    Above 128 to a sixteenth: pictures have so many points, mostly one number of them, and padding costs a copy.
+    Above 128 to a sixteenth: images have so many points, mostly one number of them, and padding costs a copy.
 
     >>> widths(torch.tensor([[True, True, False], [True, False, False]]))
     tensor([4, 4])
@@ -66,9 +67,7 @@ def block_bytes(device: torch.device) -> int:
 
 def cut(values: Shaped[Tensor, "batch points *rest"], block: Block) -> Shaped[Tensor, "items width *rest"]:
     """The block's rows of a padded tensor, cropped or padded with zeros to the block's width."""
-    rows = (values if block.whole else values[block.items])[:, : block.width]
-    missing = block.width - rows.shape[1]
-    return pad(rows, (0, 0) * (rows.dim() - 2) + (0, missing)) if missing else rows
+    return widen((values if block.whole else values[block.items])[:, : block.width], block.width)
 
 
 def place(

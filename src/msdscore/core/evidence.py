@@ -26,8 +26,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from msdscore.core.divergence import total
-from msdscore.core.mixture import FitSettings
+from msdscore.core.mixture import FitSettings, Mixture
+from msdscore.core.paper import total
 from msdscore.core.settings import check_count, check_number, check_share, exact, replace_known
 from msdscore.errors import ConfigError
 
@@ -288,3 +288,18 @@ def reading(match: float | None) -> str | None:
     ('good', 'doubtful', 'poor', None)
     """
     return None if match is None else next(word for least, word in READINGS if match >= least)
+
+
+@dataclass(frozen=True, slots=True)
+class Bank:
+    """Background images, which calibrate tokens, and background captions, which calibrate patches.
+
+    For the evidence form `words` say how evidence is read, `match` turns a score into a probability, and `vocabulary`
+    names what a caption does not say.
+    """
+
+    images: Mixture
+    texts: Mixture | None = None
+    words: WordCalibration | None = None
+    match: Match | None = None
+    vocabulary: Vocabulary | None = None

@@ -1,6 +1,6 @@
 """Fits and terms on a GPU in a handful of launches, where Triton can compile for it.
 
-The arithmetic is that of `mixture`, `divergence` and `calibration` in float32, to rounding. Nothing waits for the host,
+The arithmetic is that of `mixture` and `paper` in float32, to rounding. Nothing waits for the host,
 the memory taken does not grow with the batch, and an item's bits depend on that item alone.
 """
 
@@ -16,10 +16,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.core import mixture
-from msdscore.core.calibration import expected_log_density
-from msdscore.core.mixture import DEAD_MASS, FitSettings, Mixture, log_density
+from msdscore.core.mixture import DEAD_MASS, NEAR_TIE, FitSettings, Mixture, expected_log_density, log_density, sample
 from msdscore.core.sphere import TINY, counts, unit
-from msdscore.core.starts import NEAR_TIE, sample
 
 # Items with more points are fitted through their vectors: from here on a Gram matrix costs more than it saves.
 MOST_POINTS = 1024
@@ -196,7 +194,7 @@ def terms(
 def expected(
     points: Float[Tensor, "items points dim"], mask: Bool[Tensor, "items points"], background: Mixture
 ) -> Float[Tensor, "items points"]:
-    """`calibration.expected_log_density` of the real points, zero for padding; the background may be half precision."""
+    """`mixture.expected_log_density` of the real points, zero for padding; the background may be half precision."""
     from msdscore.core.kernels import expected_kernel
 
     points, (items, width, dim) = _rows(points), points.shape

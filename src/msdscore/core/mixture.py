@@ -3,26 +3,58 @@ r"""Mixtures of von Mises–Fisher distributions with one fixed concentration, f
 .. math:: \log P(x) = \operatorname{logsumexp}_k (\log\pi_k + \kappa\,\mu_k^\top x)
 
 The normaliser is the same for every component and cancels in every divergence, so it is left out.
+
+Components begin from points that are drawn by key, or farthest first; the same ones for an item wherever it is fitted.
+EM runs in one of two forms of the same arithmetic. Means lie in the span of the points, :math:`\mu_k = X^\top a_k`, so
+a step needs only :math:`G = XX^\top`. That is the cheaper form until the points are many: then G is larger than X, and
+the direct form keeps memory linear in N.
+
+Calibration holds a density against its mean over a bank of background items. Part of a divergence depends on the
+caption alone, through its length and its words; the mean over fixed background images removes that part:
+
+.. math:: s_j - \overline{s_j} = \tfrac{1}{M}\Bigl(\tfrac{1}{B}\sum_b \log P_b(y_j) - \log P_{img}(y_j)\Bigr)
+
+The text's own density cancels, the terms still add up to the score, and a wrong image scores zero on average.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from msdscore.core.spaces import Space, choose_space
-from msdscore.core.sphere import counts, real_points
-from msdscore.core.starts import Init, start_points
+from msdscore.core.sphere import TINY, counts, real_points
 
 # What a component is; all but the first live in `variants`.
 Kind = Literal["vmf", "vmf-adaptive", "gaussian", "gaussian-diagonal", "gaussian-shrunk"]
+Init = Literal["sample", "spread"]
 
 # A component that holds less than this many points is dead (paper, EM details).
 DEAD_MASS = 1e-6
+# A product with a handful of rows runs at a quarter of the rate of a square one (measured; see docs/performance.md).
+THIN = 4
+# Up to this many points a broadcast beats batched library calls on a CPU (measured likewise).
+FEW_POINTS = 32
+# Background items in one product: the number is fixed, so that the size of a block does not change the rounding.
+ITEMS = 128
+# Similarities closer than this are a tie, and the smaller index wins: rounding must not choose between devices.
+NEAR_TIE = 1e-4
+
+_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15, splitmix64
+_MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
+
+Points = Float[Tensor, "batch points dim"]
+PerPoint = Float[Tensor, "batch components points"]
+PerComponent = Float[Tensor, "batch components"]
+# Numbers of points: the first half begins the components, the second half is the reserve from which a component that
+# dies is seeded anew. With fewer points than seeds the list begins again from its front.
+Seeds = Int[Tensor, "batch seeds"]
+# Similarities of one chosen point per item to all points of that item.
+Similarities = Callable[[Int[Tensor, "batch 1"]], Float[Tensor, "batch 1 points"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +85,160 @@ class Mixture:
         return Mixture(self.means[index], self.log_weights[index], self.kappa)
 
 
+@runtime_checkable
+class Space(Protocol):
+    """What EM asks of a batch of points."""
+
+    def similarities(self, index: Int[Tensor, "batch components"]) -> PerPoint:
+        """Inner products of chosen points with all points."""
+
+    def resultant(self, shares: PerPoint) -> tuple[PerPoint, PerComponent]:
+        """Inner products of each weighted sum of points with all points, and the sums' lengths."""
+
+    def combine(self, coefficients: PerPoint) -> Float[Tensor, "batch components dim"]:
+        """Weighted sums of points."""
+
+
+class GramSpace:
+    """All inner products made once; a step of EM costs N² K whatever the dimension."""
+
+    def __init__(self, points: Points) -> None:
+        self._points = points
+        self._gram = _square(points)
+
+    def similarities(self, index: Int[Tensor, "batch components"]) -> PerPoint:
+        """Rows of the Gram matrix."""
+        return self._gram.gather(1, index.unsqueeze(-1).expand(-1, -1, self._gram.shape[2]))
+
+    def resultant(self, shares: PerPoint) -> tuple[PerPoint, PerComponent]:
+        r""":math:`\gamma G` and :math:`\sqrt{\gamma G \gamma^\top}`."""
+        pull = _thin_product(shares, self._gram)
+        return pull, (shares * pull).sum(dim=-1).clamp_min(TINY**2).sqrt()
+
+    def combine(self, coefficients: PerPoint) -> Float[Tensor, "batch components dim"]:
+        r""":math:`a X`."""
+        return coefficients @ self._points
+
+
+def _square(points: Points) -> Float[Tensor, "batch points points"]:
+    """`points @ points.mT`; for few points a CPU is faster with a transposed copy than with a transposed view."""
+    few = points.device.type == "cpu" and points.shape[1] <= FEW_POINTS
+    return points @ (points.mT.contiguous() if few else points.mT)
+
+
+def _thin_product(shares: PerPoint, gram: Float[Tensor, "batch points points"]) -> PerPoint:
+    """`shares @ gram`; for few points a CPU spends less on one broadcast than on one library call per item."""
+    if gram.device.type == "cpu" and gram.shape[1] <= FEW_POINTS:
+        return (gram.unsqueeze(1) * shares.unsqueeze(2)).sum(dim=-1)
+    return shares @ gram
+
+
+class DirectSpace:
+    """Means kept as vectors; a step of EM costs 2 N K D and memory stays linear in N."""
+
+    def __init__(self, points: Points) -> None:
+        self._points = points
+
+    def similarities(self, index: Int[Tensor, "batch components"]) -> PerPoint:
+        """Products of gathered points with all points."""
+        chosen = self._points.gather(1, index.unsqueeze(-1).expand(-1, -1, self._points.shape[2]))
+        return chosen @ self._points.mT
+
+    def resultant(self, shares: PerPoint) -> tuple[PerPoint, PerComponent]:
+        r""":math:`(\gamma X) X^\top` and :math:`\lVert \gamma X \rVert`."""
+        sums = shares @ self._points
+        return sums @ self._points.mT, sums.norm(dim=-1).clamp_min(TINY)
+
+    def combine(self, coefficients: PerPoint) -> Float[Tensor, "batch components dim"]:
+        r""":math:`a X`."""
+        return coefficients @ self._points
+
+
+def choose_space(points: Points, components: int, iterations: int) -> Callable[[Points], Space]:
+    """The cheaper form for this shape: it depends on one item's size alone, never on the batch."""
+    return GramSpace if gram_is_cheaper(points.shape[1], points.shape[2], components, iterations) else DirectSpace
+
+
+def gram_is_cheaper(points: int, dim: int, components: int, iterations: int) -> bool:
+    """Whether making G and stepping in it costs less than stepping through the vectors.
+
+    The Gram form is taken for fewer than 2 D points at most, so its memory is linear in N as well.
+
+    >>> gram_is_cheaper(256, 768, 3, 20), gram_is_cheaper(1024, 768, 3, 20)
+    (True, False)
+    """
+    steps = THIN * components * iterations
+    return points * (dim + steps) < 2 * steps * dim
+
+
+def start_points(
+    similarities: Similarities,
+    mask: Bool[Tensor, "batch points"],
+    keys: Int[Tensor, " batch"],
+    *,
+    init: Init,
+    seed: int,
+    count: int,
+) -> Seeds:
+    """`count` point numbers per item, drawn by key (`sample`) or farthest first (`spread`)."""
+    if init == "sample":
+        return sample(mask, keys, seed=seed, count=count)
+    return spread(similarities, mask, count=count)
+
+
+def sample(mask: Bool[Tensor, "batch points"], keys: Int[Tensor, " batch"], *, seed: int, count: int) -> Seeds:
+    """A draw without replacement that depends on (seed, key, number of the point) alone.
+
+    Integers decide, so neither device nor dtype nor padding nor the rest of the batch can change the draw.
+
+    >>> sample(torch.tensor([[True, True, True, False]]), torch.tensor([7]), seed=0, count=4)
+    tensor([[2, 1, 0, 2]])
+    """
+    numbers = torch.arange(mask.shape[1], device=mask.device)
+    seeded = _mix(keys.to(torch.int64) ^ _mix(torch.full_like(keys, seed, dtype=torch.int64)))
+    priority = _mix(seeded.unsqueeze(1) + numbers * _GOLDEN)
+    priority = priority.masked_fill(~mask, torch.iinfo(torch.int64).max)
+    return _cycle(priority.argsort(dim=1, stable=True), mask, count)
+
+
+def spread(similarities: Similarities, mask: Bool[Tensor, "batch points"], *, count: int) -> Seeds:
+    """Farthest first: the first real point, then each time the point least like all chosen ones."""
+    distinct = min(count, mask.shape[1])
+    chosen = [mask.to(torch.uint8).argmax(dim=1, keepdim=True)]
+    nearest = similarities(chosen[0]).squeeze(1)
+    for _ in range(distinct - 1):
+        chosen.append(_farthest(nearest, mask))
+        nearest = torch.maximum(nearest, similarities(chosen[-1]).squeeze(1))
+    return _cycle(torch.cat(chosen, dim=1), mask, count)
+
+
+def _farthest(nearest: Float[Tensor, "batch points"], mask: Bool[Tensor, "batch points"]) -> Int[Tensor, "batch 1"]:
+    """The first point whose similarity to its nearest chosen one is smallest, up to near-ties."""
+    open_points = nearest.masked_fill(~mask, torch.inf)
+    lowest = open_points.amin(dim=1, keepdim=True)
+    return (open_points <= lowest + NEAR_TIE).to(torch.uint8).argmax(dim=1, keepdim=True)
+
+
+def _cycle(order: Int[Tensor, "batch some"], mask: Bool[Tensor, "batch points"], count: int) -> Seeds:
+    """The first `count` of an order over the real points, which begins again where the real points end."""
+    real = mask.sum(dim=1, keepdim=True).clamp(min=1, max=order.shape[1])
+    places = torch.arange(count, device=order.device).unsqueeze(0) % real
+    return order.gather(1, places)
+
+
+def _mix(number: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """splitmix64's finaliser: 64-bit integers in, well mixed 64-bit integers out."""
+    number = number + _GOLDEN
+    number = (number ^ _shift(number, 30)) * _MIX_1
+    number = (number ^ _shift(number, 27)) * _MIX_2
+    return number ^ _shift(number, 31)
+
+
+def _shift(number: Int[Tensor, "..."], bits: int) -> Int[Tensor, "..."]:
+    """Logical shift to the right: torch's own copies the sign bit."""
+    return (number >> bits) & ((1 << (64 - bits)) - 1)
+
+
 def fit(
     points: Float[Tensor, "batch points dim"],
     mask: Bool[Tensor, "batch points"],
@@ -64,7 +250,7 @@ def fit(
     """Fit one mixture to the real points of every item.
 
     `keys` are integers made from each item's own content; `init="sample"` draws by them. `space` forces one of the
-    two forms of the same arithmetic (see `spaces`); by default the cheaper one is taken.
+    two forms of the same arithmetic; by default the cheaper one is taken.
     """
     solid = real_points(points, mask)
     form = (space or choose_space(solid, settings.components, settings.iterations))(solid)
@@ -121,3 +307,40 @@ def log_density(mixture: Mixture, points: Float[Tensor, "batch points dim"]) -> 
     """log P of any points under the mixture of the same item, without the shared normaliser."""
     cosines = mixture.means @ points.to(mixture.means.dtype).mT
     return (mixture.kappa * cosines + mixture.log_weights.unsqueeze(-1)).logsumexp(dim=1)
+
+
+def expected_log_density(
+    background: Mixture, points: Float[Tensor, "batch points dim"]
+) -> Float[Tensor, "batch points"]:
+    """Mean over all background items of log P of each point, in the points' dtype.
+
+    A background in half precision is converted a few items at a time.
+    """
+    parts = [log_densities(part, points).sum(dim=1) for part in _parts(background)]
+    return sum(parts[1:], start=parts[0]) / len(background)
+
+
+def log_density_spread(background: Mixture, points: Float[Tensor, "batch points dim"]) -> Float[Tensor, "batch points"]:
+    """Standard deviation of log P of each point over all background items, in the points' dtype."""
+    return torch.cat([log_densities(part, points) for part in _parts(background)], dim=1).std(dim=1, correction=0)
+
+
+def room_per_point(background: Mixture) -> int:
+    """How many numbers per point `expected_log_density` holds at once: logits, and their exponentials."""
+    return 3 * min(len(background), ITEMS) * background.means.shape[1]
+
+
+def _parts(background: Mixture) -> list[Mixture]:
+    return [background.take(slice(start, start + ITEMS)) for start in range(0, len(background), ITEMS)]
+
+
+def log_densities(
+    background: Mixture, points: Float[Tensor, "batch points dim"]
+) -> Float[Tensor, "batch items points"]:
+    """log P of each point under every background item."""
+    items, components, dim = background.means.shape
+    # One product per item of the batch, so that the batch's size cannot change the rounding.
+    means = background.means.to(points.dtype).reshape(1, items * components, dim).expand(len(points), -1, -1)
+    log_weights = background.log_weights.to(points.dtype).reshape(1, items * components, 1)
+    logits = background.kappa * (means @ points.mT) + log_weights
+    return logits.unflatten(1, (items, components)).logsumexp(dim=2)

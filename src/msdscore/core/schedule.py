@@ -1,45 +1,32 @@
-"""Many pairs of pictures and captions at once: every item is fitted once, in blocks of bounded memory.
+"""Many pairs of images and captions at once: every item is fitted once, in blocks of bounded memory.
 
-`image_of[p]` and `text_of[p]` are the numbers of the picture and of the caption of pair p. A picture with several
-captions, like a caption with several pictures, is fitted once and compared with the background once.
+`image_of[p]` and `text_of[p]` are the numbers of the image and of the caption of pair p. An image with several
+captions, like a caption with several images, is fitted once and compared with the background once.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from msdscore.core import fused
+from msdscore.core import fused, variants
 from msdscore.core.blocks import Block, blocks, cut, for_each, place, widths
-from msdscore.core.calibration import Bank, expected_log_density, room_per_point
-from msdscore.core.divergence import Divergence, share
-from msdscore.core.mixture import FitSettings, Mixture, fit, log_density
+from msdscore.core.embeddings import Embeddings
+from msdscore.core.evidence import Bank
+from msdscore.core.mixture import FitSettings, Mixture, expected_log_density, fit, log_density, room_per_point
+from msdscore.core.paper import Divergence, share
 from msdscore.core.sphere import accumulation_dtype, real_points
-from msdscore.core.variants import em
-from msdscore.core.variants.families import FAMILIES
 
 # Captions of an image that are compared in one product. The number is fixed, so that a product's shape, and with it the
 # rounding of every row, is the same however many captions there are; eight cost little more than one.
 SLOTS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class PointSet:
-    """One side of a comparison: padded unit vectors, their mask, and one key per item made from its content."""
-
-    points: Float[Tensor, "batch points dim"]
-    mask: Bool[Tensor, "batch points"]
-    keys: Int[Tensor, " batch"]
-
-    def __len__(self) -> int:
-        return self.points.shape[0]
-
-
 def diverge(
-    images: PointSet,
-    texts: PointSet,
+    images: Embeddings,
+    texts: Embeddings,
     image_of: Int[Tensor, " pairs"],
     text_of: Int[Tensor, " pairs"],
     *,
@@ -49,26 +36,27 @@ def diverge(
 ) -> Divergence:
     """Both divergences of every pair.
 
-    With a `bank` the terms are calibrated against its background (see `calibration`).
+    With a `bank` the terms are calibrated against its background (see `mixture`).
     """
     images, texts = _in_its_space(images, image_fit), _in_its_space(texts, text_fit)
     image_mixtures, text_mixtures = fit_all(images, image_fit), fit_all(texts, text_fit)
-    pictures, captions = (None, None) if bank is None else (bank.images, bank.texts)
+    background = (None, None) if bank is None else (bank.images, bank.texts)
     pairs = {"image_of": image_of, "text_of": text_of}
     return Divergence(
-        coverage_terms(images, image_mixtures, text_mixtures, **pairs, background=captions),
-        support_terms(texts, text_mixtures, image_mixtures, **pairs, background=pictures),
+        coverage_terms(images, image_mixtures, text_mixtures, **pairs, background=background[1]),
+        support_terms(texts, text_mixtures, image_mixtures, **pairs, background=background[0]),
         image_mixtures,
         text_mixtures,
     )
 
 
-def fit_all(side: PointSet, settings: FitSettings) -> Mixture:
+def fit_all(side: Embeddings, settings: FitSettings) -> Mixture:
     """One mixture per item of one side, block by block, or in one go where the fused kernels serve."""
+    keys = side.mask.new_zeros(len(side), dtype=torch.int64) if side.keys is None else side.keys
     quick = settings.mixture == "vmf" and fused.serves(side.points, settings.components)
     if quick and side.points.shape[1] <= fused.MOST_POINTS:
-        return fused.fit(side.points, side.mask, side.keys, settings)
-    plain = fit if settings.mixture == "vmf" else em.fit
+        return fused.fit(side.points, side.mask, keys, settings)
+    plain = fit if settings.mixture == "vmf" else variants.fit
     like, size = _like(side.points), (len(side), settings.components)
     means = like.new_empty(*size, side.points.shape[2])
     log_weights = like.new_empty(size)
@@ -76,21 +64,21 @@ def fit_all(side: PointSet, settings: FitSettings) -> Mixture:
     def work(block: Block) -> None:
         # The block's width follows from its items, so an item takes the same way in every batch.
         fitted = fused.fit if quick and block.width <= fused.MOST_POINTS else plain
-        mixture = fitted(cut(side.points, block), cut(side.mask, block), side.keys[block.items], settings)
+        mixture = fitted(cut(side.points, block), cut(side.mask, block), keys[block.items], settings)
         means[block.items], log_weights[block.items] = mixture.means, mixture.log_weights
 
     for_each(work, blocks_of(side, widths(side.mask), settings.components), side.points.device)
     return Mixture(means, log_weights, settings.kappa if settings.mixture == "vmf" else 1.0)
 
 
-def _in_its_space(side: PointSet, settings: FitSettings) -> PointSet:
+def _in_its_space(side: Embeddings, settings: FitSettings) -> Embeddings:
     """The side as its mixtures take it: unit vectors as they are, or the features of another family in float64."""
     if settings.mixture == "vmf":
         return side
-    return replace(side, points=FAMILIES[settings.mixture].lift(side.points.double()))
+    return replace(side, points=variants.FAMILIES[settings.mixture].lift(side.points.double()))
 
 
-def expected_densities(side: PointSet, own: Mixture, background: Mixture | None) -> Float[Tensor, "batch points"]:
+def expected_densities(side: Embeddings, own: Mixture, background: Mixture | None) -> Float[Tensor, "batch points"]:
     """What the other side's log density at a point is held against: the own mixture's, or the background's mean."""
     if background is not None and fused.serves(side.points, own, background):
         return fused.expected(side.points, side.mask, background)
@@ -108,7 +96,7 @@ def expected_densities(side: PointSet, own: Mixture, background: Mixture | None)
 
 
 def support_terms(
-    texts: PointSet,
+    texts: Embeddings,
     text_mixtures: Mixture,
     image_mixtures: Mixture,
     *,
@@ -118,7 +106,7 @@ def support_terms(
 ) -> Float[Tensor, "pairs tokens"]:
     """Support terms of every token of every pair, block by block of pairs.
 
-    With a `background` of pictures each term is less its mean over them.
+    With a `background` of images each term is less its mean over them.
     """
     sides = (texts, text_mixtures, image_mixtures)
     if fused.serves(texts.points, text_mixtures, image_mixtures):
@@ -139,7 +127,7 @@ def support_terms(
 
 
 def coverage_terms(
-    images: PointSet,
+    images: Embeddings,
     image_mixtures: Mixture,
     text_mixtures: Mixture,
     *,
@@ -174,7 +162,7 @@ def coverage_terms(
 
 
 def token_evidence(
-    texts: PointSet,
+    texts: Embeddings,
     image_mixtures: Mixture,
     background: Mixture,
     *,
@@ -189,7 +177,7 @@ def token_evidence(
 
 
 def _fused_terms(
-    side: PointSet,
+    side: Embeddings,
     own: Mixture,
     others: Mixture,
     *,
@@ -246,7 +234,7 @@ class CandidateSets:
 
 
 def blocks_of(
-    side: PointSet, classes: Int[Tensor, " items"], components: int, background: Mixture | None = None
+    side: Embeddings, classes: Int[Tensor, " items"], components: int, background: Mixture | None = None
 ) -> Iterator[Block]:
     """Blocks of items of these size classes, sized by what fitting and comparing one of them takes."""
     dim, wide = side.points.shape[2], _like(side.points).element_size()

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 import torch
 from PIL.Image import Image
 
-from msdscore.core.calibration import Bank
-from msdscore.core.launching import launching
+from msdscore.core.device import launching, sent
+from msdscore.core.evidence import Bank
 from msdscore.core.sphere import masked_mean, real_points, unit
-from msdscore.core.transfer import sent
 from msdscore.encoders.base import Embeddings, Encoder, Features, PatchLayout, Prepared, TokenLayout
 from msdscore.encoders.table import languages_of
 from msdscore.encoders.vision.preprocessing import DEVICE_FILTERS, Preprocessing, prepare_picture, whole_picture

@@ -11,7 +11,10 @@ from jaxtyping import Bool, Float, Int, UInt8
 from PIL.Image import Image
 from torch import Tensor
 
-from msdscore.core.calibration import Bank
+from msdscore.core.embeddings import Embeddings as Embeddings
+from msdscore.core.embeddings import PatchLayout as PatchLayout
+from msdscore.core.embeddings import TokenLayout as TokenLayout
+from msdscore.core.evidence import Bank
 from msdscore.encoders.vision.canvas import View as View
 
 _THREADS = min(16, cpu_count() or 1)  # that prepare images side by side
@@ -26,54 +29,6 @@ class Prepared:
 
     pixels: UInt8[Tensor, "3 height width"]
     view: View
-
-
-@dataclass(frozen=True, slots=True)
-class PatchLayout:
-    """Where the patches of one image lie.
-
-    `boxes` holds (left, top, right, bottom) in pixels of the original image, one row per patch in the order of the
-    points, row-major over `grid` (rows, columns). Resizing and cropping are undone, so a box may be fractional.
-    `warnings` say what a reader of the score should know about the image, such as that it is tiny.
-    """
-
-    size: tuple[int, int]  # width, height of the original image
-    grid: tuple[int, int]  # rows, columns
-    boxes: Float[Tensor, "points 4"]
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLayout:
-    """Where the tokens of one caption stand.
-
-    `spans` are (start, end) character offsets into the caption as given, one per point. `windows` says how many
-    windows of the text tower the caption took; `cut` how many of its tokens were dropped because cutting was asked.
-    `warnings` say what a reader of the score should know about the caption, such as words that the encoder cannot read.
-    """
-
-    spans: tuple[tuple[int, int], ...]
-    windows: int = 1
-    cut: int = 0
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Embeddings:
-    """Local unit vectors and one pooled unit vector for each item of a batch; `mask` is True for real points.
-
-    Points and pooled vectors may have different sizes: a backbone can have separate local and global spaces. `filled`
-    says for every item whether it has a real point, where the host knows that without a look at the device.
-    """
-
-    points: Float[Tensor, "batch points dim"]
-    mask: Bool[Tensor, "batch points"]
-    pooled: Float[Tensor, "batch pooled_dim"]
-    layout: tuple[PatchLayout | TokenLayout, ...] = ()
-    filled: tuple[bool, ...] | None = None
-
-    def __len__(self) -> int:
-        return self.points.shape[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,8 @@ from threading import Lock
 from typing import TypeVar
 
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
-from msdscore.core.transfer import sent
-from msdscore.encoders.base import Embeddings
+from msdscore.core.embeddings import Embeddings, join, take
 
 Item = TypeVar("Item")
 
@@ -52,53 +49,6 @@ def encode_by_length(texts: Sequence[str], encode: Callable[[Sequence[str]], Emb
     return take(joined, back)
 
 
-def take(batch: Embeddings, index: Sequence[int]) -> Embeddings:
-    """Some items of a batch, in the order asked for."""
-    rows = sent(torch.tensor(index, dtype=torch.int64), batch.points.device)
-    layout = tuple(batch.layout[number] for number in index)
-    filled = None if batch.filled is None else tuple(batch.filled[number] for number in index)
-    return Embeddings(batch.points[rows], batch.mask[rows], batch.pooled[rows], layout, filled)
-
-
-def split(batch: Embeddings) -> list[Embeddings]:
-    """Every item alone, without the padding behind its last point."""
-    places = torch.arange(1, batch.mask.shape[1] + 1, device=batch.mask.device)
-    # One look at the device for all of them.
-    widths = (batch.mask * places).amax(dim=1).clamp_min(1).tolist() if batch.mask.shape[1] else [0] * len(batch)
-    return [
-        Embeddings(
-            batch.points[row : row + 1, :width].clone(),
-            batch.mask[row : row + 1, :width].clone(),
-            batch.pooled[row : row + 1].clone(),
-            batch.layout[row : row + 1],
-        )
-        for row, width in enumerate(widths)
-    ]
-
-
-def join(batches: Sequence[Embeddings]) -> Embeddings:
-    """One batch from several, padded to the longest item."""
-    if len(batches) == 1:
-        return batches[0]
-    width = max(batch.points.shape[1] for batch in batches)
-    return Embeddings(
-        torch.cat([_widen(batch.points, width) for batch in batches]),
-        torch.cat([_widen(batch.mask.unsqueeze(-1), width).squeeze(-1) for batch in batches]),
-        torch.cat([batch.pooled for batch in batches]),
-        tuple(layout for batch in batches for layout in batch.layout),
-        _filled(batches),
-    )
-
-
-def _filled(batches: Sequence[Embeddings]) -> tuple[bool, ...] | None:
-    known = [batch.filled for batch in batches if batch.filled is not None]
-    return tuple(item for one in known for item in one) if len(known) == len(batches) else None
-
-
-def _widen(values: Tensor, width: int) -> Tensor:
-    return values if values.shape[1] == width else pad(values, (0, 0, 0, width - values.shape[1]))
-
-
 _BYTES = 256 << 20
 
 
@@ -138,10 +88,10 @@ class TextMemory:
         self._batches[self._number] = (batch, texts)
         self._place.update((text, (self._number, row)) for row, text in enumerate(texts))
         self._number += 1
-        self._bytes += _size(batch)
+        self._bytes += batch.nbytes
         while self._bytes > self._limit:
             number, (dropped, gone) = self._batches.popitem(last=False)
-            self._bytes -= _size(dropped)
+            self._bytes -= dropped.nbytes
             for text in gone:
                 if self._place[text][0] == number:
                     del self._place[text]
@@ -152,7 +102,3 @@ def _rows_by_batch(places: dict[str, tuple[int, int]]) -> dict[int, dict[str, in
     for text, (number, row) in places.items():
         found.setdefault(number, {})[text] = row
     return found
-
-
-def _size(batch: Embeddings) -> int:
-    return batch.points.nbytes + batch.mask.nbytes + batch.pooled.nbytes

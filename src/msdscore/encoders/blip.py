@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from msdscore.core.device import sent
 from msdscore.core.sphere import unit
-from msdscore.core.transfer import sent
 from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, compile_towers, place, read_options
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint

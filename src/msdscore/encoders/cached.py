@@ -17,9 +17,9 @@ from PIL.Image import Image
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from msdscore.core.calibration import Bank
+from msdscore.core.embeddings import join, split
+from msdscore.core.evidence import Bank
 from msdscore.encoders.base import Embeddings, Encoder, Prepared, View
-from msdscore.encoders.batches import join, split
 from msdscore.encoders.vector_files import VectorFiles
 from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
 from msdscore.errors import ConfigError
@@ -272,7 +272,7 @@ class _Memory:
 
 
 def _size(one: Embeddings) -> int:
-    return one.points.nbytes + one.mask.nbytes + one.pooled.nbytes + OBJECTS
+    return one.nbytes + OBJECTS
 
 
 def _halved(one: Embeddings) -> Embeddings:

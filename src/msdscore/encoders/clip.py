@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from msdscore.core.device import sent
 from msdscore.core.sphere import unit
-from msdscore.core.transfer import sent
 from msdscore.encoders.backbone import (
     Backbone,
     Identity,

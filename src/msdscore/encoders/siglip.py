@@ -16,8 +16,8 @@ from PIL.Image import Image, Resampling
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from msdscore.core.device import sent
 from msdscore.core.sphere import unit
-from msdscore.core.transfer import sent
 from msdscore.encoders.backbone import (
     Backbone,
     Identity,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from msdscore.core import fusion
+from msdscore.core import paper
 from msdscore.errors import ConfigError
 from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded, Vectors
 from msdscore.scoring.measurement import soften
@@ -46,7 +46,7 @@ def load_rank_agg(margin: str = f"{RANK_MARGIN}") -> Loaded:
     def score(batch: Cases) -> CaseScores:
         vectors = vectors_of(batch)
         sides = (torch.from_numpy(vectors.column(name)) for name in ("similarity", "divergence"))
-        preference = fusion.rank_agg_preference(*sides, margin=gap).numpy()
+        preference = paper.rank_agg_preference(*sides, margin=gap).numpy()
         unknown = np.isnan(vectors.column("similarity")).any(axis=1)
         preference = np.where(unknown, np.nan, preference)
         return CaseScores(np.stack([preference, -preference], axis=1) / 2)

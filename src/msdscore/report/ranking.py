@@ -208,7 +208,7 @@ def _softened(contest: Contest) -> Contest:
     """Soft-MSD over the captions of all captioners of an image: one candidate set, however they were scored."""
     import torch
 
-    from msdscore.core.fusion import set_uncertainty
+    from msdscore.core.paper import set_uncertainty
 
     facts = dict(fact.partition(":")[::2] for fact in contest.signature.split("|"))
     temperature = float(facts.get("xi", 0.2))

@@ -10,9 +10,9 @@ import torch
 from PIL.Image import Image
 from safetensors.torch import save
 
-from msdscore.core.calibration import Bank
+from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture
-from msdscore.core.schedule import PointSet, fit_all
+from msdscore.core.schedule import fit_all
 from msdscore.encoders.base import Embeddings, Encoder, encode_pictures
 from msdscore.encoders.batches import encode_by_length, encode_in_batches
 from msdscore.encoders.cached import unrounded
@@ -115,8 +115,8 @@ def _moved(mixture: Mixture, device: torch.device) -> Mixture:
 
 def _mixtures(side_batch: Embeddings, keys: Sequence[int], fit: FitSettings) -> Mixture:
     device = side_batch.points.device
-    points = PointSet(side_batch.points, side_batch.mask, torch.tensor(keys, dtype=torch.int64, device=device))
-    return _moved(fit_all(points, fit), torch.device("cpu"))
+    keyed = replace(side_batch, keys=torch.tensor(keys, dtype=torch.int64, device=device))
+    return _moved(fit_all(keyed, fit), torch.device("cpu"))
 
 
 def _mark(bank: Bank) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL.Image import Image
 
-from msdscore.core.calibration import log_density_spread
 from msdscore.core.evidence import JUDGED, Evidence, Match, WordCalibration, WordKind
+from msdscore.core.mixture import log_density_spread
 from msdscore.encoders.base import Encoder, TokenLayout
 from msdscore.errors import ConfigError
 from msdscore.scoring.bank import NamedBank, build_bank, moved, named

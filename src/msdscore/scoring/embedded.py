@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from PIL.Image import Image
 
+from msdscore.core.embeddings import join, take
 from msdscore.encoders.base import Embeddings, Prepared
-from msdscore.encoders.batches import join, take
 from msdscore.errors import CaptionError, InputError, RowError
 
 Item = TypeVar("Item")

@@ -7,13 +7,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from msdscore.core import evidence, fusion
-from msdscore.core.calibration import Bank
-from msdscore.core.divergence import Divergence, total
-from msdscore.core.evidence import JudgedWords, WordCalibration
+from msdscore.core import evidence, paper
+from msdscore.core.device import fetching, sent
+from msdscore.core.evidence import Bank, JudgedWords, WordCalibration
 from msdscore.core.mixture import Mixture
-from msdscore.core.schedule import PointSet, diverge, fit_all, token_evidence
-from msdscore.core.transfer import fetching, sent
+from msdscore.core.paper import Divergence, total
+from msdscore.core.schedule import diverge, fit_all, token_evidence
 from msdscore.encoders.base import Embeddings, PatchLayout, TokenLayout
 from msdscore.scoring.config import Form, Paper
 from msdscore.text.words import Word, segment
@@ -82,8 +81,8 @@ class Measurement:
             similarity, lengths, image_of, text_of, *local = fetch.wait()
             here = replace(self, similarity=similarity, lengths=lengths, image_of=image_of, text_of=text_of)
             if divergence is not None:
-                paper = replace(divergence, coverage_terms=local[0], support_terms=local[1])
-                return replace(here, divergence=paper)
+                fetched = replace(divergence, coverage_terms=local[0], support_terms=local[1])
+                return replace(here, divergence=fetched)
             assert words is not None, "a measurement is of one of the forms"
             return replace(here, words=replace(words, evidence=local[0]))
 
@@ -108,8 +107,8 @@ def measure_pairs(
     device = images.points.device
     image_of, text_of = (_numbers(rows, device) for rows in pairs)
     sides = (
-        PointSet(images.points, images.mask, _numbers(keys[0], device)),
-        PointSet(texts.points, texts.mask, _numbers(keys[1], device)),
+        replace(images, keys=_numbers(keys[0], device)),
+        replace(texts, keys=_numbers(keys[1], device)),
     )
     layouts = [layout for layout in texts.layout if isinstance(layout, TokenLayout)]
     divergence, words = None, None
@@ -226,9 +225,9 @@ def gate(lengths: Int[Tensor, " captions"], config: Paper) -> Column:
     """The weight of coverage for every caption, as the settings choose it."""
     wide = lengths.double()
     if config.gate == "length":
-        return fusion.length_gate(wide, center=config.gate_center, width=config.gate_width)
+        return paper.length_gate(wide, center=config.gate_center, width=config.gate_width)
     beta = {"coverage": 1.0, "support": 0.0, "fixed": config.beta}[config.gate]
-    return fusion.constant_gate(wide, beta=beta)
+    return paper.constant_gate(wide, beta=beta)
 
 
 def columns(measured: Measurement, form: Form) -> dict[str, Column]:
@@ -265,7 +264,7 @@ def _paper(measured: Measurement, form: Paper) -> dict[str, Column]:
     assert measured.divergence is not None, "measured by the paper's form"
     coverage, support = (side.double().cpu() for side in (measured.divergence.coverage, measured.divergence.support))
     beta = gate(measured.lengths.cpu(), form)
-    divergence = fusion.local_divergence(coverage, support, beta)
+    divergence = paper.local_divergence(coverage, support, beta)
     return {"coverage": coverage, "support": support, "beta": beta, "divergence": divergence}
 
 
@@ -341,7 +340,7 @@ def soften(
         return [], []
     g, score = (torch.tensor(values, dtype=torch.float64) for values in (similarity, msd))
     sets = torch.tensor(group, dtype=torch.int64)
-    uncertainty, soft = fusion.soften(g, score, sets, temperature=form.temperature)
+    uncertainty, soft = paper.soften(g, score, sets, temperature=form.temperature)
     return uncertainty.tolist(), soft.tolist()
 
 

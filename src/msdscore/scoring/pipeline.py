@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from PIL import __version__ as pillow_version
 
-from msdscore.core.calibration import Bank
-from msdscore.core.launching import launching
+from msdscore.core.device import launching
+from msdscore.core.evidence import Bank
 from msdscore.core.mixture import Mixture
-from msdscore.core.schedule import PointSet, fit_all
+from msdscore.core.schedule import fit_all
 from msdscore.encoders.backbone import checked_late, overflow
 from msdscore.encoders.base import Embeddings, Encoder, Prepared, computes_in_half
 from msdscore.encoders.batches import TextMemory, encode_by_length, encode_in_batches
@@ -203,7 +203,7 @@ class Pipeline:
         """The mixtures of embedded images, one per row."""
         batch = self._as_computed(images.vectors)
         keys = torch.tensor(images.keys, dtype=torch.int64, device=batch.points.device)
-        return fit_all(PointSet(batch.points, batch.mask, keys), self.config.image_fit)
+        return fit_all(replace(batch, keys=keys), self.config.image_fit)
 
     def measure(
         self, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from msdscore.core.calibration import log_densities
 from msdscore.core.evidence import Vocabulary
-from msdscore.core.mixture import Mixture
+from msdscore.core.mixture import Mixture, log_densities
 from msdscore.encoders.base import TokenLayout
 from msdscore.scoring.bank import moved
 from msdscore.scoring.embedded import Embedded

@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from msdscore.benchmarks.base import Item, Pair, clusters, picture
-from msdscore.core.schedule import PointSet, fit_all
+from msdscore.core.schedule import fit_all
 from msdscore.core.sphere import real_points
-from msdscore.core.variants.families import FAMILIES
+from msdscore.core.variants import FAMILIES
 from msdscore.errors import InputError
 from msdscore.scoring.config import Paper
 from msdscore.scoring.embedded import Embedded
@@ -123,7 +123,7 @@ def text_shares(texts: Embedded, config: Paper) -> tuple[Shares, Bool[Tensor, "b
     keys = torch.tensor(texts.keys, dtype=torch.int64, device=vectors.points.device)
     real = real_points(vectors.points, vectors.mask)
     points = real if kind == "vmf" else FAMILIES[kind].lift(real.double())
-    mixture = fit_all(PointSet(points, vectors.mask, keys), config.text_fit)
+    mixture = fit_all(replace(vectors, points=points, keys=keys), config.text_fit)
     logits = mixture.kappa * (mixture.means @ points.to(mixture.means.dtype).mT) + mixture.log_weights.unsqueeze(-1)
     return logits.softmax(dim=1), vectors.mask
 

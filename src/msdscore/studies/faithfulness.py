@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 
 from msdscore.benchmarks.base import Pair, clusters, picture, picture_key
+from msdscore.core.embeddings import take
 from msdscore.encoders.base import PatchLayout
-from msdscore.encoders.batches import take
 from msdscore.errors import ConfigError
 from msdscore.explain.maps import PROJECTIONS, Regions, project
 from msdscore.explain.terms import PROJECTION, image_of, terms_of

@@ -14,7 +14,7 @@ import torch
 from msdscore.benchmarks.base import Battle, Item, Pair, Rated, clusters
 from msdscore.benchmarks.protocols.counting import words
 from msdscore.benchmarks.results.result import Result, items_of, score_matrix
-from msdscore.core.fusion import set_uncertainty
+from msdscore.core.paper import set_uncertainty
 from msdscore.errors import InputError
 from msdscore.stats.pairs import credits_of, mcnemar, mcnemar_clustered
 from msdscore.stats.resample import Resampling, bootstrap_share, paired_difference, permutation_test

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from msdscore.core.divergence import total
+from msdscore.core.paper import total
 from msdscore.encoders.base import Embeddings
 from msdscore.errors import RowError
 from msdscore.metrics.base import Cases, Floats, Ints, Vectors

@@ -11,7 +11,7 @@ import torch
 from PIL.Image import Image
 from torch import nn
 
-from msdscore.core.calibration import Bank
+from msdscore.core.evidence import Bank
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, JoinedHeads, SideDims
 from msdscore.encoders.aligned.specs import read_spec
 from msdscore.encoders.aligned.towers.base import (

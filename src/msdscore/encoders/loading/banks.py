@@ -9,8 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from msdscore.core.calibration import Bank
-from msdscore.core.evidence import Match, Vocabulary, WordCalibration, WordKind
+from msdscore.core.evidence import Bank, Match, Vocabulary, WordCalibration, WordKind
 from msdscore.core.mixture import Mixture
 from msdscore.errors import WeightsError
 

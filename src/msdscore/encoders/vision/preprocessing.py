@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 from torch.nn.utils.rnn import pad_sequence
 
-from msdscore.core.transfer import sent
+from msdscore.core.device import sent
 from msdscore.encoders.base import PatchLayout, Prepared
 from msdscore.encoders.vision.canvas import Pixels, View, drawn, pixels_of, prepared_pixels
 from msdscore.encoders.vision.canvas import Preprocessing as Preprocessing

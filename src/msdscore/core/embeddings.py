@@ -1,0 +1,122 @@
+"""Embeddings of images and captions: unit vectors with their mask, pooled vectors, and where each point lies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from msdscore.core.device import sent
+
+
+@dataclass(frozen=True, slots=True)
+class PatchLayout:
+    """Where the patches of one image lie.
+
+    `boxes` holds (left, top, right, bottom) in pixels of the original image, one row per patch in the order of the
+    points, row-major over `grid` (rows, columns). Resizing and cropping are undone, so a box may be fractional.
+    `warnings` say what a reader of the score should know about the image, such as that it is tiny.
+    """
+
+    size: tuple[int, int]  # width, height of the original image
+    grid: tuple[int, int]  # rows, columns
+    boxes: Float[Tensor, "points 4"]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLayout:
+    """Where the tokens of one caption stand.
+
+    `spans` are (start, end) character offsets into the caption as given, one per point. `windows` says how many
+    windows of the text tower the caption took; `cut` how many of its tokens were dropped because cutting was asked.
+    `warnings` say what a reader of the score should know about the caption, such as words that the encoder cannot read.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    windows: int = 1
+    cut: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """Local unit vectors and one pooled unit vector for each item of a batch; `mask` is True for real points.
+
+    Points and pooled vectors may have different sizes: a backbone can have separate local and global spaces. `filled`
+    says for every item whether it has a real point, where the host knows that without a look at the device. `keys` are
+    numbers made from each item's content, for mixtures whose start is drawn by them.
+    """
+
+    points: Float[Tensor, "batch points dim"]
+    mask: Bool[Tensor, "batch points"]
+    pooled: Float[Tensor, "batch pooled_dim"]
+    layout: tuple[PatchLayout | TokenLayout, ...] = ()
+    filled: tuple[bool, ...] | None = None
+    keys: Int[Tensor, " batch"] | None = None
+
+    def __len__(self) -> int:
+        return self.points.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its vectors and masks."""
+        return self.points.nbytes + self.mask.nbytes + self.pooled.nbytes
+
+
+def take(batch: Embeddings, index: Sequence[int]) -> Embeddings:
+    """Some items of a batch, in the order asked for."""
+    rows = sent(torch.tensor(index, dtype=torch.int64), batch.points.device)
+    return Embeddings(
+        batch.points[rows],
+        batch.mask[rows],
+        batch.pooled[rows],
+        tuple(batch.layout[number] for number in index) if batch.layout else (),
+        None if batch.filled is None else tuple(batch.filled[number] for number in index),
+        None if batch.keys is None else batch.keys[rows],
+    )
+
+
+def split(batch: Embeddings) -> list[Embeddings]:
+    """Every item alone, without the padding behind its last point."""
+    places = torch.arange(1, batch.mask.shape[1] + 1, device=batch.mask.device)
+    # One look at the device for all of them.
+    widths = (batch.mask * places).amax(dim=1).clamp_min(1).tolist() if batch.mask.shape[1] else [0] * len(batch)
+    return [
+        Embeddings(
+            batch.points[row : row + 1, :width].clone(),
+            batch.mask[row : row + 1, :width].clone(),
+            batch.pooled[row : row + 1].clone(),
+            batch.layout[row : row + 1],
+        )
+        for row, width in enumerate(widths)
+    ]
+
+
+def join(batches: Sequence[Embeddings]) -> Embeddings:
+    """One batch from several, padded to the longest item."""
+    if len(batches) == 1:
+        return batches[0]
+    width = max(batch.points.shape[1] for batch in batches)
+    filled = [batch.filled for batch in batches if batch.filled is not None]
+    keys = [batch.keys for batch in batches if batch.keys is not None]
+    return Embeddings(
+        torch.cat([widen(batch.points, width) for batch in batches]),
+        torch.cat([widen(batch.mask, width) for batch in batches]),
+        torch.cat([batch.pooled for batch in batches]),
+        tuple(layout for batch in batches for layout in batch.layout),
+        tuple(item for part in filled for item in part) if len(filled) == len(batches) else None,
+        torch.cat(keys) if len(keys) == len(batches) else None,
+    )
+
+
+def widen(values: Tensor, width: int) -> Tensor:
+    """Pad a tensor with zeros along its points, to `width` of them.
+
+    >>> widen(torch.ones(1, 2, dtype=torch.bool), 3)
+    tensor([[ True,  True, False]])
+    """
+    missing = width - values.shape[1]
+    return pad(values, (0, 0) * (values.dim() - 2) + (0, missing)) if missing > 0 else values

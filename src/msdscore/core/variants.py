@@ -1,0 +1,224 @@
+r"""Other distributions in the place of the von Mises–Fisher one with a fixed concentration, for comparisons.
+
+Each is an exponential family, :math:`\log p(x) = v^\top \varphi(x) + b` up to a constant that cancels in every
+divergence: EM needs the means of :math:`\varphi` under the shares, and densities are those of a `Mixture` whose
+"means" are the vectors v, whose weights carry b, and whose kappa is 1. They are made in float64: a component that
+holds one point is so sharp that float32 would lose its density. Starts, reserves and dead components are those of
+`mixture`.
+
+The normaliser of a von Mises–Fisher density is computed in the log domain,
+
+.. math:: \log C_D(\kappa) = \nu\log\kappa - (\nu+1)\log 2\pi - \log I_\nu(\kappa), \qquad \nu = D/2 - 1
+
+since the Bessel function leaves the range of float64 at a few hundred dimensions.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from msdscore.core.mixture import DEAD_MASS, DirectSpace, FitSettings, Kind, Mixture, start_points
+from msdscore.core.sphere import TINY, counts, real_points
+
+Statistics = Float[Tensor, "batch components features"]
+PerAxis = Float[Tensor, "batch components dim"]
+# Vectors and offsets of components.
+Natural = tuple[Statistics, Float[Tensor, "batch components"]]
+
+# Added to every variance, as scikit-learn does.
+LEAST_VARIANCE = 1e-6
+# How far variances are drawn to their mean over the coordinates (the authors' scripts).
+SHRINKAGE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    r"""A distribution: its features :math:`\varphi`, and its parameters from the means of them.
+
+    `at` gives the component that begins at a point, with the concentration or the inverse variance of the settings.
+    """
+
+    features: int  # per coordinate; the first ones are the point itself
+    lift: Callable[[Float[Tensor, "*batch dim"]], Float[Tensor, "*batch features"]]
+    natural: Callable[[Statistics, float], Natural]
+    at: Callable[[PerAxis, float], Natural]
+
+
+def _same(points: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+    return points
+
+
+def _with_squares(points: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch features"]:
+    return torch.cat([points, points * points], dim=-1)
+
+
+def _adaptive(means: Statistics, kappa: float) -> Natural:
+    """A von Mises–Fisher component whose concentration follows from its mean resultant length."""
+    length = means.norm(dim=-1)
+    sharpness = concentration(length, means.shape[-1])
+    return _directed(means / length.clamp_min(TINY).unsqueeze(-1), sharpness)
+
+
+def _directed(directions: Statistics, sharpness: Float[Tensor, "batch components"]) -> Natural:
+    dim = directions.shape[-1]
+    return sharpness.unsqueeze(-1) * directions, log_normaliser(sharpness, dim) - log_uniform(dim)
+
+
+def _adaptive_at(points: PerAxis, kappa: float) -> Natural:
+    return _directed(points, torch.full_like(points[..., 0], kappa))
+
+
+def _spherical(means: Statistics, kappa: float) -> Natural:
+    """A Gaussian of variance 1/kappa in every direction; the points' own length is one and cancels."""
+    return kappa * means, -0.5 * kappa * (means * means).sum(dim=-1)
+
+
+def _diagonal(means: Statistics, kappa: float) -> Natural:
+    """A Gaussian with a variance per coordinate."""
+    mean, variance = _moments(means)
+    return _axes(mean, variance)
+
+
+def _shrunk(means: Statistics, kappa: float) -> Natural:
+    """The same, with variances drawn half way to their mean over the coordinates."""
+    mean, variance = _moments(means)
+    return _axes(mean, (1 - SHRINKAGE) * variance + SHRINKAGE * variance.mean(dim=-1, keepdim=True))
+
+
+def _moments(means: Statistics) -> tuple[PerAxis, PerAxis]:
+    mean, square = means.chunk(2, dim=-1)
+    return mean, (square - mean * mean).clamp_min(0) + LEAST_VARIANCE
+
+
+def _axes(mean: PerAxis, variance: PerAxis) -> Natural:
+    offset = -0.5 * (variance.log() + mean * mean / variance).sum(dim=-1)
+    return torch.cat([mean / variance, -0.5 / variance], dim=-1), offset
+
+
+def _axes_at(points: PerAxis, kappa: float) -> Natural:
+    return _axes(points, torch.full_like(points, 1 / kappa))
+
+
+FAMILIES: Mapping[Kind, Family] = {
+    "vmf-adaptive": Family(1, _same, _adaptive, _adaptive_at),
+    "gaussian": Family(1, _same, _spherical, _spherical),
+    "gaussian-diagonal": Family(2, _with_squares, _diagonal, _axes_at),
+    "gaussian-shrunk": Family(2, _with_squares, _shrunk, _axes_at),
+}
+
+
+def fit(
+    points: Float[Tensor, "batch points features"],
+    mask: Bool[Tensor, "batch points"],
+    keys: Int[Tensor, " batch"],
+    settings: FitSettings,
+) -> Mixture:
+    """One mixture per item, of the family that the settings name, from the features of its points."""
+    family, kappa = FAMILIES[settings.mixture], settings.kappa
+    lifted = real_points(points, mask)
+    solid, real = lifted[..., : lifted.shape[2] // family.features], mask.unsqueeze(1).to(lifted.dtype)
+    first, reserve = _starts(solid, mask, keys, settings)
+    natural, spare = family.at(first, kappa), family.at(reserve, kappa)
+    log_weights = torch.full_like(natural[1], -math.log(settings.components))
+    size = counts(mask).clamp_min(1).unsqueeze(1).to(solid.dtype)
+    for _ in range(settings.iterations):
+        vectors, offsets = natural
+        shares = (vectors @ lifted.mT + (offsets + log_weights).unsqueeze(-1)).softmax(dim=1) * real
+        mass = shares.sum(dim=-1)
+        dead = mass < DEAD_MASS
+        means = shares @ lifted / mass.clamp_min(DEAD_MASS).unsqueeze(-1)
+        natural = _revive(dead, spare, family.natural(means, kappa))
+        weights = torch.where(dead, 1.0, mass) / size
+        log_weights = (weights / weights.sum(dim=1, keepdim=True)).log()
+    return Mixture(natural[0], natural[1] + log_weights, 1.0)
+
+
+def _starts(
+    solid: Float[Tensor, "batch points dim"],
+    mask: Bool[Tensor, "batch points"],
+    keys: Int[Tensor, " batch"],
+    settings: FitSettings,
+) -> tuple[Float[Tensor, "batch components dim"], Float[Tensor, "batch components dim"]]:
+    """The points that components begin from, and their reserve."""
+    space, count = DirectSpace(solid), 2 * settings.components
+    seeds = start_points(space.similarities, mask, keys, init=settings.init, seed=settings.seed, count=count)
+    chosen = solid.gather(1, seeds.unsqueeze(-1).expand(-1, -1, solid.shape[2]))
+    first, reserve = chosen.chunk(2, dim=1)
+    return first, reserve
+
+
+def _revive(dead: Bool[Tensor, "batch components"], spare: Natural, living: Natural) -> Natural:
+    return torch.where(dead.unsqueeze(-1), spare[0], living[0]), torch.where(dead, spare[1], living[1])
+
+
+# From this order on five terms of the expansion are exact to 1e-11; lower orders are reached from it by recurrence.
+LARGE_ORDER = 60.0
+# Polynomials of Debye's expansion (Abramowitz and Stegun 9.3.9): u_k(t) = t^k · p_k(t²) / divisor, lowest power first.
+_DEBYE: tuple[tuple[int, tuple[int, ...]], ...] = (
+    (24, (3, -5)),
+    (1152, (81, -462, 385)),
+    (414720, (30375, -369603, 765765, -425425)),
+    (39813120, (4465125, -94121676, 349922430, -446185740, 185910725)),
+    (6688604160, (1519035525, -49286948607, 284499769554, -614135872350, 566098157625, -188699385875)),
+)
+# Concentrations are kept in the range in which the normaliser was checked.
+LEAST_KAPPA, MOST_KAPPA = 1e-3, 1e5
+
+
+def log_bessel(order: float, kappa: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    r""":math:`\log I_\nu(\kappa)` of the modified Bessel function of the first kind.
+
+    >>> log_bessel(0.5, torch.tensor([2.0], dtype=torch.float64))
+    tensor([0.7160], dtype=torch.float64)
+    """
+    steps = max(0, math.ceil(LARGE_ORDER - order))
+    top = order + steps
+    result = _debye(top, kappa)
+    ratio = (result - _debye(top + 1, kappa)).exp()
+    # I_{n-1} / I_n = 2n/κ + I_{n+1} / I_n: all terms are positive, so rounding does not grow on the way down.
+    for step in range(steps):
+        ratio = 2 * (top - step) / kappa + 1 / ratio
+        result = result + ratio.log()
+    return result
+
+
+def _debye(order: float, kappa: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """The uniform expansion for large orders (Abramowitz and Stegun 9.7.7)."""
+    z = kappa / order
+    root = (1 + z * z).sqrt()
+    t = 1 / root
+    series = torch.ones_like(t)
+    for power, (divisor, polynomial) in enumerate(_DEBYE, start=1):
+        value = torch.zeros_like(t)
+        for coefficient in reversed(polynomial):
+            value = value * t * t + coefficient
+        series = series + value * (t / order) ** power / divisor
+    return order * (root + (z / (1 + root)).log()) - 0.5 * (2 * math.pi * order * root).log() + series.log()
+
+
+def log_normaliser(kappa: Float[Tensor, "*batch"], dim: int) -> Float[Tensor, "*batch"]:
+    r""":math:`\log C_D(\kappa)`: what the logarithm of the density has beside :math:`\kappa\,\mu^\top x`."""
+    order = dim / 2 - 1
+    return order * kappa.log() - (order + 1) * math.log(2 * math.pi) - log_bessel(order, kappa)
+
+
+def log_uniform(dim: int) -> float:
+    """The logarithm of the uniform density on the sphere, the limit of `log_normaliser` at concentration zero.
+
+    >>> round(log_uniform(3), 4) == round(-math.log(4 * math.pi), 4)
+    True
+    """
+    return math.lgamma(dim / 2) - math.log(2) - dim / 2 * math.log(math.pi)
+
+
+def concentration(length: Float[Tensor, "*batch"], dim: int) -> Float[Tensor, "*batch"]:
+    r"""The concentration that belongs to a mean resultant length: :math:`(\bar r D - \bar r^3)/(1 - \bar r^2)`.
+
+    Banerjee's approximation, as in the paper, within the range of concentrations that is supported.
+    """
+    short = length.clamp(max=1 - 1e-12)
+    return ((short * dim - short**3) / (1 - short**2)).clamp(LEAST_KAPPA, MOST_KAPPA)
