@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from msdscore.core import blocks
 from msdscore.core.mixture import FitSettings
-from msdscore.core.schedule import PointSet, fit_all
+from msdscore.core.schedule import fit_all
+from point_sets import point_set
 
 
 @given(sizes=st.lists(st.integers(1, 700), min_size=1, max_size=40), room=st.sampled_from([1, 50_000, 10_000_000]))
@@ -61,7 +62,7 @@ def test_an_error_in_one_block_reaches_the_caller_and_threads_are_as_before():
 @pytest.mark.parametrize("points", [36, 257])
 def test_neither_the_number_of_threads_nor_the_company_changes_a_bit(points):
     vectors = torch.nn.functional.normalize(torch.randn(5, points, 48, generator=torch.manual_seed(3)), dim=-1)
-    side = PointSet(vectors, torch.ones(5, points, dtype=torch.bool), torch.zeros(5, dtype=torch.int64))
+    side = point_set(vectors, torch.ones(5, points, dtype=torch.bool), torch.zeros(5, dtype=torch.int64))
     before, settings, fitted = torch.get_num_threads(), FitSettings(components=3), []
     try:
         for threads in (1, 2, 4):
@@ -74,4 +75,4 @@ def test_neither_the_number_of_threads_nor_the_company_changes_a_bit(points):
 
 
 def take(side, item):
-    return PointSet(side.points[item : item + 1], side.mask[item : item + 1], side.keys[item : item + 1])
+    return point_set(side.points[item : item + 1], side.mask[item : item + 1], side.keys[item : item + 1])

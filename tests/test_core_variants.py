@@ -182,7 +182,7 @@ def test_concentrations_adapt_to_the_points():
     wide = torch.randn(1, 30, 32, generator=generator, dtype=torch.float64)
     points = torch.nn.functional.normalize(torch.cat([near, wide]), dim=-1)
     settings = FitSettings(components=1, mixture="vmf-adaptive")
-    side = type(ragged([1], 4))(points, torch.ones(2, 30, dtype=torch.bool), torch.zeros(2, dtype=torch.int64))
+    side = point_set(points, torch.ones(2, 30, dtype=torch.bool), torch.zeros(2, dtype=torch.int64))
     sharpness = fit_all(side, settings).means.norm(dim=-1).squeeze(1)
     assert sharpness[0] > 1000
     assert sharpness[1] < 10
