@@ -76,3 +76,15 @@ def test_neither_the_number_of_threads_nor_the_company_changes_a_bit(points):
 
 def take(side, item):
     return point_set(side.points[item : item + 1], side.mask[item : item + 1], side.keys[item : item + 1])
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_modes_of_the_caller_hold_for_the_work(mode):
+    vectors = torch.nn.functional.normalize(torch.randn(3, 40, 8, generator=torch.manual_seed(3)), dim=-1)
+    with mode():
+        side = point_set(vectors.clone(), torch.ones(3, 40, dtype=torch.bool), torch.zeros(3, dtype=torch.int64))
+        assert fit_all(side, FitSettings(components=3)).means.isfinite().all()
+        seen = []
+        parts = iter([blocks.Block(torch.arange(3), 64, True)])
+        blocks.for_each(lambda _: seen.append(torch.is_grad_enabled()), parts, torch.device("cpu"))
+        assert set(seen) == {torch.is_grad_enabled()}

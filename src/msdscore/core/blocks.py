@@ -89,9 +89,15 @@ def for_each(work: Callable[[Block], None], parts: Iterator[Block], device: torc
             work(part)
         return
     pool, waiting = _single_threads(threads), []
+    inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+    def as_here(piece: Block) -> None:
+        with torch.inference_mode(inference), torch.set_grad_enabled(gradients):  # each thread has its own modes
+            work(piece)
+
     for part in parts:
         pieces = _pieces(part, threads) if part.width > FEW_POINTS else [part]
-        waiting += [pool.submit(work, piece) for piece in pieces]
+        waiting += [pool.submit(as_here, piece) for piece in pieces]
     wait(waiting)  # none may go on writing after an error of another
     for done in waiting:
         done.result()
