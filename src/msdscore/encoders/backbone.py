@@ -16,7 +16,8 @@ from msdscore.core.evidence import Bank
 from msdscore.core.sphere import masked_mean, real_points, unit
 from msdscore.encoders.base import Embeddings, Encoder, Features, PatchLayout, Prepared, TokenLayout
 from msdscore.encoders.table import languages_of
-from msdscore.encoders.vision.preprocessing import DEVICE_FILTERS, Preprocessing, prepare_picture, whole_picture
+from msdscore.encoders.vision.device import FILTERS, require_decoder
+from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_picture, whole_picture
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.text.warnings import text_warnings
 
@@ -68,7 +69,7 @@ def _device(device: str) -> torch.device:
 Options = TypeVar("Options")
 
 # How many times as large as what the network takes a JPEG file must still be when it is decoded at reduced size.
-_REDUCED = {"full": 0, "reduced": 2, "smallest": 1}
+_REDUCED = {"full": 0, "reduced": 2, "smallest": 1, "device": 0}
 
 
 def read_options(kind: type[Options], given: Mapping[str, Any]) -> Options:
@@ -107,7 +108,8 @@ class SharedOptions:
     pool: str = "model"  # or "mean": of the local vectors, as the paper's text has it
     long_text: str = "window"  # or "cut"
     compile: str = ""  # a backend of torch.compile, such as "inductor"
-    jpeg: str = "full"  # or "reduced", "smallest": large files are decoded at a half, a quarter or an eighth
+    # Or "reduced", "smallest": large files are decoded at a half, a quarter or an eighth; "device": by the GPU.
+    jpeg: str = "full"
     resize: str = "pillow"  # or "device": by torch, where the network runs
 
     def __post_init__(self) -> None:
@@ -124,11 +126,15 @@ class SharedOptions:
 
     def applied(self, steps: Preprocessing) -> Preprocessing:
         """The steps of a checkpoint, done as chosen."""
-        if self.resize == "device" and steps.resample not in DEVICE_FILTERS:
+        on_device, jpeg_on_device = self.resize == "device", self.jpeg == "device"
+        if (on_device or jpeg_on_device) and steps.resample not in FILTERS:
             raise ConfigError(
-                "resize=device knows bicubic and bilinear filters, this checkpoint has another; leave it out"
+                f"{', '.join(self.pixel_choices)} resizes with one of Pillow's filters, and this checkpoint does not; "
+                "leave it out"
             )
-        return replace(steps, reduced=_REDUCED[self.jpeg], on_device=self.resize == "device")
+        if jpeg_on_device:
+            require_decoder()
+        return replace(steps, reduced=_REDUCED[self.jpeg], on_device=on_device, jpeg_on_device=jpeg_on_device)
 
     def refuse_pixel_choices(self) -> None:
         """For families that draw an image several times or at sizes of its own."""

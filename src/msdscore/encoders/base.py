@@ -24,10 +24,11 @@ _THREADS = min(16, cpu_count() or 1)  # that prepare images side by side
 class Prepared:
     """An image made ready for one encoder: the pixels that its network reads, and where they lay on the original.
 
-    It is all that the vectors and the boxes of the image depend on, and is small however large the image was.
+    It is all that the vectors and the boxes of the image depend on, and is small however large the image was. A JPEG
+    file that the device is to decode waits as the row of its bytes.
     """
 
-    pixels: UInt8[Tensor, "3 height width"]
+    pixels: UInt8[Tensor, "3 height width"] | UInt8[Tensor, " bytes"]
     view: View
 
 

@@ -237,7 +237,7 @@ def prepared_key(image: Prepared) -> str:
         return image.key
     digest = blake2b(repr((image.view, tuple(image.pixels.shape))).encode(), digest_size=20)
     # One layout for equal pixels: Pillow's bytes lie row by row with the colours innermost.
-    digest.update(image.pixels.permute(1, 2, 0).contiguous().numpy().tobytes())
+    digest.update(image.pixels.permute(1, 2, 0).contiguous().cpu().numpy().tobytes())
     return f"{_PICTURE}{digest.hexdigest()}"
 
 

@@ -28,6 +28,8 @@ ImageSource: TypeAlias = str | Path | bytes | bytearray | IO[bytes] | TarImage |
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM", "HEIF")
 _ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://|(data|file):")  # what is no path
 _TIFF = (b"II*\0", b"MM\0*")
+_JPEG_START, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
+_RGB = [*b"RGB"]
 _ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -114,6 +116,31 @@ def read_source(source: str | Path | bytes | TarImage, *, limits: ImageLimits = 
         raise ImageError(f"{source_name(source)}: {error}") from error
     except OSError as error:
         raise ImageError(f"{source_name(source)}: cannot be read ({_reason(error)})") from error
+
+
+def plain_jpeg(
+    source: str | Path | bytes | TarImage, *, limits: ImageLimits = _DEFAULT, name: str | None = None
+) -> tuple[bytes, Size | None]:
+    """The bytes of a file, and its width and height where it is a JPEG that any decoder reads alike.
+
+    That is one which lies upright, is grey or YCbCr, and has its end; all else is for `open_image` to judge.
+    """
+    name = name or source_name(source)
+    content = read_source(source, limits=limits)
+    if content[:2] != _JPEG_START or content[-2:] != _JPEG_END:
+        return content, None
+    try:
+        with _open(content, limits) as image:
+            _checked(image, limits)
+            # Colours are RGB where Adobe's marker says so, or where they are called by these letters.
+            letters = [layer[0] for layer in getattr(image, "layer", ())]
+            ycc = image.info.get("adobe_transform", 1) == 1 and letters != _RGB
+            known = image.format == "JPEG" and (image.mode == "L" or (image.mode == "RGB" and ycc))
+            return content, image.size if known and _orientation(image) == 1 else None
+    except ImageError as error:
+        raise ImageError(f"{name}: {error}") from error
+    except Exception:  # noqa: BLE001, `open_image` says what is wrong with it
+        return content, None
 
 
 def refuse_address(text: str) -> None:

@@ -21,6 +21,7 @@ Prepare: TypeAlias = Callable[[Image], Prepared]
 Read: TypeAlias = Callable[[File], tuple[Pixels, View]]
 Otherwise: TypeAlias = Callable[[Sequence[ImageSource]], list[Prepared | RowError]]
 _ANY_SIZE = 1 << 20  # bytes of a picture that is kept in its own size; those of a larger one come through a pipe
+_FILE_SIZE = 1 << 18  # and of one that is not decoded
 
 
 def sendable_prepare(encoder: Encoder) -> Prepare | None:
@@ -31,8 +32,8 @@ def sendable_prepare(encoder: Encoder) -> Prepare | None:
 def open_prepared(
     source: ImageSource, prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits, name: str | None = None
 ) -> Prepared:
-    """A picture decoded and made ready; a file at reduced size, where the `steps` of the encoder allow that."""
-    if steps is None or not steps.reduced or not isinstance(source, File):
+    """A picture decoded and made ready; a file as `read_pixels` gives it, where the `steps` ask for that."""
+    if steps is None or not (steps.reduced or steps.jpeg_on_device) or not isinstance(source, File):
         return prepare(open_image(source, limits=limits, name=name))
     return as_prepared(*read_pixels(source, steps=steps, limits=limits, name=name))
 
@@ -46,6 +47,8 @@ def reader(prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits
 
 def room_per_picture(steps: Preprocessing | None) -> int:
     """Bytes of shared memory that a prepared picture takes."""
+    if steps is not None and steps.jpeg_on_device:
+        return _FILE_SIZE
     if steps is None or steps.on_device:
         return _ANY_SIZE
     canvas = steps.crop or steps.resize

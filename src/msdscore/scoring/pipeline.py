@@ -22,7 +22,8 @@ from msdscore.encoders.base import Embeddings, Encoder, Prepared, computes_in_ha
 from msdscore.encoders.batches import TextMemory, encode_by_length, encode_in_batches
 from msdscore.encoders.cached import CachedEncoder, CacheUse
 from msdscore.encoders.vision.canvas import File
-from msdscore.encoders.vision.preprocessing import preprocessing_of
+from msdscore.encoders.vision.device import decode_jpegs
+from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
 from msdscore.errors import ConfigError, RowError
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
@@ -127,7 +128,36 @@ class Pipeline:
             except RowError as error:
                 return error
 
-        return list(map(read, sources) if pool is None else pool.map(read, list(sources)))
+        given = list(sources)
+        found = list(map(read, given) if pool is None else pool.map(read, given))
+        steps = preprocessing_of(self.encoder)
+        if lasting or steps is None or not steps.jpeg_on_device:
+            return found
+        ready = self.decode_on_device(given, [one.prepared if isinstance(one, Decoded) else one for one in found])
+        return [
+            one if isinstance(one, RowError) else image if isinstance(image, RowError) else replace(one, prepared=image)
+            for one, image in zip(found, ready, strict=True)
+        ]
+
+    def decode_on_device(
+        self, sources: Sequence[ImageSource], found: Sequence[Prepared | RowError]
+    ) -> list[Prepared | RowError]:
+        """Images of which those that are still files are decoded by the device, or the usual way where it cannot."""
+        ready, steps = list(found), preprocessing_of(self.encoder)
+        if steps is None or not steps.jpeg_on_device:
+            return ready
+        files = {number: one for number, one in enumerate(found) if isinstance(one, Prepared) and one.pixels.dim() == 1}
+        for number, canvas in zip(files, decode_jpegs(list(files.values()), steps, self.encoder.device), strict=True):
+            ready[number] = canvas or self._usual(sources[number], steps)
+        return ready
+
+    def _usual(self, source: ImageSource, steps: Preprocessing) -> Prepared | RowError:
+        try:
+            return open_prepared(
+                source, self.encoder.prepare, steps=replace(steps, jpeg_on_device=False), limits=self.limits
+            )
+        except RowError as error:
+            return error
 
     def decoding_processes(self, threads: Executor, *, ahead: int) -> DecodingProcesses | None:
         """Processes that decode for a long run, where the encoder and its settings allow it; `ahead` pictures at most.
@@ -255,7 +285,11 @@ class Pipeline:
         content = read_source(source, limits=self.limits)
 
         def make() -> Prepared:
-            return self._prepared(content, name=source_name(source))
+            prepared = self._prepared(content, name=source_name(source))
+            (ready,) = self.decode_on_device([source], [prepared])
+            if isinstance(ready, RowError):
+                raise ready
+            return ready
 
         return encoder.prepare_file(content, self._how_decoded, make)
 

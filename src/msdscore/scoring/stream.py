@@ -63,7 +63,8 @@ def score_requests(
         def decode(sources: Sequence[ImageSource]) -> list[Decoded | RowError]:
             if processes is None:
                 return pipeline.decode(sources, pool=pool)
-            return [Decoded(one) if isinstance(one, Prepared) else one for one in processes.decode(sources)]
+            ready = pipeline.decode_on_device(sources, processes.decode(sources))
+            return [Decoded(one) if isinstance(one, Prepared) else one for one in ready]
 
         try:
             for request in requests:

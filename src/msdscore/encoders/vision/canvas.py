@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from PIL import Image
 
-from msdscore.io.images import ImageLimits, open_image, open_reduced
+from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg, source_name
 from msdscore.io.tar import TarImage
 
 File: TypeAlias = str | Path | bytes | TarImage  # what another process can read
@@ -15,6 +15,7 @@ Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]  # (height, width, 3)
 # Above this many pixels only the cropped part is resized: a 1 x 20000 image would grow to gigabytes.
 _RESIZE_LIMIT = 2**24
 DEVICE_PIXELS = 2**20  # of an image that is resized on the device; 256 of them fill 0.8 GB
+DEVICE_JPEG_PIXELS = 2**26  # of one that is decoded there: so many at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Preprocessing:
     height), black where it reaches beyond the image. Half a pixel beside the centre goes up and left, or with
     `even_centre` to the even side, as torchvision rounds. With `reduced` a JPEG file is decoded at a half, a quarter
     or an eighth of its size where that is still so many times as large as what it is resized to. With `on_device`
-    torch resizes images where the network runs, and not Pillow where they are decoded.
+    torch resizes images where the network runs, and not Pillow where they are decoded; with `jpeg_on_device` JPEG files
+    are decoded there too, and come there as they are.
     """
 
     resize: int | tuple[int, int] | None
@@ -47,6 +49,7 @@ class Preprocessing:
     even_centre: bool = False
     reduced: int = 0
     on_device: bool = False
+    jpeg_on_device: bool = False
 
 
 def view(steps: Preprocessing, size: tuple[int, int]) -> View:
@@ -106,7 +109,12 @@ def prepared_pixels(
 def read_pixels(
     source: File, *, steps: Preprocessing, limits: ImageLimits, name: str | None = None
 ) -> tuple[Pixels, View]:
-    """A file decoded and made ready; at reduced size, where the steps allow that."""
+    """A file decoded and made ready; at reduced size, or left as a row of bytes, where the steps ask for it."""
+    if steps.jpeg_on_device:
+        content, size = plain_jpeg(source, limits=limits, name=name)
+        if size is not None and _fits_device(size, view(steps, size)):
+            return np.frombuffer(bytearray(content), dtype=np.uint8), view(steps, size)
+        return prepared_pixels(open_image(content, limits=limits, name=name or source_name(source)), steps)
     if not steps.reduced:
         return prepared_pixels(open_image(source, limits=limits, name=name), steps)
 
@@ -116,6 +124,10 @@ def read_pixels(
 
     image, size = open_reduced(source, needed, limits=limits, name=name)
     return prepared_pixels(image, steps, size=size)
+
+
+def _fits_device(size: tuple[int, int], where: View) -> bool:
+    return size[0] * size[1] <= DEVICE_JPEG_PIXELS and where.resized[0] * where.resized[1] <= DEVICE_PIXELS
 
 
 def _waits(size: tuple[int, int], where: View) -> bool:

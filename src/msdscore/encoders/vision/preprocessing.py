@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Bool, Float, UInt8
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import interpolate, pad
 from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.core.device import sent
@@ -21,11 +20,10 @@ from msdscore.encoders.base import PatchLayout, Prepared
 from msdscore.encoders.vision.canvas import Pixels, View, drawn, pixels_of, prepared_pixels
 from msdscore.encoders.vision.canvas import Preprocessing as Preprocessing
 from msdscore.encoders.vision.canvas import view as view
+from msdscore.encoders.vision.device import on_canvases
 from msdscore.errors import WeightsError
 
 Edges: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]  # (cells, 2): start and end along one axis
-DEVICE_FILTERS: dict[int, str] = {Image.Resampling.BICUBIC: "bicubic", Image.Resampling.BILINEAR: "bilinear"}
-_RESIZED_TOGETHER = 32  # images; as floats in full size they fill 0.4 GB
 _TINY = 32  # pixels of a side under which hardly anything can be seen
 
 
@@ -103,8 +101,9 @@ def prepare_picture(image: Image.Image, steps: Preprocessing, *, size: tuple[int
 
 
 def as_prepared(pixels: Pixels, where: View) -> Prepared:
-    """Pixels (height, width, 3) as a network takes them; they are not copied."""
-    return Prepared(torch.from_numpy(pixels).permute(2, 0, 1), where)
+    """Pixels (height, width, 3) as a network takes them, or the bytes of a file that waits; they are not copied."""
+    values = torch.from_numpy(pixels)
+    return Prepared(values if values.dim() == 1 else values.permute(2, 0, 1), where)
 
 
 def preprocessing_of(encoder: object) -> Preprocessing | None:
@@ -121,8 +120,8 @@ def stack_pixels(
     images: Sequence[Prepared], steps: Preprocessing, device: torch.device
 ) -> Float[Tensor, "batch 3 height width"]:
     """Prepared images of one size as one batch of normalised pixels."""
-    if steps.on_device:
-        return normalise(_on_canvases(images, steps, device), steps)
+    if steps.on_device or steps.jpeg_on_device:
+        return normalise(on_canvases(images, steps, device), steps)
     # Pillow's bytes lie row by row with the colours innermost: they are copied as they lie, and turned on the device.
     rows = [image.pixels.permute(1, 2, 0) for image in images]
     there = sent(_pinned(rows), device) if device.type == "cuda" else torch.stack(rows).to(device)
@@ -136,39 +135,6 @@ def _pinned(rows: Sequence[UInt8[Tensor, "height width 3"]]) -> UInt8[Tensor, "b
     for number, image in enumerate(rows):
         room[number] = image.numpy()
     return batch
-
-
-def _on_canvases(
-    images: Sequence[Prepared], steps: Preprocessing, device: torch.device
-) -> UInt8[Tensor, "batch 3 height width"]:
-    """Images on the canvas, resized on the device where they were not before; those of one size together."""
-    alike: dict[tuple[View, tuple[int, ...]], list[int]] = {}
-    for number, image in enumerate(images):
-        alike.setdefault((image.view, tuple(image.pixels.shape)), []).append(number)
-    parts, order = [], []
-    for (where, _), numbers in alike.items():
-        for first in range(0, len(numbers), _RESIZED_TOGETHER):
-            some = numbers[first : first + _RESIZED_TOGETHER]
-            rows = [images[number].pixels.permute(1, 2, 0) for number in some]
-            parts.append(_resized_there(sent(_pinned(rows), device).permute(0, 3, 1, 2), where, steps))
-            order += some
-    places = torch.empty(len(order), dtype=torch.int64)
-    places[order] = torch.arange(len(order))
-    return torch.cat(parts)[sent(places, device)]
-
-
-def _resized_there(
-    pixels: UInt8[Tensor, "batch 3 height width"], where: View, steps: Preprocessing
-) -> UInt8[Tensor, "batch 3 canvas_height canvas_width"]:
-    if pixels.shape[2:] == where.canvas[::-1]:
-        return pixels
-    resized, (across, down) = pixels.float(), where.resized
-    for size in ((resized.shape[2], across), (down, across)):
-        # One direction after the other, rounded between them, as Pillow does (from version 13 on in either order).
-        resized = interpolate(resized, size, mode=DEVICE_FILTERS[steps.resample], antialias=True).round().clamp(0, 255)
-    (left, top), (width, height) = where.offset, where.canvas
-    beyond = (-left, left + width - across, -top, top + height - down)
-    return pad(resized, beyond).to(torch.uint8)
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,219 @@
+"""Images decoded and resized where the network runs: JPEG files by the device's decoder, sizes by two matrix products.
+
+The weights of the products are Pillow's, so images of any sizes are resized together. float16 holds the levels of
+pixels exactly and sums are made in float32, so on a GPU a level differs from Pillow's by rounding alone.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import lru_cache
+from threading import Lock
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
+
+from msdscore.core.transfer import sent
+from msdscore.encoders.base import Prepared
+from msdscore.encoders.vision.canvas import Preprocessing, View
+from msdscore.errors import ConfigError
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Taps: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]  # first pixel and weights, a row per output
+TOGETHER = 2**26  # pixels that are decoded and resized in one go: 0.4 GB in float16
+CLASS = 128  # images whose sides round up to the same multiples of it are resized together
+_PRECISION = 1 << 22  # Pillow's weights are multiples of its inverse
+_PILLOW_BICUBIC = -0.5
+# One batch at a time is decoded: that bounds the memory of the device, and its decoder takes no more anyway.
+_decoding = Lock()
+
+
+def require_decoder() -> None:
+    """Refuse `jpeg=device` where torchvision is missing.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    try:
+        import torchvision.io  # noqa: F401
+    except ImportError:
+        raise ConfigError("jpeg=device needs torchvision; pip install torchvision, or leave jpeg=device out") from None
+
+
+def decode_jpegs(files: Sequence[Prepared], steps: Preprocessing, device: torch.device) -> list[Prepared | None]:
+    """Undecoded files on their canvases, on the device; None for one that its decoder refuses.
+
+    It may be called from any thread; work that others have begun on the device goes on meanwhile.
+    """
+    canvases: list[Prepared | None] = [None] * len(files)
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+    with _decoding, torch.cuda.stream(stream) if stream else nullcontext():
+        for numbers in _together([file.view.size for file in files]):
+            decoded = _decoded([files[number].pixels for number in numbers], device)
+            good = [(number, pixels) for number, pixels in zip(numbers, decoded, strict=True) if pixels is not None]
+            if good:
+                views = [files[number].view for number, _ in good]
+                resized = resize([pixels for _, pixels in good], views, steps, device)
+                for (number, _), view, pixels in zip(good, views, resized, strict=True):
+                    canvases[number] = Prepared(pixels, view)
+        if stream:
+            stream.synchronize()
+    return canvases
+
+
+def on_canvases(
+    images: Sequence[Prepared], steps: Preprocessing, device: torch.device
+) -> UInt8[Tensor, "batch 3 height width"]:
+    """Images on the canvas: those that lie on it already, here or on the device, and those still to be resized."""
+    width, height = images[0].view.canvas
+    batch = torch.empty((len(images), 3, height, width), dtype=torch.uint8, device=device)
+    sizes = [(image.pixels.shape[2], image.pixels.shape[1]) for image in images]
+    ready = [number for number, size in enumerate(sizes) if size == images[number].view.canvas]
+    rest = sorted(set(range(len(images))) - set(ready))
+    if ready:
+        batch[_index(ready, device)] = _stacked([images[number].pixels for number in ready], device)
+    for places in _together([sizes[number] for number in rest]):
+        numbers = [rest[place] for place in places]
+        pixels = [sent(images[number].pixels, device) for number in numbers]
+        batch[_index(numbers, device)] = resize(pixels, [images[number].view for number in numbers], steps, device)
+    return batch
+
+
+def _index(numbers: Sequence[int], device: torch.device) -> Tensor:
+    return sent(torch.tensor(numbers), device)
+
+
+def _stacked(pixels: Sequence[Tensor], device: torch.device) -> UInt8[Tensor, "batch 3 height width"]:
+    here = [number for number, image in enumerate(pixels) if image.device.type == "cpu"]
+    if len(here) == len(pixels):
+        return sent(torch.stack(list(pixels)), device)
+    for image in pixels:
+        if image.device.type == "cuda":
+            image.record_stream(torch.cuda.current_stream(device))  # it was made on another one
+    return torch.stack([sent(image, device) for image in pixels])
+
+
+def _together(sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """Numbers of images of one size class each, at most `TOGETHER` pixels at a time."""
+    classes: dict[tuple[int, int], list[int]] = {}
+    for number, size in enumerate(sizes):
+        classes.setdefault(_size_class(size), []).append(number)
+    for (width, height), numbers in classes.items():
+        most = max(1, TOGETHER // (width * height))
+        for first in range(0, len(numbers), most):
+            yield numbers[first : first + most]
+
+
+def _size_class(size: tuple[int, int]) -> tuple[int, int]:
+    return -(-size[0] // CLASS) * CLASS, -(-size[1] // CLASS) * CLASS
+
+
+def _decoded(files: Sequence[UInt8[Tensor, " bytes"]], device: torch.device) -> list[Tensor | None]:
+    """Pixels (3, height, width); the decoder refuses a whole list for one file, so then each is tried alone."""
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    try:
+        return list(decode_jpeg(list(files), mode=ImageReadMode.RGB, device=device))
+    except RuntimeError:
+        if len(files) == 1:
+            return [None]
+        return [pixels for file in files for pixels in _decoded([file], device)]
+
+
+def resize(
+    images: Sequence[UInt8[Tensor, "3 _ _"]], views: Sequence[View], steps: Preprocessing, device: torch.device
+) -> UInt8[Tensor, "batch 3 height width"]:
+    """Images of one size class resized and cut out as their views say; one direction after the other, as Pillow does.
+
+    Both are rounded to whole levels, as Pillow does too.
+    """
+    width, height = (max(image.shape[side] for image in images) for side in (2, 1))
+    levels = torch.float16 if device.type == "cuda" else torch.float32
+    batch = torch.zeros((len(images), 3, height, width), dtype=levels, device=device)
+    for row, image in zip(batch, images, strict=True):
+        row[:, : image.shape[1], : image.shape[2]] = image
+    across, down = (
+        _weights(
+            [taps(v.size[side], v.resized[side], v.offset[side], v.canvas[side], steps.resample) for v in views],
+            room,
+            batch,
+        )
+        for side, room in ((0, width), (1, height))
+    )
+    narrow = _rounded(batch.flatten(1, 2) @ across.mT).unflatten(1, (3, height))
+    return _rounded(down.unsqueeze(1) @ narrow).to(torch.uint8)
+
+
+def _rounded(levels: Tensor) -> Tensor:
+    """Whole levels; halves go up, as in Pillow."""
+    return levels.add_(0.5).floor_().clamp_(0, 255)
+
+
+def _weights(rows: Sequence[Taps], room: int, like: Tensor) -> Float[Tensor, "batch canvas room"]:
+    """The weights of all images as matrices: few numbers travel, and most of a matrix is zero."""
+    most = max(weights.shape[1] for _, weights in rows)
+    first = torch.from_numpy(np.stack([first for first, _ in rows]))
+    weights = torch.from_numpy(np.stack([np.pad(w, ((0, 0), (0, most - w.shape[1]))) for _, w in rows]))
+    places = sent(first, like.device).unsqueeze(-1) + torch.arange(most, device=like.device)
+    matrix = like.new_zeros((*first.shape, room + most))
+    return matrix.scatter_(2, places, sent(weights, like.device).to(like.dtype))[:, :, :room]
+
+
+@lru_cache(maxsize=4096)
+def taps(size: int, resized: int, offset: int, canvas: int, resample: int) -> Taps:
+    """Pillow's weights along one side: for each pixel of the canvas its first source pixel, and the weights from it on.
+
+    >>> first, weights = taps(4, 2, 0, 2, Image.Resampling.BOX)
+    >>> first.tolist(), weights.tolist()
+    ([0, 2], [[0.5, 0.5], [0.5, 0.5]])
+    """
+    reach, shape = FILTERS[resample]
+    scale = size / resized
+    stretch = max(scale, 1.0)
+    outputs = np.arange(offset, offset + canvas)
+    centres = (outputs + 0.5) * scale
+    # Truncated towards zero, as a cast in C does.
+    first = np.maximum((centres - reach * stretch + 0.5).astype(np.int64), 0)
+    last = np.minimum((centres + reach * stretch + 0.5).astype(np.int64), size)
+    inputs = first[:, None] + np.arange(max(int((last - first).max()), 1))
+    weights = np.where(inputs < last[:, None], shape((inputs - centres[:, None] + 0.5) / stretch), 0.0)
+    sums = weights.sum(axis=1, keepdims=True)
+    weights /= np.where(sums == 0, 1.0, sums)
+    weights = np.trunc(weights * _PRECISION + np.where(weights < 0, -0.5, 0.5)) / _PRECISION
+    outside = (outputs < 0) | (outputs >= resized)  # the canvas is black there
+    weights[outside] = 0.0
+    return np.where(outside, 0, first), weights.astype(np.float32)
+
+
+def _box(x: Floats) -> Floats:
+    return ((x > -0.5) & (x <= 0.5)).astype(np.float64)
+
+
+def _triangle(x: Floats) -> Floats:
+    return np.maximum(1.0 - np.abs(x), 0.0)
+
+
+def _bicubic(x: Floats) -> Floats:
+    a, x = _PILLOW_BICUBIC, np.abs(x)
+    near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1
+    far = (((x - 5) * x + 8) * x - 4) * a
+    found: Floats = np.where(x < 1.0, near, np.where(x < 2.0, far, 0.0))
+    return found
+
+
+def _lanczos(x: Floats) -> Floats:
+    found: Floats = np.where(np.abs(x) < 3.0, np.sinc(x) * np.sinc(x / 3.0), 0.0)
+    return found
+
+
+# Reach in source pixels, and shape, of Pillow's filters that resize by weights.
+FILTERS: dict[int, tuple[float, Any]] = {
+    Image.Resampling.BOX: (0.5, _box),
+    Image.Resampling.BILINEAR: (1.0, _triangle),
+    Image.Resampling.BICUBIC: (2.0, _bicubic),
+    Image.Resampling.LANCZOS: (3.0, _lanczos),
+}
