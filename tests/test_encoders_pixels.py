@@ -277,3 +277,15 @@ def test_vectors_of_files_decoded_by_the_device_are_kept(clip, files, tmp_path):
     first, second = (one.embed_images(one.decode(files[:3])).vectors for one in pipelines)
     assert torch.equal(first.points, second.points)
     assert pipelines[1].cache_use.pictures_made == 0
+
+
+def test_mini_decodes_on_the_device_too(files):
+    captions, owner = ["a red wall"] * 3, range(3)
+    usual, there = (Pipeline(load_encoder("mini", device="cpu", jpeg=how)) for how in ("full", "device"))
+    assert there.signature != usual.signature
+    before = usual.score(usual.decode(files[:3]), captions, owner)
+    for count in (0, 1):
+        there.decoders = count
+        (after,) = score_requests(there, [Request(files[:3], captions, owner)])
+        for left, right in zip(before, after, strict=True):
+            assert left.msd == pytest.approx(right.msd, abs=0.02)

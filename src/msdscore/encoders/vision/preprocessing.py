@@ -120,12 +120,16 @@ def stack_pixels(
     images: Sequence[Prepared], steps: Preprocessing, device: torch.device
 ) -> Float[Tensor, "batch 3 height width"]:
     """Prepared images of one size as one batch of normalised pixels."""
-    if steps.on_device or steps.jpeg_on_device:
+    if not all(image.pixels.device.type == "cpu" and _is_drawn(image) for image in images):
         return normalise(on_canvases(images, steps, device), steps)
     # Pillow's bytes lie row by row with the colours innermost: they are copied as they lie, and turned on the device.
     rows = [image.pixels.permute(1, 2, 0) for image in images]
     there = sent(_pinned(rows), device) if device.type == "cuda" else torch.stack(rows).to(device)
     return normalise(there.permute(0, 3, 1, 2).contiguous(), steps)
+
+
+def _is_drawn(image: Prepared) -> bool:
+    return tuple(image.pixels.shape[:0:-1]) == image.view.canvas
 
 
 def _pinned(rows: Sequence[UInt8[Tensor, "height width 3"]]) -> UInt8[Tensor, "batch height width 3"]:
