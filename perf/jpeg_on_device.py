@@ -28,10 +28,10 @@ from PIL import Image
 from pixels import turned
 
 from msdscore.core.launching import launching
+from msdscore.encoders.registry import load_encoder
 from msdscore.io.images import open_image
 from msdscore.io.parquet_images import stored_images
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.spec import ScorerSpec
 
 
 def rates(folder, device, count, turns, said, *, ways, backend):
@@ -113,7 +113,7 @@ def scores(rows, images, device, count, said):
         ("saved again, quality 95", "full", [saved_again(content) for content in contents]),
         ("jpeg=device", "device", contents),
     ):
-        pipeline = ScorerSpec(encoder="mini", device=device, encoder_options={"jpeg": way}).build()
+        pipeline = Pipeline(load_encoder("mini", device=device, jpeg=way))
         decoded = pipeline.decode(some)
         pixels = torch.stack([one.prepared.pixels.cpu().float() for one in decoded])
         made[name] = pixels, np.array([one.msd for one in pipeline.score(decoded, captions, owner)])
