@@ -15,7 +15,7 @@ help:
 	@echo "make test-transformers4   the encoders' tests on transformers 4.57"
 	@echo "make check     format, lint, types, floors"
 	@echo "make bench     speed, as ratios against the textbook loop"
-	@echo "make evidence  figures on human judgments (DATA=folder)"
+	@echo "make evidence  figures on human judgements (DATA=folder ROWS=rows.jsonl)"
 	@echo "make paper     the paper's studies, numbers beside the paper's (DATA=folder LIMIT=items)"
 	@echo "make train-mini the shipped encoder's recipe (ARGS='--data rows.jsonl --images folder -o run')"
 	@echo "make docs      the documentation as HTML in build/docs"
@@ -67,8 +67,23 @@ bench: setup
 	$(BIN)/python perf/scoring.py
 	$(BIN)/python perf/mini.py
 
+# Files that are there are not made again; a benchmark that is not under DATA is left out of the page.
+JUDGED := sugarcrepe flickr8k-expert composite pascal50s thumb long-captions rsicd
+COMPARED := -m cosine -m precision -m information -m msd -m max-sim-cal -m length -m shorter --samples 300
+ROWS ?=
 evidence: setup
-	$(BIN)/python tools/evidence_page.py --data $(DATA) --cache build/cache --output docs/evidence.md
+	mkdir -p build/evidence
+	for name in $(JUDGED); do test -f build/evidence/$$name.json || $(BIN)/msdscore bench $$name --root $(DATA) \
+	  $(COMPARED) --cache build/cache -o build/evidence || echo "$$name: left out"; done
+	study() { file=build/evidence/$$1.json; shift; test -f $$file || \
+	  $(BIN)/msdscore study "$$@" --cache build/cache -o $$file || exit 1; }; \
+	study form form --root $(DATA) --samples 300; \
+	study localisation localisation --root $(DATA) --limit 200; \
+	study suggestions suggestions --root $(DATA) --limit 300; \
+	study chair words --root $(DATA) --marks chair --synonyms $(DATA)/coco_object_synonyms.txt --limit 400; \
+	if test -n "$(ROWS)"; then study words words --marks captions --rows $(ROWS); \
+	  study missing missing --rows $(ROWS) --limit 200; study match match --rows $(ROWS) --limit 300; fi
+	$(BIN)/python tools/evidence_page.py --results build/evidence --output docs/evidence.md
 
 # Each study goes on where it was stopped, and is left alone once its numbers are there.
 STUDIES := mixtures kappa alpha components iterations stability entropy direction margin backbones ood faithfulness localisation

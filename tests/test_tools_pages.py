@@ -1,75 +1,92 @@
 """The builders of the evidence and paper pages, on small sets and on result files by hand."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import evidence_page
 import paper_page
-from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_pictures, write_rows
-from msdscore.errors import InputError, MSDScoreError
+from bench_sets import make_sugarcrepe
+from msdscore.benchmarks.run.plan import BenchmarkPlan
+from msdscore.benchmarks.run.runner import run_benchmark
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import InputError
+from msdscore.scorer import Scorer
 
 
-def test_the_evidence_page_keeps_what_people_wrote(tmp_path):
+def places(names):
+    """A page with a place for each name."""
+    return "".join(f"# {name}\n<!-- study {name}: begin -->\nold\n<!-- study {name}: end -->\n" for name in names)
+
+
+def test_the_evidence_page_is_filled_from_a_benchmark_run(tmp_path):
     make_sugarcrepe(tmp_path / "data")
-    make_expert(tmp_path / "data")
-    page = tmp_path / "evidence_page.md"
-    page.write_text(f"# Evidence\n\nOur words.\n\n{evidence_page.BEGIN}\nold\n{evidence_page.END}\n\nMore words.\n")
-    evidence_page.main(["--data", str(tmp_path / "data"), "-o", str(page), "--encoder", "toy", "--samples", "20"])
+    scorer = Scorer(load_encoder("toy"), "short")
+    plan = BenchmarkPlan(name="sugarcrepe", root=tmp_path / "data", metrics=("cosine", "msd"), samples=5)
+    run_benchmark(plan, tmp_path / "sugarcrepe.json", lambda: scorer.pipeline)
+    page = tmp_path / "evidence.md"
+    page.write_text(f"# Evidence\n\nOur words.\n\n{places(evidence_page.PARTS)}\nMore words.\n")
+    evidence_page.main(["--results", str(tmp_path), "-o", str(page)])
     text = page.read_text()
-    assert text.startswith("# Evidence\n\nOur words.\n\n<!-- generated: begin -->")
-    assert text.endswith("<!-- generated: end -->\n\nMore words.\n")
-    assert "old" not in text
-    assert "`python tools/evidence_page.py --data DATA --encoder toy --samples 20`" in text
-    assert str(tmp_path) not in text
-    for heading in ("## SugarCrepe", "## Flickr8k-Expert", "Paired tests against cosine", "with the wrong one"):
-        assert heading in text
-    assert "- msd against cosine: " in text
-    assert "## Behaviour" not in text
+    assert text.startswith("# Evidence\n\nOur words.\n")
+    assert text.endswith("More words.\n")
+    assert text.count("old") == len(evidence_page.PARTS) - 1
+    (row,) = re.findall(r"^\| SugarCrepe, mean of 7, accuracy \|.*", text, re.M)
+    assert re.fullmatch(r"\|[^|]*\| \d+ \| [\d.]+ \[.*?\] \| [\d.]+ \[.*?\] \| – \| – \| – \| [\d.]+ / [\d.]+ \|", row)
+    assert "`msd|enc:toy" in text
+    assert "|bench:" not in text
 
 
-def test_the_evidence_page_holds_words_and_behaviour_where_there_is_data(tmp_path):
-    rows = [
-        {"image": f"{c}.png", "caption": f"a {c} square and a {o} square", "hallucinated": [o], "objects": [c],
-         "captions": [f"a {c} square", f"the square is {c}"]}
-        for c, o in zip(COLOURS, COLOURS[1:] + COLOURS[:1], strict=True)
-    ]  # fmt: skip
-    write_rows(tmp_path / "long.jsonl", rows)
-    write_pictures(tmp_path / "long.images.parquet", {f"{colour}.png": encoded(colour) for colour in COLOURS})
-    page = tmp_path / "evidence_page.md"
-    arguments = ["--data", tmp_path, "-o", page, "-e", "toy", "--samples", 20, "--captions", tmp_path / "long.jsonl"]
-    evidence_page.main(list(map(str, arguments)))
-    text = page.read_text()
-    assert "## Words that long captions invent" in text
-    assert "| AUC within captions | 8 |" in text
-    assert "| wrong colour | first higher | 8 |" in text
-    assert "--captions CAPTIONS" in text
-    (tmp_path / "out").mkdir(exist_ok=True)
-    with pytest.raises(MSDScoreError, match="expected one of sugarcrepe, .* found none"):
-        evidence_page.main(["--data", str(page.parent / "out"), "-o", str(page), "-e", "toy"])
+def interval(value):
+    return {"value": value, "low": value - 0.1, "high": value + 0.1, "n": 9}
 
 
-def test_the_evidence_page_stands_under_the_papers_settings_too(tmp_path):
-    make_sugarcrepe(tmp_path / "data")
-    make_expert(tmp_path / "data")
-    page = tmp_path / "evidence_page.md"
-    arguments = ["--data", tmp_path / "data", "-o", page, "--encoder", "toy", "--samples", 5, "--preset", "long"]
-    evidence_page.main(list(map(str, arguments)))
-    text = page.read_text()
-    assert "## SugarCrepe, long" in text
-    assert "## SugarCrepe, the paper's settings" in text
-    assert "|k:5,3|" in text
-    assert "|k:3,2|" in text
-    assert "--preset long" in text
+def test_the_evidence_page_is_filled_from_studies(tmp_path):
+    shares = dict.fromkeys(
+        ("terms", "occlusion", "wrong_picture", "chance", "right", "first", "frequent"), interval(0.5)
+    )
+    shares |= dict.fromkeys(("true", "absent", "wrong", "doubtful", "named", "error", "reached"), interval(0.25))
+    row = {"set": "thumb", "subset": "replace_obj", "depth": 1, "items": 3, "name": "AUC", "n": 7, "chance": 0.5}
+    row = shares | row | {"words": "all", "level": 0.1, "captions": 2}
+    rows = {"name": "rows", "rows": [row], "captions": 8}
+    tables = {
+        "form": [
+            {"name": "ablation", "rows": [{"set": "thumb", "evidence": 31.4, "cosine": {**interval(-2.0), "n": 4}}]},
+            {"name": "left_out", "rows": [{"balance": 0.5, "gain": 1.0}, {"balance": 0.75, "gain": 2.0}]},
+        ],
+        "words": [
+            {"name": "p_values", "rows": [row], "auc": 0.8, "pictures": 5},
+            {"name": "bins", "rows": [{"predicted": 0.5, "observed": interval(0.4)}], "error": interval(0.2)},
+        ],
+        "localisation": [{**rows, "rows": [{**row, "chance": interval(0.5)}]}],
+        "chair": [rows],
+        "suggestions": [rows],
+        "missing": [{**rows, "rows": [{**row, "words": 1.9}]}],
+        "match": [
+            {"name": "bins", "rows": [], "pictures": 6, "medians": {"own": 0.78}, "areas": {"other": 0.99}},
+            {"name": "lengths", "rows": [row]},
+        ],
+    }
+    for name, study in tables.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"study": name, "tables": study}))
+    parts = evidence_page.parts(tmp_path)
+    assert set(parts) == set(evidence_page.STUDIES)
+    assert "| thumb | 31.4 | -2.0 [-2.1, -1.9] |" in parts["form"]
+    assert "left out: 0.5 to 0.75, points over cosine on the set left out: +1.0 to +2.0" in parts["form"]
+    assert (
+        "off by 20.0 [10.0, 30.0] points on average (lower is better), most where 0.50 is predicted" in parts["words"]
+    )
+    assert "| replace_obj, first 1 | 3 | 50.0 [40.0, 60.0] |" in parts["localisation"]
+    assert "median match: own 0.78" in parts["match"]
+    with pytest.raises(InputError, match="expected result files such as sugarcrepe.json"):
+        evidence_page.parts(tmp_path / "nothing")
 
 
 def test_the_page_of_the_paper_is_filled_from_result_files(tmp_path):
-    marks = "".join(
-        f"# {name}\n<!-- study {name}: begin -->\nold\n<!-- study {name}: end -->\n" for name in paper_page.PARTS
-    )
     page, results = tmp_path / "paper.md", tmp_path / "results"
-    page.write_text(marks)
+    page.write_text(places(paper_page.PARTS))
     results.mkdir()
     interval = {"value": 0.5, "low": 0.4, "high": None, "n": 3}
     row = {"name": "AUC", "n": 7, "true": interval, "wrong": interval, "chance": 0.5}
@@ -86,7 +103,7 @@ def test_the_page_of_the_paper_is_filled_from_result_files(tmp_path):
         paper_page.main(["--results", str(tmp_path), "-o", str(page)])
 
 
-def test_the_documented_page_has_a_place_for_every_study():
-    page = Path(__file__).parents[1] / "docs" / "paper.md"
-    text = page.read_text(encoding="utf-8")
-    assert paper_page.fill(text, dict.fromkeys(paper_page.PARTS, "new")).count("new\n") >= len(paper_page.PARTS)
+@pytest.mark.parametrize(("name", "parts"), [("paper", paper_page.PARTS), ("evidence", evidence_page.PARTS)])
+def test_the_documented_page_has_a_place_for_every_part(name, parts):
+    text = (Path(__file__).parents[1] / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert paper_page.fill(text, dict.fromkeys(parts, "new")).count("new\n") >= len(parts)
