@@ -27,7 +27,7 @@ from made_up_clip import TAR_ROWS, make_captions, make_lists
 from PIL import Image
 from pixels import turned
 
-from msdscore.core.launching import launching
+from msdscore.core.device import launching
 from msdscore.encoders.registry import load_encoder
 from msdscore.io.images import open_image
 from msdscore.io.parquet_images import stored_images

@@ -17,7 +17,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from msdscore.core.transfer import sent
+from msdscore.core.device import sent
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.vision.canvas import Preprocessing, View
 from msdscore.errors import ConfigError
