@@ -1,10 +1,13 @@
 """The scorer as people use it: many pairs, streams, descriptions that travel, pictures in any form, bounded memory."""
 
+import json
 import pickle
 import subprocess
 import sys
+from io import BytesIO
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -13,6 +16,7 @@ from msdscore import (
     CaptionError,
     ConfigError,
     ImageLimits,
+    InputError,
     MSDConfig,
     Scorer,
     ScorerSpec,
@@ -21,6 +25,7 @@ from msdscore import (
     save_bank,
 )
 from msdscore.encoders.base import TokenLayout
+from msdscore.io.inputs.columns import ColumnNames
 from msdscore.scoring.config import Paper
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import concatenate
@@ -105,11 +110,14 @@ def test_a_bad_item_of_a_batch_is_a_row_with_its_reason(tmp_path):
 
 def test_batches_that_cannot_be_paired_are_refused():
     scorer = Scorer("toy")
-    with pytest.raises(ConfigError, match="expected one picture per caption, got 1 and 2; for several captions"):
+    with pytest.raises(
+        ConfigError,
+        match="expected one image per caption, got 1 and 2; for several captions of one image give the image",
+    ):
         scorer.score_batch([picture()], ["a", "b"])
     with pytest.raises(ConfigError, match=r"owner must be the numbers \(0 to 0\)"):
         scorer.score_batch([picture()], ["a", "b"], owner=[0, 1])
-    with pytest.raises(ConfigError, match="expected a list of at least one picture"):
+    with pytest.raises(ConfigError, match="expected a list of at least one image"):
         scorer.score_batch([], [])
 
 
@@ -131,6 +139,129 @@ def test_a_stream_reads_little_ahead_and_keeps_order():
         next(scorer.stream([{"picture": picture(), "caption": "red"}]))
     with pytest.raises(ConfigError, match=r"expected a row \(image, caption\) or a mapping with both, got str"):
         next(scorer.stream(["dog.jpg"]))
+
+
+def png(colour):
+    buffer = BytesIO()
+    picture(colour).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("form", ["pillow", "bytes", "cell", "path", "array", "tensor", "file"])
+def test_one_image_for_all_captions_of_a_batch(form, tmp_path):
+    scorer, captions = Scorer("toy"), ["a red square", "a blue square", ""]
+    (tmp_path / "red.png").write_bytes(png("red"))
+    image = {
+        "pillow": lambda: picture("red"),
+        "bytes": lambda: png("red"),
+        "cell": lambda: {"bytes": png("red"), "path": None},
+        "path": lambda: str(tmp_path / "red.png"),
+        "array": lambda: np.asarray(picture("red")),
+        "tensor": lambda: torch.from_numpy(np.asarray(picture("red")).copy()).permute(2, 0, 1),
+        "file": lambda: BytesIO(png("red")),
+    }[form]()
+    scores = scorer.score_batch(image, captions)
+    assert scores.candidates.tolist() == [3, 3, 3]
+    assert scores[:2].soft_msd.tolist() == scorer.rank(picture("red"), captions[:2]).soft_msd.tolist()
+    assert scores.failed == 1
+
+
+def test_a_stream_takes_lists_of_captions_as_candidate_sets():
+    scorer = Scorer("toy", batch_size=2)
+    captions = ["a red square", "a blue square"]
+    rows = [
+        {"image": picture("red"), "captions": captions},
+        (picture("red"), "a red square"),
+        {"image": picture("blue"), "captions": []},
+        (picture("blue"), ["a blue square", 5]),
+    ]
+    scores = list(scorer.stream(rows))
+    assert [score.candidates for score in scores] == [2, 2, 1, 1, 2, 2]
+    assert scores[:2] == list(scorer.rank(picture("red"), captions))
+    assert scores[2] == scorer.score(picture("red"), "a red square")
+    assert [bool(score.error) for score in scores] == [False, False, False, True, False, True]
+
+
+def table_of(kind, columns):
+    if kind == "pandas":
+        return pytest.importorskip("pandas").DataFrame(columns, index=range(10, 10 + len(columns["image"])))
+    table = pa.table(columns)
+    return table if kind == "pyarrow" else ArrowOnly(table)
+
+
+class ArrowOnly:
+    """A table of another library, known by the Arrow interface alone."""
+
+    def __init__(self, table):
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "pyarrow", "other"])
+def test_a_table_is_given_back_with_scores(kind, tmp_path):
+    picture("blue").save(tmp_path / "blue.png")
+    red = {"bytes": png("red"), "path": "red.png"}
+    columns = {
+        "n": [1, 2, 3, 4],
+        "image": [red, {"bytes": None, "path": str(tmp_path / "blue.png")}, red, {"bytes": None, "path": "none.png"}],
+        "caption": ["a red square", "a blue square", "a green square", "x"],
+    }
+    scorer = Scorer("toy")
+    result = scorer.score_table(table_of(kind, columns), prefix="toy_")
+    names = list(result.columns) if kind == "pandas" else result.column_names
+    assert names[:4] == ["n", "image", "caption", "toy_similarity"]
+    soft, errors = (list(result[name].tolist() if kind == "pandas" else result[name].to_pylist())
+                    for name in ("toy_soft_msd", "toy_error"))  # fmt: skip
+    ranked = scorer.rank(picture("red"), ["a red square", "a green square"])
+    assert [soft[0], soft[2]] == ranked.soft_msd.tolist()
+    assert soft[1] == scorer.score(picture("blue"), "a blue square").msd
+    assert errors[3].startswith("none.png: no such file")
+    if kind == "pandas":
+        assert result.index.tolist() == [10, 11, 12, 13]
+        assert result.attrs["signature"] == scorer.signature
+    else:
+        assert result.schema.metadata[b"msdscore"].decode() == scorer.signature
+
+
+@pytest.mark.parametrize("kind", ["pandas", "pyarrow"])
+def test_lists_of_captions_in_a_table_become_rows(kind, tmp_path):
+    picture("red").save(tmp_path / "red.png")
+    columns = {"image": ["red.png", "red.png"], "captions": [["a red square", "a blue square"], []], "n": [1, 2]}
+    scorer = Scorer("toy")
+    result = scorer.score_table(table_of(kind, columns), images=tmp_path)
+    rows = result.to_dict("records") if kind == "pandas" else result.to_pylist()
+    assert [(row["n"], row["caption"], row["candidates"]) for row in rows] == [
+        (1, "a red square", 2), (1, "a blue square", 2), (2, "", 0),
+    ]  # fmt: skip
+    ranked = scorer.rank(picture("red"), columns["captions"][0])
+    assert [row["soft_msd"] for row in rows][:2] == ranked.soft_msd.tolist()
+    assert rows[2]["error"]
+
+
+def test_tables_that_cannot_be_scored_say_why():
+    scorer, images = Scorer("toy"), [png("red")]
+    with pytest.raises(ConfigError, match="expected a pandas DataFrame, a pyarrow Table or .*, got list; for a file"):
+        scorer.score_table([{"image": png("red"), "caption": "red"}])
+    with pytest.raises(InputError, match=r"the table: no caption column; expected one of caption, .*; found: image"):
+        scorer.score_table(pa.table({"image": images}))
+    with pytest.raises(ConfigError, match="the table has columns msd already; drop them, or give a prefix"):
+        scorer.score_table(pa.table({"image": images, "caption": ["red"], "msd": [1.0]}))
+    named = pa.table({"photo": images, "said": ["red"]})
+    assert len(scorer.score_table(named, columns=ColumnNames(image="photo", caption="said"))) == 1
+    cells = scorer.score_batch([{"bytes": None, "path": None}, {"url": "x"}], ["red", "red"])
+    assert cells.errors[1] == "picture in memory: expected a cell with bytes or a path, got the names url"
+
+
+def test_scores_as_plain_values():
+    scorer = Scorer("toy")
+    scores = scorer.rank(picture("red"), ["a red square", "a blue square"])
+    value = scores[0].to_dict()
+    assert json.loads(json.dumps(value)) == value
+    assert (value["caption"], value["candidates"], value["signature"]) == ("a red square", 2, scorer.signature)
+    assert value["soft_msd"] == scores.soft_msd[0]
+    assert scores.to_dict() == {"signature": scorer.signature, "scores": scores.rows()}
 
 
 def test_every_distinct_picture_and_caption_is_embedded_once_within_a_run():

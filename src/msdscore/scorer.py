@@ -15,6 +15,8 @@ from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.errors import ConfigError, RowError
 from msdscore.explain.explanation import Explanation, Explanations, explain
 from msdscore.io.images import ImageLimits, ImageSource
+from msdscore.io.inputs.columns import SEVERAL, ColumnNames
+from msdscore.io.tar import TarImage
 from msdscore.scoring.bank import NamedBank, load_bank
 from msdscore.scoring.config import Form, Paper, preset
 from msdscore.scoring.measurement import Measurement, Numbers, numbers
@@ -23,10 +25,11 @@ from msdscore.scoring.results import Scores
 from msdscore.scoring.score import Score
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Request, by_picture, request, score_requests
+from msdscore.scoring.table import as_table, read_pairs, with_scores
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
-ImageAndCaption = tuple[ImageSource, str] | Mapping[str, Any]
+ImageAndCaption = tuple[ImageSource, str | Sequence[str]] | Mapping[str, Any]
 
 
 class Scorer:
@@ -143,7 +146,7 @@ class Scorer:
 
     def score_batch(
         self,
-        images: Sequence[ImageSource],
+        images: Sequence[ImageSource] | ImageSource,
         captions: Sequence[str],
         *,
         owner: Iterable[int] | None = None,
@@ -151,45 +154,108 @@ class Scorer:
     ) -> Scores:
         """Scores of many pairs, in the order of the captions.
 
-        Without `owner` there is one picture per caption, and each caption is scored alone. With it, `owner[i]` is the
-        number of the picture of caption i, and captions of one picture are a candidate set. A picture or caption
-        that cannot be read leaves a row of NaN with the reason in `errors`. `progress` is called with the captions
-        done and the captions in all.
+        Without `owner` there is one image per caption, and each caption is scored alone; or a single image, whose
+        captions are a candidate set. With it, `owner[i]` is the number of the image of caption i, and captions of one
+        image are a candidate set. An image or caption that cannot be read leaves a row of NaN with the reason in
+        `errors`. `progress` is called with the captions done and the captions in all.
+
+        >>> from PIL import Image
+        >>> Scorer("toy").score_batch(Image.new("RGB", (64, 64), "red"), ["a blue square", "a red square"]).best
+        'a red square'
         """
-        pictures, texts = _listed(images), _listed(captions)
-        if not pictures or not texts:
-            raise ConfigError("expected a list of at least one picture and a list of at least one caption")
-        if owner is None and len(pictures) != len(texts):
+        texts = _listed(captions)
+        lone = owner is None and _is_image(images)
+        sources: list[Any] = [images] if lone else _listed(images)  # type: ignore[arg-type]
+        if not sources or not texts:
+            raise ConfigError("expected a list of at least one image and a list of at least one caption")
+        if owner is None and not lone and len(sources) != len(texts):
             raise ConfigError(
-                f"expected one picture per caption, got {len(pictures)} and {len(texts)}; for several captions of "
-                "one picture give owner=, the number of each caption's picture"
+                f"expected one image per caption, got {len(sources)} and {len(texts)}; for several captions of one "
+                "image give the image alone, or owner=, the number of each caption's image"
             )
-        places = list(range(len(texts))) if owner is None else _owners(owner, len(texts), len(pictures))
-        chosen = list(by_picture(places, size=self.pipeline.batch_size))
-        found: dict[int, Numbers | RowError] = {}
-        progress(0, len(texts))
-        asked = (request(pictures, texts, places, some) for some in chosen)
-        for some, scored in zip(chosen, score_requests(self.pipeline, asked), strict=True):
-            found.update(zip(some, scored, strict=True))
-            progress(len(found), len(texts))
-        rows = [found[number] for number in range(len(texts))]
-        return Scores.of(texts, rows, places, self.config, self.signature)
+        if owner is None:
+            owner = [0] * len(texts) if lone else range(len(texts))
+        numbers = _owners(owner, len(texts), len(sources))
+        return self._scores(sources, texts, numbers, numbers, progress)
+
+    def score_table(
+        self,
+        table: Any,
+        *,
+        columns: ColumnNames | None = None,
+        images: str | Path | None = None,
+        prefix: str = "",
+        progress: Progress = lambda done, total: None,
+    ) -> Any:
+        """The same table with the columns of the scores at its end.
+
+        A pandas DataFrame or a pyarrow Table; of another table with the Arrow interface (polars, datasets) a pyarrow
+        Table. Images are paths (relative ones in `images`), bytes, `{"bytes", "path"}` cells or, in pandas, anything
+        that `score` takes. As in files of rows, captions of one image are a candidate set, a column `group` goes
+        before, and a row with a list of captions becomes one row per caption. `columns` names columns that are not
+        called as usual, `prefix` is put before the names of those that are added.
+
+        >>> import pyarrow as pa
+        >>> pixels = b"P6 1 1 255 " + bytes([255, 0, 0])
+        >>> table = pa.table({"image": [pixels], "caption": ["a red square"]})
+        >>> Scorer("toy").score_table(table).column_names[:4]
+        ['image', 'caption', 'similarity', 'coverage']
+        """
+        names, given = columns or ColumnNames(), as_table(table)
+        pairs = list(read_pairs(given, names, None if images is None else Path(images)))
+        sources = {pair.image_key: pair.image for pair in pairs}
+        numbers = {key: number for number, key in enumerate(sources)}
+        sets = {key: number for number, key in enumerate(dict.fromkeys(pair.candidate_set for pair in pairs))}
+        scores = self._scores(
+            list(sources.values()),
+            [pair.caption for pair in pairs],
+            [numbers[pair.image_key] for pair in pairs],
+            [sets[pair.candidate_set] for pair in pairs],
+            progress,
+        )
+        return with_scores(given, pairs, scores, names, prefix)
+
+    def _scores(
+        self,
+        images: Sequence[ImageSource],
+        captions: Sequence[str],
+        owner: Sequence[int],
+        sets: Sequence[int],
+        progress: Progress,
+    ) -> Scores:
+        batches = list(by_picture(owner, size=self.pipeline.batch_size))
+        rows: dict[int, Numbers | RowError] = {}
+        progress(0, len(captions))
+        requests = (request(images, captions, owner, batch) for batch in batches)
+        for batch, scored in zip(batches, score_requests(self.pipeline, requests), strict=True):
+            rows.update(zip(batch, scored, strict=True))
+            progress(len(rows), len(captions))
+        return Scores.of(captions, [rows[n] for n in range(len(captions))], sets, self.config, self.signature)
 
     def stream(self, rows: Iterable[ImageAndCaption]) -> Iterator[Score]:
         """Scores of any number of rows, one after the other, in little memory.
 
-        A row is a pair `(image, caption)` or a mapping with `image` and `caption`. Each caption is scored alone. A
+        A row is a pair `(image, caption)` or a mapping with `image` and `caption`, and each caption is scored alone. A
+        list in the place of the caption, or under `captions`, is a candidate set and gives one `Score` per caption. A
         row that cannot be scored gives a `Score` with an `error`.
+
+        >>> from PIL import Image
+        >>> row = {"image": Image.new("RGB", (64, 64), "red"), "captions": ["a red square", "a blue square"]}
+        >>> [score.candidates for score in Scorer("toy").stream([row])]
+        [2, 2]
         """
-        pairs, taken = map(_pair, rows), deque[list[str]]()
+        pairs, waiting = map(_pair, rows), deque[Request]()
 
-        def asked() -> Iterator[Request]:
-            while some := list(islice(pairs, self.pipeline.batch_size)):
-                taken.append([caption for _, caption in some])
-                yield Request([image for image, _ in some], taken[-1], range(len(some)))
+        def requests() -> Iterator[Request]:
+            while batch := list(islice(pairs, self.pipeline.batch_size)):
+                owner = [number for number, (_, captions) in enumerate(batch) for _ in captions]
+                texts = [caption for _, captions in batch for caption in captions]
+                waiting.append(Request([image for image, _ in batch], texts, owner))
+                yield waiting[-1]
 
-        for scored in score_requests(self.pipeline, asked()):
-            yield from Scores.of(taken.popleft(), scored, range(len(scored)), self.config, self.signature)
+        for scored in score_requests(self.pipeline, requests()):
+            done = waiting.popleft()
+            yield from Scores.of(done.captions, scored, done.owner, self.config, self.signature)
 
     def measure(self, images: Sequence[ImageSource], captions: Sequence[str], owner: Iterable[int]) -> Measurement:
         """Similarity and terms of many captions; `owner[i]` is the number of the picture of caption i.
@@ -223,19 +289,29 @@ def _loaded(bank: NamedBank | str | Path | None) -> NamedBank | None:
     return load_bank(Path(bank)) if isinstance(bank, str | Path) else bank
 
 
-def _pair(row: ImageAndCaption) -> tuple[ImageSource, str]:
-    """Picture and caption of a row of `stream`."""
+def _pair(row: ImageAndCaption) -> tuple[ImageSource, Sequence[str]]:
+    """Image and captions of a row of `stream`."""
     if isinstance(row, Mapping):
-        if "image" not in row or "caption" not in row:
+        name = "caption" if "caption" in row else SEVERAL
+        if "image" not in row or name not in row:
             raise ConfigError(f"expected a row with 'image' and 'caption', got the names {', '.join(map(str, row))}")
-        return row["image"], row["caption"]
-    if not isinstance(row, tuple | list) or len(row) != 2:
+        image, captions = row["image"], row[name]
+    elif isinstance(row, tuple | list) and len(row) == 2:
+        image, captions = row
+    else:
         raise ConfigError(f"expected a row (image, caption) or a mapping with both, got {type(row).__name__}")
-    return row[0], row[1]
+    # An empty list is a caption that holds nothing: a row with an error, not a hole.
+    return image, (list(captions) or [""]) if isinstance(captions, list | tuple) else [captions]
+
+
+def _is_image(images: Any) -> bool:
+    """Whether this is one image and no series of them; an array of two or three dimensions is one."""
+    lone = isinstance(images, str | bytes | bytearray | Path | TarImage | Mapping | Image)
+    return lone or hasattr(images, "read") or getattr(images, "ndim", 4) < 4
 
 
 def _listed(items: Iterable[Item]) -> list[Item]:
-    """The items as a list; empty for a lone text or picture, which is no list of them, and for what is no series."""
+    """The items as a list; empty for a lone text or image, which is no list of them, and for what is no series."""
     lone = isinstance(items, str | bytes | Path | Image) or not isinstance(items, Iterable)
     return [] if lone else list(items)
 

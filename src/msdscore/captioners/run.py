@@ -14,7 +14,7 @@ import pyarrow as pa
 from msdscore.captioners.writers import CaptioningSettings, CaptionWriter
 from msdscore.errors import InputError, RowError, RunError
 from msdscore.io.hashing import file_stamp, source_key, text_key
-from msdscore.io.images import open_image
+from msdscore.io.images import from_cell, open_image
 from msdscore.io.inputs.columns import IMAGE_NAMES, first_of, listed
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.picture_folder import is_picture
@@ -198,7 +198,7 @@ def _in_rows(path: Path) -> Iterator[NamedPicture]:
             if column is None:
                 raise InputError(f"{path} row {number}: no picture; expected one of {listed(IMAGE_NAMES)}")
             content = values[column]
-            given = content.get("bytes") or content.get("path") if isinstance(content, dict) else content
+            given = from_cell(content)
             if not given or not isinstance(given, bytes | str):
                 yield NamedPicture(f"row {number}", RowError("no picture; expected a path or bytes"))
             elif isinstance(given, bytes):

@@ -127,8 +127,7 @@ def score_image(
     if output is not None:
         write_table(scores.to_arrow(), output, metadata={"msdscore": scores.signature}, overwrite=overwrite)
     if as_json:
-        answer = {"image": image, "signature": scores.signature, "scores": scores.rows()}
-        typer.echo(json.dumps(answer, ensure_ascii=False))
+        typer.echo(json.dumps({"image": image, **scores.to_dict()}, ensure_ascii=False))
     elif output is None:
         typer.echo(str(scores))
 

@@ -5,12 +5,12 @@ import re
 import stat
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -21,8 +21,11 @@ from msdscore.io.tar import TarImage
 
 Size: TypeAlias = tuple[int, int]  # width, height
 
-# A path, the bytes of a file or an open one, one in a tar, a Pillow picture, an array or a tensor; see `open_image`.
-ImageSource: TypeAlias = str | Path | bytes | bytearray | IO[bytes] | TarImage | Image.Image | Pixels | Tensor
+# A path, the bytes of a file or an open one, one in a tar, a `{"bytes", "path"}` cell of the datasets library, a Pillow
+# image, an array or a tensor; see `open_image`.
+ImageSource: TypeAlias = (
+    str | Path | bytes | bytearray | IO[bytes] | TarImage | Mapping[str, Any] | Image.Image | Pixels | Tensor
+)
 
 # Formats with a mark of their own, decoded in process: EPS starts Ghostscript, TGA takes nearly any bytes.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM", "HEIF")
@@ -143,6 +146,15 @@ def plain_jpeg(
         return content, None
 
 
+def from_cell(value: Any) -> Any:
+    """Bytes, else the path, of a `{"bytes", "path"}` cell of the datasets library; other values as they are.
+
+    >>> from_cell({"bytes": None, "path": "dog.jpg"}), from_cell("dog.jpg")
+    ('dog.jpg', 'dog.jpg')
+    """
+    return value.get("bytes") or value.get("path") if isinstance(value, Mapping) else value
+
+
 def refuse_address(text: str) -> None:
     """Raise an `ImageError` for an address such as https://…, with what to give instead."""
     match = _ADDRESS.match(text)
@@ -190,8 +202,17 @@ def _reduce(image: Image.Image, resized: Callable[[Size], Size]) -> Size | None:
     return height, width
 
 
-def _content(source: str | Path | bytes | bytearray | IO[bytes] | TarImage, limits: ImageLimits) -> bytes:
+def _content(
+    source: str | Path | bytes | bytearray | IO[bytes] | TarImage | Mapping[str, Any], limits: ImageLimits
+) -> bytes:
     """The bytes of a file, however it is given."""
+    if isinstance(source, Mapping):
+        inside = from_cell(source)
+        if not isinstance(inside, str | Path | bytes | bytearray) or not inside:
+            raise ImageError(
+                f"expected a cell with bytes or a path, got the names {', '.join(map(str, source)) or 'none'}"
+            )
+        source = inside
     if isinstance(source, TarImage):
         _check_bytes(source.size, limits)
         return source.read()
@@ -303,6 +324,8 @@ def _no_warnings() -> Iterator[None]:
 
 def source_name(source: ImageSource) -> str:
     """What errors call a picture."""
+    if isinstance(source, Mapping) and isinstance(source.get("path"), str):
+        return shortened(source["path"]) or "image"
     if isinstance(source, str | Path | TarImage):
         return shortened(str(source)) or "picture"
     if isinstance(source, bytes | bytearray):

@@ -170,6 +170,10 @@ class Scores:
         """One dictionary per caption, with the caption and the added columns."""
         return [{"caption": score.caption, **score.row()} for score in self]
 
+    def to_dict(self) -> dict[str, Any]:
+        """The signature and one dictionary per caption under `scores`: plain values, ready for JSON."""
+        return {"signature": self.signature, "scores": self.rows()}
+
     def to_arrow(self) -> "pyarrow.Table":
         """An Arrow table whose schema carries the signature."""
         pyarrow = require("pyarrow", extra="all")

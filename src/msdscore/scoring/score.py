@@ -116,6 +116,10 @@ class Score:
         own = [name for name in OPTIONAL if name != "match" and values[name] is not None]
         return {name: known(values[name]) for name in columns_of(own)}
 
+    def to_dict(self) -> dict[str, Any]:
+        """Caption, numbers, candidates and signature as plain values, ready for JSON; None where there is no number."""
+        return {"caption": self.caption, **self.row(), "candidates": self.candidates, "signature": self.signature}
+
 
 def known(value: Any) -> Any:
     """A value, or None for NaN."""

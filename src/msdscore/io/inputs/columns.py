@@ -72,6 +72,15 @@ class ColumnNames:
             )
 
 
+def single_name(name: str, columns: Iterable[str]) -> str:
+    """The name of a column of lists once it holds one caption per row.
+
+    >>> single_name("captions", ["image", "captions"]), single_name("texts", ["image", "texts"])
+    ('caption', 'texts')
+    """
+    return "caption" if name.casefold() == SEVERAL and first_of(columns, ("caption",)) is None else name
+
+
 def first_of(names: Iterable[str], wanted: Sequence[str]) -> str | None:
     """The first wanted name that is there, as it is written there; exact spelling goes before another case.
 

@@ -1,7 +1,7 @@
 """Rows to score, from every input format."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from glob import escape
@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from msdscore.errors import ImageError, RunError, shortened
 from msdscore.io.hashing import file_key, text_key
-from msdscore.io.images import refuse_address
-from msdscore.io.inputs.columns import KEY_NAMES, SEVERAL, ColumnNames, first_of, listed
+from msdscore.io.images import from_cell, refuse_address
+from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed, single_name
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.picture_folder import PictureFolder
 from msdscore.io.inputs.records import Record, Records, seen_columns
@@ -263,7 +263,7 @@ def _split(row: Row, captions: list[Any], name: str, id_name: str) -> Iterator[R
     group = row.id if row.group is None else row.group
     columns = {id_name: row.id, **row.columns, "group": group}
     columns.setdefault("candidates", len(captions))
-    single = _single(name, columns)
+    single = single_name(name, columns)
     for position, text in enumerate(captions or [None]):
         caption, error = _checked_caption(text, f"{name}[{position}]")
         own = f"{row.id}#{position}" if captions else row.id
@@ -279,13 +279,8 @@ def _split_schema(schema: pa.Schema, name: str | None, id_name: str) -> pa.Schem
     kinds = {id_name: pa.string()} | {entry.name: entry.type for entry in schema}
     kinds |= {id_name: pa.string(), name: schema.field(name).type.value_type, "group": pa.string()}
     kinds.setdefault("candidates", pa.int64())
-    single = _single(name, kinds)
+    single = single_name(name, kinds)
     return pa.schema([(single if column == name else column, kind) for column, kind in kinds.items()])
-
-
-def _single(name: str, columns: Iterable[str]) -> str:
-    """The name of a column of lists once it holds one caption per row."""
-    return "caption" if name.casefold() == SEVERAL and first_of(columns, ("caption",)) is None else name
 
 
 def _holds_lists(schema: pa.Schema, name: str) -> bool:
@@ -296,8 +291,7 @@ def _holds_lists(schema: pa.Schema, name: str) -> bool:
 def _image_content(name: str, value: Any) -> str | bytes | TarImage:
     if isinstance(value, TarImage):
         return value
-    if isinstance(value, dict):  # how Hugging Face stores pictures: {"bytes": …, "path": …}
-        value = value.get("bytes") or value.get("path")
+    value = from_cell(value)
     if _is_missing(value) or value in ("", b""):
         raise ImageError(f"{name} is empty")
     if isinstance(value, bytes):

@@ -1,0 +1,106 @@
+"""Tables that users have (pandas, pyarrow and what gives Arrow): their rows to score, and scores beside them."""
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from msdscore.errors import ConfigError
+from msdscore.io.hashing import source_key
+from msdscore.io.images import ImageSource, from_cell
+from msdscore.io.inputs.columns import ColumnNames, first_of, single_name
+from msdscore.scoring.results import Scores
+
+
+@dataclass(frozen=True, slots=True)
+class TablePair:
+    """An image with one of its captions; pairs of one `candidate_set` are compared with each other."""
+
+    row: int
+    image: ImageSource
+    image_key: Hashable
+    caption: str
+    candidate_set: Hashable
+    candidates: int | None  # how many captions the row lists; None where it has a single one
+
+
+def as_table(table: Any) -> Any:
+    """A pandas or pyarrow table as it is, one of another library (polars, datasets) as a pyarrow table."""
+    if isinstance(table, pa.Table) or _is_pandas(table):
+        return table
+    if hasattr(table, "__arrow_c_stream__"):
+        return pa.table(table)
+    raise ConfigError(
+        "expected a pandas DataFrame, a pyarrow Table or another table with the Arrow interface, "
+        f"got {type(table).__name__}; for a file use msdscore score, for a list of rows Scorer.stream"
+    )
+
+
+def read_pairs(table: Any, names: ColumnNames, folder: Path | None) -> Iterator[TablePair]:
+    """The pairs of a table; a list of captions, a `group`, or the rows of one image are a candidate set.
+
+    Relative paths are looked for in `folder`.
+    """
+    columns = _names(table)
+    names.check(columns, "the table", folder=False, lists=True)
+    group_name = first_of(columns, ("group",))
+    groups = [None] * len(table) if group_name is None else _cells(table, group_name)
+    cells = zip(_cells(table, names.image_in(columns)), _cells(table, names.caption_in(columns)), groups, strict=True)
+    for row, (cell, caption, group) in enumerate(cells):
+        source = _placed(from_cell(cell), folder)
+        key: Hashable = source_key(source) if isinstance(source, str | Path | bytes) else id(cell)
+        several = isinstance(caption, list | tuple | np.ndarray)
+        texts = [caption] if not several else list(caption) or [""]
+        own = ("image", key) if not several else ("row", row)
+        together = own if group is None or group != group else ("group", group)
+        for text in texts:
+            yield TablePair(row, source, key, text, together, len(caption) if several else None)
+
+
+def with_scores(table: Any, pairs: Sequence[TablePair], scores: Scores, names: ColumnNames, prefix: str) -> Any:
+    """The table with the columns of the scores at its end; a row with a list of captions is repeated for each."""
+    added = scores.to_arrow().drop_columns(["caption"])
+    taken = [prefix + name for name in added.column_names if prefix + name in _names(table)]
+    if taken:
+        raise ConfigError(f"the table has columns {', '.join(taken)} already; drop them, or give a prefix")
+    if any(pair.candidates is not None for pair in pairs):
+        table = _one_caption_each(table, pairs, str(names.caption_in(_names(table))))
+    if _is_pandas(table):
+        frame = table.assign(**{prefix + name: added[name].to_pandas().to_numpy() for name in added.column_names})
+        frame.attrs["signature"] = scores.signature
+        return frame
+    for name in added.column_names:
+        table = table.append_column(prefix + name, added[name])
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), "msdscore": scores.signature})
+
+
+def _one_caption_each(table: Any, pairs: Sequence[TablePair], name: str) -> Any:
+    rows, single = [pair.row for pair in pairs], single_name(name, _names(table))
+    captions = [pair.caption if isinstance(pair.caption, str) else None for pair in pairs]
+    counts = [1 if pair.candidates is None else pair.candidates for pair in pairs]
+    has_counts = "candidates" in _names(table)
+    if _is_pandas(table):
+        frame = table.iloc[rows].rename(columns={name: single}).assign(**{single: captions})
+        return frame if has_counts else frame.assign(candidates=counts)
+    taken = table.take(pa.array(rows, pa.int64()))
+    taken = taken.set_column(taken.column_names.index(name), single, pa.array(captions, pa.string()))
+    return taken if has_counts else taken.append_column("candidates", pa.array(counts, pa.int64()))
+
+
+def _is_pandas(table: Any) -> bool:
+    return type(table).__module__.partition(".")[0] == "pandas" and hasattr(table, "iloc")
+
+
+def _names(table: Any) -> list[str]:
+    return [str(name) for name in (table.columns if _is_pandas(table) else table.column_names)]
+
+
+def _cells(table: Any, name: str | None) -> list[Any]:
+    return list(table[name]) if _is_pandas(table) else list(table[name].to_pylist())
+
+
+def _placed(source: Any, folder: Path | None) -> Any:
+    return folder / source if folder is not None and isinstance(source, str | Path) else source
