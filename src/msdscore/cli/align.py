@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.progress import events
 
 if TYPE_CHECKING:
     from msdscore.align.data.formats import DataSource
@@ -43,7 +44,6 @@ def train(
     """Train an aligner; several GPUs through torchrun, a killed run goes on with --resume."""
     from msdscore.align.recipe_file import load_recipe
     from msdscore.align.run.session import TrainOptions
-    from msdscore.cli.progress import events
     from msdscore.io.outputs.targets import check_folder
 
     check_folder(output)

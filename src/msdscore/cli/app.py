@@ -1,4 +1,4 @@
-"""The command line: one small file per command, errors in one line."""
+"""The command line: its commands, and errors in one line."""
 
 import codecs
 import json
@@ -14,23 +14,20 @@ from typer.core import TyperCommand, TyperGroup
 from msdscore.cli.align import align
 from msdscore.cli.bank import bank
 from msdscore.cli.bench import bench
-from msdscore.cli.benchmarks import benchmarks
 from msdscore.cli.caption import caption
 from msdscore.cli.cococf import cococf
-from msdscore.cli.compare import compare
 from msdscore.cli.demo import demo
-from msdscore.cli.encoders import encoders
 from msdscore.cli.explain import explain
-from msdscore.cli.metrics import metrics
+from msdscore.cli.listings import benchmarks, encoders, metrics
 from msdscore.cli.progress import be_quiet
 from msdscore.cli.rank_captioners import rank_captioners
 from msdscore.cli.report import report
+from msdscore.cli.results import compare, table
 from msdscore.cli.score import score
 from msdscore.cli.select import select
 from msdscore.cli.serve import serve
 from msdscore.cli.study import HELP as STUDY_HELP
 from msdscore.cli.study import study
-from msdscore.cli.table import table
 from msdscore.errors import MSDScoreError, shortened
 from msdscore.version import __version__
 

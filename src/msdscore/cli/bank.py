@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.cache import Cache, cache_settings
 from msdscore.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def bank(
     dtype: options.Dtype = "auto",
     revision: options.Revision = None,
     batch_size: options.BatchSize = None,
-    cache: Cache = None,
+    cache: options.Cache = None,
 ) -> None:
     """Build a bank of background pictures for an encoder and its settings.
 
@@ -63,7 +62,7 @@ def bank(
     chosen = dict(map(options.setting, encoder_option))
     found = load_encoder(encoder, device=device, dtype=dtype, revision=revision, **chosen)
     # Other settings of the same encoder need no picture to be encoded again.
-    loaded = found if cache is None else CachedEncoder(found, disk=cache_settings(cache))
+    loaded = found if cache is None else CachedEncoder(found, disk=options.cache_settings(cache))
     form = recommended_config(loaded) if preset is None else named_preset(preset)
     changes = dict(map(options.setting, change))
     if pairs:

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.cache import CacheOptions, tell_cache
-from msdscore.cli.grouped import grouped
-from msdscore.cli.stopping import stoppable
+from msdscore.cli.progress import bar, stoppable
 
 if TYPE_CHECKING:
     from msdscore.benchmarks.results.result import Result
@@ -18,7 +16,6 @@ EVIDENCE_METRICS = ("cosine", "precision", "information", "msd", "soft-msd", "le
 SOME_FAILED = 3
 
 
-@grouped
 def bench(
     names: Annotated[list[str], typer.Argument(help="Benchmarks; see `msdscore benchmarks`.")],
     root: Annotated[
@@ -45,10 +42,19 @@ def bench(
     samples: Annotated[int, typer.Option(min=1, help="Resamples behind an interval.")] = 1000,
     control: Annotated[bool, typer.Option("--control/--no-control", help="Score with wrong pictures too.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Throw away scores that are there.")] = False,
-    *,
-    scorer: options.ScorerOptions,
+    encoder: options.Encoder = "mini",
+    preset: options.Preset = None,
+    change: options.Change = [],  # noqa: B006
+    encoder_option: options.EncoderOption = [],  # noqa: B006
+    bank: options.BankFile = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    revision: options.Revision = None,
+    verify: options.Verify = False,
     batch_size: options.BatchSize = None,
-    cache: CacheOptions,
+    cache: options.Cache = None,
+    cache_size: options.CacheSize = options.CACHE_SIZE,
+    cache_half: options.CacheHalf = False,
     json: options.Json = False,
 ) -> None:
     """Run metrics on benchmarks of human judgements.
@@ -67,8 +73,12 @@ def bench(
     from msdscore.io.outputs.targets import check_folder
 
     outputs = [f"{name}{end}" for name in names for end in (".json", ".parquet")]
-    check_folder(output, outputs, inputs=[root, scorer.bank])
-    spec = scorer.spec(batch_size=batch_size, cache=cache.settings())
+    check_folder(output, outputs, inputs=[root, bank])
+    spec = options.make_spec(
+        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size,
+        cache=options.cache_settings(cache, cache_size, cache_half), device=device, dtype=dtype, revision=revision,
+        verify=verify,
+    )  # fmt: skip
     pipeline = functools.cache(spec.build)
     if not metric:
         metric = list(PAPER_METRICS if "coverage" in pipeline().config.columns else EVIDENCE_METRICS)
@@ -83,13 +93,12 @@ def bench(
     results = [_run(plan, output, pipeline, stamp=spec.stamp(), overwrite=overwrite) for plan in plans]
     show_results(results, as_json=json)
     if pipeline.cache_info().currsize:
-        tell_cache(cache.cache, pipeline().cache_use)
+        options.print_cache_use(cache, pipeline().cache_use)
     raise typer.Exit(SOME_FAILED if any(result.failed for result in results) else 0)
 
 
 def _run(plan: Any, output: Path, pipeline: Any, *, stamp: str | None, overwrite: bool) -> "Result":
     from msdscore.benchmarks.run.runner import run_benchmark
-    from msdscore.cli.progress import bar
 
     with stoppable(), bar(plan.name) as show:
         result = output / f"{plan.name}.json"

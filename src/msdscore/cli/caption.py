@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.stopping import stoppable
+from msdscore.cli.progress import bar, stoppable, tell
 
 if TYPE_CHECKING:
     from msdscore.captioners.run import CaptionedFile
@@ -47,7 +47,6 @@ def caption(
     """
     from msdscore.captioners.run import CaptionRun, caption_pictures, list_pictures
     from msdscore.captioners.writers import CaptioningSettings
-    from msdscore.cli.progress import bar
 
     settings = CaptioningSettings(
         prompt=prompt, temperature=temperature, top_p=top_p, most_tokens=max_tokens, seed=seed
@@ -83,8 +82,6 @@ def _endpoint(url: str, model: str, key_env: str, workers: int, settings: "Capti
 def _tell(made: "CaptionedFile", output: Path, *, as_json: bool) -> None:
     from dataclasses import asdict
     from json import dumps
-
-    from msdscore.cli.progress import tell
 
     tell(f"{made.rows} pictures, {made.failed} failed, {made.earlier} described by an earlier run -> {output}")
     for reason in made.reasons:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.progress import bar
 
 if TYPE_CHECKING:
     from msdscore.cococf.quality import Quality
@@ -54,7 +55,6 @@ def build(
     Writes coco_cf_easy.json and coco_cf_hard.json in the authors' schema, with the change and its characters, and
     quality.json and quality.md: how far one gets without the picture.
     """
-    from msdscore.cli.progress import bar
     from msdscore.cococf.build import BuildSettings
     from msdscore.cococf.changes import MAKERS
     from msdscore.cococf.files import publish
@@ -73,7 +73,6 @@ def check(
     json: options.Json = False,
 ) -> None:
     """Report on any COCO-CF file: what readers without the picture find, and faults of the text."""
-    from msdscore.cli.progress import bar
     from msdscore.cococf.files import read_written
     from msdscore.cococf.language import read_likelihoods
     from msdscore.cococf.quality import judge_quality

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.grouped import grouped
 
 if TYPE_CHECKING:
     from msdscore.explain.explanation import Explanations
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 Why = Annotated[Path | None, typer.Option("--output", "-o", help="File to write: .png, .svg, .pdf, .html or .json.")]
 
 
-@grouped
 def explain(
     image: Annotated[str, typer.Argument(help="An image.")],
     caption: Annotated[str, typer.Argument(help="Its caption.")],
@@ -26,8 +24,15 @@ def explain(
         Path | None, typer.Option("--words", help="A second figure: where each word looks (.png, .svg, .pdf).")
     ] = None,
     overwrite: options.Overwrite = False,
-    *,
-    scorer: options.ScorerOptions,
+    encoder: options.Encoder = "mini",
+    preset: options.Preset = None,
+    change: options.Change = [],  # noqa: B006
+    encoder_option: options.EncoderOption = [],  # noqa: B006
+    bank: options.BankFile = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    revision: options.Revision = None,
+    verify: options.Verify = False,
     max_pixels: options.MaxPixels = None,
     json: options.Json = False,
 ) -> None:
@@ -35,16 +40,21 @@ def explain(
     from msdscore.errors import ConfigError
     from msdscore.explain.save import FIGURES, encoded, known_kinds, words_content
     from msdscore.io.outputs.targets import check_target, is_standard_output, put_all
+    from msdscore.scorer import Scorer
 
     if output is not None and is_standard_output(output):
         output, json = None, True
     if output is not None:
-        check_target(output, known_kinds(), inputs=[image, scorer.bank])
+        check_target(output, known_kinds(), inputs=[image, bank])
     if words is not None:
-        check_target(words, FIGURES, inputs=[image, scorer.bank])
+        check_target(words, FIGURES, inputs=[image, bank])
         if output is not None and words.resolve() == output.resolve():
             raise ConfigError(f"{words}: is the file of -o too; give two names")
-    explained = scorer.scorer(max_pixels=max_pixels).contrast(image, [caption, *against])
+    spec = options.make_spec(
+        encoder, preset, change, encoder_options=encoder_option, bank=bank, max_pixels=max_pixels, device=device,
+        dtype=dtype, revision=revision, verify=verify,
+    )  # fmt: skip
+    explained = Scorer.from_spec(spec).contrast(image, [caption, *against])
     files = {} if output is None else {output: encoded(explained.items, output.suffix)}
     files |= {} if words is None else {words: words_content(explained[0], words.suffix)}
     put_all(files, overwrite=overwrite)

@@ -1,16 +1,16 @@
-"""Options that several commands share, and the scorer they ask for."""
+"""Options that several commands share, and the scorer and cache that they ask for."""
 
-from dataclasses import dataclass
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from msdscore.cli.progress import tell
 from msdscore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from msdscore.encoders.cached import CacheSettings
-    from msdscore.scorer import Scorer
+    from msdscore.encoders.cached import CacheSettings, CacheUse
     from msdscore.scoring.spec import ScorerSpec
 
 Encoder = Annotated[
@@ -36,35 +36,17 @@ Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="File to write: .parquet, .jsonl, .csv, .tsv or .json.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there and holds other work.")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScorerOptions:
-    """The options that name a scorer, under their names on the command line."""
-
-    encoder: Encoder = "mini"
-    preset: Preset = None
-    change: Change = ()  # type: ignore[assignment]
-    encoder_option: EncoderOption = ()  # type: ignore[assignment]
-    bank: BankFile = None
-    device: Device = "auto"
-    dtype: Dtype = "auto"
-    revision: Revision = None
-    verify: Verify = False
-
-    def spec(self, *, batch_size: int | None = None, max_pixels: int | None = None, **more: Any) -> "ScorerSpec":
-        """The scorer that they ask for; `more` are fields of `ScorerSpec`."""
-        return make_spec(
-            self.encoder, self.preset, self.change, encoder_options=self.encoder_option, bank=self.bank,
-            batch_size=batch_size, max_pixels=max_pixels, device=self.device, dtype=self.dtype,
-            revision=self.revision, verify=self.verify, **more,
-        )  # fmt: skip
-
-    def scorer(self, *, max_pixels: int | None = None) -> "Scorer":
-        """The same, loaded."""
-        from msdscore.scorer import Scorer
-
-        return Scorer.from_spec(self.spec(max_pixels=max_pixels))
+Cache = Annotated[
+    Path | None, typer.Option("--cache", help="Folder that keeps embeddings: runs with other settings reuse them.")
+]
+CacheSize = Annotated[
+    str, typer.Option("--cache-size", help="What the cache may take, e.g. 200GB; what was used longest ago goes first.")
+]
+CacheHalf = Annotated[
+    bool, typer.Option("--cache-half", help="Keep embeddings in half precision: half the room, and a new signature.")
+]
+CACHE_SIZE = "64GB"
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def make_spec(
@@ -73,13 +55,13 @@ def make_spec(
     changes: list[str],
     *,
     encoder_options: list[str],
-    bank: Path | None,
-    batch_size: int | None,
-    max_pixels: int | None,
+    bank: Path | None = None,
+    batch_size: int | None = None,
+    max_pixels: int | None = None,
     cache: "CacheSettings | None" = None,
-    **place: Any,
+    **more: Any,
 ) -> "ScorerSpec":
-    """The description of the scorer that the options ask for."""
+    """The scorer that the options ask for; `more` are fields of `ScorerSpec`."""
     from msdscore.io.images import ImageLimits
     from msdscore.scoring.spec import ScorerSpec
 
@@ -92,15 +74,8 @@ def make_spec(
         limits=ImageLimits() if max_pixels is None else ImageLimits(max_pixels=max_pixels),
         batch_size=batch_size,
         cache=cache,
-        **place,
+        **more,
     )
-
-
-def make_scorer(encoder: str, preset: str | None, changes: list[str], **more: Any) -> "Scorer":
-    """The scorer that the options ask for; `more` are those of `make_spec`."""
-    from msdscore.scorer import Scorer
-
-    return Scorer.from_spec(make_spec(encoder, preset, changes, **more))
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -126,3 +101,32 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def cache_settings(folder: Path | None, size: str = CACHE_SIZE, half: bool = False) -> "CacheSettings | None":
+    """The cache that the three options ask for; None without a folder."""
+    from msdscore.encoders.cached import CacheSettings
+
+    if folder is None:
+        if half or size != CACHE_SIZE:
+            raise ConfigError("--cache-size and --cache-half say how embeddings are kept; say where: --cache DIR")
+        return None
+    return CacheSettings(folder=str(folder), limit=byte_count(size), half=half)
+
+
+def byte_count(text: str) -> int:
+    """A number of bytes from a text such as `500MB`, `2.5 GB` or `1T`.
+
+    >>> byte_count("500MB"), byte_count("2.5 gb"), byte_count("12")
+    (500000000, 2500000000, 12)
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]?)b?", text.strip().lower())
+    if match is None or float(match[1]) <= 0:
+        raise ConfigError(f"expected a size such as 500MB or 64GB, got {text!r}")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def print_cache_use(folder: Path | None, use: "CacheUse | None") -> None:
+    """Print on standard error how many embeddings came from the cache."""
+    if folder is not None and use is not None:
+        tell(f"cache {folder}: {use}")

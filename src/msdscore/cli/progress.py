@@ -1,14 +1,21 @@
-"""Progress on standard error: a bar with rate and time left, silent where nobody looks."""
+"""What a long command shows on standard error, and how it stops: bars, lines, Ctrl-C and SIGTERM."""
 
-from collections.abc import Callable, Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
 from typing import TYPE_CHECKING, Any
+
+import typer
+
+from msdscore.errors import shortened
 
 if TYPE_CHECKING:
     from msdscore.align.run.session import Event
 
-
+KEPT = "stopped; finished parts are kept, and the same command goes on from there"
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
@@ -19,10 +26,16 @@ def be_quiet(wanted: bool) -> None:
 
 def tell(text: str) -> None:
     """A line for people on standard error; none with `--quiet`. Errors are told in any case."""
-    import typer
-
     if not _QUIET.get():
         typer.echo(text, err=True)
+
+
+def tell_reasons(reasons: Sequence[str], failed: int, column: str) -> None:
+    """Print the first reasons of failed rows, and where the others are."""
+    for reason in reasons:
+        tell(f"  {shortened(reason, 300)}")
+    if failed > len(reasons):
+        tell(f"  and {failed - len(reasons)} more; {column}")
 
 
 @contextmanager
@@ -73,3 +86,27 @@ def events() -> "Iterator[Callable[[Event], None]]":
                 bars.update(task, values=values)
 
         yield tell
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """The system or a scheduler asked the command to end."""
+
+
+@contextmanager
+def stoppable(message: str = KEPT) -> Iterator[None]:
+    """Say `message` if the block is stopped; the exit code is 128 and the signal's number."""
+    ours = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, _terminate) if ours else None
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        typer.echo(message, err=True)
+        number = signal.SIGTERM if isinstance(stop, _TerminatedError) else signal.SIGINT
+        raise typer.Exit(128 + number) from None
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise _TerminatedError

@@ -1,14 +1,12 @@
 """`msdscore report`: one page about a scored file, to open from disk."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from msdscore.cli import options
-
-if TYPE_CHECKING:
-    from msdscore.scorer import Scorer
+from msdscore.cli.progress import tell
 
 
 def report(
@@ -33,15 +31,16 @@ def report(
     revision: options.Revision = None,
 ) -> None:
     """Make one self-contained page about a scored file: plots, worst captions, captioners, every row."""
-    from msdscore.cli.progress import tell
     from msdscore.report.build import ReportOptions, build
+    from msdscore.scorer import Scorer
 
-    scorer: Scorer | None = None
+    scorer = None
     if encoder is not None:
-        scorer = options.make_scorer(
-            encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=None, max_pixels=None,
-            device=device, dtype=dtype, revision=revision,
+        spec = options.make_spec(
+            encoder, preset, change, encoder_options=encoder_option, bank=bank, device=device, dtype=dtype,
+            revision=revision,
         )  # fmt: skip
+        scorer = Scorer.from_spec(spec)
     chosen = ReportOptions(images=images, rows=rows, show=show, title=title, overwrite=overwrite)
     summary = build(results, output, chosen, scorer=scorer)
     if summary.unseen:

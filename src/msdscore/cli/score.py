@@ -9,9 +9,7 @@ import typer
 
 from msdscore.cli import options, shards
 from msdscore.cli.bank import PICTURES
-from msdscore.cli.cache import CacheOptions, tell_cache
-from msdscore.cli.grouped import grouped
-from msdscore.cli.stopping import KEPT, stoppable
+from msdscore.cli.progress import KEPT, bar, stoppable, tell, tell_reasons
 from msdscore.errors import ConfigError, shortened
 
 if TYPE_CHECKING:
@@ -28,7 +26,6 @@ Output = Annotated[
 ]
 
 
-@grouped
 def score(
     source: Annotated[
         str, typer.Argument(help="An image, a file of rows, or a shard; - is JSON lines on standard input.")
@@ -52,16 +49,31 @@ def score(
     retry: Annotated[
         bool, typer.Option("--retry", help="Try failed rows again, even if their images are the same.")
     ] = False,
-    *,
-    scorer: options.ScorerOptions,
+    encoder: options.Encoder = "mini",
+    preset: options.Preset = None,
+    change: options.Change = [],  # noqa: B006, typer copies it
+    encoder_option: options.EncoderOption = [],  # noqa: B006
+    bank: options.BankFile = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    revision: options.Revision = None,
+    verify: options.Verify = False,
     batch_size: options.BatchSize = None,
     decoders: Annotated[
         int | None,
         typer.Option(min=0, help="Processes that decode images; 0: threads; without it one per core beside a GPU."),
     ] = None,
     max_pixels: options.MaxPixels = None,
-    cache: CacheOptions,
-    engine: shards.EngineChoice,
+    cache: options.Cache = None,
+    cache_size: options.CacheSize = options.CACHE_SIZE,
+    cache_half: options.CacheHalf = False,
+    engine: shards.Engine = "local",
+    workers: shards.Workers = None,
+    address: shards.Address = None,
+    worker_cpus: shards.WorkerCpus = None,
+    worker_gpus: shards.WorkerGpus = None,
+    part: shards.Part = None,
+    time_limit: shards.TimeLimit = None,
     copy_column: shards.CopyColumn = [],  # noqa: B006
     json: options.Json = False,
 ) -> None:
@@ -79,24 +91,32 @@ def score(
     from msdscore.run.rows import RunOptions
 
     target = _file_or_none(output)
-    spec = scorer.spec(batch_size=batch_size, max_pixels=max_pixels, cache=cache.settings(), decoders=decoders)
+    spec = options.make_spec(
+        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size,
+        max_pixels=max_pixels, cache=options.cache_settings(cache, cache_size, cache_half), decoders=decoders,
+        device=device, dtype=dtype, revision=revision, verify=verify,
+    )  # fmt: skip
+    how_to_run = shards.EngineChoice(
+        engine=engine, workers=workers, address=address, worker_cpus=worker_cpus, worker_gpus=worker_gpus, part=part,
+        time_limit=time_limit,
+    )  # fmt: skip
     names = ColumnNames(image=image_column, caption=caption_column, id=id_column)
     if target is not None and shards.is_folder(target, [source]):
         shards.refuse(prefix=prefix, input_format=input_format)
-        reading = shards.reading(names, images, copy_column, retry=retry, overwrite=overwrite, verify=scorer.verify)
-        whole = shards.score_shards(spec, [source, *(captions or [])], target, reading, engine=engine, as_json=json)
+        reading = shards.reading(names, images, copy_column, retry=retry, overwrite=overwrite, verify=verify)
+        whole = shards.score_shards(spec, [source, *(captions or [])], target, reading, engine=how_to_run, as_json=json)
         raise typer.Exit(0 if whole else SOME_FAILED)
-    engine.refuse_file(source, captions)
+    how_to_run.refuse_file(source, captions)
     file = None if target is None else Path(target)
     if captions:
         score_image(spec, source, captions, as_json=json, output=file, overwrite=overwrite)
         return
     if Path(source).suffix.lower() in PICTURES:
         raise ConfigError(f"{source}: an image is scored with its captions: msdscore score IMAGE CAPTION…")
-    how = RunOptions(overwrite=overwrite, retry=retry, prefix=prefix, verify=scorer.verify)
+    how = RunOptions(overwrite=overwrite, retry=retry, prefix=prefix, verify=verify)
     with open_rows(source, images=images, format=input_format, columns=names) as rows:
         result = score_file(spec, rows, file, how, as_json=json)
-    tell_cache(cache.cache, result.cache)
+    options.print_cache_use(cache, result.cache)
     raise typer.Exit(SOME_FAILED if result.failed else 0)
 
 
@@ -139,7 +159,6 @@ def score_file(
     import json
     from dataclasses import asdict
 
-    from msdscore.cli.progress import bar
     from msdscore.run.rows import score_rows
 
     message = KEPT if output else "stopped; without -o nothing is kept"
@@ -158,8 +177,6 @@ def score_file(
 
 def _tell_warnings(result: "ScoredFile") -> None:
     """How many scores need a second look, with the first warnings."""
-    from msdscore.cli.progress import tell
-
     if result.warned:
         tell(f"rows with warnings: {result.warned} (column warnings)")
     for warning in result.warnings:
@@ -168,18 +185,13 @@ def _tell_warnings(result: "ScoredFile") -> None:
 
 def _tell(result: "ScoredFile", output: Path | None) -> None:
     """What became of the rows, on standard error."""
-    from msdscore.cli.progress import tell
-
     where = f" -> {output}" if output else ""
     if result.earlier and not result.scored:
         done = "; already finished, nothing to do"
     else:
         done = f"; {result.earlier} of them scored by an earlier run" if result.earlier else ""
     tell(f"{result.rows} rows, {result.failed} failed{where}{done}")
-    for reason in result.reasons:
-        tell(f"  {shortened(reason, 300)}")
-    if result.failed > len(result.reasons):
-        tell(f"  and {result.failed - len(result.reasons)} more; the column error of the output has all")
+    tell_reasons(result.reasons, result.failed, "the column error of the output has all")
     for name, new in result.renamed.items():
         tell(f"the input's own column {name} is kept as {new}; --prefix would keep its name")
     tell(result.signature)

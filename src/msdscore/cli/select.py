@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.stopping import stoppable
+from msdscore.cli.progress import bar, stoppable
 
 if TYPE_CHECKING:
     from msdscore.select.run import Selected
@@ -43,7 +43,6 @@ def select(
     Bounds (--min, --max) come first; --keep takes the best of what is within them, exactly, over any number of
     files. Rows that could not be scored are dropped. Of equal rows the first ones are kept.
     """
-    from msdscore.cli.progress import bar
     from msdscore.io.outputs.targets import check_target, is_standard_output, put, refuse_existing
     from msdscore.select.rule import Quota, Rule
     from msdscore.select.run import select as run

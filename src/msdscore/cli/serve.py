@@ -5,10 +5,8 @@ from typing import Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.grouped import grouped
 
 
-@grouped
 def serve(
     host: Annotated[
         str, typer.Option(help="Address to listen on; anything but this machine needs a token.")
@@ -25,8 +23,15 @@ def serve(
     max_queue: Annotated[int, typer.Option(min=1, help="Images that may wait; more are answered 503.")] = 256,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds until a request is given up.")] = 60.0,
     cache: Annotated[int, typer.Option(min=0, help="MiB of embeddings of images and captions to keep.")] = 256,
-    *,
-    scorer: options.ScorerOptions,
+    encoder: options.Encoder = "mini",
+    preset: options.Preset = None,
+    change: options.Change = [],  # noqa: B006
+    encoder_option: options.EncoderOption = [],  # noqa: B006
+    bank: options.BankFile = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    revision: options.Revision = None,
+    verify: options.Verify = False,
     max_pixels: options.MaxPixels = None,
 ) -> None:
     """Serve a page and an API on this machine. Stop with Ctrl-C: accepted requests are finished first."""
@@ -38,4 +43,8 @@ def serve(
         max_wait=max_wait / 1000, max_queue=max_queue, timeout=timeout, cache=cache << 20,
         **({} if max_pixels is None else {"max_pixels": max_pixels}),
     )  # fmt: skip
-    run(scorer.spec(max_pixels=settings.max_pixels), settings, announce=lambda line: typer.echo(line, err=True))
+    spec = options.make_spec(
+        encoder, preset, change, encoder_options=encoder_option, bank=bank, max_pixels=settings.max_pixels,
+        device=device, dtype=dtype, revision=revision, verify=verify,
+    )  # fmt: skip
+    run(spec, settings, announce=lambda line: typer.echo(line, err=True))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli.bank import PICTURES
-from msdscore.cli.cache import tell_cache
-from msdscore.cli.stopping import stoppable
+from msdscore.cli.options import print_cache_use
+from msdscore.cli.progress import bar, stoppable, tell, tell_reasons
 from msdscore.errors import ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
@@ -148,7 +148,6 @@ def score_shards(
     import json
     from dataclasses import asdict
 
-    from msdscore.cli.progress import bar
     from msdscore.run.workers import plan_jobs
 
     jobs, tally = engine.chosen(plan_jobs(sources, folder)), _Tally()
@@ -158,7 +157,7 @@ def score_shards(
             tally.add(result)
             show(tally.shards, len(jobs))
     _tell(tally, folder)
-    tell_cache(None if spec.cache is None else Path(spec.cache.folder), tally.cache)
+    print_cache_use(None if spec.cache is None else Path(spec.cache.folder), tally.cache)
     if as_json:
         typer.echo(json.dumps({"output": folder, **asdict(tally)}, ensure_ascii=False))
     return not (tally.failed or tally.errors)
@@ -181,14 +180,10 @@ def _results(
 
 
 def _tell(tally: _Tally, folder: str) -> None:
-    from msdscore.cli.progress import tell
 
     done = f" ({tally.earlier} of them already finished)" if tally.earlier else ""
     tell(f"{tally.shards} shards{done}, {tally.rows} rows, {tally.failed} failed -> {folder}")
-    for reason in tally.reasons:
-        tell(f"  {shortened(reason, 300)}")
-    if tally.failed > len(tally.reasons):
-        tell(f"  and {tally.failed - len(tally.reasons)} more; the columns status and error have all")
+    tell_reasons(tally.reasons, tally.failed, "the columns status and error have all")
     if tally.errors:
         tell(f"{len(tally.errors)} shards could not be scored:")
     for error in tally.errors[:_SHOWN]:

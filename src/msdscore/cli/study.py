@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.cache import DEFAULT_SIZE, Cache, CacheHalf, CacheSize, cache_settings
+from msdscore.cli.progress import bar, stoppable
 from msdscore.studies.registry import STUDIES
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def study(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     batch_size: options.BatchSize = None,
-    cache: Cache = None,
-    cache_size: CacheSize = DEFAULT_SIZE,
-    cache_half: CacheHalf = False,
+    cache: options.Cache = None,
+    cache_size: options.CacheSize = options.CACHE_SIZE,
+    cache_half: options.CacheHalf = False,
     json: options.Json = False,
     benchmark: Annotated[
         list[str] | None,
@@ -103,8 +103,6 @@ def study(
     ] = None,
 ) -> None:
     """Run a study, print its tables, and write them where asked."""
-    from msdscore.cli.progress import bar
-    from msdscore.cli.stopping import stoppable
     from msdscore.studies.context import Study
     from msdscore.studies.registry import run_study
 
@@ -115,8 +113,8 @@ def study(
         "marks": marks, "synonyms": synonyms,
     }  # fmt: skip
     spec = options.make_spec(
-        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size, max_pixels=None,
-        device=device, dtype=dtype, cache=cache_settings(cache, cache_size, cache_half),
+        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size, device=device,
+        dtype=dtype, cache=options.cache_settings(cache, cache_size, cache_half),
     )  # fmt: skip
     if output is not None and str(output) in ("-", "/dev/stdout"):
         output, json = None, True

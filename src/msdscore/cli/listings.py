@@ -1,0 +1,96 @@
+"""`msdscore encoders`, `metrics` and `benchmarks`: what is known by name, where it comes from, how it is counted."""
+
+from collections.abc import Iterable
+from dataclasses import fields
+from json import dumps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from msdscore.cli import options
+
+OneName = Annotated[str | None, typer.Argument(help="Show this one in full.")]
+BenchmarkName = Annotated[str, typer.Argument(help="A benchmark's name.")]
+benchmarks = typer.Typer(help="List the benchmarks, show one in full, or list its items.")
+
+
+def encoders(name: OneName = None, json: options.Json = False) -> None:
+    """List the encoders, or show one in full."""
+    from msdscore.encoders.registry import find_row, list_encoders
+
+    rows = _facts([find_row(name)] if name else list_encoders())
+    rows = [row | {"options": dict(row["options"])} for row in rows]
+    printed = [row | {"parameters": f"{row['parameters']} M" if row["parameters"] else ""} for row in rows]
+    _print(name, rows, printed, ("name", "family", "parameters", "context", "licence", "trained_on"), as_json=json)
+
+
+def metrics(name: OneName = None, json: options.Json = False) -> None:
+    """List the metrics, or show one in full."""
+    from msdscore.metrics.registry import METRICS, list_metrics
+
+    rows = _facts([METRICS.find(name)] if name else list_metrics(), without=("loader",))
+    _print(name, rows, rows, ("name", "title", "needs", "argument", "extra"), as_json=json)
+
+
+@benchmarks.callback(invoke_without_command=True)
+def listing(context: typer.Context, json: options.Json = False) -> None:
+    """List the benchmarks."""
+    from msdscore.benchmarks.registry import benchmarks as known
+
+    if context.invoked_subcommand is None:
+        rows = _facts(known())
+        _print(None, rows, rows, ("name", "kind", "size", "licence", "protocols", "source"), as_json=json)
+
+
+@benchmarks.command()
+def show(name: BenchmarkName, json: options.Json = False) -> None:
+    """Show one in full: what must lie where, how it is counted, whom to cite."""
+    from msdscore.benchmarks.registry import benchmark
+
+    row = benchmark(name)
+    hidden = ("reader", "rows", "rows_name", "figures", "credits", "statistics")
+    _print(name, _facts([row]), _facts([row], without=hidden), (), as_json=json)
+
+
+@benchmarks.command()
+def items(
+    name: BenchmarkName,
+    root: Annotated[Path, typer.Option("--root", help="As for `msdscore bench`.")],
+    option: Annotated[list[str], typer.Option("--option", help="Of the reader, e.g. split=valid.")] = [],  # noqa: B006
+) -> None:
+    """List the items as JSON lines: id, picture and captions in the order in which a score file gives their scores."""
+    from msdscore.benchmarks.base import picture_key, picture_names
+    from msdscore.benchmarks.registry import load
+
+    folder = root / name if (root / name).is_dir() else root
+    listed = load(name, folder, **dict(map(options.setting, option))).items
+    names = picture_names(item.image for item in listed)
+    for item in listed:
+        row = {"id": item.id, "image": names[picture_key(item.image)], "captions": item.captions}
+        typer.echo(dumps(row, ensure_ascii=False))
+
+
+def _facts(rows: Iterable[Any], *, without: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    return [
+        {field.name: getattr(row, field.name) for field in fields(row) if field.name not in without} for row in rows
+    ]
+
+
+def _print(
+    name: str | None,
+    rows: list[dict[str, Any]],
+    printed: list[dict[str, Any]],
+    columns: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> None:
+    """One row in full where it was asked for by name, else the columns of all; as JSON always all fields."""
+    from msdscore.cli.tables import fields_table, rows_table
+
+    if as_json:
+        typer.echo(dumps(rows[0] if name else rows, ensure_ascii=False))
+    elif name:
+        fields_table(printed[0])
+    else:
+        rows_table(printed, columns)
