@@ -27,7 +27,7 @@ def make_batch(
         ids=tuple(f"item/{number}" for number in range(len(cases))),
         texts=texts,
         captions=np.array([[texts.index(text) for text in captions] for _, captions in cases], dtype=np.int64),
-        pictures=tuple(pictures),
+        images=tuple(pictures),
         owner=owner,
         group=owner,
         control=np.array(control or [False] * len(cases)),
@@ -38,6 +38,6 @@ def make_batch(
 
 
 def with_vectors(batch: Cases, scorer: Scorer, *, mixtures: bool = True) -> Cases:
-    decoded = [ImageError("no picture") if one is None else scorer.pipeline.decode([one])[0] for one in batch.pictures]
+    decoded = [ImageError("no picture") if one is None else scorer.pipeline.decode([one])[0] for one in batch.images]
     vectors, _ = make_vectors(batch, decoded, scorer.pipeline, mixtures=mixtures)
     return replace(batch, vectors=vectors)

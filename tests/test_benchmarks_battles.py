@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from msdscore.benchmarks.base import Aspect, Battle, Note, picture
+from msdscore.benchmarks.base import Aspect, Battle, Note, image_source
 from msdscore.benchmarks.registry import load
 from msdscore.errors import InputError
 
@@ -115,7 +115,7 @@ def test_docent_reads_three_aspects_and_finds_the_picture(tmp_path: Path) -> Non
     cells = [{"bytes": b"other", "path": "0"}, {"bytes": b"painting", "path": "1"}]
     (tmp_path / "docent" / "data").mkdir(parents=True)
     pq.write_table(pa.table({"uuid": ["u0", "u1"], "image": cells}), tmp_path / "docent" / "data" / "test-0.parquet")
-    assert picture(load("docent", tmp_path).items[0].image) == b"painting"
+    assert image_source(load("docent", tmp_path).items[0].image) == b"painting"
 
 
 def test_docent_refuses_unknown_labels_and_names_missing_files(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.io import savemat
 
-from msdscore.benchmarks.base import Note, Pair, picture, picture_key
+from msdscore.benchmarks.base import Note, Pair, image_key, image_source
 from msdscore.benchmarks.readers import valse
-from msdscore.benchmarks.readers.captioned import CaptionedPicture, draw_pairs
+from msdscore.benchmarks.readers.captioned import CaptionedImage, draw_pairs
 from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.benchmarks.run.runner import run_benchmark
@@ -88,7 +88,7 @@ def test_sugarcrepe_rows_form_reads_pictures_from_parquet(tmp_path: Path) -> Non
         items = load("sugarcrepe", root).items
         assert [item.id for item in items] == ["add_att/0", "add_att/3", "add_att/4"]
         assert items[0].captions[0] == "right \u2028 line"
-        assert [picture(item.image) for item in items] == [
+        assert [image_source(item.image) for item in items] == [
             b"picture 0.jpg",
             b"picture 3.jpg",
             b"picture 4.jpg",
@@ -121,7 +121,7 @@ def test_an_empty_picture_cell_is_named(tmp_path: Path) -> None:
     table = pa.table({"file_name": ["a.jpg"], "image": [{"bytes": None, "path": "a.jpg"}]})
     pq.write_table(table, tmp_path / "sugarcrepe.images.parquet")
     with pytest.raises(ImageError, match=r"row 0 \(a\.jpg\) holds no picture bytes"):
-        picture(load("sugarcrepe", tmp_path).items[0].image)
+        image_source(load("sugarcrepe", tmp_path).items[0].image)
 
 
 def test_coco_cf_reads_both_layouts_and_both_spellings(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def _foil() -> dict[str, Any]:
 def test_foil_can_draw_one_pair_a_picture(tmp_path: Path) -> None:
     _dump(tmp_path / "foilv1.0_test_2017.json", _foil())
     drawn = [load("foil", tmp_path, sample="one-per-image", seed=seed).items for seed in range(8)]
-    assert all([picture_key(item.image)[-7:] for item in items] == ["005.jpg", "006.jpg"] for items in drawn)
+    assert all([image_key(item.image)[-7:] for item in items] == ["005.jpg", "006.jpg"] for items in drawn)
     assert {items[0].id for items in drawn} == {"11/0", "11/1"}
 
 
@@ -292,7 +292,7 @@ def test_rsicd_pairs_come_from_other_pictures(tmp_path: Path) -> None:
     for own, item in enumerate(reading.items):
         assert item.negative in {text.replace("  ", " ") for row in captions for text in row}
         assert str(own) not in item.negative
-    assert picture(reading.items[4].image) == b"picture rsicd_images/airport_4.jpg"
+    assert image_source(reading.items[4].image) == b"picture rsicd_images/airport_4.jpg"
     assert reading == load("rsicd", tmp_path, seed=1)
     assert reading != load("rsicd", tmp_path, seed=2)
     assert reading.notes == (Note("pictures left out: no caption", 1),)
@@ -311,14 +311,14 @@ def test_rocov2_reads_its_columns_and_both_folder_layouts(tmp_path: Path) -> Non
     assert [item.id for item in items] == names
     # The same caption in other case is no negative.
     assert items[0].negative in ("mri", "x-ray")
-    assert picture(items[3].image) == b"picture ROCOv2_test_3"
+    assert image_source(items[3].image) == b"picture ROCOv2_test_3"
     with pytest.raises(InputError, match=r"validation-\*\.parquet, found nothing there; get it from https"):
         load("rocov2", tmp_path, split="validation")
 
 
 def test_retrieval_pairs_need_other_captions() -> None:
-    same = [CaptionedPicture(str(k), Path(f"{k}.jpg"), ("alike",)) for k in range(3)]
-    with pytest.raises(InputError, match="no caption of another picture was found for 0"):
+    same = [CaptionedImage(str(k), Path(f"{k}.jpg"), ("alike",)) for k in range(3)]
+    with pytest.raises(InputError, match="no caption of another image was found for 0"):
         draw_pairs(same, seed=0)
 
 

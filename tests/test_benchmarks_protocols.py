@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from msdscore.benchmarks.base import Aspect, Battle, Pair, Rated, clusters, picture_key, picture_ring, wrong_images
+from msdscore.benchmarks.base import Aspect, Battle, Pair, Rated, clusters, image_key, image_ring, wrong_images
 from msdscore.benchmarks.protocols.counting import Figure, evaluate
 from msdscore.benchmarks.readers.caparena import HUMAN_ORDER
 from msdscore.benchmarks.registry import benchmark
@@ -310,8 +310,8 @@ def test_wrong_images_are_never_the_own_one() -> None:
     items = _pairs(["x"] * 31)
     for seed in range(5):
         strangers = wrong_images(items, seed)
-        assert all(picture_key(own.image) != picture_key(other) for own, other in zip(items, strangers, strict=True))
-        assert {picture_key(other) for other in strangers} == {picture_key(item.image) for item in items}
+        assert all(image_key(own.image) != image_key(other) for own, other in zip(items, strangers, strict=True))
+        assert {image_key(other) for other in strangers} == {image_key(item.image) for item in items}
         assert strangers[0] == strangers[1]  # two pairs of one picture
         assert strangers == wrong_images(items, seed)
     assert wrong_images(items, 0) != wrong_images(items, 1)
@@ -328,13 +328,13 @@ def test_pictures_of_one_file_name_in_two_folders_are_two_pictures() -> None:
     items = [Pair(str(k), Path(folder) / "1.jpg", "p", "n") for k, folder in enumerate(("coco", "flickr", "coco"))]
     assert len(set(clusters(items))) == 2
     assert [str(image) for image in wrong_images(items, 0)] == ["flickr/1.jpg", "coco/1.jpg", "flickr/1.jpg"]
-    with pytest.raises(InputError, match="needs at least 2 different pictures, got 1"):
+    with pytest.raises(InputError, match="needs at least 2 different images, got 1"):
         wrong_images(items[:1], 0)
 
 
 def test_the_ring_does_not_depend_on_where_the_files_lie() -> None:
     def ring(root: str) -> list[str]:
-        return [image.name for image in picture_ring([Pair("", Path(root, f"{k}.jpg"), "p", "n") for k in range(9)], 3)]
+        return [image.name for image in image_ring([Pair("", Path(root, f"{k}.jpg"), "p", "n") for k in range(9)], 3)]
 
     assert ring("/a/data") == ring("elsewhere")
 

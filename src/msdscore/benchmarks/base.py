@@ -1,4 +1,4 @@
-"""What a benchmark is: its items, the pictures they point to, and the row that describes it."""
+"""What a benchmark is: its items, the images they point to, and the row that describes it."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from msdscore.errors import ConfigError, InputError
+from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.io.parquet_images import StoredImage
 
 Image = Path | StoredImage
@@ -19,7 +19,7 @@ Winner = Literal["a", "b", "tie"]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A picture with a caption that should score higher than another.
+    """An image with a caption that should score higher than another.
 
     `votes` holds how many people chose the positive and the negative, where the benchmark says so.
     """
@@ -40,7 +40,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """A picture with one caption and what people thought of it, one rating per judge.
+    """An image with one caption and what people thought of it, one rating per judge.
 
     `system` wrote the caption; `scales` holds further ratings of it by name, such as precision and recall.
     """
@@ -78,7 +78,7 @@ class Aspect:
 
 @dataclass(frozen=True, slots=True)
 class Battle:
-    """A picture with captions of two systems and people's choice between them.
+    """An image with captions of two systems and people's choice between them.
 
     `winner` is None where nobody judged; `verdict` keeps the label as it stands in the file.
     """
@@ -158,19 +158,19 @@ class Benchmark:
             raise ConfigError(f"benchmark {self.name} needs figures or statistics, got neither")
 
 
-def picture_key(image: Image) -> str:
-    """What tells a picture apart from all others: its whole path, or the row that holds it."""
+def image_key(image: Image) -> str:
+    """What tells an image apart from all others: its whole path, or the row that holds it."""
     return "/".join(_parts(image))
 
 
-def picture_names(images: Iterable[Image]) -> dict[str, str]:
-    """By key a short name for every picture: its file name, after as many folders as tell it apart from the others.
+def image_names(images: Iterable[Image]) -> dict[str, str]:
+    """By key a short name for every image: its file name, after as many folders as tell it apart from the others.
 
-    >>> shown = picture_names([Path("data/val/1.jpg"), Path("data/test/1.jpg"), Path("data/val/2.jpg")])
+    >>> shown = image_names([Path("data/val/1.jpg"), Path("data/test/1.jpg"), Path("data/val/2.jpg")])
     >>> list(shown.values())
     ['val/1.jpg', 'test/1.jpg', '2.jpg']
     """
-    parts = {picture_key(image): _parts(image) for image in images}
+    parts = {image_key(image): _parts(image) for image in images}
     depth = dict.fromkeys(parts, 1)
     while True:
         named = {key: "/".join(found[-depth[key] :]) for key, found in parts.items()}
@@ -186,60 +186,68 @@ def _parts(image: Image) -> tuple[str, ...]:
     return image.parts if isinstance(image, Path) else (*image.file.parts, str(image.row), image.name)
 
 
-def picture(image: Image) -> Path | bytes:
-    """What to hand to a picture reader: the path, or the encoded bytes where a Parquet file holds them."""
+def image_source(image: Image) -> Path | bytes:
+    """What to hand to an image reader: the path, or the encoded bytes where a Parquet file holds them."""
     return image if isinstance(image, Path) else image.read()
 
 
+def source_or_empty(image: Image) -> Path | bytes:
+    """The source of an image; no bytes where its table has none, so that the pipeline reports it as unreadable."""
+    try:
+        return image_source(image)
+    except RowError:
+        return b""
+
+
 def clusters(items: Iterable[Item]) -> NDArray[np.str_]:
-    """The picture of every item: resampling whole pictures keeps items of one picture together."""
-    return np.array([picture_key(item.image) for item in items], dtype=np.str_)
+    """The image of every item: resampling whole images keeps items of one image together."""
+    return np.array([image_key(item.image) for item in items], dtype=np.str_)
 
 
-def picture_ring(items: Iterable[Item], seed: int) -> list[Image]:
-    """Every picture once, shuffled by `seed`: in the wrong-image control each meets the items of the one before it.
+def image_ring(items: Iterable[Item], seed: int) -> list[Image]:
+    """Every image once, shuffled by `seed`: in the wrong-image control each meets the items of the one before it.
 
     The order depends on the short names alone, so that it is the same wherever the files lie.
     """
-    distinct = {picture_key(item.image): item.image for item in items}
-    names = picture_names(distinct.values())
+    distinct = {image_key(item.image): item.image for item in items}
+    names = image_names(distinct.values())
     ordered = sorted(distinct, key=lambda key: names[key])
     return [distinct[ordered[place]] for place in np.random.default_rng(seed).permutation(len(ordered))]
 
 
 def stranger_of(items: Iterable[Item], seed: int) -> dict[str, Image]:
-    """By the key of a picture its stand-in in the wrong-image control, which shows what the text alone gives away.
+    """By the key of an image its stand-in in the wrong-image control, which shows what the text alone gives away.
 
-    Pictures stand in a ring and each is replaced by the next that is there, so that no item meets its own picture, all
-    items of one picture meet the same stranger, and every picture is used. Where files are missing, the control so
+    Images stand in a ring and each is replaced by the next that is there, so that no item meets its own image, all
+    items of one image meet the same stranger, and every image is used. Where files are missing, the control so
     rests on the same items as the figure beside it.
     """
-    ring = picture_ring(items, seed)
+    ring = image_ring(items, seed)
     if len(ring) < 2:
-        raise InputError(f"the wrong-image control needs at least 2 different pictures, got {len(ring)}")
+        raise InputError(f"the wrong-image control needs at least 2 different images, got {len(ring)}")
     there = [is_there(image) for image in ring]
     usable = there if sum(there) > 1 else [True] * len(ring)
     following = next(image for image, good in zip(ring, usable, strict=True) if good)
     found: dict[str, Image] = {}
     for own, good in zip(reversed(ring), reversed(usable), strict=True):  # the last one is followed by the first
-        found[picture_key(own)] = following
+        found[image_key(own)] = following
         following = own if good else following
     return found
 
 
 def wrong_images(items: Sequence[Item], seed: int) -> list[Image]:
-    """The stranger of every item's picture."""
+    """The stranger of every item's image."""
     strangers = stranger_of(items, seed)
-    return [strangers[picture_key(item.image)] for item in items]
+    return [strangers[image_key(item.image)] for item in items]
 
 
 def is_there(image: Image) -> bool:
-    """Whether a picture's file exists; a row of a table does."""
+    """Whether an image's file exists; a row of a table does."""
     return not isinstance(image, Path) or image.is_file()
 
 
 def stamp(image: Image) -> str:
-    """What changes when a picture is put in the place of another: size and time of its file; empty without a file."""
+    """What changes when an image is put in the place of another: size and time of its file; empty without a file."""
     try:
         found = (image if isinstance(image, Path) else image.file).stat()
     except OSError:

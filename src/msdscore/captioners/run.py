@@ -1,4 +1,4 @@
-"""Captions of a folder or a file of pictures, written in parts that survive any crash."""
+"""Captions of a folder or a file of images, written in parts that survive any crash."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,8 +27,8 @@ _SAID_NOTHING = "the captioner said nothing"
 
 
 @dataclass(frozen=True, slots=True)
-class NamedPicture:
-    """A picture to describe, and what the output calls it; a row that cannot be read has an error in its place."""
+class NamedImage:
+    """An image to describe, and what the output calls it; a row that cannot be read has an error in its place."""
 
     name: str
     source: Path | bytes | RowError
@@ -40,8 +40,8 @@ class CaptionRun:
 
     system: str
     identity: str
-    source: Path | None = None  # the folder or the file of rows that names the pictures
-    part: int = 8  # pictures that a crash can cost at most
+    source: Path | None = None  # the folder or the file of rows that names the images
+    part: int = 8  # images that a crash can cost at most
     overwrite: bool = False
 
 
@@ -55,17 +55,17 @@ class CaptionedFile:
     reasons: tuple[str, ...]
 
 
-def list_pictures(source: Path, *, limit: int | None = None) -> list[NamedPicture]:
-    """The pictures of a folder by name, or those that the rows of a file hold or name, each once."""
+def list_images(source: Path, *, limit: int | None = None) -> list[NamedImage]:
+    """The images of a folder by name, or those that the rows of a file hold or name, each once."""
     found = _in_folder(source) if source.is_dir() else _in_rows(source)
     kept = list({one.name: one for one in found}.values())
     if not kept:
-        raise InputError(f"{source}: expected pictures, found none")
+        raise InputError(f"{source}: expected images, found none")
     return kept if limit is None else kept[:limit]
 
 
-def caption_pictures(
-    pictures: Sequence[NamedPicture],
+def caption_images(
+    images: Sequence[NamedImage],
     load: Callable[[], CaptionWriter],
     output: Path,
     settings: CaptioningSettings,
@@ -73,11 +73,11 @@ def caption_pictures(
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> CaptionedFile:
-    """Describe pictures into rows of `image`, `caption`, `system` and `error`; go on where an earlier run stopped.
+    """Describe images into rows of `image`, `caption`, `system` and `error`; go on where an earlier run stopped.
 
     The model is loaded only if there is something to do. Model, prompt and decoding are kept in the run metadata.
     """
-    check_output(output, inputs=[about.source, *(one.source for one in pictures if isinstance(one.source, Path))])
+    check_output(output, inputs=[about.source, *(one.source for one in images if isinstance(one.source, Path))])
     if about.overwrite:
         discard(output)
     system, part = about.system, about.part
@@ -85,11 +85,11 @@ def caption_pictures(
         "captioner": about.identity,
         "system": system,
         "settings": asdict(settings),
-        "pictures": blake2b("\n".join(one.name for one in pictures).encode(), digest_size=8).hexdigest(),
+        "pictures": blake2b("\n".join(one.name for one in images).encode(), digest_size=8).hexdigest(),
         "part": part,
         "version": __version__,
     }
-    parts = [pictures[start : start + part] for start in range(0, len(pictures), part)]
+    parts = [images[start : start + part] for start in range(0, len(images), part)]
     keys, earlier = _keys(parts), 0
     done, before = finished(output, manifest), run_notes(output) or {}
     if done and before.get("parts") == keys:
@@ -104,11 +104,11 @@ def caption_pictures(
             elif there.get(number) != key:
                 first, writer = writer is None and not earlier, writer or load()
                 run.write(number, _table(some, writer, settings, system, first=first), key=key)
-            progress(min((number + 1) * part, len(pictures)), len(pictures))
+            progress(min((number + 1) * part, len(images)), len(images))
         model = {"prompt": writer.prompt, "model": writer.identity} if writer else {}
         kept: dict[str, Any] = {name: before[name] for name in ("prompt", "model") if name in before}
         made = run.finish(
-            rows=len(pictures),
+            rows=len(images),
             metadata={"msdscore.captioner": about.identity},
             notes={**kept, **model, "parts": keys},
             check=partial(_check_unchanged, output, parts, keys),
@@ -116,21 +116,21 @@ def caption_pictures(
     return CaptionedFile(made.rows, made.failed, earlier, made.reasons)
 
 
-def _keys(parts: Sequence[Sequence[NamedPicture]]) -> list[str]:
-    """One key per part, from the names and the content of its pictures; larger files count by size and time."""
+def _keys(parts: Sequence[Sequence[NamedImage]]) -> list[str]:
+    """One key per part, from the names and the content of its images; larger files count by size and time."""
     with ThreadPoolExecutor(8) as pool:
         states = ["\n".join(pool.map(_state, some)) for some in parts]
     return [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() for text in states]
 
 
-def _state(picture: NamedPicture) -> str:
-    source = picture.source
+def _state(image: NamedImage) -> str:
+    source = image.source
     if isinstance(source, RowError):
-        return f"{picture.name}\0{source}"
-    return f"{picture.name}\0{file_stamp(source) if isinstance(source, Path) else source_key(source)}"
+        return f"{image.name}\0{source}"
+    return f"{image.name}\0{file_stamp(source) if isinstance(source, Path) else source_key(source)}"
 
 
-def _check_unchanged(output: Path, parts: Sequence[Sequence[NamedPicture]], keys: list[str]) -> None:
+def _check_unchanged(output: Path, parts: Sequence[Sequence[NamedImage]], keys: list[str]) -> None:
     if _keys(parts) != keys:
         raise RunError(
             f"{output}: images were changed while they were described; run again, which describes those alone"
@@ -146,7 +146,7 @@ def _described(output: Path, notes: Mapping[str, Any], part: int) -> dict[str, p
 
 
 def _table(
-    some: Sequence[NamedPicture], writer: CaptionWriter, settings: CaptioningSettings, system: str, *, first: bool
+    some: Sequence[NamedImage], writer: CaptionWriter, settings: CaptioningSettings, system: str, *, first: bool
 ) -> pa.Table:
     opened, errors = dict[int, Any](), dict[int, str]()
     for place, one in enumerate(some):
@@ -158,7 +158,7 @@ def _table(
     written = writer.write(list(opened.values()), seeds) if opened else []
     refused = {place: str(text) for place, text in zip(opened, written, strict=True) if isinstance(text, RowError)}
     if first and len(refused) == len(opened) > 1:
-        raise RunError(next(iter(refused.values())))  # all of them: the question is wrong, not the pictures
+        raise RunError(next(iter(refused.values())))  # all of them: the question is wrong, not the images
     errors |= refused
     captions = {
         place: " ".join(text.split()) for place, text in zip(opened, written, strict=True) if isinstance(text, str)
@@ -175,34 +175,34 @@ def _table(
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
-def _open(picture: NamedPicture) -> Any:
-    if isinstance(picture.source, RowError):
-        raise picture.source
-    return open_image(picture.source)
+def _open(image: NamedImage) -> Any:
+    if isinstance(image.source, RowError):
+        raise image.source
+    return open_image(image.source)
 
 
-def _in_folder(folder: Path) -> Iterator[NamedPicture]:
+def _in_folder(folder: Path) -> Iterator[NamedImage]:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and is_picture(path):
-            yield NamedPicture(path.relative_to(folder).as_posix(), path)
+            yield NamedImage(path.relative_to(folder).as_posix(), path)
 
 
-def _in_rows(path: Path) -> Iterator[NamedPicture]:
+def _in_rows(path: Path) -> Iterator[NamedImage]:
     with ExitStack() as until:
         for number, record in enumerate(open_records(path, format=None, until=until).read()):
             values = record.values
             column = first_of(values, IMAGE_NAMES)
             if record.error is not None:
-                yield NamedPicture(f"row {number}", RowError(record.error))
+                yield NamedImage(f"row {number}", RowError(record.error))
                 continue
             if column is None:
-                raise InputError(f"{path} row {number}: no picture; expected one of {listed(IMAGE_NAMES)}")
+                raise InputError(f"{path} row {number}: no image; expected one of {listed(IMAGE_NAMES)}")
             content = values[column]
             given = from_cell(content)
             if not given or not isinstance(given, bytes | str):
-                yield NamedPicture(f"row {number}", RowError("no picture; expected a path or bytes"))
+                yield NamedImage(f"row {number}", RowError("no image; expected a path or bytes"))
             elif isinstance(given, bytes):
                 name = values.get("file_name") or (content.get("path") if isinstance(content, dict) else None)
-                yield NamedPicture(str(name or number), given)
+                yield NamedImage(str(name or number), given)
             else:
-                yield NamedPicture(str(given), path.parent / str(given))
+                yield NamedImage(str(given), path.parent / str(given))

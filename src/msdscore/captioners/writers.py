@@ -23,7 +23,7 @@ PROMPT = "Describe the main subject in one concise English sentence."  # of the 
 class CaptioningSettings:
     """How captions are asked for; `prompt` None is `PROMPT` for models that are talked to, and nothing for the others.
 
-    Temperature 0 takes the likeliest words. The seed of a picture comes from `seed` and the picture's name.
+    Temperature 0 takes the likeliest words. The seed of an image comes from `seed` and the image's name.
     """
 
     prompt: str | None = None
@@ -46,7 +46,7 @@ class CaptioningSettings:
 
 
 class CaptionWriter(Protocol):
-    """What a captioner is: a name for what it is made of, and captions for pictures."""
+    """What a captioner is: a name for what it is made of, and captions for images."""
 
     @property
     def identity(self) -> str:
@@ -56,13 +56,13 @@ class CaptionWriter(Protocol):
     def prompt(self) -> str | None:
         """What it is asked with, if anything."""
 
-    def write(self, pictures: Sequence[Image], seeds: Sequence[int]) -> Sequence[str | RowError]:
-        """One caption per picture: an empty text where the model said nothing, an error where it refuses to."""
+    def write(self, images: Sequence[Image], seeds: Sequence[int]) -> Sequence[str | RowError]:
+        """One caption per image: an empty text where the model said nothing, an error where it refuses to."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointWriter:
-    """A model behind an OpenAI-compatible endpoint, asked about several pictures at once."""
+    """A model behind an OpenAI-compatible endpoint, asked about several images at once."""
 
     endpoint: Endpoint
     settings: CaptioningSettings
@@ -78,11 +78,11 @@ class EndpointWriter:
         """What it is asked."""
         return self.settings.prompt or PROMPT
 
-    def write(self, pictures: Sequence[Image], seeds: Sequence[int]) -> list[str | RowError]:
-        """Captions in the order of the pictures; endpoints draw as they like, seeds are not sent."""
+    def write(self, images: Sequence[Image], seeds: Sequence[int]) -> list[str | RowError]:
+        """Captions in the order of the images; endpoints draw as they like, seeds are not sent."""
         pool, stopped = ThreadPoolExecutor(self.workers), Event()
         try:
-            asked = [pool.submit(self._ask, picture, stopped) for picture in pictures]
+            asked = [pool.submit(self._ask, image, stopped) for image in images]
             failed = (one.exception() for one in wait(asked, return_when=FIRST_EXCEPTION).done)
             if (error := next(filter(None, failed), None)) is not None:
                 raise error
@@ -92,9 +92,9 @@ class EndpointWriter:
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, picture: Image, stopped: Event) -> str | RowError:
+    def _ask(self, image: Image, stopped: Event) -> str | RowError:
         try:
-            return self.endpoint.ask(picture, "", self.prompt, self.settings.sampling, stopped=stopped).text
+            return self.endpoint.ask(image, "", self.prompt, self.settings.sampling, stopped=stopped).text
         except RefusedQuestionError as error:
             return RowError(str(error))
 
@@ -116,11 +116,11 @@ class ChatWriter:
         """What it is asked."""
         return self.settings.prompt or PROMPT
 
-    def write(self, pictures: Sequence[Image], seeds: Sequence[int]) -> list[str]:
+    def write(self, images: Sequence[Image], seeds: Sequence[int]) -> list[str]:
         """Captions one after the other."""
         return [
-            self.model.answer(picture, self.prompt, self.settings.sampling, seed=seed).text
-            for picture, seed in zip(pictures, seeds, strict=True)
+            self.model.answer(image, self.prompt, self.settings.sampling, seed=seed).text
+            for image, seed in zip(images, seeds, strict=True)
         ]
 
 
@@ -140,15 +140,15 @@ class PlainWriter:
         """How captions begin, if they begin alike."""
         return self.settings.prompt
 
-    def write(self, pictures: Sequence[Image], seeds: Sequence[int]) -> list[str]:
+    def write(self, images: Sequence[Image], seeds: Sequence[int]) -> list[str]:
         """Captions of one batch; drawn ones one after the other, so that a batch changes none."""
         if self.settings.temperature > 0:
-            return [self._generate([one], seed)[0] for one, seed in zip(pictures, seeds, strict=True)]
-        return self._generate(list(pictures), 0)
+            return [self._generate([one], seed)[0] for one, seed in zip(images, seeds, strict=True)]
+        return self._generate(list(images), 0)
 
     @torch.no_grad()
-    def _generate(self, pictures: list[Image], seed: int) -> list[str]:
-        inputs = self._inputs(pictures)
+    def _generate(self, images: list[Image], seed: int) -> list[str]:
+        inputs = self._inputs(images)
         how: dict[str, Any] = {"do_sample": False, "num_beams": 1}
         if self.settings.temperature > 0:
             how = {
@@ -162,9 +162,9 @@ class PlainWriter:
             ids = self.model.generate(**inputs, max_new_tokens=self.settings.most_tokens, **how)
         return [str(text).strip() for text in self.tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
-    def _inputs(self, pictures: list[Image]) -> dict[str, Any]:
-        text = {} if not self.prompt else {"text": [self.prompt] * len(pictures)}
-        found = dict(self.processor(images=pictures, return_tensors="pt", **text))
+    def _inputs(self, images: list[Image]) -> dict[str, Any]:
+        text = {} if not self.prompt else {"text": [self.prompt] * len(images)}
+        found = dict(self.processor(images=images, return_tensors="pt", **text))
         pixels = found["pixel_values"].to(self.placement.device, self.placement.dtype)
         kept = ("input_ids", "attention_mask") if self.prompt else ()
         return {"pixel_values": pixels} | {
@@ -178,7 +178,7 @@ def load_writer(
     """A captioner from a folder or a hub name.
 
     Raises:
-        WeightsError: files are missing or damaged, or the checkpoint is no model that writes about pictures.
+        WeightsError: files are missing or damaged, or the checkpoint is no model that writes about images.
     """
     placement = place(device, dtype, half=torch.bfloat16)
     checkpoint = find_checkpoint(source, revision=revision)
@@ -191,7 +191,7 @@ def load_writer(
 
 
 def _processor(checkpoint: Checkpoint) -> tuple[Any, Any]:
-    """What prepares pictures (and a prompt), and what turns numbers into words."""
+    """What prepares images (and a prompt), and what turns numbers into words."""
     transformers: Any = require("transformers", extra="hf")
     try:
         found = transformers.AutoProcessor.from_pretrained(checkpoint.folder, local_files_only=True)

@@ -73,21 +73,21 @@ def bank(
         built = calibrated_bank(loaded, evidence, known, background=limit, others=others, batch_size=batch_size or 32)
     else:
         config = changed(form, changes)
-        pictures = [open_image(path) for path in spread_over(folder, limit)]
+        images = [open_image(path) for path in spread_over(folder, limit)]
         texts = _read_captions(captions) if captions else []
-        built = build_bank(loaded, config, pictures, texts, batch_size=batch_size or 32)
+        built = build_bank(loaded, config, images, texts, batch_size=batch_size or 32)
     put(output, bank_bytes(built.bank, encoder=built.encoder), overwrite=overwrite)
     to_people = is_standard_output(output)
     typer.echo(f"bank {built.name} of {len(built.bank.images)} images for {built.encoder} -> {output}", err=to_people)
 
 
-def _captioned(pictures: Path, rows: list[str]) -> "list[Captioned]":
+def _captioned(images: Path, rows: list[str]) -> "list[Captioned]":
     """Captioned pictures in the order of their rows."""
     from msdscore.align.data.formats import DataSource, image_content, open_pairs
     from msdscore.io.images import open_image
     from msdscore.scoring.calibrate import Captioned
 
-    found = open_pairs(DataSource(tuple(rows), (str(pictures),), None))
+    found = open_pairs(DataSource(tuple(rows), (str(images),), None))
     return [Captioned(open_image(image_content(pair.image)), pair.captions) for pair in found.items]
 
 
@@ -118,9 +118,9 @@ def _read_captions(path: Path) -> list[str]:
 def spread_over(folder: Path, limit: int) -> list[Path]:
     """At most `limit` pictures of a folder, in order of their names, evenly spread."""
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: expected a folder of pictures")
+        raise ConfigError(f"{folder}: expected a folder of images")
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
     if len(found) < 2:
-        raise ConfigError(f"{folder}: holds {len(found)} pictures; a bank needs at least 2")
+        raise ConfigError(f"{folder}: holds {len(found)} images; a bank needs at least 2")
     step = max(1.0, len(found) / limit)
     return [found[int(number * step)] for number in range(min(limit, len(found)))]

@@ -45,7 +45,7 @@ def caption(
 
     Exit codes: 0 all described, 3 some pictures failed and say why, 2 wrong usage.
     """
-    from msdscore.captioners.run import CaptionRun, caption_pictures, list_pictures
+    from msdscore.captioners.run import CaptionRun, caption_images, list_images
     from msdscore.captioners.writers import CaptioningSettings
 
     settings = CaptioningSettings(
@@ -67,7 +67,7 @@ def caption(
             part=batch_size,
             overwrite=overwrite,
         )
-        made = caption_pictures(list_pictures(source, limit=limit), load, output, settings, about, progress=show)
+        made = caption_images(list_images(source, limit=limit), load, output, settings, about, progress=show)
     _tell(made, output, as_json=json)
     raise typer.Exit(SOME_FAILED if made.failed else 0)
 

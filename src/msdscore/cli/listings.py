@@ -60,14 +60,14 @@ def items(
     option: Annotated[list[str], typer.Option("--option", help="Of the reader, e.g. split=valid.")] = [],  # noqa: B006
 ) -> None:
     """List the items as JSON lines: id, picture and captions in the order in which a score file gives their scores."""
-    from msdscore.benchmarks.base import picture_key, picture_names
+    from msdscore.benchmarks.base import image_key, image_names
     from msdscore.benchmarks.registry import load
 
     folder = root / name if (root / name).is_dir() else root
     listed = load(name, folder, **dict(map(options.setting, option))).items
-    names = picture_names(item.image for item in listed)
+    names = image_names(item.image for item in listed)
     for item in listed:
-        row = {"id": item.id, "image": names[picture_key(item.image)], "captions": item.captions}
+        row = {"id": item.id, "image": names[image_key(item.image)], "captions": item.captions}
         typer.echo(dumps(row, ensure_ascii=False))
 
 

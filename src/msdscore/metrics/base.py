@@ -1,5 +1,6 @@
-"""What a metric is: questions about pictures and captions in, one number per candidate caption out."""
+"""What a metric is: questions about images and captions in, one number per candidate caption out."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -27,13 +28,13 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The embeddings of a batch, each picture and caption once, and what was measured of their pairs.
+    """The embeddings of a batch, each image and caption once, and what was measured of their pairs.
 
-    Pictures and texts that could not be read have no row; `readable` are the texts that have one, in row order. Pair k
+    Images and texts that could not be read have no row; `readable` are the texts that have one, in row order. Pair k
     is row `pair_images[k]` of `images` with row `pair_texts[k]` of `texts`; `pair_of[c, j]` is the pair of
     case c and candidate j, −1 where there is none. `numbers` holds columns over the pairs: similarity, and with
     mixtures coverage, support, beta, divergence and msd. `embed` encodes further texts. `background` holds the
-    means (items, components, dim) of the pictures that the scorer calibrates against, where it does.
+    means (items, components, dim) of the images that the scorer calibrates against, where it does.
     """
 
     images: Embeddings
@@ -63,39 +64,46 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """Cases to score: each is a picture with one or more candidate captions.
+    """Cases to score: each is an image with one or more candidate captions.
 
-    `captions[c, j]` is the number in `texts` of candidate j of case c, `owner[c]` the number of its picture in
-    `pictures` (None: unreadable, or not needed). Equal `group` numbers are cases of one picture. `control` marks
-    the cases whose picture, and references, are those of another item. With `whole`, these are all cases of a
+    `captions[c, j]` is the number in `texts` of candidate j of case c, `owner[c]` the number of its image in
+    `images` (None: unreadable, or not needed). Equal `group` numbers are cases of one image. `control` marks
+    the cases whose image, and references, are those of another item. With `whole`, these are all cases of a
     benchmark.
     """
 
     ids: tuple[str, ...]
     texts: tuple[str, ...]
     captions: Ints
-    pictures: tuple[Image | None, ...]
+    images: tuple[Image | None, ...]
     owner: Ints
     group: Ints
     control: NDArray[np.bool_]
     references: tuple[tuple[str, ...], ...]
     vectors: Vectors | None = None
     whole: bool = True
-    names: tuple[str, ...] = ()  # of the pictures, as short as tells them apart
+    names: tuple[str, ...] = ()  # of the images, as short as tells them apart
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __getattr__(self, name: str) -> Any:
+        renamed = {"pictures": "images", "picture": "image", "picture_name": "image_name"}
+        if name not in renamed:
+            raise AttributeError(f"'Cases' object has no attribute {name!r}")
+        warnings.warn(f"Cases.{name} is now Cases.{renamed[name]}", DeprecationWarning, stacklevel=2)
+        return getattr(self, renamed[name])
 
     def candidates(self, case: int) -> tuple[str, ...]:
         """The candidate captions of one case."""
         return tuple(self.texts[number] for number in self.captions[case].tolist())
 
-    def picture(self, case: int) -> Image | None:
-        """The decoded picture of one case."""
-        return self.pictures[int(self.owner[case])]
+    def image(self, case: int) -> Image | None:
+        """The decoded image of one case."""
+        return self.images[int(self.owner[case])]
 
-    def picture_name(self, case: int) -> str:
-        """The name of the picture of one case; empty where names were not given."""
+    def image_name(self, case: int) -> str:
+        """The name of the image of one case; empty where names were not given."""
         return self.names[int(self.owner[case])] if self.names else ""
 
     def by_text(self, values: Sequence[float] | Floats) -> Floats:

@@ -14,7 +14,7 @@ PREFIX = "A photo depicts "  # CLIPScore paper
 
 
 def load_clipscore(prefix: str = PREFIX) -> Loaded:
-    """2.5·max(cos, 0) of the picture and the prefixed caption."""
+    """2.5·max(cos, 0) of the image and the prefixed caption."""
     return Loaded(lambda batch: CaseScores(_clipscore(vectors_of(batch), prefix)), _choices(prefix))
 
 

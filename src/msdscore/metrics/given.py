@@ -1,4 +1,4 @@
-"""Scores that another program computed, joined on the item id, or on picture and caption."""
+"""Scores that another program computed, joined on the item id, or on image and caption."""
 
 import json
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ _Row = dict[str, Any]
 
 
 def load_file(path: str, lower_is_better: str = "false", partial: str = "false") -> Loaded:
-    """Scores of a JSON Lines file: one row per item, or one row per picture and caption.
+    """Scores of a JSON Lines file: one row per item, or one row per image and caption.
 
     Rows per item have `id` with `score`, `scores` (one per caption) or `verdict` ("a", "b" or "tie"; a file of verdicts
     is a judge that calls its own ties); their wrong-image control is taken from `wrong_score`, `wrong_scores` or
-    `wrong_verdict`. Rows per picture and caption have `image`, `caption` and `score`; the control is there where they
-    cover the wrong pictures too. Items without scores are refused, unless `partial` is true.
+    `wrong_verdict`. Rows per image and caption have `image`, `caption` and `score`; the control is there where they
+    cover the wrong images too. Items without scores are refused, unless `partial` is true.
     """
     flags = {"lower_is_better": lower_is_better, "partial": partial}
     for name, value in flags.items():
@@ -47,14 +47,14 @@ def load_file(path: str, lower_is_better: str = "false", partial: str = "false")
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The rows of a file: by item id, or a list of (picture, caption, row), found by the end of the picture's path."""
+    """The rows of a file: by item id, or a list of (image, caption, row), found by the end of the image's path."""
 
     by_id: dict[str, _Row]
     pairs: list[tuple[PurePosixPath, str, _Row]]
     _by_tail: dict[int, dict[tuple[str, str], _Row]] = field(default_factory=dict)
 
     def of_pair(self, name: str, caption: str) -> _Row | None:
-        """The row of a picture by as much of its path as `name` has, and of a caption."""
+        """The row of an image by as much of its path as `name` has, and of a caption."""
         depth = len(PurePosixPath(name).parts)
         if depth not in self._by_tail:
             self._by_tail[depth] = {("/".join(p.parts[-depth:]), text): row for p, text, row in self.pairs}
@@ -90,7 +90,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _check_repeats(path: Path, given: _Given) -> None:
-    """The same picture and caption may come again, with the same score."""
+    """The same image and caption may come again, with the same score."""
     seen: dict[tuple[str, str], Any] = {}
     for image, caption, row in given.pairs:
         if seen.setdefault((str(image), caption), row.get("score")) != row.get("score"):
@@ -120,14 +120,14 @@ def _check_complete(cases: Cases, given: _Given, path: str) -> None:
 def _has_row(cases: Cases, given: _Given, case: int) -> bool:
     if given.by_id:
         return cases.ids[case] in given.by_id
-    return all(given.of_pair(cases.picture_name(case), text) is not None for text in cases.candidates(case))
+    return all(given.of_pair(cases.image_name(case), text) is not None for text in cases.candidates(case))
 
 
 def _values(cases: Cases, given: _Given, case: int) -> Floats:
     width = cases.captions.shape[1]
     if given.by_id:
         return _of_item(given.by_id.get(cases.ids[case], {}), width, bool(cases.control[case]), cases.ids[case])
-    name = cases.picture_name(case)
+    name = cases.image_name(case)
     rows = [given.of_pair(name, text) for text in cases.candidates(case)]
     return np.array([_number((row or {}).get("score"), f"{name}") for row in rows])
 

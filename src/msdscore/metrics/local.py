@@ -21,7 +21,7 @@ def load_max_sim() -> Loaded:
 
 
 def load_calibrated_max_sim() -> Loaded:
-    """Max-similarity less what each token finds in a background picture on average, component means for patches."""
+    """Max-similarity less what each token finds in a background image on average, component means for patches."""
 
     def score(batch: Cases) -> CaseScores:
         vectors = vectors_of(batch)
@@ -54,7 +54,7 @@ def _max_sim(cosines: Tensor) -> float:
 
 
 def _background_sim(vectors: Vectors) -> Floats:
-    """For every text the mean over background pictures of its max-similarity with them."""
+    """For every text the mean over background images of its max-similarity with them."""
     if vectors.background is None:
         raise ConfigError("max-sim-cal needs a background; choose settings with calibration=background")
     items, components, dim = vectors.background.shape
@@ -67,7 +67,7 @@ def _background_sim(vectors: Vectors) -> Floats:
 
 
 def _over_pairs(vectors: Vectors, measure: Callable[[Tensor], float]) -> Floats:
-    """A measure of the patch-by-token cosines of every pair, one product per picture."""
+    """A measure of the patch-by-token cosines of every pair, one product per image."""
     values = np.full(len(vectors.pair_images), np.nan)
     for pairs, cosines in _cosines(vectors):
         values[pairs] = [measure(one) for one in cosines]
@@ -75,7 +75,7 @@ def _over_pairs(vectors: Vectors, measure: Callable[[Tensor], float]) -> Floats:
 
 
 def _cosines(vectors: Vectors) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """Pairs of each picture, with the cosines of its real patches and their real tokens."""
+    """Pairs of each image, with the cosines of its real patches and their real tokens."""
     texts = [points[mask] for points, mask in zip(vectors.texts.points, vectors.texts.mask, strict=True)]
     order = np.argsort(vectors.pair_images, kind="stable")
     starts = np.flatnonzero(np.diff(vectors.pair_images[order], prepend=-1))

@@ -24,7 +24,7 @@ _STD = {"openai": (0.26862954, 0.26130258, 0.27577711), "open_clip": (0.5, 0.5, 
 
 
 def load_pac(path: str, device: str = "auto", family: str = "openai") -> Loaded:
-    """2·max(cos, 0) of the picture and the prefixed caption."""
+    """2·max(cos, 0) of the image and the prefixed caption."""
     towers = PacTowers(path, device, choice("family", family, FAMILIES))
 
     def score(batch: Cases) -> CaseScores:
@@ -63,14 +63,14 @@ class PacTowers:
         self.choices = f"ckpt:{Path(path).name}@{file_key(Path(path))[:8]}|family:{family}|w:{WEIGHT:g}"
 
     @torch.no_grad()
-    def pictures(self, pictures: Sequence[Image]) -> Floats:
-        """Unit vectors of pictures."""
+    def images(self, images: Sequence[Image]) -> Floats:
+        """Unit vectors of images."""
 
         def encode(some: Sequence[Image]) -> Tensor:
-            pixels = torch.stack([self._prepare(picture) for picture in some])
+            pixels = torch.stack([self._prepare(image) for image in some])
             return self._model.encode_image(pixels.to(self._device))
 
-        return _unit([encode(pictures[start : start + _BATCH]) for start in range(0, len(pictures), _BATCH)])
+        return _unit([encode(images[start : start + _BATCH]) for start in range(0, len(images), _BATCH)])
 
     @torch.no_grad()
     def texts(self, texts: Sequence[str]) -> Floats:
@@ -124,9 +124,9 @@ def _captions(batch: Cases, towers: PacTowers) -> Floats:
 
 
 def _alone(batch: Cases, towers: PacTowers, captions: Floats) -> Floats:
-    readable = [number for number, picture in enumerate(batch.pictures) if picture is not None]
-    rows = towers.pictures([picture for picture in batch.pictures if picture is not None])
-    images = np.full((len(batch.pictures), captions.shape[2]), np.nan)
+    readable = [number for number, image in enumerate(batch.images) if image is not None]
+    rows = towers.images([image for image in batch.images if image is not None])
+    images = np.full((len(batch.images), captions.shape[2]), np.nan)
     if readable:
         images[readable] = rows
     cosine = (images[batch.owner][:, None, :] * captions).sum(axis=2)

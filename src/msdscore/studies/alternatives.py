@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.benchmarks.base import Pair, clusters, picture
-from msdscore.benchmarks.readers.captioned import CaptionedPicture
-from msdscore.benchmarks.readers.rows import captioned_pictures
+from msdscore.benchmarks.base import Pair, clusters, image_source
+from msdscore.benchmarks.readers.captioned import CaptionedImage
+from msdscore.benchmarks.readers.rows import captioned_images
 from msdscore.core.evidence import Vocabulary
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.explanation import Explanation, explain
@@ -78,7 +78,7 @@ def replaced_word(right: str, wrong: str) -> tuple[str, str] | None:
 def _suggested(pipeline: Pipeline, pair: Pair, original: str, replacement: str) -> list[float]:
     """Whether the replacement is in doubt, has suggestions, has the original among them, or another true word."""
     try:
-        item = explain(pipeline, picture(pair.image), [pair.negative])[0]
+        item = explain(pipeline, image_source(pair.image), [pair.negative])[0]
     except RowError:
         return _UNREADABLE
     wrong = stem(replacement.casefold())
@@ -103,12 +103,12 @@ def missing(study: Study) -> list[Table]:
     pipeline = study.pipeline()
     vocabulary = _vocabulary(pipeline)
     frequent = [vocabulary.stems[number] for number in vocabulary.frequency.argsort(descending=True).tolist()]
-    entries = [entry for entry in captioned_pictures(study.root) if len(entry.captions) > 1]
+    entries = [entry for entry in captioned_images(study.root) if len(entry.captions) > 1]
     if not entries:
         raise InputError("expected images with at least two captions each, got none")
     chosen = [entries[number] for number in every_nth(range(len(entries)), study.limit)]
 
-    def measure(_: int, batch: Sequence[CaptionedPicture]) -> list[list[float]]:
+    def measure(_: int, batch: Sequence[CaptionedImage]) -> list[list[float]]:
         return [_confirmed(pipeline, entry, frequent) for entry in batch]
 
     answers = study.run("missing", split(chosen, _ITEMS), measure, pipeline)
@@ -133,11 +133,11 @@ def missing(study: Study) -> list[Table]:
     return [Table(name="rows", title=title, columns=columns, rows=[row], signature=pipeline.signature)]
 
 
-def _confirmed(pipeline: Pipeline, entry: CaptionedPicture, frequent: Sequence[str]) -> list[float]:
+def _confirmed(pipeline: Pipeline, entry: CaptionedImage, frequent: Sequence[str]) -> list[float]:
     """Words named, how many others confirm, whether they confirm the first, and the same of frequent words."""
     first, *others = entry.captions
     try:
-        item = explain(pipeline, picture(entry.image), [first])[0]
+        item = explain(pipeline, image_source(entry.image), [first])[0]
     except RowError:
         return _UNREADABLE
     true, said = stems_of(others), stems_of([first])

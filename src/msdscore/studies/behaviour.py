@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image, ImageOps
 
-from msdscore.benchmarks.base import picture
-from msdscore.benchmarks.readers.captioned import CaptionedPicture
-from msdscore.benchmarks.readers.rows import captioned_pictures
+from msdscore.benchmarks.base import image_source
+from msdscore.benchmarks.readers.captioned import CaptionedImage
+from msdscore.benchmarks.readers.rows import captioned_images
 from msdscore.benchmarks.run.vectors import make_vectors
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.metrics.base import Cases, Metric
@@ -111,17 +111,15 @@ def behaviour(study: Study, *, metric: Sequence[str] = ("cosine", "max-sim", "ms
     for checked in metrics:
         if checked.needs("pairs") or checked.needs("references") or checked.row.scope == "corpus":
             raise ConfigError(f"metric {checked.label} scores no caption by itself; behaviour tests cannot ask it")
-    entries = every_nth(captioned_pictures(study.root), study.limit or MOST_IMAGES)
+    entries = every_nth(captioned_images(study.root), study.limit or MOST_IMAGES)
     return [pass_rates(study, study.pipeline(), metrics, entries)]
 
 
-def pass_rates(
-    study: Study, pipeline: Pipeline, metrics: Sequence[Metric], entries: Sequence[CaptionedPicture]
-) -> Table:
+def pass_rates(study: Study, pipeline: Pipeline, metrics: Sequence[Metric], entries: Sequence[CaptionedImage]) -> Table:
     """One row per family of checks, with the pass rate of every metric."""
     usable = [entry for entry in entries if len(entry.captions) > 1]
     if len(usable) < 2:
-        raise InputError(f"expected at least 2 pictures with 2 captions each, got {len(usable)}")
+        raise InputError(f"expected at least 2 images with 2 captions each, got {len(usable)}")
 
     def measure(number: int, batch: Sequence[int]) -> list[list[tuple[Any, ...]]]:
         return _measure(pipeline, metrics, usable, batch, Random(f"{study.seed}-{number}"))
@@ -135,14 +133,14 @@ def pass_rates(
     images = len({name for name, _, _ in next(iter(gaps.values()), [])})
     if metrics and not images:
         require_some(_decoded(pipeline, entry) for entry in usable)
-        raise InputError("no picture could be tested: of no two that follow each other both can be read")
+        raise InputError("no image could be tested: of no two that follow each other both can be read")
     return _table(gaps, images, len(entries) - images, pipeline.signature)
 
 
 def _measure(
     pipeline: Pipeline,
     metrics: Sequence[Metric],
-    entries: Sequence[CaptionedPicture],
+    entries: Sequence[CaptionedImage],
     batch: Sequence[int],
     chance: Random,
 ) -> list[list[tuple[Any, ...]]]:
@@ -174,26 +172,26 @@ def _measure(
     return answers
 
 
-def _decoded(pipeline: Pipeline, entry: CaptionedPicture) -> Decoded | RowError:
+def _decoded(pipeline: Pipeline, entry: CaptionedImage) -> Decoded | RowError:
     try:
-        return pipeline.decode([picture(entry.image)], keep=True)[0]
+        return pipeline.decode([image_source(entry.image)], keep=True)[0]
     except RowError as error:  # a row of a table without an image
         return error
 
 
 def _cases(
-    pipeline: Pipeline, pictures: dict[tuple[int, str], Image.Image], shown: Sequence[tuple[int, Shown]]
+    pipeline: Pipeline, variants_of: dict[tuple[int, str], Image.Image], shown: Sequence[tuple[int, Shown]]
 ) -> Cases:
     """One case per image variant and caption."""
     used = list(dict.fromkeys((number, variant) for number, (variant, _) in shown))
     texts = tuple(dict.fromkeys(caption for _, (_, caption) in shown))
     owner_of, text_of = ({key: at for at, key in enumerate(keys)} for keys in (used, texts))
-    images = tuple(pictures[key] for key in used)
+    images = tuple(variants_of[key] for key in used)
     bare = Cases(
         ids=tuple(str(at) for at in range(len(shown))),
         texts=texts,
         captions=np.array([[text_of[caption]] for _, (_, caption) in shown], dtype=np.int64),
-        pictures=images,
+        images=images,
         owner=np.array([owner_of[number, variant] for number, (variant, _) in shown], dtype=np.int64),
         group=np.arange(len(shown)),
         control=np.zeros(len(shown), dtype=bool),

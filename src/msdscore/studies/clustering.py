@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from msdscore.benchmarks.base import Item, Pair, clusters, picture
+from msdscore.benchmarks.base import Item, Pair, clusters, image_source
 from msdscore.core.schedule import fit_all
 from msdscore.core.sphere import real_points
 from msdscore.core.variants import FAMILIES
@@ -237,7 +237,7 @@ def _labels(texts: Embedded, config: Paper) -> list[list[int]]:
 def _scores(pipeline: Pipeline, pairs: Sequence[Pair], seeds: int) -> list[list[float]]:
     """MSD of both captions of each pair: with the deterministic start, then with every seed."""
     drawing = Pipeline(pipeline.encoder, paper_form(pipeline, init="sample"), batch_size=pipeline.batch_size)
-    images = drawing.embed_images(drawing.decode([picture(pair.image) for pair in pairs])).require()
+    images = drawing.embed_images(drawing.decode([image_source(pair.image) for pair in pairs])).require()
     texts = drawing.embed_texts([text for pair in pairs for text in pair.captions]).require()
     owner = [number for number in range(len(pairs)) for _ in range(2)]
     configs = [drawing.config.changed(init="spread"), *(drawing.config.changed(seed=seed) for seed in range(seeds))]

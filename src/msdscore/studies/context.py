@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from msdscore.benchmarks.base import Item, Pair, picture_key
+from msdscore.benchmarks.base import Item, Pair, image_key
 from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.encoders.cached import CachedEncoder
@@ -176,4 +176,4 @@ def drawn_pairs(pairs: Sequence[Pair], limit: int | None, seed: int) -> list[Pai
 
 def pair_batches(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:
     """Batches of pairs, those of one image side by side."""
-    return split(sorted(pairs, key=lambda pair: picture_key(pair.image)), _PAIRS)
+    return split(sorted(pairs, key=lambda pair: image_key(pair.image)), _PAIRS)

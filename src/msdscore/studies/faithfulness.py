@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from msdscore.benchmarks.base import Pair, clusters, picture, picture_key
+from msdscore.benchmarks.base import Pair, clusters, image_key, image_source
 from msdscore.core.embeddings import take
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError
@@ -46,7 +46,7 @@ class MeasuredPairs:
     `owner` holds the number of each caption's image.
     """
 
-    pictures: tuple[Image.Image, ...]
+    decoded: tuple[Image.Image, ...]
     images: Embedded
     texts: Embedded
     owner: tuple[int, ...]
@@ -162,11 +162,11 @@ def _masking_table(rows: Sequence[Row], share: float, pairs: int) -> Table:
 
 def measured_pairs(pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -> MeasuredPairs:
     """Pairs embedded, measured and projected; pairs of one image share it."""
-    sources = {picture_key(pair.image): pair.image for pair in pairs}
+    sources = {image_key(pair.image): pair.image for pair in pairs}
     names = list(sources)
-    owner = tuple(names.index(picture_key(pair.image)) for pair in pairs for _ in pair.captions)
+    owner = tuple(names.index(image_key(pair.image)) for pair in pairs for _ in pair.captions)
     captions = [caption for pair in pairs for caption in pair.captions]
-    decoded = pipeline.decode([picture(image) for image in sources.values()], keep=True)
+    decoded = pipeline.decode([image_source(image) for image in sources.values()], keep=True)
     images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts(captions).require()
     measured = pipeline.measure(images, texts, owner, range(len(captions)))
     return MeasuredPairs(
@@ -199,12 +199,12 @@ def without_patches(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[
 
 def without_pixels(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[Patches]) -> Floats:
     """d of every caption after painting patches in the image's mean colour and encoding it again."""
-    pictures = []
+    masked = []
     for owner, patches in zip(known.owner, dropped, strict=True):
         visible = torch.nonzero(known.images.vectors.mask[known.images.row(owner)]).squeeze(1).cpu().numpy()
-        pictures.append(blank(known.pictures[owner], known.layouts[owner], visible[patches]))
-    images = pipeline.embed_images(pipeline.decode(pictures)).require()
-    return _divergences(pipeline, images, known.texts, range(len(pictures)))
+        masked.append(blank(known.decoded[owner], known.layouts[owner], visible[patches]))
+    images = pipeline.embed_images(pipeline.decode(masked)).require()
+    return _divergences(pipeline, images, known.texts, range(len(masked)))
 
 
 MASKINGS: dict[str, Callable[[Pipeline, MeasuredPairs, Sequence[Patches]], Floats]] = {

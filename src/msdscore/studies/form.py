@@ -6,18 +6,17 @@ any number of them costs one run. `balance` is chosen with one set left out in t
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.benchmarks.base import Item, picture
+from msdscore.benchmarks.base import Item, source_or_empty
 from msdscore.benchmarks.results.compare import Difference, Side, compare_sides
 from msdscore.benchmarks.run.portions import Portion, portions
 from msdscore.core.evidence import Evidence
-from msdscore.errors import ConfigError, InputError, RowError
+from msdscore.errors import ConfigError, InputError
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Resampling
 from msdscore.studies.context import Study
@@ -139,7 +138,7 @@ def _measure(
     pipeline: Pipeline, items: Sequence[Item], portion: Portion
 ) -> list[tuple[int, list[tuple[float, list[float], list[float]] | None]]]:
     """For every item the similarity, margins and weights of each caption; None where it could not be measured."""
-    images = pipeline.embed_images(pipeline.decode([_source(image) for image in portion.pictures]))
+    images = pipeline.embed_images(pipeline.decode([source_or_empty(image) for image in portion.images]))
     distinct = dict.fromkeys(text for item in portion.items for text in items[item].captions)
     row_of = {text: number for number, text in enumerate(distinct)}
     embedded = pipeline.embed_texts(list(row_of))
@@ -162,13 +161,6 @@ def _measure(
         local = margins[pair, :count].tolist(), weights[pair, :count].tolist()
         answers[at][1][number] = (float(measured.similarity[pair]), *local)
     return answers
-
-
-def _source(image: Any) -> Any:
-    try:
-        return picture(image)
-    except RowError:
-        return b""  # not an image: the pipeline says so
 
 
 def _compare(

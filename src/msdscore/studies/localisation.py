@@ -7,7 +7,7 @@ from math import comb
 
 import numpy as np
 
-from msdscore.benchmarks.base import Image, Pair, clusters, picture, wrong_images
+from msdscore.benchmarks.base import Image, Pair, clusters, image_source, wrong_images
 from msdscore.errors import InputError
 from msdscore.explain.terms import doubt, units_of
 from msdscore.scoring.config import Form
@@ -97,7 +97,7 @@ def rank_words(pipeline: Pipeline, question: WrongCaption, stranger: Image) -> R
     """
     caption = question.pair.negative
     shorter = [" ".join((caption[: word.start] + caption[word.end :]).split()) for word in question.words]
-    decoded = pipeline.decode([picture(question.pair.image), picture(stranger)])
+    decoded = pipeline.decode([image_source(question.pair.image), image_source(stranger)])
     images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts([caption, *shorter]).require()
     measured = pipeline.measure(images, texts, [0, 1] + [0] * len(shorter), [0, *range(len(shorter) + 1)])
     own, other = (_by_doubt(question, pipeline.config, measured, number) for number in (0, 1))

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.benchmarks.base import picture
-from msdscore.benchmarks.readers.captioned import CaptionedPicture
-from msdscore.benchmarks.readers.rows import captioned_pictures
+from msdscore.benchmarks.base import image_source
+from msdscore.benchmarks.readers.captioned import CaptionedImage
+from msdscore.benchmarks.readers.rows import captioned_images
 from msdscore.core.evidence import PRIOR
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.terms import units_of
@@ -89,16 +89,16 @@ def word_reliability(study: Study) -> list[Table]:
 
 
 Shown = Sequence[tuple[int, Sequence[str]]]  # kinds of captions, and their texts
-Measure = Callable[[Pipeline, Sequence[CaptionedPicture], Sequence[int], Sequence[Shown]], Sequence[tuple[float, ...]]]
+Measure = Callable[[Pipeline, Sequence[CaptionedImage], Sequence[int], Sequence[Shown]], Sequence[tuple[float, ...]]]
 
 
 def _over_images(
     study: Study, pipeline: Pipeline, title: str, measure: Measure
 ) -> Iterator[Sequence[tuple[float, ...]]]:
     """What is measured of batches of images that are shown their own captions, similar ones and others."""
-    entries = captioned_pictures(study.root)
+    entries = captioned_images(study.root)
     if len(entries) < 2:
-        raise InputError(f"expected at least 2 captioned pictures, got {len(entries)}")
+        raise InputError(f"expected at least 2 captioned images, got {len(entries)}")
     similar = similar_texts([entry.captions for entry in entries])
     chosen = every_nth(range(len(entries)), study.limit)
 
@@ -115,11 +115,11 @@ def _over_images(
         count += len(answer)
         yield answer
     if not count:
-        require_some(pipeline.decode([picture(entries[number].image)])[0] for number in chosen)
+        require_some(pipeline.decode([image_source(entries[number].image)])[0] for number in chosen)
 
 
 def _matches(
-    pipeline: Pipeline, entries: Sequence[CaptionedPicture], batch: Sequence[int], shown: Sequence[Shown]
+    pipeline: Pipeline, entries: Sequence[CaptionedImage], batch: Sequence[int], shown: Sequence[Shown]
 ) -> list[Matched]:
     """Image, kind of caption, captions joined and match of every text that could be scored."""
     cells = [
@@ -129,7 +129,7 @@ def _matches(
         for size in PARAGRAPHS
         for text in (texts if size == 1 else [joined(texts[:size])] if len(texts) >= size else [])
     ]
-    decoded = pipeline.decode([picture(entries[number].image) for number in batch])
+    decoded = pipeline.decode([image_source(entries[number].image) for number in batch])
     scores = pipeline.score(decoded, [text for *_, text in cells], [at for at, *_ in cells])
     return [
         (batch[at], kind, size, score.match)
@@ -139,11 +139,11 @@ def _matches(
 
 
 def _judged_words(
-    pipeline: Pipeline, entries: Sequence[CaptionedPicture], batch: Sequence[int], shown: Sequence[Shown]
+    pipeline: Pipeline, entries: Sequence[CaptionedImage], batch: Sequence[int], shown: Sequence[Shown]
 ) -> list[JudgedWord]:
     """Every judged word of own captions, and of similar images' captions where the own ones do not have it."""
     texts = [(at, kind == 0, text) for at, kinds in enumerate(shown) for kind, own in kinds if kind < 2 for text in own]
-    images = pipeline.embed_images(pipeline.decode([picture(entries[number].image) for number in batch]))
+    images = pipeline.embed_images(pipeline.decode([image_source(entries[number].image) for number in batch]))
     embedded = pipeline.embed_texts([text for *_, text in texts])
     good = [
         number
@@ -174,7 +174,7 @@ def reliability(rows: Sequence[Matched], signature: str) -> list[Table]:
     image, kind, size, values = (np.array(column) for column in zip(*rows, strict=True))
     own = kind == 0
     if own.all() or not own.any():
-        raise InputError("expected captions that belong to their pictures and captions that do not")
+        raise InputError("expected captions that belong to their images and captions that do not")
     predictions = Predictions(values.astype(np.float64), own, image)
     areas = {KINDS[other]: auc(prepare(values[own | (kind == other)], own[own | (kind == other)])) for other in (1, 2)}
     medians = {name: float(np.median(values[kind == number])) for number, name in enumerate(KINDS)}

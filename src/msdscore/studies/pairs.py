@@ -116,7 +116,7 @@ def decided_pairs(result: Result, folder: Path, labels: Sequence[str]) -> Decide
     items = items_of(table, result.kind)
     cells = _cells(items)
     if not cells:
-        raise InputError(f"{result.benchmark} holds no two captions of one picture of which one is better")
+        raise InputError(f"{result.benchmark} holds no two captions of one image of which one is better")
     columns = {}
     for label in labels:
         scores = score_matrix(table, label)

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import torch
 
-from msdscore.benchmarks.base import picture
-from msdscore.benchmarks.readers.rows import captioned_pictures
+from msdscore.benchmarks.base import image_source
+from msdscore.benchmarks.readers.rows import captioned_images
 from msdscore.io.images import ImageSource
 from msdscore.scoring.measurement import numbers
 from msdscore.scoring.pipeline import Pipeline
@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 def timing(study: Study) -> list[Table]:
     """Milliseconds per pair by the length of the caption: with one caption of each image, and with all as one."""
-    entries = every_nth(captioned_pictures(study.root), study.limit or MOST_IMAGES)
+    entries = every_nth(captioned_images(study.root), study.limit or MOST_IMAGES)
     pairs = [
-        (picture(entry.image), text)
+        (image_source(entry.image), text)
         for entry in entries
         for text in dict.fromkeys((entry.captions[0], " ".join(entry.captions)))
     ]

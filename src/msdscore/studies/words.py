@@ -3,15 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.benchmarks.base import Rated, clusters, picture
+from msdscore.benchmarks.base import Rated, clusters, source_or_empty
 from msdscore.benchmarks.readers.hallucinations import MarkedCaption, read_hat_words, read_long_words
 from msdscore.benchmarks.run.portions import Portion, portions
-from msdscore.errors import InputError, RowError, unknown_name
+from msdscore.errors import InputError, unknown_name
 from msdscore.explain.terms import doubt, units_of
 from msdscore.scoring.config import Form
 from msdscore.scoring.measurement import Measurement
@@ -120,7 +119,7 @@ def _measure(
     pipeline: Pipeline, items: Sequence[Rated], portion: Portion, mentions: Sequence[Sequence[Mention]]
 ) -> list[tuple[int, bool, list[float]]]:
     """The doubt of every mention of a portion's captions, with the item and whether the image is the wrong one."""
-    images = pipeline.embed_images(pipeline.decode([_source(image) for image in portion.pictures]))
+    images = pipeline.embed_images(pipeline.decode([source_or_empty(image) for image in portion.images]))
     texts = pipeline.embed_texts([items[number].caption for number in portion.items])
     wanted = [
         (number, owner, wrong)
@@ -139,13 +138,6 @@ def _measure(
         )
         for pair, (number, _, wrong) in enumerate(wanted)
     ]
-
-
-def _source(image: Any) -> Any:
-    try:
-        return picture(image)
-    except RowError:
-        return b""  # not an image: the pipeline says so
 
 
 def _doubts(caption: str, mentions: Sequence[Mention], form: Form, measured: Measurement, pair: int) -> list[float]:

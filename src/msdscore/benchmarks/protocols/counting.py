@@ -86,14 +86,14 @@ class Sheet(Generic[ItemT]):
         return replace(self, items=items, scores=self.scores[keep])
 
     def mean_figure(self, name: str, values: Floats, **counts: int) -> Figure:
-        """The mean of one value per item, resampled by picture."""
+        """The mean of one value per item, resampled by image."""
         if not len(values):
             return Figure(name, float("nan"), None, 0, **counts)
         interval = bootstrap_share(values, clusters=clusters(self.items), how=self.how)
         return Figure(name, interval.value, interval, len(values), **counts)
 
     def figure(self, name: str, statistic: Callable[[Floats], float], n: int, **counts: int) -> Figure:
-        """A statistic of item weights, resampled by picture."""
+        """A statistic of item weights, resampled by image."""
         if not self.items:
             return Figure(name, float("nan"), None, 0, **counts)
         interval = bootstrap(statistic, len(self.items), clusters=clusters(self.items), how=self.how)

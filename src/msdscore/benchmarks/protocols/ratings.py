@@ -1,4 +1,4 @@
-"""Figures of benchmarks that rate single captions: correlations with what people said, AUC, pairs of one picture."""
+"""Figures of benchmarks that rate single captions: correlations with what people said, AUC, pairs of one image."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from msdscore.benchmarks.base import Rated, picture_key
+from msdscore.benchmarks.base import Rated, image_key
 from msdscore.benchmarks.protocols.counting import Floats, Measured, Statistic, words
 from msdscore.benchmarks.readers.thumb import HUMAN
 from msdscore.stats.ranks import MEASURES, Columns, prepare
@@ -65,7 +65,7 @@ def long_captions(items: Items) -> list[Statistic]:
 
     Shorter captions invent less, so that "shorter wins" is strong over all pairs, and worth nothing at matched length.
     """
-    clean, inventing = _pairs_of_pictures(items)
+    clean, inventing = _pairs_of_images(items)
     lengths = np.array([words(item.caption) for item in items])
     alike = np.abs(lengths[clean] - lengths[inventing]) <= _WORDS_APART
     return [
@@ -151,14 +151,14 @@ def _mean(values: Floats, weights: Floats) -> float:
     return float(weights @ values / weights.sum()) if weights.sum() > 0 else float("nan")
 
 
-def _pairs_of_pictures(items: Items) -> tuple[Ints, Ints]:
-    """Numbers of the clean and of the inventing caption of every pair of one picture."""
-    by_picture: dict[str, list[int]] = defaultdict(list)
+def _pairs_of_images(items: Items) -> tuple[Ints, Ints]:
+    """Numbers of the clean and of the inventing caption of every pair of one image."""
+    by_image: dict[str, list[int]] = defaultdict(list)
     for place, item in enumerate(items):
-        by_picture[picture_key(item.image)].append(place)
+        by_image[image_key(item.image)].append(place)
     pairs = [
         (first, second)
-        for places in by_picture.values()
+        for places in by_image.values()
         for first in places
         for second in places
         if items[first].ratings[0] > items[second].ratings[0]
@@ -172,7 +172,7 @@ def _pair_accuracy(name: str, better: Ints, worse: Ints) -> Statistic:
         gap = scores[better] - scores[worse]
         kept = ~np.isnan(gap)
         credit = np.where(gap == 0, 0.5, gap > 0)[kept]
-        # Items of one picture are drawn together, so that a pair counts as often as its first caption.
+        # Items of one image are drawn together, so that a pair counts as often as its first caption.
         first = better[kept]
         return Measured(
             lambda weights: _mean(credit, weights[first]), int(kept.sum()), int((~kept).sum()), int((gap == 0).sum())

@@ -44,7 +44,7 @@ def read(root: Path, *, file: str = "caparena_annots_eval.json") -> ItemSet[Batt
 def read_auto(root: Path, *, captions: Path | None = None, system: str | None = None) -> ItemSet[Battle]:
     """CapArena-Auto: the captions of one system (`{"test_01258.jpg": "…"}`) against its 600 fixed opponents.
 
-    Pictures whose opponent is the system itself are left out, as in the official scorer.
+    Images whose opponent is the system itself are left out, as in the official scorer.
     """
     path = find(root, "caparena_auto_600.json", "data/caparena_auto/caparena_auto_600.json", get=GET_AUTO)
     answers_path = captions or find(root, "result.json", "*result*.json", get="your captioner")
@@ -108,6 +108,6 @@ def _check_answers(path: Path, rows: dict[str, Any], answers: dict[str, str]) ->
     lacking = [image for image in rows if image not in answers]
     if lacking:
         raise InputError(
-            f"{path} lacks captions for {len(lacking)} of {len(rows)} pictures, the first {lacking[0]}; "
-            "expected one caption per picture"
+            f"{path} lacks captions for {len(lacking)} of {len(rows)} images, the first {lacking[0]}; "
+            "expected one caption per image"
         )

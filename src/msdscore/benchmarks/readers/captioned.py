@@ -1,4 +1,4 @@
-"""RSICD and ROCOv2, which have captions only: a picture's own caption against one of another picture."""
+"""RSICD and ROCOv2, which have captions only: an image's own caption against one of another image."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ Negatives = Literal["easy", "hard"]
 
 
 @dataclass(frozen=True, slots=True)
-class CaptionedPicture:
-    """A picture with all its captions."""
+class CaptionedImage:
+    """An image with all its captions."""
 
     id: str
     image: Image
@@ -38,24 +38,24 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class CaptionColumns:
-    """The columns that name a picture and hold its caption, or its list of captions."""
+    """The columns that name an image and hold its caption, or its list of captions."""
 
     name: str
     captions: str
 
 
 def read_rsicd(root: Path, *, split: str = "test", seed: int = 0, negatives: Negatives = "easy") -> ItemSet[Pair]:
-    """RSICD, remote sensing: one pair per picture of a split (train, valid or test), drawn by `seed`."""
+    """RSICD, remote sensing: one pair per image of a split (train, valid or test), drawn by `seed`."""
     return read_split(root, split, CaptionColumns("filename", "captions"), Draw(seed, negatives), get=GET_RSICD)
 
 
 def read_rocov2(root: Path, *, split: str = "test", seed: int = 0) -> ItemSet[Pair]:
-    """ROCOv2, radiology: one pair per picture of a split (train, validation or test), drawn by `seed`."""
+    """ROCOv2, radiology: one pair per image of a split (train, validation or test), drawn by `seed`."""
     return read_split(root, split, CaptionColumns("image_id", "caption"), Draw(seed), get=GET_ROCOV2)
 
 
 def read_split(root: Path, split: str, columns: CaptionColumns, draw: Draw, *, get: str) -> ItemSet[Pair]:
-    """One pair per picture of a split that lies as Parquet files in the layout of Hugging Face datasets."""
+    """One pair per image of a split that lies as Parquet files in the layout of Hugging Face datasets."""
     places = (f"data/{split}-*.parquet", f"{split}-*.parquet", f"**/{split}/*.parquet")
     files = find_all(root, *places)
     if not files:
@@ -63,20 +63,20 @@ def read_split(root: Path, split: str, columns: CaptionColumns, draw: Draw, *, g
     return draw_pairs([entry for file in files for entry in _entries(file, columns)], draw.seed, draw.negatives)
 
 
-def draw_pairs(entries: Sequence[CaptionedPicture], seed: int, negatives: Negatives = "easy") -> ItemSet[Pair]:
-    """One pair per picture: its first caption, and a caption of another picture that none of its own equals.
+def draw_pairs(entries: Sequence[CaptionedImage], seed: int, negatives: Negatives = "easy") -> ItemSet[Pair]:
+    """One pair per image: its first caption, and a caption of another image that none of its own equals.
 
-    Hard negatives come from pictures of the same scene class, which is what the file name has before its last
-    underscore (`airport_12.jpg`); a picture that is alone in its class is left out and counted.
+    Hard negatives come from images of the same scene class, which is what the file name has before its last
+    underscore (`airport_12.jpg`); an image that is alone in its class is left out and counted.
 
-    >>> sea, sky = (CaptionedPicture(n, Path(n), (f"the {n}",)) for n in ("sea", "sky"))
+    >>> sea, sky = (CaptionedImage(n, Path(n), (f"the {n}",)) for n in ("sea", "sky"))
     >>> [(pair.positive, pair.negative) for pair in draw_pairs([sea, sky], seed=0).items]
     [('the sea', 'the sky'), ('the sky', 'the sea')]
     """
     if negatives not in get_args(Negatives):
         raise unknown_name("kind of negatives", negatives, get_args(Negatives))
     usable = [entry for entry in entries if entry.captions]
-    others: dict[str, list[CaptionedPicture]] = defaultdict(list)
+    others: dict[str, list[CaptionedImage]] = defaultdict(list)
     for entry in usable:
         others[_scene(entry) if negatives == "hard" else ""].append(entry)
     rng = np.random.default_rng(seed)
@@ -89,8 +89,8 @@ def draw_pairs(entries: Sequence[CaptionedPicture], seed: int, negatives: Negati
             pairs.append(Pair(entry.id, entry.image, first, stranger, references=tuple(rest)))
         elif negatives == "easy":
             raise InputError(
-                f"no caption of another picture was found for {entry.id} in {_TRIES} draws; "
-                "expected several pictures with different captions"
+                f"no caption of another image was found for {entry.id} in {_TRIES} draws; "
+                "expected several images with different captions"
             )
     left = {
         "pictures left out: no caption": len(entries) - len(usable),
@@ -99,22 +99,22 @@ def draw_pairs(entries: Sequence[CaptionedPicture], seed: int, negatives: Negati
     return ItemSet(tuple(pairs), tuple(Note(what, count) for what, count in left.items() if count))
 
 
-def _scene(entry: CaptionedPicture) -> str:
+def _scene(entry: CaptionedImage) -> str:
     return Path(entry.image.name).stem.rpartition("_")[0]
 
 
-def _entries(file: Path, columns: CaptionColumns) -> list[CaptionedPicture]:
+def _entries(file: Path, columns: CaptionColumns) -> list[CaptionedImage]:
     table = read_columns(file, (columns.name, columns.captions))
     entries = []
     for row, (name, found) in enumerate(zip(table[columns.name], table[columns.captions], strict=True)):
         texts = [found] if isinstance(found, str) else found or []
         captions = tuple(tidy(text) for text in texts if text and tidy(text))
         path = Path(str(name))
-        entries.append(CaptionedPicture(path.stem, StoredImage(path.name, file, row), captions))
+        entries.append(CaptionedImage(path.stem, StoredImage(path.name, file, row), captions))
     return entries
 
 
-def _stranger(pool: Sequence[CaptionedPicture], own: CaptionedPicture, rng: np.random.Generator) -> str | None:
+def _stranger(pool: Sequence[CaptionedImage], own: CaptionedImage, rng: np.random.Generator) -> str | None:
     known = {caption.lower() for caption in own.captions}
     for _ in range(_TRIES):
         other = pool[int(rng.integers(len(pool)))]

@@ -17,7 +17,7 @@ def read(root: Path, *, splits: str | Sequence[str] = SPLITS, images: str = "", 
     """The pairs of `coco_cf_SPLIT.json`: a list of rows, or {"data": rows, "meta": …}.
 
     A caption that begins with "ERROR:" is a failed generation, and its row is left out and counted. `images` is another
-    folder of the pictures, or of Parquet files that hold them (`*.images*.parquet`). With `by=change` the parts are the
+    folder of the images, or of Parquet files that hold them (`*.images*.parquet`). With `by=change` the parts are the
     changes that the rows record (`easy/replace_obj`), with `by=captioner` the sources of the captions.
     """
     pairs, failed, part = [], 0, _PARTS[chosen("way to part", by, _PARTS)[0]]
@@ -35,17 +35,17 @@ def read(root: Path, *, splits: str | Sequence[str] = SPLITS, images: str = "", 
 
 
 _PARTS = {"split": "", "change": "subset", "captioner": "captioner"}
-PictureFinder = Callable[[Path], Image]
+ImageFinder = Callable[[Path], Image]
 
 
-def _places(root: Path, images: str) -> PictureFinder:
-    """Where the picture of a name lies."""
+def _places(root: Path, images: str) -> ImageFinder:
+    """Where the image of a name lies."""
     home = Path(images) if images else folder(root, "val2017", "images/val2017", "data/images/val2017")
     stored = stored_images(find_all(home, "*.images*.parquet"), "file_name") if images else {}
     return lambda image: stored.get(image.name) or (image if image.is_file() else home / image.name)
 
 
-def _split(path: Path, split: str, rows: list[dict[str, Any]], place: PictureFinder, part: str) -> list[Pair]:
+def _split(path: Path, split: str, rows: list[dict[str, Any]], place: ImageFinder, part: str) -> list[Pair]:
     seen: Counter[str] = Counter()
     pairs = []
     for number, row in enumerate(rows):

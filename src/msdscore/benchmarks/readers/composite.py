@@ -1,4 +1,4 @@
-"""Composite: captions of Flickr8k, Flickr30k and COCO pictures, rated 1 to 5 for correctness."""
+"""Composite: captions of Flickr8k, Flickr30k and COCO images, rated 1 to 5 for correctness."""
 
 import csv
 import io
@@ -62,7 +62,7 @@ def _from_exports(root: Path) -> tuple[list[_Row], tuple[Note, ...]]:
         path = find(root, f"{short}_correctness.csv", f"AMT_eval/{short}_correctness.csv", get=GET)
         for record in csv.DictReader(io.StringIO(_text(path), newline=""), delimiter=";"):
             found = _rated(record)
-            # The exports end in rows without a picture.
+            # The exports end in rows without an image.
             image = str(record.get("Input.image_url") or "").rsplit("/", 1)[-1]
             unusable += not (found and image)
             rows += [(source, image, caption, rating) for caption, rating in found if image]
@@ -100,7 +100,7 @@ def _references(root: Path) -> dict[str, tuple[str, ...]]:
 
 
 def coco_captions(root: Path) -> dict[int, list[str]]:
-    """COCO val2014 captions by picture id, or nothing where the annotation file does not lie under `root`."""
+    """COCO val2014 captions by image id, or nothing where the annotation file does not lie under `root`."""
     path = find_optional(root, "captions_val2014.json", "annotations/captions_val2014.json")
     captions: dict[int, list[str]] = {}
     if path is not None:

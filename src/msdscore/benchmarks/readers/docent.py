@@ -22,7 +22,7 @@ _TEXTS = ("uuid", "model1", "model2", "model1_generation", "model2_generation", 
 
 
 def read(root: Path, *, split: str = "") -> ItemSet[Battle]:
-    """The coarse judgements of a split; pictures lie in the Parquet files of `docent/`, or in `images/`.
+    """The coarse judgements of a split; images lie in the Parquet files of `docent/`, or in `images/`.
 
     Without `split` it is `test`, or `coarse`: the name of the coarse judgements where both kinds lie in one folder.
     """
@@ -31,12 +31,12 @@ def read(root: Path, *, split: str = "") -> ItemSet[Battle]:
     files = find_all(root, *places)
     if not files:
         raise missing(root, places[0], places[-1], get=GET)
-    pictures = stored_images(
+    stored = stored_images(
         find_all(root, "docent/**/*.parquet", "images/**/*.parquet", "images_parquet/**/*.parquet"), "uuid"
     )
     images = folder(root, "images")
     seen: Counter[str] = Counter()
-    return ItemSet(tuple(battle for file in files for battle in _battles(file, pictures, images, seen)))
+    return ItemSet(tuple(battle for file in files for battle in _battles(file, stored, images, seen)))
 
 
 def _places(split: str) -> list[str]:
@@ -44,13 +44,13 @@ def _places(split: str) -> list[str]:
     return [*(f"{name}/**/{split}-*.parquet" for name in folders), f"data/{split}-*.parquet", f"{split}-*.parquet"]
 
 
-def _battles(file: Path, pictures: dict[str, StoredImage], images: Path, seen: Counter[str]) -> list[Battle]:
+def _battles(file: Path, stored: dict[str, StoredImage], images: Path, seen: Counter[str]) -> list[Battle]:
     table = read_columns(file, _TEXTS + ASPECTS)
     battles = []
     for number in range(len(table["uuid"])):
         row = {name: column[number] for name, column in table.items()}
         uuid = str(row["uuid"]).strip()
-        image: Image = pictures.get(uuid) or images / f"{uuid}.jpg"
+        image: Image = stored.get(uuid) or images / f"{uuid}.jpg"
         battles.append(_battle(f"{file} row {number}", f"{uuid}:{seen[uuid]}", row, image))
         seen[uuid] += 1
     return battles

@@ -54,12 +54,12 @@ def missing(root: Path, *patterns: str, get: str) -> InputError:
 
 
 def folder(root: Path, *names: str) -> Path:
-    """The first of some folders that exists, else the first: reading needs no pictures."""
+    """The first of some folders that exists, else the first: reading needs no images."""
     return next((root / name for name in names if (root / name).is_dir()), root / names[0])
 
 
 def locate(root: Path, written: str, *folders: str) -> Path:
-    """Where a picture lies: at its path as a file names it, under `root` or in one of some folders; else the first."""
+    """Where an image lies: at its path as a file names it, under `root` or in one of some folders; else the first."""
     path = Path(written)
     for place in (path, root / path, *(root / name / path.name for name in folders)):
         if place.is_file():

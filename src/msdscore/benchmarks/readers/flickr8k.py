@@ -1,4 +1,4 @@
-"""Flickr8k-Expert and Flickr8k-CF: captions of Flickr8k pictures rated by three experts, or by a crowd."""
+"""Flickr8k-Expert and Flickr8k-CF: captions of Flickr8k images rated by three experts, or by a crowd."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ _FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images")
 def read_expert(root: Path) -> ItemSet[Rated]:
     """Expert ratings from the text files or the JSON form.
 
-    A caption that is one of the picture's own is left out, the rule of the SPICE paper. Ratings of one
+    A caption that is one of the image's own is left out, the rule of the SPICE paper. Ratings of one
     caption stay apart: the official figure counts each of the three.
     """
     raw = find_optional(root, "ExpertAnnotations.txt", "Flickr8k_text/ExpertAnnotations.txt")
@@ -41,7 +41,7 @@ def read_crowdflower(root: Path) -> ItemSet[Rated]:
 
 
 def read_tokens(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """A token file (`image.jpg#k⇥caption`): caption by id, and the captions of each picture by its stem."""
+    """A token file (`image.jpg#k⇥caption`): caption by id, and the captions of each image by its stem."""
     by_id: dict[str, str] = {}
     by_image: dict[str, list[str]] = defaultdict(list)
     for key, caption in read_tsv(path, 2):
@@ -51,7 +51,7 @@ def read_tokens(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 def stem(name: str) -> str:
-    """A picture's name without folder, caption number and suffix: lists have `.jpg`, or not, or `.jpg.1`.
+    """An image's name without folder, caption number and suffix: lists have `.jpg`, or not, or `.jpg.1`.
 
     >>> stem("Flicker8k_Dataset/12_ab.jpg.1#0")
     '12_ab'
@@ -79,7 +79,7 @@ def _crowd_from_text(root: Path, raw: Path) -> ItemSet[Rated]:
     by_id, by_image = _tokens(raw)
     images = folder(root, *_FOLDERS)
     rows = [(stem(image), _caption(by_id, key, raw), float(yes)) for image, key, yes, _, _ in read_tsv(raw, 5)]
-    # A rated own caption leaves the references of all captions of its picture, once for each rating.
+    # A rated own caption leaves the references of all captions of its image, once for each rating.
     for image, caption, _ in rows:
         if caption in by_image[image]:
             by_image[image].remove(caption)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from msdscore.benchmarks.base import ItemSet, Note, Pair, picture_key
+from msdscore.benchmarks.base import ItemSet, Note, Pair, image_key
 from msdscore.benchmarks.readers.composite import coco_captions
 from msdscore.benchmarks.readers.files import field, find, folder, read_json, tidy
 
@@ -14,10 +14,10 @@ GET = "https://foilunitn.github.io (foilv1.0_test_2017.json)"
 
 
 def read(root: Path, *, sample: Literal["all", "one-per-image"] = "all", seed: int = 0) -> ItemSet[Pair]:
-    """Every original caption with each of its foils, or one such pair per picture by `seed` (CLIPScore's way).
+    """Every original caption with each of its foils, or one such pair per image by `seed` (CLIPScore's way).
 
     Annotations that share an `id` belong together: one original, one or more foils. References are the
-    picture's other COCO captions, where `captions_val2014.json` lies under `root`.
+    image's other COCO captions, where `captions_val2014.json` lies under `root`.
     """
     path = find(root, "foilv1.0_test_2017.json", "foil/foilv1.0_test_2017.json", get=GET)
     found = read_json(path)
@@ -56,6 +56,6 @@ def _pairs(
 def _one_each(pairs: list[Pair], seed: int) -> list[Pair]:
     by_image: dict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
-        by_image[picture_key(pair.image)].append(pair)
+        by_image[image_key(pair.image)].append(pair)
     rng = np.random.default_rng(seed)
     return [group[rng.integers(len(group))] for group in by_image.values()]

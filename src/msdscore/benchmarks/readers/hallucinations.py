@@ -31,7 +31,7 @@ class MarkedCaption:
 
 
 def read_hat(root: Path) -> ItemSet[Rated]:
-    """HAT: captions of COCO pictures, rated 1 where no word is invented and 0 where one is."""
+    """HAT: captions of COCO images, rated 1 where no word is invented and 0 where one is."""
     return _rated(read_hat_words(root))
 
 

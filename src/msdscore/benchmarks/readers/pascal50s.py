@@ -1,4 +1,4 @@
-"""Pascal-50S: which of two captions 48 people found closer to the picture's, in four categories."""
+"""Pascal-50S: which of two captions 48 people found closer to the image's, in four categories."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The rows form of a benchmark: `NAME.jsonl` with its pictures in `NAME.images*.parquet`, in files, or in `images/`.
+"""The rows form of a benchmark: `NAME.jsonl` with its images in `NAME.images*.parquet`, in files, or in `images/`.
 
 Every row has `image`: a `file_name` of the Parquet files, whose column `image` is {bytes, path}, or a path from the
 rows' folder, or from `images/` there. Beside it
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.benchmarks.base import Aspect, Battle, Image, ItemSet, Pair, Rated, Winner
-from msdscore.benchmarks.readers.captioned import CaptionedPicture, Negatives, draw_pairs
+from msdscore.benchmarks.readers.captioned import CaptionedImage, Negatives, draw_pairs
 from msdscore.benchmarks.readers.files import chosen, field, find_all, read_jsonl, tidy, unique
 from msdscore.errors import InputError
 from msdscore.io.parquet_images import StoredImage, stored_images
@@ -46,7 +46,7 @@ def find_rows(root: Path, name: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of a rows file: its fields, its picture, its id, and how an error names it."""
+    """One row of a rows file: its fields, its image, its id, and how an error names it."""
 
     fields: dict[str, Any]
     image: Image
@@ -69,7 +69,7 @@ class Line:
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """The rows of a file with their pictures; without `id` or `key`, the k-th row of a picture is `picture:k`."""
+    """The rows of a file with their images; without `id` or `key`, the k-th row of an image is `image:k`."""
     stored = stored_images(find_all(path.parent, f"{path.stem}.images*.parquet"), "file_name")
     seen: Counter[str] = Counter()
     for number, row in enumerate(read_jsonl(path), start=1):
@@ -109,14 +109,14 @@ def read_battles(path: Path) -> ItemSet[Battle]:
 
 
 def read_captions(path: Path, *, seed: int = 0, negatives: Negatives = "easy") -> ItemSet[Pair]:
-    """Rows with captions alone: one pair per picture, drawn by `seed`."""
-    return draw_pairs(captioned_pictures(path), seed, negatives)
+    """Rows with captions alone: one pair per image, drawn by `seed`."""
+    return draw_pairs(captioned_images(path), seed, negatives)
 
 
-def captioned_pictures(path: Path) -> list[CaptionedPicture]:
-    """Pictures with all their captions, of rows with `captions`."""
+def captioned_images(path: Path) -> list[CaptionedImage]:
+    """Images with all their captions, of rows with `captions`."""
     return [
-        CaptionedPicture(line.id, line.image, tuple(tidy(text) for text in line.get("captions")))
+        CaptionedImage(line.id, line.image, tuple(tidy(text) for text in line.get("captions")))
         for line in read_lines(path)
     ]
 

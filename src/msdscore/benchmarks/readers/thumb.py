@@ -1,4 +1,4 @@
-"""THumB 1.0: captions of COCO pictures by four systems and by people, rated for precision and recall."""
+"""THumB 1.0: captions of COCO images by four systems and by people, rated for precision and recall."""
 
 from pathlib import Path
 from typing import Any

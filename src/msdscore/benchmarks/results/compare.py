@@ -193,7 +193,7 @@ def _credit_difference(first: Credit[Item], second: Credit[Item]) -> Difference:
 
 
 def _mcnemar(first: Flags, second: Flags, names: NDArray[np.str_]) -> Test:
-    """McNemar's test in the form that fits: pictures with several items are clusters, few split pairs are exact."""
+    """McNemar's test in the form that fits: images with several items are clusters, few split pairs are exact."""
     if len(np.unique(names)) < len(names):
         return mcnemar_clustered(first, second, names)
     return mcnemar_exact(first, second) if int((first != second).sum()) < _EXACT_BELOW else mcnemar(first, second)
@@ -226,7 +226,7 @@ def _measured_difference(statistic: Statistic, first: Sheet[Item], second: Sheet
 def _statistic_difference(
     name: str, first: Callable[[Floats], float], second: Callable[[Floats], float], sheet: Sheet[Item], n: int
 ) -> Difference:
-    """The difference of two statistics of item weights, resampled by picture."""
+    """The difference of two statistics of item weights, resampled by image."""
     names, size = clusters(sheet.items), len(sheet.items)
 
     def difference(weights: Floats) -> float:

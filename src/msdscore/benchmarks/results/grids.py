@@ -9,7 +9,7 @@ from msdscore.benchmarks.results.compare import Comparison, Difference
 from msdscore.benchmarks.results.result import MetricResult, Result
 
 NONE = "–"
-FEW_PICTURES = 20
+FEW_IMAGES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _settings(results: Sequence[Result]) -> dict[str, str]:
 def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
     head = metric.figure(names[0])
     wrong = next((figure for figure in metric.control if figure.name == names[0]), None)
-    # The control has ties of its own: a clipped score may tell nothing apart with the wrong picture.
+    # The control has ties of its own: a clipped score may tell nothing apart with the wrong image.
     tied = f" ({wrong.ties} ties)" if head and wrong and wrong.ties != head.ties else ""
     rest = [number(metric.figure(name)) for name in names[1:]]
     counts = [str(head.ties) if head else NONE, str(metric.missing)]
@@ -162,7 +162,7 @@ def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
 
 
 def _interval(figure: Figure | None) -> str:
-    """The interval of a figure; none where too few pictures, or a single one, are behind it."""
+    """The interval of a figure; none where too few images, or a single one, are behind it."""
     if figure is None or figure.interval is None or figure.interval.low != figure.interval.low:
         return NONE
     return f"[{_print(figure.interval.low, figure.scale)}, {_print(figure.interval.high, figure.scale)}]"
@@ -175,7 +175,7 @@ def _print(value: float, scale: int) -> str:
 def _notes(results: Sequence[Result]) -> Iterable[str]:
     for result in results:
         yield from (f"{note.what}: {note.count}" for note in result.notes)
-        if 1 < result.pictures < FEW_PICTURES:
+        if 1 < result.pictures < FEW_IMAGES:
             yield f"only {result.pictures} pictures: intervals are rough"
         if result.seeds > 1:
             yield f"mean of {result.seeds} draws; ± is their standard deviation"

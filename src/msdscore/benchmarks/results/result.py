@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from msdscore.benchmarks.base import Aspect, Battle, Item, Kind, Note, Pair, Rated, Scale, picture_key, picture_names
+from msdscore.benchmarks.base import Aspect, Battle, Item, Kind, Note, Pair, Rated, Scale, image_key, image_names
 from msdscore.benchmarks.protocols.counting import Figure, Figures, LengthAlone
 from msdscore.errors import InputError
 from msdscore.io.atomic import write_bytes
@@ -22,7 +22,7 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class MetricResult:
-    """The figures of one metric, and those with the wrong pictures, over the same items.
+    """The figures of one metric, and those with the wrong images, over the same items.
 
     `matched` is the headline among captions of about equal length. `missing` counts the items without a score; `facts`
     are sums such as tokens used.
@@ -58,7 +58,7 @@ class Made:
 class Result:
     """One benchmark, protocol and encoder with any number of metrics.
 
-    All figures rest on the `counted` items, those that every metric has a score for, with the wrong picture too.
+    All figures rest on the `counted` items, those that every metric has a score for, with the wrong image too.
     """
 
     benchmark: str
@@ -165,18 +165,18 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-WRONG = "@wrong"  # behind a metric's label: its scores with the wrong pictures
+WRONG = "@wrong"  # behind a metric's label: its scores with the wrong images
 FACT = "#"  # between a metric's label and the name of a fact
 _NUMBERS = pa.list_(pa.float64())
 _LEFT_OUT = ("id", "image", "subset", "references", "positive", "negative", "caption", "caption_a", "caption_b")
 
 
 def item_table(items: Sequence[Item]) -> pa.Table:
-    """One row per item: id, picture name, subset, captions, and what people said as JSON."""
-    names = picture_names(item.image for item in items)
+    """One row per item: id, image name, subset, captions, and what people said as JSON."""
+    names = image_names(item.image for item in items)
     return pa.table({
         "id": pa.array([item.id for item in items], pa.string()),
-        "picture": pa.array([names[picture_key(item.image)] for item in items], pa.string()),
+        "picture": pa.array([names[image_key(item.image)] for item in items], pa.string()),
         "subset": pa.array([item.subset for item in items], pa.string()),
         "captions": pa.array([list(item.captions) for item in items], pa.list_(pa.string())),
         "judged": pa.array([_judged(item) for item in items], pa.string()),
@@ -193,22 +193,22 @@ def _judged(item: Item) -> str:
     return json.dumps(values, ensure_ascii=False)
 
 
-def _pair(row: dict[str, Any], picture: Path, judged: dict[str, Any]) -> Pair:
+def _pair(row: dict[str, Any], image: Path, judged: dict[str, Any]) -> Pair:
     positive, negative = row["captions"]
-    return Pair(row["id"], picture, positive, negative, subset=row["subset"], votes=tuple(judged["votes"]))
+    return Pair(row["id"], image, positive, negative, subset=row["subset"], votes=tuple(judged["votes"]))
 
 
-def _rated(row: dict[str, Any], picture: Path, judged: dict[str, Any]) -> Rated:
+def _rated(row: dict[str, Any], image: Path, judged: dict[str, Any]) -> Rated:
     scales = tuple(Scale(**scale) for scale in judged["scales"])
     ratings, system = tuple(judged["ratings"]), judged["system"]
-    return Rated(row["id"], picture, row["captions"][0], ratings, subset=row["subset"], system=system, scales=scales)
+    return Rated(row["id"], image, row["captions"][0], ratings, subset=row["subset"], system=system, scales=scales)
 
 
-def _battle(row: dict[str, Any], picture: Path, judged: dict[str, Any]) -> Battle:
+def _battle(row: dict[str, Any], image: Path, judged: dict[str, Any]) -> Battle:
     aspects = tuple(Aspect(**aspect) for aspect in judged.pop("aspects"))
     captions = row["captions"]
     texts = {"caption_a": captions[0], "caption_b": captions[1], "subset": row["subset"]}
-    return Battle(id=row["id"], image=picture, aspects=aspects, **texts, **judged)
+    return Battle(id=row["id"], image=image, aspects=aspects, **texts, **judged)
 
 
 _MAKE: dict[Kind, Any] = {"pairs": _pair, "rated": _rated, "battles": _battle}

@@ -1,4 +1,4 @@
-"""From scores to a result: figures of every metric with true and wrong pictures, under one protocol."""
+"""From scores to a result: figures of every metric with true and wrong images, under one protocol."""
 
 import math
 import platform
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from msdscore.benchmarks.base import Benchmark, Item, Note, picture_key
+from msdscore.benchmarks.base import Benchmark, Item, Note, image_key
 from msdscore.benchmarks.protocols.counting import (
     Figure,
     Figures,
@@ -95,7 +95,7 @@ def summarise(how: Counting, metrics: Sequence[Metric], table: pa.Table, items: 
         encoder=how.scorer.encoder if how.scorer else "",
         items=len(items),
         counted=len(chosen),
-        pictures=len({picture_key(item.image) for item in chosen}),
+        pictures=len({image_key(item.image) for item in chosen}),
         failed=len(errors),
         failures=tuple(dict.fromkeys(errors))[:_SHOWN],
         seed=how.seed,
@@ -128,7 +128,7 @@ class _Scores:
 
     @property
     def known(self) -> Flags:
-        """Which items have a score, with the wrong picture too where there is a control."""
+        """Which items have a score, with the wrong image too where there is a control."""
         whole = self.true if self.wrong is None else np.hstack([self.true, self.wrong])
         return np.asarray(~np.isnan(whole).any(axis=1))
 
@@ -169,7 +169,7 @@ def _metric(how: Counting, one: _Scores, table: pa.Table, items: Sequence[Item],
     sheets = [
         None if side is None else how.sheet(items, side[common], judged=metric.judged) for side in (one.true, one.wrong)
     ]
-    assert sheets[0] is not None, "every metric has scores with the true pictures"
+    assert sheets[0] is not None, "every metric has scores with the true images"
     return MetricResult(
         *head,
         count(sheets[0]),

@@ -1,4 +1,4 @@
-"""One portion made ready for all metrics at once: pictures decoded, everything encoded, all pairs measured once."""
+"""One portion made ready for all metrics at once: images decoded, everything encoded, all pairs measured once."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from msdscore.benchmarks.base import Image, Item, picture, picture_key, picture_names
+from msdscore.benchmarks.base import Image, Item, image_key, image_names, image_source
 from msdscore.benchmarks.run.portions import Portion
 from msdscore.benchmarks.run.vectors import make_vectors
 from msdscore.errors import RowError
@@ -31,8 +31,8 @@ class Wants:
     pixels: bool
 
     @property
-    def pictures(self) -> bool:
-        """Whether pictures have to be read at all."""
+    def images(self) -> bool:
+        """Whether images have to be read at all."""
         return self.encoder or self.pixels
 
     @classmethod
@@ -56,9 +56,9 @@ class FilledCases:
 def text_cases(
     items: Sequence[Item], portion: Portion, references: dict[int, tuple[str, ...]], *, whole: bool
 ) -> Cases:
-    """The cases of a portion without pictures and vectors; `references` are those of each picture of the portion."""
+    """The cases of a portion without images and vectors; `references` are those of each image of the portion."""
     mine = [items[number] for number in portion.items]
-    names = picture_names(item.image for item in items)
+    names = image_names(item.image for item in items)
     texts = tuple(dict.fromkeys(text for item in mine for text in item.captions))
     place = {text: number for number, text in enumerate(texts)}
     captions = np.array([[place[text] for text in item.captions] for item in mine], dtype=np.int64)
@@ -70,42 +70,42 @@ def text_cases(
         ids=tuple(item.id for item in mine) * turns,
         texts=texts,
         captions=np.tile(captions, (turns, 1)),
-        pictures=(None,) * len(portion.pictures),
+        images=(None,) * len(portion.images),
         owner=owner,
-        group=owner + len(portion.pictures) * control,
+        group=owner + len(portion.images) * control,
         control=control,
         references=(*(item.references for item in mine), *wrong),
         whole=whole,
-        names=tuple(names[picture_key(image)] for image in portion.pictures),
+        names=tuple(names[image_key(image)] for image in portion.images),
     )
 
 
 def fill(bare: Cases, portion: Portion, wants: Wants, pipeline: Pipeline | None) -> FilledCases:
     """Decode and encode what the metrics want."""
-    if not wants.pictures:
+    if not wants.images:
         return FilledCases(bare, {})
     if pipeline is None:
-        seen = _read_all(portion.pictures, open_image)
-        pictures = tuple(None if isinstance(found, RowError) else found for found in seen)
-        return FilledCases(replace(bare, pictures=pictures), _image_errors(portion, seen))
-    decoded = _read_all(portion.pictures, lambda source: pipeline.decode([source], keep=wants.pixels)[0])
-    pictures = tuple(found.picture if isinstance(found, Decoded) else None for found in decoded)
+        seen = _read_all(portion.images, open_image)
+        images = tuple(None if isinstance(found, RowError) else found for found in seen)
+        return FilledCases(replace(bare, images=images), _image_errors(portion, seen))
+    decoded = _read_all(portion.images, lambda source: pipeline.decode([source], keep=wants.pixels)[0])
+    images = tuple(found.picture if isinstance(found, Decoded) else None for found in decoded)
     errors = _image_errors(portion, decoded)
     vectors, unread = make_vectors(bare, decoded, pipeline, mixtures=wants.mixtures)
     for place, row in enumerate(bare.captions[: len(portion.items)].tolist()):
         reasons = [unread[number] for number in row if number in unread]
         errors |= {place: reasons[0]} if reasons and place not in errors else {}
-    return FilledCases(replace(bare, pictures=pictures, vectors=vectors), errors)
+    return FilledCases(replace(bare, images=images, vectors=vectors), errors)
 
 
 def _image_errors(portion: Portion, seen: Sequence[object]) -> dict[int, str]:
-    """The reasons of items whose picture could not be read, by their place in the portion."""
+    """The reasons of items whose image could not be read, by their place in the portion."""
     reasons = {number: str(found) for number, found in enumerate(seen) if isinstance(found, RowError)}
     return {place: reasons[owner] for place, owner in enumerate(portion.owner) if owner in reasons}
 
 
 def _read_all(images: Sequence[Image], decode: Callable[[Path | bytes], Seen | RowError]) -> list[Seen | RowError]:
-    """Read pictures side by side, those inside tables in the order they lie there."""
+    """Read images side by side, those inside tables in the order they lie there."""
 
     def where(number: int) -> tuple[str, int]:
         image = images[number]
@@ -113,7 +113,7 @@ def _read_all(images: Sequence[Image], decode: Callable[[Path | bytes], Seen | R
 
     def read(number: int) -> Seen | RowError:
         try:
-            return decode(picture(images[number]))
+            return decode(image_source(images[number]))
         except RowError as error:
             return error
 

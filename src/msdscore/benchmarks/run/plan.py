@@ -7,10 +7,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from msdscore.benchmarks.base import Benchmark, Item, ItemSet, ItemT, Note, Rated, picture_key
+from msdscore.benchmarks.base import Benchmark, Item, ItemSet, ItemT, Note, Rated, image_key
 from msdscore.benchmarks.registry import benchmark, load
 from msdscore.benchmarks.run.cases import Wants
-from msdscore.benchmarks.run.portions import PORTION_PICTURES, Portion, portions
+from msdscore.benchmarks.run.portions import PORTION_IMAGES, Portion, portions
 from msdscore.benchmarks.run.score_file import fingerprint
 from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore.metrics.base import Metric
@@ -28,7 +28,7 @@ def _nothing() -> Mapping[str, Any]:
 class BenchmarkPlan:
     """What to run: a benchmark under a folder with metrics, and how to count.
 
-    `options` are those of the benchmark's reader. `seed` fixes the wrong pictures and the resampling. `seeds` is how
+    `options` are those of the benchmark's reader. `seed` fixes the wrong images and the resampling. `seeds` is how
     often a benchmark that draws (wrong captions, references) is drawn anew and averaged; None leaves it to the
     benchmark. `command` is what the user typed, for the result's own record.
     """
@@ -43,11 +43,11 @@ class BenchmarkPlan:
     samples: int = 1000
     control: bool = True
     options: Mapping[str, Any] = field(default_factory=_nothing)
-    portion_pictures: int = PORTION_PICTURES
+    portion_images: int = PORTION_IMAGES
     command: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("limit", "portion_pictures", "samples", "seeds"):
+        for name in ("limit", "portion_images", "samples", "seeds"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
@@ -71,8 +71,8 @@ class Work:
 
     @property
     def control(self) -> bool:
-        """Whether there are pictures enough to swap."""
-        return self.plan.control and len({picture_key(item.image) for item in self.reading.items}) > 1
+        """Whether there are images enough to swap."""
+        return self.plan.control and len({image_key(item.image) for item in self.reading.items}) > 1
 
     @property
     def base(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Work:
         }
 
     def portions(self, size: int, chosen: Sequence[int] | None = None) -> list[Portion]:
-        """Items in portions of pictures."""
+        """Items in portions of images."""
         seed = self.plan.seed
         return list(portions(self.reading.items, seed=seed, control=self.control, size=size, chosen=chosen))
 
@@ -113,13 +113,13 @@ def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline], *, stamp
 def _limited(reading: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
     """Some items, spread evenly so that every subset has its share; a note says how many were left out.
 
-    Ratings are taken picture by picture: a caption alone could not be held against the others of its picture.
+    Ratings are taken image by image: a caption alone could not be held against the others of its image.
     """
     total = len(reading.items)
     if limit is None or limit >= total:
         return reading
     left = Note("items left out by --limit", total - limit)
-    kept = _whole_pictures if isinstance(reading.items[0], Rated) else _evenly
+    kept = _whole_images if isinstance(reading.items[0], Rated) else _evenly
     return ItemSet(kept(reading.items, limit), (*reading.notes, left))
 
 
@@ -127,14 +127,14 @@ def _evenly(items: Sequence[Some], limit: int) -> tuple[Some, ...]:
     return tuple(items[number * len(items) // limit] for number in range(limit))
 
 
-def _whole_pictures(items: Sequence[ItemT], limit: int) -> tuple[ItemT, ...]:
-    """Pictures spread evenly with all their items, the last one cut where the limit is reached."""
+def _whole_images(items: Sequence[ItemT], limit: int) -> tuple[ItemT, ...]:
+    """Images spread evenly with all their items, the last one cut where the limit is reached."""
     mine: dict[str, list[ItemT]] = {}
     for item in items:
-        mine.setdefault(picture_key(item.image), []).append(item)
-    pictures = _evenly(list(mine.values()), max(1, -(-limit * len(mine) // len(items))))
-    chosen = [item for some in pictures for item in some]
-    if len(chosen) < limit:  # the chosen pictures have fewer items than others
+        mine.setdefault(image_key(item.image), []).append(item)
+    images = _evenly(list(mine.values()), max(1, -(-limit * len(mine) // len(items))))
+    chosen = [item for own in images for item in own]
+    if len(chosen) < limit:  # the chosen images have fewer items than others
         taken = {id(item) for item in chosen}
         chosen += [item for item in items if id(item) not in taken]
     return tuple(chosen[:limit])

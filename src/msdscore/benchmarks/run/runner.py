@@ -1,4 +1,4 @@
-"""A benchmark run: every metric over every item with its own and a wrong picture, in parts that survive a crash."""
+"""A benchmark run: every metric over every item with its own and a wrong image, in parts that survive a crash."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.benchmarks.base import Item, picture_key, picture_names, stamp
+from msdscore.benchmarks.base import Item, image_key, image_names, stamp
 from msdscore.benchmarks.registry import reader_options
 from msdscore.benchmarks.results.result import (
     Made,
@@ -58,7 +58,7 @@ def run_benchmark(
 ) -> Result:
     """Score and count a benchmark; scores go to a Parquet file beside the result file `output` (.json).
 
-    A run goes on where an earlier one stopped. What is scored already stays: another metric is scored alone, pictures
+    A run goes on where an earlier one stopped. What is scored already stays: another metric is scored alone, images
     that came or changed since are scored again, another protocol counts again and has its own result file. `pipeline`
     is called where a metric needs an encoder; if `stamp` says what it is built from (`ScorerSpec.stamp`), only where
     something is left to encode. A benchmark that draws is drawn `plan.seeds` times and averaged.
@@ -135,7 +135,7 @@ def _one(work: Work, scores: Path, *, overwrite: bool, progress: Progress) -> Re
         command=work.plan.command,
         device=scorer.device if scorer else "",
         seconds=round(time.monotonic() - begun, 1),
-        data={"items": work.base["items"], "pictures": _picture_mark(items)},
+        data={"items": work.base["items"], "pictures": _image_mark(items)},
     )
     return summarise(_counting(work, scorer, scores.name, made), work.metrics, pq.read_table(scores), items)
 
@@ -155,7 +155,7 @@ def _counting(work: Work, scorer: ScorerRecord | None, scores: str, made: Made) 
 def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress: Progress) -> dict[str, list[Any]]:
     """The columns of all items: those kept, and those of parts that this or an earlier try has written."""
     items = work.reading.items
-    left = [(portion, task) for task in kept.tasks for portion in work.portions(work.plan.portion_pictures, task.items)]
+    left = [(portion, task) for task in kept.tasks for portion in work.portions(work.plan.portion_images, task.items)]
     total = sum(len(portion.items) for portion, _ in left)
     # Every distinct caption is embedded once, whichever portions it appears in.
     pipeline = work.pipeline().remembering() if work.encodes else None
@@ -175,7 +175,7 @@ def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress:
 
 def _image_key(portion: Portion) -> str:
     """A hash of the state of a portion's images: parts of other images are scored again."""
-    stamps = "\n".join(map(image_state, portion.pictures))
+    stamps = "\n".join(map(image_state, portion.images))
     return blake2b(stamps.encode(), digest_size=8).hexdigest()
 
 
@@ -187,10 +187,10 @@ def _part(
     pipeline: Pipeline | None,
 ) -> pa.Table:
     """The scores of one portion, with each item's number in the benchmark."""
-    bare = text_cases(items, portion, _of_pictures(portion, references), whole=False)
+    bare = text_cases(items, portion, _of_images(portion, references), whole=False)
     filled = fill(bare, portion, Wants.of(metrics), pipeline)
     columns: dict[str, Any] = {"item": pa.array(portion.items, pa.int64())}
-    if Wants.of(metrics).pictures:
+    if Wants.of(metrics).images:
         columns["error"] = pa.array([filled.errors.get(place) for place in range(len(portion.items))], pa.string())
     return pa.table(columns | score_columns(metrics, filled.batch))
 
@@ -202,7 +202,7 @@ def _corpus(work: Work, tasks: Sequence[MetricTask], references: Mapping[str, tu
     columns: dict[str, list[Any]] = {}
     if whole:
         portion = work.portions(len(items))[0]
-        cases = text_cases(items, portion, _of_pictures(portion, references), whole=work.plan.limit is None)
+        cases = text_cases(items, portion, _of_images(portion, references), whole=work.plan.limit is None)
         for name, column in score_columns(whole, cases).items():
             placed: list[Any] = [None] * len(items)
             for place, value in zip(portion.items, column.to_pylist(), strict=True):
@@ -227,20 +227,20 @@ def _clear_parts(scores: Path) -> None:
             discard(folder.with_suffix(""))
 
 
-def _picture_mark(items: Sequence[Item]) -> str:
-    """A hash of the names and sizes of all pictures."""
-    names = picture_names(item.image for item in items)
-    sizes = {names[picture_key(item.image)]: stamp(item.image).partition("-")[0] for item in items}
+def _image_mark(items: Sequence[Item]) -> str:
+    """A hash of the names and sizes of all images."""
+    names = image_names(item.image for item in items)
+    sizes = {names[image_key(item.image)]: stamp(item.image).partition("-")[0] for item in items}
     return blake2b(json.dumps(sorted(sizes.items())).encode(), digest_size=16).hexdigest()
 
 
 def _references(items: Sequence[Item]) -> dict[str, tuple[str, ...]]:
-    """The references of each picture, those of its first item."""
+    """The references of each image, those of its first item."""
     found: dict[str, tuple[str, ...]] = {}
     for item in items:
-        found.setdefault(picture_key(item.image), item.references)
+        found.setdefault(image_key(item.image), item.references)
     return found
 
 
-def _of_pictures(portion: Portion, references: Mapping[str, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
-    return {number: references[picture_key(image)] for number, image in enumerate(portion.pictures)}
+def _of_images(portion: Portion, references: Mapping[str, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
+    return {number: references[image_key(image)] for number, image in enumerate(portion.images)}

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.benchmarks.base import Image, Item, picture_key, picture_names, stamp, stranger_of
+from msdscore.benchmarks.base import Image, Item, image_key, image_names, stamp, stranger_of
 from msdscore.benchmarks.results.result import belongs_to
 from msdscore.benchmarks.results.summary import ScorerRecord
 from msdscore.errors import RunError
@@ -24,7 +24,7 @@ _KEY = b"msdscore.run"
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What every item was scored with: the name of its stranger, and a stamp of both pictures' files."""
+    """What every item was scored with: the name of its stranger, and a stamp of both images' files."""
 
     strangers: tuple[str, ...]
     stamps: tuple[str, ...]
@@ -48,17 +48,17 @@ class Kept:
 
 
 def sources_of(items: Sequence[Item], *, seed: int, control: bool) -> Sources:
-    """The pictures behind the scores of every item, as they lie on the disk now."""
-    names = picture_names(item.image for item in items)
-    images = {picture_key(item.image): item.image for item in items}
+    """The images behind the scores of every item, as they lie on the disk now."""
+    names = image_names(item.image for item in items)
+    images = {image_key(item.image): item.image for item in items}
     with ThreadPoolExecutor(8) as pool:  # files may lie on a slow or distant disk
         stamps = dict(zip(images, pool.map(image_state, images.values()), strict=True))
     strangers = stranger_of(items, seed) if control else {}
-    others = [picture_key(strangers[picture_key(item.image)]) if control else "" for item in items]
+    others = [image_key(strangers[image_key(item.image)]) if control else "" for item in items]
     return Sources(
         tuple(names.get(key, "") for key in others),
         tuple(
-            f"{stamps[picture_key(item.image)]} {stamps.get(key, '')}" for item, key in zip(items, others, strict=True)
+            f"{stamps[image_key(item.image)]} {stamps.get(key, '')}" for item, key in zip(items, others, strict=True)
         ),
     )
 
@@ -71,7 +71,7 @@ def image_state(image: Image) -> str:
 def keep(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sources: Sources) -> Kept:
     """What an earlier run of the same items leaves to do for the metrics asked for, by label with their signature.
 
-    A row stays if its pictures are the same files as then: what failed fails again until they change.
+    A row stays if its images are the same files as then: what failed fails again until they change.
     Raises `RunError` if the file belongs to other work.
     """
     everything = tuple(range(len(sources.stamps)))
@@ -134,10 +134,10 @@ def is_ours(path: Path) -> bool:
 
 
 def fingerprint(items: Sequence[Item]) -> str:
-    """A hash of all items: ids, picture names, captions, references."""
-    digest, names = blake2b(digest_size=16), picture_names(item.image for item in items)
+    """A hash of all items: ids, image names, captions, references."""
+    digest, names = blake2b(digest_size=16), image_names(item.image for item in items)
     for item in items:
-        content = "\n".join([item.id, names[picture_key(item.image)], *item.captions, *item.references, ""])
+        content = "\n".join([item.id, names[image_key(item.image)], *item.captions, *item.references, ""])
         digest.update(content.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 

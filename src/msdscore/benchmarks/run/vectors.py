@@ -1,4 +1,4 @@
-"""The embeddings of a portion, and every pair of picture and caption measured once for all metrics."""
+"""The embeddings of a portion, and every pair of image and caption measured once for all metrics."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ from msdscore.scoring.pipeline import Pipeline
 def make_vectors(
     cases: Cases, decoded: Sequence[Decoded | RowError], pipeline: Pipeline, *, mixtures: bool
 ) -> tuple[Vectors, dict[int, str]]:
-    """Vectors of a portion, true and wrong pictures alike, and why some of its texts have none."""
+    """Vectors of a portion, true and wrong images alike, and why some of its texts have none."""
     images, texts = pipeline.embed_images(decoded), pipeline.embed_texts(cases.texts)
     pair_of, pairs = _pairs(cases, images, texts)
     bank = pipeline.placed_bank(pipeline.encoder.device)
@@ -37,7 +37,7 @@ def make_vectors(
 
 
 def _pairs(cases: Cases, images: Embedded, texts: Embedded) -> tuple[Ints, list[tuple[int, int]]]:
-    """The pair of every case and candidate (−1: none), and the picture and text of every pair, each once."""
+    """The pair of every case and candidate (−1: none), and the image and text of every pair, each once."""
     known: dict[tuple[int, int], int] = {}
     pair_of = np.full(cases.captions.shape, -1, dtype=np.int64)
     for case, candidates in enumerate(cases.captions.tolist()):

@@ -17,7 +17,7 @@ from msdscore.version import __version__
 
 _EXTRA = "judge"
 _AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
-_REFUSED = frozenset((400, 413, 415, 422))  # this question alone: a content filter, a picture that is too large
+_REFUSED = frozenset((400, 413, 415, 422))  # this question alone: a content filter, an image that is too large
 _LONGEST_WAIT = 60.0
 
 
@@ -97,9 +97,9 @@ class _PassingError(Exception):
 def _payload(model: str, image: Image, system: str, question: str, sampling: Sampling) -> dict[str, Any]:
     buffer = BytesIO()
     image.save(buffer, "JPEG", quality=95)
-    picture = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    encoded = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
     content = [
-        {"type": "image_url", "image_url": {"url": picture, "detail": "high"}},
+        {"type": "image_url", "image_url": {"url": encoded, "detail": "high"}},
         {"type": "text", "text": question},
     ]
     return {

@@ -37,11 +37,11 @@ def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: s
         values = np.full(batch.captions.shape, np.nan)
         known: dict[tuple[int, int], float] = {}
         for case, place in np.ndindex(*batch.captions.shape):
-            picture = batch.picture(case)
+            image = batch.image(case)
             key = int(batch.owner[case]), int(batch.captions[case, place])
-            if picture is not None and key not in known:
+            if image is not None and key not in known:
                 spoken = model.speak(
-                    picture, template.replace("{caption}", batch.texts[key[1]]), most_tokens=_MOST_TOKENS
+                    image, template.replace("{caption}", batch.texts[key[1]]), most_tokens=_MOST_TOKENS
                 )
                 known[key] = smooth(spoken.pieces, digit_probabilities(spoken.probabilities, digits))
             values[case, place] = known.get(key, np.nan)

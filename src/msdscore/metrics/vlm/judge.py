@@ -87,7 +87,7 @@ def judge(batch: Cases, *, bench: Bench) -> CaseScores:
 
     A question that several cases share is asked once, and its cost stands with the first of them.
     """
-    asked = [case for case in range(len(batch)) if batch.picture(case) is not None]
+    asked = [case for case in range(len(batch)) if batch.image(case) is not None]
     questions = {case: tuple(_question(batch, case, swapped) for swapped in (False, True)) for case in asked}
     distinct = list(dict.fromkeys(question for both in questions.values() for question in both))
     with ThreadPoolExecutor(bench.workers) as pool:
@@ -105,7 +105,7 @@ def judge(batch: Cases, *, bench: Bench) -> CaseScores:
     return CaseScores(values, facts)
 
 
-_Prompt = tuple[int, str]  # number of the picture, words
+_Prompt = tuple[int, str]  # number of the image, words
 
 
 def _question(batch: Cases, case: int, swapped: bool) -> _Prompt:
@@ -125,9 +125,9 @@ class _Heard:
 
 
 def _hear(batch: Cases, question: _Prompt, bench: Bench) -> _Heard:
-    picture = batch.pictures[question[0]]
-    assert picture is not None, "cases without a picture are not asked"
-    answers = list(_answers(picture, question[1], bench))
+    image = batch.images[question[0]]
+    assert image is not None, "cases without an image are not asked"
+    answers = list(_answers(image, question[1], bench))
     said = read_verdict(answers[-1].text)
     used = sum(one.tokens_in for one in answers), sum(one.tokens_out for one in answers)
     cost = (used[0] * bench.prices[0] + used[1] * bench.prices[1]) / 1e6

@@ -1,4 +1,4 @@
-"""A local vision-language model that answers a question about one picture."""
+"""A local vision-language model that answers a question about one image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
