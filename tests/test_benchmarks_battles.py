@@ -86,7 +86,7 @@ def test_caparena_auto_leaves_a_system_out_against_itself(tmp_path: Path) -> Non
 
 def test_caparena_auto_needs_every_caption(tmp_path: Path) -> None:
     _auto(tmp_path, {"test_0.jpg": "x"})
-    with pytest.raises(InputError, match=r"lacks captions for 2 of 3 pictures, the first test_1\.jpg"):
+    with pytest.raises(InputError, match=r"lacks captions for 2 of 3 images, the first test_1\.jpg"):
         load("caparena-auto", tmp_path)
 
 

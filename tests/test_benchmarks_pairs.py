@@ -11,8 +11,8 @@ import pytest
 from scipy.io import savemat
 
 from msdscore.benchmarks.base import Note, Pair, image_key, image_source
-from msdscore.benchmarks.readers import valse
 from msdscore.benchmarks.readers.captioned import CaptionedImage, draw_pairs
+from msdscore.benchmarks.readers.pairs import VALSE_PIECES
 from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.benchmarks.run.runner import run_benchmark
@@ -267,7 +267,7 @@ def _piece(valid: int, foil: int, **more: Any) -> dict[str, Any]:
 
 
 def test_valse_keeps_confirmed_pairs_only(tmp_path: Path) -> None:
-    for piece in valse.PIECES:
+    for piece in VALSE_PIECES:
         _dump(tmp_path / "data" / f"{piece.replace('counting-', 'counting_')}.json", {"k_0": _piece(3, 0)})
     mixed = {"k_4": _piece(2, 1), "k_9": _piece(1, 2), "k_10": _piece(3, 0, caption=["listed"]), "k_11": {}}
     _dump(tmp_path / "data" / "existence.json", mixed)

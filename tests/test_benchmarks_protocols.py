@@ -9,7 +9,7 @@ from scipy import stats as scipy_stats
 
 from msdscore.benchmarks.base import Aspect, Battle, Pair, Rated, clusters, image_key, image_ring, wrong_images
 from msdscore.benchmarks.protocols.counting import Figure, evaluate
-from msdscore.benchmarks.readers.caparena import HUMAN_ORDER
+from msdscore.benchmarks.readers.battles import HUMAN_ORDER
 from msdscore.benchmarks.registry import benchmark
 from msdscore.errors import InputError, UnknownNameError
 from msdscore.stats.elo import EloConfig, bootstrap_elo, games

@@ -138,7 +138,7 @@ def test_reading_is_lazy() -> None:
 
     code = (
         "import sys, msdscore.benchmarks.registry as r; r.benchmark('docent');"
-        "heavy = {'torch', 'scipy', 'pandas', 'datasets', 'msdscore.benchmarks.readers.docent'};"
+        "heavy = {'torch', 'scipy', 'pandas', 'datasets', 'msdscore.benchmarks.readers.battles'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,7 +10,7 @@ import pytest
 from bench_sets import write_rows
 from msdscore.benchmarks.base import Aspect, Note, Scale
 from msdscore.benchmarks.protocols.counting import evaluate
-from msdscore.benchmarks.readers.hallucinations import read_hat_words, read_long_words
+from msdscore.benchmarks.readers.ratings import read_hat_words, read_long_words
 from msdscore.benchmarks.registry import benchmark, load
 from msdscore.errors import InputError, UnknownNameError
 from msdscore.stats.resample import Resampling

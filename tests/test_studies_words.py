@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench_sets import COLOURS, encoded, write_pictures, write_rows
-from msdscore.benchmarks.readers.hallucinations import MarkedCaption
+from msdscore.benchmarks.readers.ratings import MarkedCaption
 from msdscore.cli.app import app
 from msdscore.errors import InputError
 from msdscore.scoring.spec import ScorerSpec

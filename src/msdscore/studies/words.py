@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.benchmarks.base import Rated, clusters, source_or_empty
-from msdscore.benchmarks.readers.hallucinations import MarkedCaption, read_hat_words, read_long_words
+from msdscore.benchmarks.readers.ratings import MarkedCaption, read_hat_words, read_long_words
 from msdscore.benchmarks.run.portions import Portion, portions
 from msdscore.errors import InputError, unknown_name
 from msdscore.explain.terms import doubt, units_of

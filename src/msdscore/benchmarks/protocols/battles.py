@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from msdscore.benchmarks.base import Battle
 from msdscore.benchmarks.protocols.counting import Credit, Figure, Figures, Floats, Sheet
-from msdscore.benchmarks.readers.caparena import HUMAN_ORDER
-from msdscore.benchmarks.readers.docent import ASPECTS
+from msdscore.benchmarks.readers.battles import ASPECTS, HUMAN_ORDER
 from msdscore.stats.elo import EloConfig, Games, Ratings, bootstrap_elo, bradley_terry, games, replay
 from msdscore.stats.pairs import agreement, decide_beyond, decide_matched
 from msdscore.stats.ranks import MEASURES, prepare

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from msdscore.benchmarks.base import Rated, image_key
 from msdscore.benchmarks.protocols.counting import Floats, Measured, Statistic, words
-from msdscore.benchmarks.readers.thumb import HUMAN
+from msdscore.benchmarks.readers.ratings import HUMAN
 from msdscore.stats.ranks import MEASURES, Columns, prepare
 
 Ints = NDArray[np.int64]

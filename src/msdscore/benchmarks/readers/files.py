@@ -139,3 +139,13 @@ def unique(ids: Iterable[str], where: str) -> None:
         if key in seen:
             raise InputError(f"{where}: the id {key!r} occurs twice; expected every item once")
         seen.add(key)
+
+
+def coco_captions(root: Path) -> dict[int, list[str]]:
+    """COCO val2014 captions by image id, or nothing where the annotation file does not lie under `root`."""
+    path = find_optional(root, "captions_val2014.json", "annotations/captions_val2014.json")
+    captions: dict[int, list[str]] = {}
+    if path is not None:
+        for row in field(read_json(path), "annotations", where=str(path)):
+            captions.setdefault(int(row["image_id"]), []).append(tidy(row["caption"]))
+    return captions

@@ -1,0 +1,166 @@
+"""Benchmarks of people's choices between captions of two systems: CapArena, CapArena-Auto and DocENT."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from msdscore.benchmarks.base import Aspect, Battle, Image, ItemSet, Note, Winner
+from msdscore.benchmarks.readers.files import field, find, find_all, folder, missing, read_json
+from msdscore.errors import InputError
+from msdscore.io.parquet_images import read_columns, stored_images
+
+_GET_CAPARENA = "https://github.com/njucckevin/CapArena (section 'Reproduce the results from the paper')"
+_GET_AUTO = "https://github.com/njucckevin/CapArena (section 'CapArena-Auto')"
+
+# The order of the paper's human ranking, best first; its scripts compare every metric with this list.
+HUMAN_ORDER = (
+    "GPT-4o-0806",
+    "human",
+    "Gemini-2.0-flash-exp",
+    "InternVL2-26B",
+    "Gemini-1.5-pro-002",
+    "Claude-3.5-Sonnet-0620",
+    "GPT-4o-mini-0718",
+    "LLama-3.2-90B",
+    "Qwen2-VL-72B-Instruct",
+    "CogVLM2-llama3-chat-19B",
+    "MiniCPM-V2.6-8B",
+    "Qwen2-VL-7B-Instruct",
+    "Qwen2-VL-2B-Instruct",
+    "LLaVA-1.6-34B",
+    "LLaVA-1.5-7B",
+)
+_TIES = ("equal", "skip", "bad")
+
+
+def read_caparena(root: Path, *, file: str = "caparena_annots_eval.json") -> ItemSet[Battle]:
+    """All battles of the annotation file, those against the human writer too: the protocol leaves them out.
+
+    The labels equal, skip and bad all mean a tie, which is how the paper's figures come about.
+    """
+    path = find(root, file, f"eval/{file}", f"data/eval/{file}", get=_GET_CAPARENA)
+    images = folder(root, "images", "data/eval/images", "eval/images", "page_all_images", "all_images")
+    return ItemSet(tuple(_arena_battle(path, i, row, images) for i, row in enumerate(read_json(path, list))))
+
+
+def _arena_battle(path: Path, number: int, row: dict[str, Any], images: Path) -> Battle:
+    where = f"{path} row {number}"
+    first, second = field(row, "source1", where=where), field(row, "source2", where=where)
+    verdict = field(row, "winner", where=where)
+    winners: dict[str, Winner] = {**dict.fromkeys(_TIES, "tie"), second: "b", first: "a"}
+    if verdict not in winners:
+        known = ", ".join((first, second, *_TIES))
+        raise InputError(f"{where}: expected winner to be one of {known}, got {verdict!r}")
+    return Battle(
+        id=f"{number}:{field(row, 'img', where=where)}",
+        image=images / row["img"],
+        caption_a=field(row, "caption1", where=where),
+        caption_b=field(row, "caption2", where=where),
+        winner=winners[verdict],
+        system_a=first,
+        system_b=second,
+        level=str(row.get("cluster", "")),
+        subset="in-400" if row.get("in-400") else "",
+        verdict=verdict,
+        references=(row["ref"],) if row.get("ref") else (),
+    )
+
+
+def read_caparena_auto(root: Path, *, captions: Path | None = None, system: str | None = None) -> ItemSet[Battle]:
+    """CapArena-Auto: the captions of one system (`{"test_01258.jpg": "…"}`) against its 600 fixed opponents.
+
+    Images whose opponent is the system itself are left out, as in the official scorer.
+    """
+    path = find(root, "caparena_auto_600.json", "data/caparena_auto/caparena_auto_600.json", get=_GET_AUTO)
+    answers_path = captions or find(root, "result.json", "*result*.json", get="your captioner")
+    name = system or answers_path.stem
+    images = folder(root, "images", "all_images", "data/caparena_auto/images")
+    rows, answers = read_json(path), read_json(answers_path)
+    lacking = [image for image in rows if image not in answers]
+    if lacking:
+        raise InputError(
+            f"{answers_path} lacks captions for {len(lacking)} of {len(rows)} images, the first {lacking[0]}; "
+            "expected one caption per image"
+        )
+    battles = [
+        Battle(
+            id=image,
+            image=images / image,
+            caption_a=answers[image],
+            caption_b=row["captions"][row["ref_model"]],
+            winner=None,
+            system_a=name,
+            system_b=row["ref_model"],
+            level=row["ref_model"],
+            references=(row["captions"]["human"],) if row["captions"].get("human") else (),
+        )
+        for image, row in rows.items()
+        if row["ref_model"] != name
+    ]
+    own = len(rows) - len(battles)
+    return ItemSet(tuple(battles), (Note("pictures left out: the opponent is the system itself", own),) if own else ())
+
+
+ASPECTS = ("mistakes", "omissions", "overall_quality")
+_GET_DOCENT = "https://huggingface.co/datasets/amitha/docent-eval-coarse (pictures: amitha/docent)"
+_PREFERENCES = {
+    "1_much_better": 2,
+    "1_slightly_better": 1,
+    "equal": 0,
+    "2_slightly_better": -1,
+    "2_much_better": -2,
+}
+_DOCENT_TEXTS = ("uuid", "model1", "model2", "model1_generation", "model2_generation", "reference")
+_DOCENT_FOLDERS = ("docent-eval-coarse", "coarse", "coarse_annotations", "docent-eval")
+
+
+def read_docent(root: Path, *, split: str = "") -> ItemSet[Battle]:
+    """DocENT, art students' coarse judgements; images lie in the Parquet files of `docent/`, or in `images/`.
+
+    Without `split` it is `test`, or `coarse`: the name of the coarse judgements where both kinds lie in one folder.
+    """
+    patterns = [
+        pattern
+        for name in ((split,) if split else ("test", "coarse"))
+        for pattern in (
+            *(f"{where}/**/{name}-*.parquet" for where in _DOCENT_FOLDERS),
+            f"data/{name}-*.parquet",
+            f"{name}-*.parquet",
+        )
+    ]
+    files = find_all(root, *patterns)
+    if not files:
+        raise missing(root, patterns[0], patterns[-1], get=_GET_DOCENT)
+    stored = stored_images(
+        find_all(root, "docent/**/*.parquet", "images/**/*.parquet", "images_parquet/**/*.parquet"), "uuid"
+    )
+    images, seen, battles = folder(root, "images"), Counter[str](), []
+    for file in files:
+        table = read_columns(file, _DOCENT_TEXTS + ASPECTS)
+        for number in range(len(table["uuid"])):
+            row = {name: column[number] for name, column in table.items()}
+            uuid = str(row["uuid"]).strip()
+            image: Image = stored.get(uuid) or images / f"{uuid}.jpg"
+            battles.append(_docent_battle(f"{file} row {number}", f"{uuid}:{seen[uuid]}", row, image))
+            seen[uuid] += 1
+    return ItemSet(tuple(battles))
+
+
+def _docent_battle(where: str, identity: str, row: dict[str, Any], image: Image) -> Battle:
+    for name in ASPECTS:
+        if row[name] not in _PREFERENCES:
+            raise InputError(f"{where} {name}: expected one of {', '.join(_PREFERENCES)}, got {row[name]!r}")
+    aspects = tuple(Aspect(name, _PREFERENCES[row[name]]) for name in ASPECTS)
+    preference = aspects[-1].preference
+    return Battle(
+        id=identity,
+        image=image,
+        caption_a=row["model1_generation"],
+        caption_b=row["model2_generation"],
+        winner="tie" if preference == 0 else "a" if preference > 0 else "b",
+        system_a=row["model1"],
+        system_b=row["model2"],
+        verdict=row["overall_quality"],
+        aspects=aspects,
+        references=(row["reference"],) if row["reference"] else (),
+    )
