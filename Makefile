@@ -6,7 +6,7 @@ EXTRAS := all,test,check
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DATA ?= data
 
-.PHONY: help setup demo test test-all test-transformers4 check format bench evidence paper train-mini docs notebooks release clean
+.PHONY: help setup demo test test-all test-transformers4 check format bench evidence paper reproduce train-mini docs notebooks release clean
 
 help:
 	@echo "make demo      score real photographs and draw the page"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench     speed, as ratios against the textbook loop"
 	@echo "make evidence  figures on human judgements (DATA=folder ROWS=rows.jsonl)"
 	@echo "make paper     the paper's studies, numbers beside the paper's (DATA=folder LIMIT=items)"
+	@echo "make reproduce published figures with real checkpoints (DATA=folder ARGS='--local folder')"
 	@echo "make train-mini the shipped encoder's recipe (ARGS='--data rows.jsonl --images folder -o run')"
 	@echo "make docs      the documentation as HTML in build/docs"
 	@echo "make notebooks executes the notebooks of the documentation and stores them"
@@ -95,6 +96,10 @@ paper: setup
 	test -f build/paper/words.json || $(BIN)/msdscore study words --root $(DATA) --marks chair \
 	  --synonyms $(DATA)/coco_object_synonyms.txt --limit $(LIMIT) --cache build/cache -o build/paper/words.json
 	$(BIN)/python tools/paper_page.py --results build/paper --output docs/paper.md
+
+# Goes on where it was stopped; weights come from the hub, or from folders that ARGS names.
+reproduce: setup
+	$(BIN)/python tools/reproduce run --data $(DATA) --output build/reproduce $(ARGS)
 
 train-mini: setup
 	$(PIP) --editable '.[mini,train]'

@@ -1,0 +1,145 @@
+"""The reproduction of published figures, end to end on tiny checkpoints of the same classes and on small benchmarks."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from msdscore.benchmarks.protocols.counting import Figure
+from msdscore.benchmarks.results.result import read_result
+from msdscore.encoders.registry import list_encoders
+from reproduce import campaign
+from reproduce.__main__ import main
+from reproduce.published import ITEMS, PUBLISHED
+from reproduce.rehearsal import FULL, write_benchmarks, write_checkpoint
+
+TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+VISION = {**TOWER, "image_size": 32, "patch_size": 8}
+CLIP_TEXT = {**TOWER, "vocab_size": 600, "max_position_embeddings": 77}
+TINY = {
+    "clip-b32": {"text": CLIP_TEXT, "vision": VISION, "projection": 24},
+    "clip-l14": {"text": CLIP_TEXT, "vision": VISION, "projection": 24},
+    "longclip-l": {"text": {**CLIP_TEXT, "max_position_embeddings": 248}, "vision": VISION, "projection": 24},
+    "siglip2-base": {"text": {**TOWER, "vocab_size": 400, "max_position_embeddings": 64}, "vision": VISION},
+    "llava-1.5-7b": {
+        "text": {**TOWER, "vocab_size": 400, "max_position_embeddings": 128},
+        "vision": {**VISION, "projection_dim": 32},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory):
+    """Tiny checkpoints of all five encoders, and the three benchmarks."""
+    folder = tmp_path_factory.mktemp("rehearsal")
+    write_benchmarks(folder / "data", images=4, size=(48, 40))
+    for name, shape in TINY.items():
+        write_checkpoint(folder / "checkpoints" / name, name, shape)
+    return folder
+
+
+def _run(folder, output, *more):
+    data, local = str(folder / "data"), str(folder / "checkpoints")
+    return main(["run", "--data", data, "--local", local, "-o", str(output), "--device", "cpu", *more])
+
+
+def test_one_command_runs_everything_and_finished_runs_load_nothing(rehearsal, tmp_path, capsys, monkeypatch):
+    assert _run(rehearsal, tmp_path, "--samples", "10") == 0
+    written = json.loads((tmp_path / "reproduce.json").read_text())
+    cells = written["cells"]
+    assert {(cell["encoder"], cell["benchmark"]) for cell in cells} == {(e, b) for e in FULL for b in ITEMS}
+    assert all(cell["ours"] is not None and cell["signature"] and cell["command"] for cell in cells)
+    assert written["summary"] == {"within": 0, "outside": 0, "not_judged": len(cells), "missing": 0}
+    (clipscore,) = (cell for cell in cells if cell["cell"] == "clip-b32, pascal50s, clipscore, accuracy/mean")
+    assert clipscore["published"] == 80.7
+    assert clipscore["difference"] == pytest.approx(clipscore["ours"] - 80.7, abs=0.005)
+    assert clipscore["reason"] == "not judged: 4 of 4,000 items were scored"
+    assert "crop:torchvision" in clipscore["signature"]
+    assert "--encoder-option crop=torchvision" in clipscore["command"]
+    page = (tmp_path / "reproduce.md").read_text()
+    assert "| clip-b32 | clipscore | accuracy/HC |" in page
+    assert page.count("$ msdscore bench ") == len(FULL) * len(ITEMS)
+    # The same command again: no encoder is loaded, and the pages are the same.
+    monkeypatch.setattr(campaign, "load_encoder", lambda *_, **__: pytest.fail("loaded an encoder"))
+    assert _run(rehearsal, tmp_path, "--samples", "10") == 0
+    assert (tmp_path / "reproduce.md").read_text() == page
+    assert "0 missing" in capsys.readouterr().out
+
+
+def test_a_killed_campaign_goes_on_where_it_stopped(rehearsal, tmp_path, capsys, monkeypatch):
+    scored = []
+    run_benchmark = campaign.run_benchmark
+
+    def stopped_at_the_second(plan, *arguments, **options):
+        scored.append(plan.name)
+        if len(scored) == 2:
+            raise KeyboardInterrupt
+        return run_benchmark(plan, *arguments, **options)
+
+    monkeypatch.setattr(campaign, "run_benchmark", stopped_at_the_second)
+    assert _run(rehearsal, tmp_path, "-e", "clip-b32", "--samples", "5") == 130
+    assert "the same command goes on from there" in capsys.readouterr().err
+    first = tmp_path / "results" / "clip-b32" / "sugarcrepe.parquet"
+    before = first.stat().st_mtime_ns
+    assert {cell["benchmark"] for cell in json.loads((tmp_path / "reproduce.json").read_text())["cells"]} == {
+        "sugarcrepe"
+    }
+    assert _run(rehearsal, tmp_path, "-e", "clip-b32", "--samples", "5") == 0
+    assert first.stat().st_mtime_ns == before
+    assert len({cell["benchmark"] for cell in json.loads((tmp_path / "reproduce.json").read_text())["cells"]}) == 3
+
+
+def test_figures_of_whole_benchmarks_are_judged_by_their_tolerance(rehearsal, tmp_path):
+    assert _run(rehearsal, tmp_path, "-e", "clip-b32", "-b", "flickr8k-expert", "--samples", "5") == 0
+    result = read_result(tmp_path / "results" / "clip-b32" / "flickr8k-expert.json")
+    verdicts = []
+    for value in (0.512, 0.5169, 0.5171, 0.5069):
+        metrics = tuple(replace(metric, figures=(Figure("tau_c", value, None, 5664),)) for metric in result.metrics)
+        cells = campaign.compare("clip-b32", replace(result, counted=5664, metrics=metrics), "command")
+        verdicts += [cell.within for cell in cells if cell.metric == "clipscore"]
+    assert verdicts == [True, True, False, False]
+
+
+def test_what_cannot_run_says_why_and_the_rest_goes_on(rehearsal, tmp_path, capsys):
+    only = tmp_path / "data"
+    only.mkdir()
+    (only / "pascal50s").symlink_to(rehearsal / "data" / "pascal50s")
+    asked = ["run", "--data", str(only), "-o", str(tmp_path / "out"), "-e", "clip-b32", "--samples", "5"]
+    folder = f"clip-b32={rehearsal / 'checkpoints' / 'clip-b32'}"
+    assert main([*asked, "--checkpoint", folder, "--device", "cpu"]) == 3
+    assert "clip-b32, sugarcrepe: not run: expected" in capsys.readouterr().err
+    cells = json.loads((tmp_path / "out" / "reproduce.json").read_text())["cells"]
+    assert {cell["benchmark"] for cell in cells if cell["ours"] is None} == {"sugarcrepe", "flickr8k-expert"}
+    assert all(cell["reason"].startswith("not run: ") for cell in cells if cell["ours"] is None)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["-e", "clip-b23"], "expected a known encoder, got 'clip-b23'; known: clip-b32"),
+        (["-b", "crepe"], "expected a known benchmark, got 'crepe'"),
+        (["--checkpoint", "clip-b32"], "--checkpoint: expected NAME=FOLDER, got 'clip-b32'"),
+        (["--checkpoint", "clip-b32=nowhere"], "checkpoint of clip-b32: expected a folder, there is none at nowhere"),
+        (["--local", "nowhere"], "--local: expected folders named clip-b32"),
+        (["--data", "nowhere"], "--data: expected a folder of benchmarks, there is none at nowhere"),
+    ],
+)
+def test_wrong_usage_is_one_line(tmp_path, capsys, more, message):
+    assert main(["run", "--data", str(tmp_path), "-o", str(tmp_path / "out"), *more]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_every_published_figure_has_a_source_and_can_be_run():
+    names = {row.name for row in list_encoders()}
+    assert set(campaign.ENCODERS) <= names
+    assert len({(one.encoder, one.benchmark, one.metric, one.figure) for one in PUBLISHED}) == len(PUBLISHED)
+    assert all(one.source and one.reason and one.tolerance > 0 for one in PUBLISHED)
+    assert {one.encoder for one in PUBLISHED} <= set(campaign.ENCODERS)
+
+
+def test_longclips_single_file_is_named_as_open_clip_spells_it(tmp_path):
+    (tmp_path / "longclip-L.pt").touch()
+    asked = campaign.Campaign(data=tmp_path, output=tmp_path, checkpoints={"longclip-l": tmp_path})
+    spec = campaign.encoder_spec(asked, "longclip-l")
+    assert spec.encoder == f"open_clip:ViT-L-14-quickgelu/{tmp_path}/longclip-L.pt"
+    assert spec.options == (("context", 248),)

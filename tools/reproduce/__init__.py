@@ -1,0 +1,1 @@
+"""Published figures reproduced with real checkpoints; run it with `python tools/reproduce --help`."""

@@ -1,0 +1,134 @@
+"""Reproduce published figures with real checkpoints: `python tools/reproduce run --data FOLDER -o FOLDER`.
+
+`run` scores SugarCrepe, Flickr8k-Expert and Pascal-50S with CLIP ViT-B/32 and L/14, LongCLIP-L, SigLIP 2 and LLaVA-1.5,
+compares with the paper's tables, with CLIPScore's and SugarCrepe's published figures within stated tolerances, and
+writes reproduce.md and reproduce.json. A stopped run goes on where it stopped: give the same command again.
+
+`rehearse` writes checkpoints of the same classes and shapes with random weights, and small benchmarks in the released
+formats, so that the whole way can be walked without a hub.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])  # the package `reproduce`, not its modules
+
+from msdscore.errors import ConfigError, MSDScoreError
+from reproduce.campaign import BENCHMARKS, ENCODERS, Campaign, run_campaign, summary
+from reproduce.page import DATA, PAGE, write_pages
+
+SOME_MISSING = 3
+USAGE = 2
+STOPPED = 130
+_DATA = """The data folder holds one folder per benchmark, or the files of all of them:
+  sugarcrepe/       data/*.json of github.com/RAIVNLab/sugar-crepe and val2017/ of COCO
+  flickr8k-expert/  ExpertAnnotations.txt and Flickr8k.token.txt of Flickr8k_text.zip, and Flicker8k_Dataset/
+  pascal50s/        pair_pascal.mat and consensus_pascal.mat, or FLEUR's pascal_50s.json, and JPEGImages/ of VOC
+Weights come from the Hugging Face hub, or from folders (--local, --checkpoint).
+Exit codes: 0 everything was run, 3 something could not be run and says why, 2 wrong usage, 130 stopped."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python tools/reproduce", description=__doc__, formatter_class=form)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser(
+        "run", help="run, compare and write the page", description=__doc__, epilog=_DATA, formatter_class=form
+    )
+    run.add_argument("--data", type=Path, required=True, help="folder of the benchmarks, see below")
+    run.add_argument("--output", "-o", type=Path, default=Path("build/reproduce"), help="folder of results and page")
+    run.add_argument("--encoder", "-e", action="append", help=f"only these; repeatable; of {', '.join(ENCODERS)}")
+    run.add_argument("--benchmark", "-b", action="append", help=f"only these; repeatable; of {', '.join(BENCHMARKS)}")
+    run.add_argument("--local", type=Path, help="folder of checkpoints, each in a folder named as its encoder")
+    run.add_argument("--checkpoint", action="append", default=[], metavar="NAME=FOLDER", help="one encoder's folder")
+    run.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    run.add_argument("--dtype", default="auto", help="auto, float32, float16 or bfloat16; auto is float16 on a GPU")
+    run.add_argument("--batch-size", type=int, help="images per batch; found by itself if not given")
+    run.add_argument("--limit", type=int, help="only so many items of each benchmark; figures are then not judged")
+    run.add_argument("--samples", type=int, default=1000, help="resamples behind an interval (1000)")
+    rehearse = commands.add_parser(
+        "rehearse", help="write checkpoints with random weights and small benchmarks", formatter_class=form,
+        description="Write FOLDER/checkpoints/NAME, full-size, and FOLDER/data; then print the command of the run.",
+    )  # fmt: skip
+    rehearse.add_argument("folder", type=Path, help="an empty folder; all five checkpoints take 20 GB")
+    rehearse.add_argument("--encoder", "-e", action="append", help=f"only these; of {', '.join(ENCODERS)}")
+    rehearse.add_argument("--items", type=int, default=48, help="images of each benchmark (48)")
+    rehearse.add_argument("--device", default="cpu", help="where weights are drawn: cpu or cuda")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what is asked; the exit code."""
+    asked = _parser().parse_args(arguments)
+    try:
+        return _run(asked) if asked.command == "run" else _rehearse(asked)
+    except MSDScoreError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return USAGE
+    except KeyboardInterrupt:
+        sys.stderr.write("\nstopped; finished parts are kept, and the same command goes on from there\n")
+        return STOPPED
+
+
+def _run(asked: argparse.Namespace) -> int:
+    if not asked.data.is_dir():
+        raise ConfigError(f"--data: expected a folder of benchmarks, there is none at {asked.data}")
+    campaign = Campaign(
+        data=asked.data, output=asked.output, encoders=tuple(asked.encoder or ENCODERS),
+        benchmarks=tuple(asked.benchmark or BENCHMARKS), checkpoints=_checkpoints(asked), device=asked.device,
+        dtype=asked.dtype, batch_size=asked.batch_size, limit=asked.limit, samples=asked.samples,
+    )  # fmt: skip
+    cells = run_campaign(
+        campaign,
+        finished=lambda cells: write_pages(cells, asked.output),
+        progress=_show,
+        say=_say,
+    )
+    counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in summary(cells).items())
+    sys.stdout.write(f"{asked.output / PAGE} and {DATA}: {counts}\n")
+    return SOME_MISSING if summary(cells)["missing"] else 0
+
+
+def _checkpoints(asked: argparse.Namespace) -> dict[str, Path]:
+    local = [asked.local / name for name in ENCODERS] if asked.local else []
+    if local and not any(map(Path.is_dir, local)):
+        raise ConfigError(f"--local: expected folders named {', '.join(ENCODERS)} in {asked.local}, found none")
+    folders = {path.name: path for path in local if path.is_dir()}
+    for text in asked.checkpoint:
+        name, equals, folder = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--checkpoint: expected NAME=FOLDER, got {text!r}")
+        folders[name] = Path(folder)
+    return folders
+
+
+def _show(name: str, done: int, total: int) -> None:
+    sys.stderr.write(f"\r{name}: {done} of {total}" + ("\n" if done == total else ""))
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def _rehearse(asked: argparse.Namespace) -> int:
+    from reproduce.rehearsal import write_benchmarks, write_checkpoint
+
+    names = tuple(asked.encoder or ENCODERS)
+    Campaign(data=asked.folder, output=asked.folder, encoders=names)  # refuses unknown names
+    write_benchmarks(asked.folder / "data", images=asked.items)
+    for name in names:
+        sys.stderr.write(f"{name}\n")
+        write_checkpoint(asked.folder / "checkpoints" / name, name, device=asked.device)
+    chosen = "".join(f" -e {name}" for name in asked.encoder or ())
+    sys.stdout.write(
+        f"python tools/reproduce run --data {asked.folder}/data --local {asked.folder}/checkpoints "
+        f"-o {asked.folder}/out{chosen}\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,267 @@
+"""The runs of a reproduction: every encoder on every benchmark, compared with what is published.
+
+Each run is one of `msdscore bench`, with its files in OUTPUT/results/ENCODER. A killed campaign goes on where it
+stopped; a finished run is counted again without its encoder being loaded.
+"""
+
+import gc
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from msdscore.benchmarks.results.result import MetricResult, Result
+from msdscore.benchmarks.run.plan import BenchmarkPlan
+from msdscore.benchmarks.run.runner import run_benchmark
+from msdscore.encoders.base import Encoder
+from msdscore.encoders.registry import find_row, load_encoder
+from msdscore.errors import ConfigError, MSDScoreError
+from msdscore.scorer import Scorer
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.spec import ScorerSpec
+from reproduce.published import ITEMS, PUBLISHED, Published
+
+ENCODERS = ("clip-b32", "clip-l14", "longclip-l", "siglip2-base", "llava-1.5-7b")
+BENCHMARKS = tuple(ITEMS)
+# The preset of each benchmark: the authors' SugarCrepe scripts, elsewhere the paper's text for captions of a sentence.
+PRESETS = {"sugarcrepe": "authors", "flickr8k-expert": "short", "pascal50s": "short"}
+METRICS = ("clipscore", "cosine", "msd", "soft-msd")
+# As CLIP's own code crops and cuts, with which CLIPScore and SugarCrepe were published.
+_AS_PUBLISHED = {"crop": "torchvision", "long_text": "cut"}
+OPTIONS: Mapping[str, Mapping[str, Any]] = {"clip-b32": _AS_PUBLISHED, "clip-l14": _AS_PUBLISHED}
+COMPLETE = 0.99  # of a benchmark's items: with fewer, a figure is not held against a published one
+
+Say = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """What to run: benchmarks under `data`, encoders by name, with folders of checkpoints in the place of the hub."""
+
+    data: Path
+    output: Path
+    encoders: tuple[str, ...] = ENCODERS
+    benchmarks: tuple[str, ...] = BENCHMARKS
+    checkpoints: Mapping[str, Path] = field(default_factory=dict)
+    device: str = "auto"
+    dtype: str = "auto"
+    batch_size: int | None = None
+    limit: int | None = None
+    samples: int = 1000
+
+    def __post_init__(self) -> None:
+        for kind, names, known in (
+            ("encoder", (*self.encoders, *self.checkpoints), ENCODERS),
+            ("benchmark", self.benchmarks, BENCHMARKS),
+        ):
+            unknown = [name for name in names if name not in known]
+            if unknown:
+                raise ConfigError(f"expected a known {kind}, got {unknown[0]!r}; known: {', '.join(known)}")
+        for name, folder in self.checkpoints.items():
+            if not folder.is_dir():
+                raise ConfigError(f"checkpoint of {name}: expected a folder, there is none at {folder}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One figure of one run beside the published one; without a published one it is only reported.
+
+    `within` is None where there is nothing to compare, `reason` then says why.
+    """
+
+    encoder: str
+    benchmark: str
+    metric: str
+    figure: str
+    ours: float | None = None
+    low: float | None = None
+    high: float | None = None
+    items: int = 0
+    published: float | None = None
+    difference: float | None = None
+    tolerance: float | None = None
+    within: bool | None = None
+    reason: str = ""
+    source: str = ""
+    signature: str = ""
+    command: str = ""
+
+    @property
+    def name(self) -> str:
+        """The cell in one line.
+
+        >>> Cell(encoder="clip-b32", benchmark="pascal50s", metric="clipscore", figure="accuracy/HC").name
+        'clip-b32, pascal50s, clipscore, accuracy/HC'
+        """
+        return f"{self.encoder}, {self.benchmark}, {self.metric}, {self.figure}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"cell": self.name, **asdict(self)}
+
+
+def run_campaign(
+    campaign: Campaign,
+    *,
+    finished: Callable[[list[Cell]], None] = lambda cells: None,
+    progress: Progress = lambda name, done, total: None,
+    say: Say = lambda line: None,
+) -> list[Cell]:
+    """Run what is not finished and compare; `finished` gets all cells so far after every run.
+
+    A run that cannot be done (no data, no weights) becomes cells that say why, and the others go on.
+    """
+    cells: list[Cell] = []
+    for encoder in campaign.encoders:
+        spec = encoder_spec(campaign, encoder)
+        loaded = cache(partial(load_encoder, spec.encoder, device=spec.device, dtype=spec.dtype, **dict(spec.options)))
+        for benchmark in campaign.benchmarks:
+            # One encoder serves all presets, which differ only in the settings of the score.
+            chosen = replace(spec, config=PRESETS[benchmark])
+            plan = _plan(campaign, benchmark, chosen)
+            name = f"{encoder}, {benchmark}"
+            path = campaign.output / "results" / encoder / f"{benchmark}.json"
+            try:
+                result = run_benchmark(
+                    plan, path, partial(_pipeline, loaded, chosen), stamp=chosen.stamp(),
+                    progress=partial(progress, name),
+                )  # fmt: skip
+                cells += compare(encoder, result, plan.command)
+            except MSDScoreError as error:
+                say(f"{name}: not run: {error}")
+                cells += not_run(encoder, benchmark, str(error), plan.command)
+            finished(cells)
+        del loaded
+        gc.collect()  # the weights of one encoder leave the device before the next one is loaded
+    return cells
+
+
+def _pipeline(loaded: Callable[[], Encoder], spec: ScorerSpec) -> Pipeline:
+    return Scorer(loaded(), spec.config, batch_size=spec.batch_size).pipeline
+
+
+def encoder_spec(campaign: Campaign, name: str) -> ScorerSpec:
+    """An encoder by its short name, or the same one from a folder.
+
+    LongCLIP is published as a single file of weights: a folder that holds it is named as open_clip spells it.
+    """
+    options = dict(OPTIONS.get(name, {}))
+    source, folder = name, campaign.checkpoints.get(name)
+    if folder is not None:
+        row = find_row(name)
+        file = folder / str(row.options.get("file", ""))
+        source = str(folder)
+        if row.options.get("file") and file.is_file():
+            source = f"open_clip:{row.options['model']}/{file}"
+            options["context"] = row.options["context"]
+    return ScorerSpec(
+        encoder=source, options=tuple(options.items()), device=campaign.device, dtype=campaign.dtype,
+        batch_size=campaign.batch_size,
+    )  # fmt: skip
+
+
+def _plan(campaign: Campaign, benchmark: str, spec: ScorerSpec) -> BenchmarkPlan:
+    own = campaign.data / benchmark
+    metrics = (*METRICS, "soft-msd,set=image") if benchmark == "flickr8k-expert" else METRICS
+    plan = BenchmarkPlan(
+        name=benchmark, root=own if own.is_dir() else campaign.data, metrics=metrics, limit=campaign.limit,
+        samples=campaign.samples, control=False,
+    )  # fmt: skip
+    return replace(plan, command=bench_command(plan, spec))
+
+
+def bench_command(plan: BenchmarkPlan, spec: ScorerSpec) -> str:
+    """The command of the user that makes the same run."""
+    words = ["msdscore", "bench", plan.name, "--root", str(plan.root), "--no-control", "--encoder", spec.encoder]
+    words += ["--preset", str(spec.config)]
+    for name, value in spec.options:
+        words += ["--encoder-option", f"{name}={value}"]
+    for metric in plan.metrics:
+        words += ["-m", metric]
+    for name, value, default in (
+        ("--device", spec.device, "auto"),
+        ("--dtype", spec.dtype, "auto"),
+        ("--batch-size", spec.batch_size, None),
+        ("--limit", plan.limit, None),
+        ("--samples", plan.samples, 1000),
+    ):
+        words += [] if value == default else [name, str(value)]
+    return shlex.join(words)
+
+
+def published_for(encoder: str, benchmark: str) -> list[Published]:
+    """The published figures of one encoder on one benchmark."""
+    return [known for known in PUBLISHED if (known.encoder, known.benchmark) == (encoder, benchmark)]
+
+
+def compare(encoder: str, result: Result, command: str) -> list[Cell]:
+    """The cells of a run: every published figure, and the headline of metrics that have none."""
+    known = published_for(encoder, result.benchmark)
+    cells = [_cell(encoder, result, result.metric(one.metric), one.figure, command, one) for one in known]
+    compared = {one.metric for one in known}
+    for metric in result.metrics:
+        if metric.label not in compared:
+            head = metric.figures[0].name if metric.figures else "headline"
+            cells.append(_cell(encoder, result, metric, head, command, None))
+    return cells
+
+
+def _cell(
+    encoder: str, result: Result, metric: MetricResult, figure: str, command: str, known: Published | None
+) -> Cell:
+    found = metric.figure(figure)
+    cell = Cell(
+        encoder=encoder, benchmark=result.benchmark, metric=metric.label, figure=figure, items=result.counted,
+        signature=metric.signature, command=command, reason="nothing published to compare with",
+    )  # fmt: skip
+    if known is not None:
+        cell = replace(cell, published=known.value, tolerance=known.tolerance, source=known.source, reason=known.reason)
+    if found is None or found.value != found.value:
+        return replace(cell, reason=_why_none(result))
+    ends = {} if found.interval is None else {"low": found.interval.low, "high": found.interval.high}
+    values = {"ours": found.value, **{name: end for name, end in ends.items() if isfinite(end)}}  # few items: no ends
+    numbers = {name: round(found.scale * value, 2) for name, value in values.items()}
+    cell = replace(cell, ours=numbers["ours"], low=numbers.get("low"), high=numbers.get("high"))
+    if known is None:
+        return cell
+    difference = round(numbers["ours"] - known.value, 2)
+    cell = replace(cell, difference=difference)
+    whole = ITEMS[result.benchmark]
+    if result.counted < COMPLETE * whole:
+        return replace(cell, reason=f"not judged: {result.counted:,} of {whole:,} items were scored")
+    return replace(cell, within=abs(difference) <= known.tolerance)
+
+
+def _why_none(result: Result) -> str:
+    first = f": {result.failures[0]}" if result.failures else ""
+    return f"no figure: {result.failed} of {result.items} items failed{first}"
+
+
+def not_run(encoder: str, benchmark: str, reason: str, command: str) -> list[Cell]:
+    """The cells of a run that could not be done."""
+    known = published_for(encoder, benchmark)
+    more = [metric for metric in METRICS if metric not in {one.metric for one in known}]
+    blank = Cell(
+        encoder=encoder, benchmark=benchmark, metric="", figure="headline", reason=f"not run: {reason}", command=command
+    )
+    cells = [
+        replace(
+            blank, metric=one.metric, figure=one.figure, published=one.value, tolerance=one.tolerance, source=one.source
+        )
+        for one in known
+    ]
+    return cells + [replace(blank, metric=metric) for metric in more]
+
+
+def summary(cells: Sequence[Cell]) -> dict[str, int]:
+    """How many figures are within tolerance, outside, only reported, and missing."""
+    return {
+        "within": sum(cell.within is True for cell in cells),
+        "outside": sum(cell.within is False for cell in cells),
+        "not_judged": sum(cell.within is None and cell.ours is not None for cell in cells),
+        "missing": sum(cell.ours is None for cell in cells),
+    }
