@@ -13,7 +13,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
 EXPECTED = re.compile(r"#\s*→\s*(.*?)\s*$")
 # Pages whose Python needs weights from a hub, a trained run, data of a benchmark or a running service; their names are checked instead.
-NOT_RUN = {"aligner.md", "encoders.md", "service.md", "studies.md"}
+NOT_RUN = {"aligner.md", "encoders.md", "service.md"}
 
 
 def blocks(page, *kinds):
