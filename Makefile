@@ -87,14 +87,12 @@ evidence: setup
 	$(BIN)/python tools/evidence_page.py --results build/evidence --output docs/evidence.md
 
 # Each study goes on where it was stopped, and is left alone once its numbers are there.
-STUDIES := mixtures kappa alpha components iterations stability entropy direction margin backbones ood faithfulness localisation
+STUDIES := mixtures kappa alpha components iterations stability entropy direction margin backbones ood faithfulness
 LIMIT ?= 1000
 paper: setup
 	mkdir -p build/paper
 	for name in $(STUDIES); do test -f build/paper/$$name.json || $(BIN)/msdscore study $$name --root $(DATA) \
 	  --limit $(LIMIT) --cache build/cache -o build/paper/$$name.json || exit 1; done
-	test -f build/paper/words.json || $(BIN)/msdscore study words --root $(DATA) --marks chair \
-	  --synonyms $(DATA)/coco_object_synonyms.txt --limit $(LIMIT) --cache build/cache -o build/paper/words.json
 	$(BIN)/python tools/paper_page.py --results build/paper --output docs/paper.md
 
 # Goes on where it was stopped; weights come from the hub, or from folders that ARGS names.

@@ -88,17 +88,20 @@ def test_the_page_of_the_paper_is_filled_from_result_files(tmp_path):
     page, results = tmp_path / "paper.md", tmp_path / "results"
     page.write_text(places(paper_page.PARTS))
     results.mkdir()
-    interval = {"value": 0.5, "low": 0.4, "high": None, "n": 3}
-    row = {"name": "AUC", "n": 7, "true": interval, "wrong": interval, "chance": 0.5}
-    table = {"name": "rows", "rows": [row], "captions": 9, "signature": "msd|kappa:20"}
-    (results / "words.json").write_text(json.dumps({"study": "words", "tables": [table]}))
+    share = {"value": 0.5, "low": 0.4, "high": None, "n": 3}
+    row = {"metric": "msd", "accuracy/mean": share, "p_holm": 0.25, "signature": "msd|kappa:20"}
+    rows = [row | {"variant": "kappa=20", "difference": None}, row | {"variant": "kappa=80", "difference": share}]
+    facts = {"headline": "accuracy/mean", "benchmark": "sugarcrepe", "counted": 9, "pictures": 4, "signature": ""}
+    (results / "kappa.json").write_text(json.dumps({"tables": [{"name": "kappa", "rows": rows, **facts}]}))
     paper_page.main(["--results", str(results), "-o", str(page)])
     text = page.read_text()
-    assert "| AUC | 7 | 50.0 | 50.0 | 50.0 |" in text
+    assert "| kappa=20 | 50.0 | – | 74.6 |" in text
+    assert "| kappa=80 | 50.0 | +50.0, p 0.250 | – |" in text
+    assert "(sugarcrepe, 9 items, 4 images)" in text
     assert "`msd|kappa:20`" in text
     assert text.count("old") == len(paper_page.PARTS) - 1
-    with pytest.raises(InputError, match="the page has no place for study words"):
-        paper_page.fill("", {"words": ""})
+    with pytest.raises(InputError, match="the page has no place for study kappa"):
+        paper_page.fill("", {"kappa": ""})
     with pytest.raises(InputError, match="expected result files of studies"):
         paper_page.main(["--results", str(tmp_path), "-o", str(page)])
 

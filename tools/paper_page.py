@@ -6,7 +6,6 @@ each under its own name (`kappa.json` …). A study that is missing leaves its p
 
 import argparse
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,56 +20,53 @@ Json = Mapping[str, Any]  # a table of a result file, a row of it, or an interva
 _PER_CENT = 100
 
 
-def subtask_grid(table: Json, label: str, papers: Mapping[str, Sequence[float]], *, title: str = "MSD") -> Grid:
-    """A row per subtask and one for their mean; a column per choice, ours and the paper's side by side.
+def means_grid(tables: Mapping[str, Json], papers: Mapping[str, Sequence[float]], heads: Mapping[str, str]) -> Grid:
+    """A row per choice: the mean over subtasks and its paired difference from the choice in use, beside the paper's.
 
-    Notes have the interval of each mean, and its paired difference from the choice in use.
+    `heads` has the heading of every table by its name.
     """
-    variants = [row for row in table["rows"] if row["metric"] == label]
-    ours = {row["variant"]: _accuracies(row) for row in variants}
-    columns, cells = ["subtask"], []
-    for name, values in ours.items():
-        columns += [name] + ([f"paper, {name}"] if name in papers else [])
-        cells += [values] + ([papers[name]] if name in papers else [])
-    for name in papers:
-        if name not in ours:
-            columns, cells = [*columns, f"paper, {name}"], [*cells, papers[name]]
-    rows = [(name, *(f"{values[at]:.1f}" for values in cells)) for at, name in enumerate(published.SUBTASKS)]
-    rows.append(("mean", *(f"{sum(values) / len(values):.1f}" for values in cells)))
-    notes = tuple(_mean(row, table["headline"]) for row in variants)
-    return Grid(f"{title} ({_size(table)})", tuple(columns), tuple(rows), notes)
+    rows: dict[str, list[str]] = {}
+    for name in heads:
+        for row in tables[name]["rows"]:
+            if row["metric"] == "msd":
+                rows.setdefault(row["variant"], []).extend((_interval(row[tables[name]["headline"]]), _difference(row)))
+    columns = [column for head in heads.values() for column in (head, f"{head}: difference")]
+    cells = [(variant, *values, _papers_mean(papers, variant)) for variant, values in rows.items()]
+    return Grid(
+        f"MSD, mean of seven subtasks ({_size(tables[next(iter(heads))])})", ("choice", *columns, "paper"), tuple(cells)
+    )
 
 
-def _accuracies(row: Json) -> list[float]:
-    """Accuracies per subtask, in per cent, in the paper's order; NaN where a set has no such subtask."""
-    values = [row.get(f"accuracy/{name}") for name in published.SUBTASKS]
-    return [math.nan if value is None else _PER_CENT * value["value"] for value in values]
+def _difference(row: Json) -> str:
+    """The paired difference from the choice in use, with its corrected p-value."""
+    return NONE if row["difference"] is None else f"{_signed(row['difference'])}, p {row['p_holm']:.3f}"
 
 
-def _mean(row: Json, headline: str) -> str:
-    """The mean of one choice in words."""
-    gap = row["difference"]
-    against = "" if gap is None else f"; difference {_signed(gap)}, p {row['p']:.3f}, Holm {row['p_holm']:.3f}"
-    return f"{row['variant']}: {_interval(row[headline])}{against}"
+def _papers_mean(papers: Mapping[str, Sequence[float]], variant: str) -> str:
+    known = papers.get("Gaussian" if variant == "Gaussian, diagonal" else variant)
+    return NONE if known is None else f"{sum(known) / len(known):.1f}"
 
 
 def _mixtures(tables: Mapping[str, Json]) -> list[Grid]:
-    titles = {"same_alpha": "MSD, the same alpha", "equal_weight": "MSD, equal weight of the divergences"}
-    return [subtask_grid(tables[key], "msd", published.MIXTURES, title=title) for key, title in titles.items()]
+    heads = {"same_alpha": "the same alpha", "equal_weight": "equal weight of the divergences"}
+    return [means_grid(tables, published.MIXTURES, heads)]
 
 
 def _kappa(tables: Mapping[str, Json]) -> list[Grid]:
-    return [subtask_grid(next(iter(tables.values())), "msd", published.KAPPA)]
+    return [means_grid(tables, published.KAPPA, {next(iter(tables)): "ours"})]
 
 
 def _values(tables: Mapping[str, Json]) -> list[Grid]:
     """A sweep that the paper names and has no table of."""
     table = next(iter(tables.values()))
     head = table["headline"]
-    cells = {(row["variant"], row["metric"]): _interval(row[head]) for row in table["rows"]}
-    variants, labels = (list(dict.fromkeys(key[at] for key in cells)) for at in (0, 1))
-    rows = tuple((variant, *(cells[variant, label] for label in labels)) for variant in variants)
-    return [Grid(f"{head} ({_size(table)})", ("setting", *labels), rows)]
+    labels = ("msd", "soft-msd")
+    cells = {(row["variant"], row["metric"]): row[head] for row in table["rows"]}
+    variants = list(dict.fromkeys(variant for variant, _ in cells))
+    rows = tuple((name, *(_interval(cells[name, label]) for label in labels)) for name in variants)
+    cosine = cells.get((variants[0], "cosine"))
+    notes = () if cosine is None else (f"cosine: {_interval(cosine)}",)
+    return [Grid(f"{head} ({_size(table)})", ("setting", *labels), rows, notes)]
 
 
 def _stability(tables: Mapping[str, Json]) -> list[Grid]:
@@ -125,7 +121,7 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
             grids.append(Grid(f"Direction ({_size(table)})", columns, cells))
     labels = ("coverage", "support", "bi-kl")
     buckets = tuple(
-        (row["words"], str(row["pairs"]), *(_interval(row[label]) for label in labels))
+        (row["words"], str(row["pairs"]), *(f"{_PER_CENT * row[label]['value']:.1f}" for label in labels))
         for row in tables["by_length"]["rows"]
     )
     theirs = tuple((name, *(f"{value:.1f}" for value in values)) for name, values in published.BY_LENGTH.items())
@@ -137,27 +133,22 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _margin(tables: Mapping[str, Json]) -> list[Grid]:
-    """The bins of the first benchmark beside the paper's."""
+    """The bins of the first benchmark, with the paper's gains on its own set beside them."""
     labels = ("cosine", "coverage", "msd", "soft-msd")
-    columns = ("bin", "mean margin", "mean u", *labels, "soft-msd − cosine")
+    papers = [f"paper's gain, {name}" for name in published.MARGIN]
+    columns = ("bin", "mean margin", "mean u", *labels, "soft-msd − cosine", *papers)
     rows = tuple(
         (str(row["bin"]), f"{row['margin']:.4f}", f"{row['uncertainty']:.3f}",
-         *(f"{_PER_CENT * row[label]['value']:.1f}" for label in labels), _signed(row["gain"]))
+         *(f"{_PER_CENT * row[label]['value']:.1f}" for label in labels), _signed(row["gain"]),
+         *(f"{bins[row['bin']][6]:+.1f}" for bins in published.MARGIN.values()))
         for row in tables["bins"]["rows"]
     )  # fmt: skip
     notes = tuple(
         f"{row['metrics']}: {_signed(row['difference'])}, "
         + ", ".join(f"{name.removeprefix('p, ')} p {p:.3f}" for name, p in row.items() if name.startswith("p, "))
-        for row in tables["gains"]["rows"]
+        for row in tables["gains"]["rows"][:1]
     )
-    grids = [Grid(f"Ours ({_size(tables['bins'])})", columns, rows, notes)]
-    for name, bins in published.MARGIN.items():
-        theirs = tuple(
-            (str(at), f"{row[0]:.4f}", f"{row[1]:.3f}", *(f"{value:.1f}" for value in row[2:6]), f"{row[6]:+.1f}")
-            for at, row in enumerate(bins)
-        )
-        grids.append(Grid(f"The paper's, {name}", columns, theirs))
-    return grids
+    return [Grid(f"Bins of rising cosine margin ({_size(tables['bins'])})", columns, rows, notes)]
 
 
 def _transfer(tables: Mapping[str, Json]) -> list[Grid]:
@@ -191,25 +182,6 @@ def _faithfulness(tables: Mapping[str, Json]) -> list[Grid]:
     return [Grid(title, ("captions", *regions), tuple(rows))]
 
 
-def _localisation(tables: Mapping[str, Json]) -> list[Grid]:
-    ways = ("terms", "occlusion", "wrong_picture", "chance")
-    rows = [
-        (f"{row['subset']}, first {row['depth']}", str(row["items"]), *(_interval(row[way]) for way in ways))
-        for row in tables["rows"]["rows"]
-    ]
-    return [Grid("The changed word among the first", ("subset", "captions", *ways), tuple(rows))]
-
-
-def _words(tables: Mapping[str, Json]) -> list[Grid]:
-    table = tables["rows"]
-    rows = [
-        (row["name"], str(row["n"]), _interval(row["true"]), _interval(row["wrong"]), _number(row["chance"]))
-        for row in table["rows"]
-    ]
-    columns = ("figure", "n", "terms", "wrong picture", "chance")
-    return [Grid(f"Invented words ({table['captions']} captions)", columns, tuple(rows))]
-
-
 PARTS: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
     "mixtures": _mixtures,
     "kappa": _kappa,
@@ -224,8 +196,6 @@ PARTS: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
     "backbones": _transfer,
     "ood": _ood,
     "faithfulness": _faithfulness,
-    "localisation": _localisation,
-    "words": _words,
 }
 
 
@@ -279,7 +249,7 @@ def _number(value: float | None) -> str:
 
 
 def _size(table: Json) -> str:
-    return f"{table['benchmark']}, {table['counted']} items, {table['pictures']} pictures"
+    return f"{table['benchmark']}, {table['counted']} items, {table['pictures']} images"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
