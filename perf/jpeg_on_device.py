@@ -3,7 +3,8 @@
 python perf/jpeg_on_device.py rates [--compile inductor]      CLIP ViT-L/14 in bfloat16 with random weights
 taskset -c 0-3 python perf/jpeg_on_device.py rates --only device             the same with four cores
 python perf/jpeg_on_device.py large                           files of 50 megapixels: rate, and memory of the GPU
-python perf/jpeg_on_device.py scores ROWS.jsonl IMAGES.parquet               needs msdscore[mini] and photographs
+python perf/jpeg_on_device.py scores ROWS.jsonl FOLDER        JPEG photographs with captions; needs msdscore[mini]
+python perf/jpeg_on_device.py pixels ROWS.jsonl FOLDER --pixels P.npz        where the GPU's machine has no weights
 
 `rates` are pairs per second of a warm pipeline, in turns; the encoder's peak is that of its towers on pixels which lie
 on the GPU. `scores` says how far pixels and scores of `mini` are from the usual ones, beside those of the same files
@@ -16,6 +17,7 @@ import io
 import json
 import os
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,9 +31,13 @@ from pixels import turned
 
 from msdscore.core.device import launching
 from msdscore.encoders.registry import load_encoder
-from msdscore.io.images import open_image
-from msdscore.io.parquet_images import stored_images
+from msdscore.encoders.vision.canvas import Preprocessing, read_pixels
+from msdscore.encoders.vision.device import decode_jpegs
+from msdscore.encoders.vision.preprocessing import as_prepared
+from msdscore.io.images import ImageLimits, open_image
 from msdscore.scoring.pipeline import Pipeline
+
+MINI = (288, 288)  # pixels that `mini` takes
 
 
 def rates(folder, device, count, turns, said, *, ways, backend):
@@ -95,18 +101,32 @@ def saved_again(content):
     return file.getvalue()
 
 
-def scores(rows, images, device, count, said):
-    stored, captions_of = stored_images([images], "file_name"), {}
+def photographs(rows, folder, count):
+    """Files of a folder, their captions and one of the next image, and the number of the image of each caption."""
+    captions_of = {}
     for line in rows.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         captions_of.setdefault(row["image"], []).extend(row.get("captions") or [row["caption"]])
-    names = [name for name in captions_of if name in stored][:count]
-    contents = [stored[name].read() for name in names]
+    names = [name for name in captions_of if (folder / name).is_file()][:count]
     captions, owner = [], []
     for place, name in enumerate(names):
         for text in [*dict.fromkeys(captions_of[name][:3]), captions_of[names[(place + 1) % len(names)]][0]]:
             captions.append(text)
             owner.append(place)
+    return [(folder / name).read_bytes() for name in names], captions, owner
+
+
+def pixels(rows, folder, output, device, count):
+    """What the device makes of the files for `mini`, to be scored elsewhere with `scores --pixels`."""
+    contents, _, _ = photographs(rows, folder, count)
+    steps = Preprocessing(MINI, None, jpeg_on_device=True)
+    files = [as_prepared(*read_pixels(content, steps=steps, limits=ImageLimits())) for content in contents]
+    decoded = decode_jpegs(files, steps, torch.device(device))
+    np.savez_compressed(output, *(one.pixels.cpu().numpy() for one in decoded))
+
+
+def scores(rows, folder, device, count, said, *, stored=None):
+    contents, captions, owner = photographs(rows, folder, count)
     made = {}
     for name, way, some in (
         ("usual", "full", contents),
@@ -115,33 +135,42 @@ def scores(rows, images, device, count, said):
     ):
         pipeline = Pipeline(load_encoder("mini", device=device, jpeg=way))
         decoded = pipeline.decode(some)
-        pixels = torch.stack([one.prepared.pixels.cpu().float() for one in decoded])
-        made[name] = pixels, np.array([one.msd for one in pipeline.score(decoded, captions, owner)])
-    pixels, usual = made["usual"]
+        if way == "device" and stored:
+            canvases = np.load(stored)
+            decoded = [
+                replace(one, prepared=replace(one.prepared, pixels=torch.from_numpy(canvases[key])))
+                for one, key in zip(decoded, canvases, strict=True)
+            ]
+        levels = torch.stack([one.prepared.pixels.cpu().float() for one in decoded])
+        made[name] = levels, np.array([one.msd for one in pipeline.score(decoded, captions, owner)])
+    levels, usual = made["usual"]
     said("images", len(contents))
     said("pairs", len(captions))
     for name, (others, msd) in list(made.items())[1:]:
-        said(f"{name}: mean difference", float((others - pixels).abs().mean()))
+        said(f"{name}: mean difference", float((others - levels).abs().mean()))
         said(f"{name}: MSD moves", float((msd - usual).std() / usual.std()))
         said(f"{name}: orders turned, %", 100 * float(turned(usual, msd, owner)))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["rates", "large", "scores"])
+    parser.add_argument("part", choices=["rates", "large", "scores", "pixels"])
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--pictures", type=int)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--only", choices=["full", "device"])
     parser.add_argument("--compile", default="")
+    parser.add_argument("--pixels", type=Path, help="a file of canvases, written by `pixels` and read by `scores`")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     said, found = teller(asked.json)
     count = asked.pictures or (8192 if asked.device == "cuda" else 128)
     with tempfile.TemporaryDirectory() as folder:
         if asked.part == "scores":
-            scores(*asked.files, asked.device, asked.pictures or 150, said)
+            scores(*asked.files, asked.device, asked.pictures or 150, said, stored=asked.pixels)
+        elif asked.part == "pixels":
+            pixels(*asked.files, asked.pixels, asked.device, asked.pictures or 150)
         elif asked.part == "large":
             large(Path(folder), asked.device, said)
         else:

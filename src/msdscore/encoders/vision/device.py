@@ -4,9 +4,9 @@ The weights of the products are Pillow's, so images of any sizes are resized tog
 pixels exactly and sums are made in float32, so on a GPU a level differs from Pillow's by rounding alone.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, lru_cache
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -50,8 +50,7 @@ def decode_jpegs(files: Sequence[Prepared], steps: Preprocessing, device: torch.
     It may be called from any thread; work that others have begun on the device goes on meanwhile.
     """
     canvases: list[Prepared | None] = [None] * len(files)
-    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-    with _decoding, torch.cuda.stream(stream) if stream else nullcontext():
+    with _decoding, _aside(device) as finish:
         for numbers in _together([file.view.size for file in files]):
             decoded = _decoded([files[number].pixels for number in numbers], device)
             good = [(number, pixels) for number, pixels in zip(numbers, decoded, strict=True) if pixels is not None]
@@ -60,22 +59,46 @@ def decode_jpegs(files: Sequence[Prepared], steps: Preprocessing, device: torch.
                 resized = resize([pixels for _, pixels in good], views, steps, device)
                 for (number, _), view, pixels in zip(good, views, resized, strict=True):
                     canvases[number] = Prepared(pixels, view)
-        if stream:
-            stream.synchronize()
+            # The decoder writes from a stream of its own into memory that this one has given back: it must be done.
+            finish()
     return canvases
+
+
+@contextmanager
+def _aside(device: torch.device) -> Iterator[Callable[[], None]]:
+    """Work on a stream of its own, ahead of what waits on others; gives a function that waits until it is done."""
+    if device.type != "cuda":
+        yield lambda: None
+        return
+    stream = _stream(device)
+
+    def finish() -> None:
+        event = torch.cuda.Event(blocking=True)  # the processor is left to others
+        event.record(stream)
+        event.synchronize()
+
+    with torch.cuda.stream(stream):
+        yield finish
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device, priority=-1)
 
 
 def on_canvases(
     images: Sequence[Prepared], steps: Preprocessing, device: torch.device
 ) -> UInt8[Tensor, "batch 3 height width"]:
     """Images on the canvas: those that lie on it already, here or on the device, and those still to be resized."""
-    width, height = images[0].view.canvas
-    batch = torch.empty((len(images), 3, height, width), dtype=torch.uint8, device=device)
     sizes = [(image.pixels.shape[2], image.pixels.shape[1]) for image in images]
     ready = [number for number, size in enumerate(sizes) if size == images[number].view.canvas]
-    rest = sorted(set(range(len(images))) - set(ready))
+    if len(ready) == len(images):
+        return _stacked([image.pixels for image in images], device)
+    width, height = images[0].view.canvas
+    batch = torch.empty((len(images), 3, height, width), dtype=torch.uint8, device=device)
     if ready:
         batch[_index(ready, device)] = _stacked([images[number].pixels for number in ready], device)
+    rest = sorted(set(range(len(images))) - set(ready))
     for places in _together([sizes[number] for number in rest]):
         numbers = [rest[place] for place in places]
         pixels = [sent(images[number].pixels, device) for number in numbers]
@@ -98,14 +121,13 @@ def _stacked(pixels: Sequence[Tensor], device: torch.device) -> UInt8[Tensor, "b
 
 
 def _together(sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    """Numbers of images of one size class each, at most `TOGETHER` pixels at a time."""
+    """Numbers of images of one size class each, in even parts of at most `TOGETHER` pixels."""
     classes: dict[tuple[int, int], list[int]] = {}
     for number, size in enumerate(sizes):
         classes.setdefault(_size_class(size), []).append(number)
     for (width, height), numbers in classes.items():
         most = max(1, TOGETHER // (width * height))
-        for first in range(0, len(numbers), most):
-            yield numbers[first : first + most]
+        yield from (part.tolist() for part in np.array_split(numbers, -(-len(numbers) // most)))
 
 
 def _size_class(size: tuple[int, int]) -> tuple[int, int]:
@@ -133,15 +155,14 @@ def resize(
     """
     width, height = (max(image.shape[side] for image in images) for side in (2, 1))
     levels = torch.float16 if device.type == "cuda" else torch.float32
-    batch = torch.zeros((len(images), 3, height, width), dtype=levels, device=device)
-    for row, image in zip(batch, images, strict=True):
-        row[:, : image.shape[1], : image.shape[2]] = image
+    if all(image.shape == images[0].shape for image in images):
+        batch = torch.stack(list(images)).to(levels)
+    else:
+        batch = torch.zeros((len(images), 3, height, width), dtype=levels, device=device)
+        for row, image in zip(batch, images, strict=True):
+            row[:, : image.shape[1], : image.shape[2]] = image
     across, down = (
-        _weights(
-            [taps(v.size[side], v.resized[side], v.offset[side], v.canvas[side], steps.resample) for v in views],
-            room,
-            batch,
-        )
+        _weights([(view, side, steps.resample, room) for view in views], levels, device)
         for side, room in ((0, width), (1, height))
     )
     narrow = _rounded(batch.flatten(1, 2) @ across.mT).unflatten(1, (3, height))
@@ -153,17 +174,26 @@ def _rounded(levels: Tensor) -> Tensor:
     return levels.add_(0.5).floor_().clamp_(0, 255)
 
 
-def _weights(rows: Sequence[Taps], room: int, like: Tensor) -> Float[Tensor, "batch canvas room"]:
-    """The weights of all images as matrices: few numbers travel, and most of a matrix is zero."""
-    most = max(weights.shape[1] for _, weights in rows)
-    first = torch.from_numpy(np.stack([first for first, _ in rows]))
-    weights = torch.from_numpy(np.stack([np.pad(w, ((0, 0), (0, most - w.shape[1]))) for _, w in rows]))
-    places = sent(first, like.device).unsqueeze(-1) + torch.arange(most, device=like.device)
-    matrix = like.new_zeros((*first.shape, room + most))
-    return matrix.scatter_(2, places, sent(weights, like.device).to(like.dtype))[:, :, :room]
+def _weights(
+    sides: Sequence[tuple[View, int, int, int]], dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "batch canvas room"]:
+    """The weights of all images along one side; one matrix for all where they are alike."""
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    matrices = {side: _matrix(*side, dtype, device, stream) for side in dict.fromkeys(sides)}
+    return torch.stack([matrices[side] for side in (sides if len(matrices) > 1 else matrices)])
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
+def _matrix(
+    view: View, side: int, resample: int, room: int, dtype: torch.dtype, device: torch.device, stream: int
+) -> Float[Tensor, "canvas room"]:
+    """The weights along one side as a matrix on the device, most of it zero; one for each stream that uses it."""
+    first, weights = taps(view.size[side], view.resized[side], view.offset[side], view.canvas[side], resample)
+    matrix = np.zeros((len(first), room + weights.shape[1]), dtype=np.float32)
+    np.put_along_axis(matrix, first[:, None] + np.arange(weights.shape[1]), weights, axis=1)
+    return sent(torch.from_numpy(matrix[:, :room]).to(dtype), device)
+
+
 def taps(size: int, resized: int, offset: int, canvas: int, resample: int) -> Taps:
     """Pillow's weights along one side: for each pixel of the canvas its first source pixel, and the weights from it on.
 
