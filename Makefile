@@ -84,7 +84,7 @@ evidence: setup
 	study chair words --root $(DATA) --marks chair --synonyms $(DATA)/coco_object_synonyms.txt --limit 400; \
 	if test -n "$(ROWS)"; then study words words --marks captions --rows $(ROWS); \
 	  study missing missing --rows $(ROWS) --limit 200; study match match --rows $(ROWS) --limit 300; fi
-	$(BIN)/python tools/evidence_page.py --results build/evidence --output docs/evidence.md
+	$(BIN)/python tools/evidence_page.py --results build/evidence --output docs/evidence.md --card docs/models/mini.md
 
 # Each study goes on where it was stopped, and is left alone once its numbers are there.
 STUDIES := mixtures kappa alpha components iterations stability entropy direction margin backbones ood faithfulness

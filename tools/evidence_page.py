@@ -48,9 +48,16 @@ def headline_grid(results: Mapping[str, Json]) -> Grid:
         wrong = [_share(_figure(metrics.get(label), "control", name)) for label in BOUNDED]
         cells = [(_bounded if label in BOUNDED else _share)(figures[label]) for label in METRICS]
         rows.append((title, str((figures["cosine"] or {}).get("n", NONE)), *cells, " / ".join(wrong)))
-        signature = signature or metrics["msd"]["signature"].partition("|bench:")[0]
+        signature = signature or metrics.get("msd", {}).get("signature", "").partition("|bench:")[0]
     columns = ("set", "n", "cosine", "**MSD**", "precision", "information", "max-sim-cal", "wrong image: cosine / MSD")
     return Grid("Agreement with people, times 100; higher is better", columns, tuple(rows), (f"`{signature}`",))
+
+
+def card_grid(results: Mapping[str, Json]) -> Grid:
+    """The short table of the model card: the first figure of every benchmark, cosine and MSD alone."""
+    shown, whole = [name for _, name, _ in FIGURES if name in results], headline_grid(results)
+    rows = tuple((row[0], *row[2:4]) for at, row in enumerate(whole.rows) if shown[at] not in shown[:at])
+    return Grid(whole.title, ("set", "cosine", "**MSD (default)**"), rows, whole.notes)
 
 
 def _figure(metric: Json | None, kind: str, name: str) -> Json | None:
@@ -160,14 +167,14 @@ PARTS = ("benchmarks", *STUDIES)
 
 
 def parts(folder: Path) -> dict[str, str]:
-    """The parts of the page that the result files of a folder fill."""
+    """The parts of the page that the result files of a folder fill, and the table of the model card."""
     files = {name: folder / f"{name}.json" for name in (*BENCHMARKS, *STUDIES)}
     present = {name: json.loads(path.read_text("utf-8")) for name, path in files.items() if path.is_file()}
     if not present:
         raise InputError(f"{folder}: expected result files such as sugarcrepe.json or form.json, found none")
     found = {}
     if any(name in present for name in BENCHMARKS):
-        found["benchmarks"] = markdown(headline_grid(present))
+        found["benchmarks"], found["card"] = markdown(headline_grid(present)), markdown(card_grid(present))
     for name, grids in STUDIES.items():
         if name in present:
             tables = {table["name"]: table for table in present[name]["tables"]}
@@ -187,13 +194,17 @@ def _share(value: Json | None, form: str = ".1f", scale: float = _PER_CENT) -> s
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read what there is, and fill the page."""
+    """Read what there is, and fill the page and the model card."""
     parser = argparse.ArgumentParser(prog="python tools/evidence_page.py", description=__doc__)
     parser.add_argument("--results", type=Path, required=True, help="folder of the result files")
     parser.add_argument("--output", "-o", type=Path, default=Path("docs/evidence.md"))
+    parser.add_argument("--card", type=Path, default=None, help="model card whose table is filled too")
     asked = parser.parse_args(arguments)
-    page = fill(asked.output.read_text(encoding="utf-8"), parts(asked.results))
-    write_bytes(asked.output, page.encode(), folder=asked.output.parent)
+    found = parts(asked.results)
+    card = {name: found.pop(name) for name in ("card",) if name in found}
+    for page, texts in ((asked.output, found), (asked.card, card)):
+        if page is not None:
+            write_bytes(page, fill(page.read_text(encoding="utf-8"), texts).encode(), folder=page.parent)
 
 
 if __name__ == "__main__":
