@@ -17,7 +17,7 @@ from msdscore.align.run.session import TrainOptions
 from msdscore.align.run.train import train
 from msdscore.cli.app import app
 from msdscore.encoders.aligned.heads import join_states, split_features
-from msdscore.encoders.aligned.towers.base import ImageTowerSpec
+from msdscore.encoders.aligned.towers import ImageTowerSpec
 from msdscore.encoders.base import Features, encode_pictures
 from msdscore.encoders.loading.tensors import packed, widened
 from msdscore.encoders.mini.lite2 import Lite2, branch_maps, share_stages

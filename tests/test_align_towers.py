@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from align_data import draw
-from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, SideDims
-from msdscore.encoders.aligned.networks import HeadSpec, make_head
-from msdscore.encoders.aligned.towers.base import ImageTowerSpec, TextTowerSpec, TowerPlace
-from msdscore.encoders.aligned.towers.load import load_towers, tower_dims
+from msdscore.encoders.aligned.encoder import load_towers, tower_dims
+from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims, make_head
+from msdscore.encoders.aligned.towers import ImageTowerSpec, TextTowerSpec, TowerPlace
 from msdscore.encoders.base import Features, prepare_all
 from msdscore.encoders.loading.checkpoints import locate
 from msdscore.encoders.loading.hashing import files_sha256

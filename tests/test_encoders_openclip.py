@@ -83,7 +83,7 @@ def test_tokens_are_the_librarys(own):
     encoder = load_encoder(str(own), device="cpu")
     theirs = open_clip.get_tokenizer("ViT-B-32")
     for text in TEXTS:
-        assert encoder._backend.encode(text).ids == theirs.encode(text)
+        assert encoder._tokenizer.encode(text).ids == theirs.encode(text)
 
 
 @torch.inference_mode()
@@ -233,7 +233,7 @@ def test_a_tag_decides_the_activation_and_the_preprocessing(monkeypatch, root, p
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, name, {"mine": tag})
     encoder = load_encoder(f"open_clip:{name}/mine", device="cpu")
     assert encoder.signature.startswith(f"open_clip:{name}/mine@11111111,")
-    assert encoder._preprocessing.mean == (0.0, 0.0, 0.0)
+    assert encoder.preprocessing.mean == (0.0, 0.0, 0.0)
     assert type(encoder._model.visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
     with pytest.raises(UnknownNameError, match=r"unknown weights of .*: 'mime'. Did you mean 'mine'"):
         load_encoder(f"open_clip:{name}/mime", device="cpu")

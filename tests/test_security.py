@@ -41,8 +41,7 @@ def test_the_bomb_works(tmp_path):
 
 def planted(tmp_path, trace):
     """Every reader of files that might hold a pickle, with one in the place of the file."""
-    from msdscore.encoders.loading.banks import read_bank
-    from msdscore.encoders.loading.tensors import read_tensors
+    from msdscore.encoders.loading.tensors import read_bank, read_tensors
     from msdscore.encoders.registry import load_encoder
     from msdscore.io.images import open_image
     from msdscore.io.inputs.rows import open_rows

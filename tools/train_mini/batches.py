@@ -14,8 +14,8 @@ from msdscore.align.data.formats import Pairs
 from msdscore.align.features import TrainingBatch, sentence_vectors
 from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import draw
-from msdscore.encoders.aligned.towers.mini import Lite2Images, MiniLMTexts
 from msdscore.encoders.base import Features
+from msdscore.encoders.mini.towers import Lite2Images, MiniLMTexts
 from msdscore.errors import ConfigError
 from train_mini.images import OnProgress, ResidentImages, decoded_images
 from train_mini.prepare import prepare_texts, train_pairs

@@ -15,7 +15,7 @@ from msdscore.align.data.negatives import class_weights, make_negatives
 from msdscore.align.data.samples import says_side
 from msdscore.align.recipe import Recipe, SampleSpec
 from msdscore.align.repeatable import stream
-from msdscore.encoders.aligned.towers.mini import MiniLMTexts
+from msdscore.encoders.mini.towers import MiniLMTexts
 from msdscore.io.atomic import replacing
 from msdscore.text import edits
 from msdscore.text.words import stem

@@ -11,9 +11,9 @@ from msdscore.align.repeatable import seeded
 from msdscore.align.run.session import Parts, Towers, TrainOptions
 from msdscore.align.run.train import RunReport
 from msdscore.align.run.train import train as train_heads
-from msdscore.encoders.aligned.towers.load import tower_dims
-from msdscore.encoders.aligned.towers.mini import Lite2Images, MiniLMTexts
+from msdscore.encoders.aligned.encoder import tower_dims
 from msdscore.encoders.mini.lite2 import STAGES
+from msdscore.encoders.mini.towers import Lite2Images, MiniLMTexts
 from msdscore.errors import ConfigError
 from train_mini.batches import MiniTowers, open_resident
 from train_mini.model import MiniAligner, TunedTrunk

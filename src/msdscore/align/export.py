@@ -15,10 +15,9 @@ from msdscore.align.run.checkpoint import FinishedRun, read_run
 from msdscore.align.run.folder import CARD, read_known_towers
 from msdscore.encoders.aligned.encoder import FORMAT, MODEL_TYPE
 from msdscore.encoders.aligned.specs import plain
-from msdscore.encoders.loading.banks import bank_bytes
 from msdscore.encoders.loading.checkpoints import BANK
 from msdscore.encoders.loading.hashing import SUMS, write_sums
-from msdscore.encoders.loading.tensors import packed, read_tensors, widened
+from msdscore.encoders.loading.tensors import bank_bytes, packed, read_tensors, widened
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import replacing, write_bytes

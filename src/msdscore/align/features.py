@@ -13,7 +13,7 @@ from msdscore.align.data.formats import Pairs
 from msdscore.align.data.samples import Sample
 from msdscore.core.embeddings import widen
 from msdscore.core.sphere import unit
-from msdscore.encoders.aligned.towers.base import ImageTower, TextTower
+from msdscore.encoders.aligned.towers import ImageTower, TextTower
 from msdscore.encoders.base import Features, TokenLayout, prepare_all
 from msdscore.errors import ConfigError
 from msdscore.io.hashing import text_key

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 from msdscore.align.recipe import LanguageSpec
-from msdscore.encoders.aligned.towers.base import frozen
+from msdscore.encoders.aligned.towers import frozen
 from msdscore.encoders.backbone import place
 from msdscore.encoders.loading.checkpoints import find_checkpoint, locate
 from msdscore.encoders.loading.transformers import load_model, load_tokenizer

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from msdscore.encoders.aligned.heads import HeadsSpec
-from msdscore.encoders.aligned.towers.base import ImageTowerSpec, TextTowerSpec
+from msdscore.encoders.aligned.towers import ImageTowerSpec, TextTowerSpec
 from msdscore.errors import ConfigError, unknown_name
 
 DIRECTIONS = ("support", "coverage", "both", "each")

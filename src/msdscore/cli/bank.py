@@ -48,7 +48,7 @@ def bank(
     """
     from msdscore.core.evidence import Evidence
     from msdscore.encoders.cached import CachedEncoder
-    from msdscore.encoders.loading.banks import bank_bytes
+    from msdscore.encoders.loading.tensors import bank_bytes
     from msdscore.encoders.registry import load_encoder
     from msdscore.io.images import open_image
     from msdscore.io.outputs.targets import check_target, is_standard_output, put

@@ -9,15 +9,24 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
+from jaxtyping import Float
 from PIL.Image import Image
+from torch import Tensor
 
 from msdscore.core.device import launching, sent
 from msdscore.core.evidence import Bank
 from msdscore.core.sphere import masked_mean, real_points, unit
 from msdscore.encoders.base import Embeddings, Encoder, Features, PatchLayout, Prepared, TokenLayout
 from msdscore.encoders.table import languages_of
+from msdscore.encoders.text.tokens import Reading, TextBatch, pack_texts
 from msdscore.encoders.vision.device import FILTERS, require_decoder
-from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_picture, whole_picture
+from msdscore.encoders.vision.preprocessing import (
+    Preprocessing,
+    patch_layout,
+    prepare_picture,
+    stack_pixels,
+    whole_picture,
+)
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.text.warnings import text_warnings
 
@@ -176,6 +185,7 @@ __all__ = [
     "read_options",
     "require_choice",
     "require_no_options",
+    "square_layouts",
 ]
 
 
@@ -209,11 +219,24 @@ class Backbone(ABC):
     """An encoder around a pretrained model; a family says how its model sees and reads.
 
     Vectors come out in float32 whatever the model computes in, as plain tensors without history: heads can be
-    trained on them. `prepare` makes an image ready; given here, without the model, other processes can have it too.
+    trained on them. `tokenizer` is one of the tokenizers library, and `reading` says how the text tower reads.
+    `preprocessing` are the steps by which images are made ready; a family with another way gives `prepare`. Neither
+    holds the model, so that other processes can have it too.
     """
 
-    def __init__(self, identity: Identity, *, prepare: Callable[[Image], Prepared] | None = None) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        model: Any = None,
+        tokenizer: Any = None,
+        reading: Reading | None = None,
+        preprocessing: Preprocessing | None = None,
+        prepare: Callable[[Image], Prepared] | None = None,
+    ) -> None:
         self._identity, self._own_prepare = identity, prepare
+        self._model, self._tokenizer, self._reading = model, tokenizer, reading
+        self._preprocessing = preprocessing
 
     @property
     def name(self) -> str:
@@ -248,7 +271,7 @@ class Backbone(ABC):
     @property
     def preprocessing(self) -> Preprocessing | None:
         """The steps by which images are made ready, where these are all that is done; other processes can do them."""
-        return None
+        return self._preprocessing
 
     def prepare(self, image: Image) -> Prepared:
         """The image as the network needs it; a family that resizes does it here, where images are decoded."""
@@ -288,6 +311,16 @@ class Backbone(ABC):
     def _read(self, texts: Sequence[str]) -> Features:
         """Tokens of captions."""
 
+    def _pixels(self, images: Sequence[Prepared]) -> Float[Tensor, "batch 3 height width"]:
+        """Prepared images as the model takes them."""
+        assert self._preprocessing is not None, "a family with another way makes its own pixels"
+        return stack_pixels(images, self._preprocessing, self.device).to(self.precision)
+
+    def _pack(self, texts: Sequence[str]) -> TextBatch:
+        """The windows of captions as one padded batch of tokens."""
+        assert self._reading is not None, "the family said how its text tower reads"
+        return pack_texts(texts, self._tokenizer, self._reading)
+
     def _finish(self, states: Features) -> Embeddings:
         filled = tuple(states.mask.any(dim=1).tolist()) if states.mask.device.type == "cpu" else None
         mask = sent(states.mask, states.points.device)
@@ -320,6 +353,13 @@ def overflow(encoder: Encoder) -> ConfigError:
     """The error of an encoder whose vectors are not finite."""
     precision = str(getattr(encoder, "precision", torch.float32)).removeprefix("torch.")
     return ConfigError(f"{encoder.name} overflows in {precision}; load it with dtype='float32' or dtype='bfloat16'")
+
+
+def square_layouts(images: Sequence[Prepared], config: Any) -> tuple[PatchLayout, ...]:
+    """Where the patches of a square vision tower lie on each image, by the tower's transformers configuration."""
+    patch = int(config.patch_size)
+    side = int(config.image_size) // patch
+    return tuple(patch_layout(image.view, (side, side), (patch, patch)) for image in images)
 
 
 def compile_towers(options: SharedOptions, *towers: Any) -> None:

@@ -7,19 +7,26 @@ import torch
 
 from msdscore.core.device import sent
 from msdscore.core.sphere import unit
-from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, compile_towers, place, read_options
+from msdscore.encoders.backbone import (
+    Backbone,
+    Identity,
+    LargeOptions,
+    compile_towers,
+    place,
+    read_options,
+    square_layouts,
+)
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, square_preprocessing
 from msdscore.encoders.text.tokens import (
     Reading,
     literal_backend,
-    pack_texts,
     special_ids,
     unpack_pooled,
     unpack_tokens,
 )
-from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, stack_pixels
+from msdscore.encoders.vision.preprocessing import mask_of
 
 _NEEDS = (("preprocessor_config.json", "processor_config.json"), ("tokenizer.json", "vocab.txt"))
 
@@ -31,42 +38,16 @@ class BlipEncoder(Backbone):
     others are patches and tokens. The matching head, which reads both sides at once, is not used.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        *,
-        model: Any,  # transformers.BlipForImageTextRetrieval
-        backend: Any,  # tokenizers.Tokenizer
-        preprocessing: Preprocessing,
-        reading: Reading,
-    ) -> None:
-        super().__init__(identity)
-        self._model = model
-        self._backend = backend
-        self._preprocessing = preprocessing
-        self._reading = reading
-        vision = model.config.vision_config
-        self._patch = int(vision.patch_size)
-        self._side = int(vision.image_size) // self._patch
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """The steps by which images are made ready."""
-        return self._preprocessing
-
     def _see(self, images: Sequence[Prepared]) -> Features:
         model = self._model
-        pixels = stack_pixels(images, self._preprocessing, self.device)
-        states = model.vision_model(pixel_values=pixels.to(self._identity.placement.dtype))
+        states = model.vision_model(pixel_values=self._pixels(images))
         vectors = model.vision_proj(states.last_hidden_state)
-        layout = tuple(
-            patch_layout(image.view, (self._side, self._side), (self._patch, self._patch)) for image in images
-        )
+        layout = square_layouts(images, model.config.vision_config)
         return Features(vectors[:, 1:], mask_of(layout), unit(vectors[:, 0]), layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
         model = self._model
-        batch = pack_texts(texts, self._backend, self._reading)
+        batch = self._pack(texts)
         states = model.text_encoder(
             input_ids=sent(batch.ids, self.device), attention_mask=sent(batch.attention, self.device).long()
         )
@@ -100,7 +81,7 @@ def load_blip(
     return BlipEncoder(
         Identity(name, checkpoint.signed(name), placement, chosen, chosen.bits_choice),
         model=model,
-        backend=backend,
+        tokenizer=backend,
         preprocessing=chosen.applied(square_preprocessing(checkpoint, int(model.config.vision_config.image_size))),
         reading=Reading(
             context, prefix, suffix, int(tokenizer.pad_token_id), chosen.long_text, unknown=tokenizer.unk_token_id

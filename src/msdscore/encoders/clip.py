@@ -18,12 +18,13 @@ from msdscore.encoders.backbone import (
     place,
     read_options,
     require_choice,
+    square_layouts,
 )
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, square_preprocessing
-from msdscore.encoders.text.tokens import Reading, literal_backend, pack_texts, unpack_pooled, unpack_tokens
-from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, stack_pixels
+from msdscore.encoders.text.tokens import Reading, literal_backend, unpack_pooled, unpack_tokens
+from msdscore.encoders.vision.preprocessing import mask_of
 from msdscore.errors import ConfigError
 
 _NEEDS = (("preprocessor_config.json", "processor_config.json"), ("tokenizer.json", "vocab.json"))
@@ -49,45 +50,23 @@ class ClipEncoder(Backbone):
     projection that the pooled vector takes.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        *,
-        model: Any,  # transformers.CLIPModel
-        backend: Any,  # tokenizers.Tokenizer
-        preprocessing: Preprocessing,
-        reading: Reading,
-        patch_norm: bool,
-    ) -> None:
-        super().__init__(identity)
-        self._model = model
-        self._backend = backend
-        self._preprocessing = preprocessing
-        self._reading = reading
+    def __init__(self, identity: Identity, *, patch_norm: bool, **parts: Any) -> None:
+        super().__init__(identity, **parts)
         self._patch_norm = patch_norm
-        vision = model.config.vision_config
-        self._patch = int(vision.patch_size)
-        self._grid = (int(vision.image_size) // self._patch,) * 2
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """The steps by which images are made ready."""
-        return self._preprocessing
 
     def _see(self, images: Sequence[Prepared]) -> Features:
         model = self._model
-        pixels = stack_pixels(images, self._preprocessing, self.device)
-        states = model.vision_model(pixel_values=pixels.to(self._identity.placement.dtype))
+        states = model.vision_model(pixel_values=self._pixels(images))
         patches = states.last_hidden_state[:, 1:]
         if self._patch_norm:
             patches = model.vision_model.post_layernorm(patches)
-        layout = tuple(patch_layout(image.view, self._grid, (self._patch, self._patch)) for image in images)
+        layout = square_layouts(images, model.config.vision_config)
         pooled = unit(model.visual_projection(states.pooler_output))
         return Features(model.visual_projection(patches), mask_of(layout), pooled, layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
         model = self._model
-        batch = pack_texts(texts, self._backend, self._reading)
+        batch = self._pack(texts)
         # No token looks ahead, so what stands behind a caption changes none of its states. A GPU gets no mask:
         # transformers would wait for the device to see what it holds, and attention without one is faster.
         attention = None if self.device.type == "cuda" else sent(batch.attention, self.device).long()
@@ -124,7 +103,7 @@ def load_clip(
     return ClipEncoder(
         Identity(name, checkpoint.signed(name), placement, chosen, _choices(chosen)),
         model=model,
-        backend=literal_backend(tokenizer),
+        tokenizer=literal_backend(tokenizer),
         preprocessing=replace(
             chosen.applied(square_preprocessing(checkpoint, int(model.config.vision_config.image_size))),
             even_centre=chosen.crop == "torchvision",

@@ -26,12 +26,11 @@ from msdscore.encoders.loading.transformers import load_tokenizer, quiet
 from msdscore.encoders.text.tokens import (
     Reading,
     literal_backend,
-    pack_texts,
     special_ids,
     unpack_pooled,
     unpack_tokens,
 )
-from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, stack_pixels
+from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout
 from msdscore.errors import ConfigError, WeightsError, require, unknown_name
 
 _RESAMPLE = {"bicubic": Resampling.BICUBIC, "bilinear": Resampling.BILINEAR}
@@ -222,39 +221,20 @@ class OpenClipEncoder(Backbone):
     states through the projection; those of timm towers go through the tower's head each on its own.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        *,
-        model: Any,  # open_clip.CLIP or CustomTextCLIP
-        backend: Any,  # tokenizers.Tokenizer
-        preprocessing: Preprocessing,
-        reading: Reading,
-        patch_norm: bool,
-    ) -> None:
-        super().__init__(identity)
-        self._model = model
-        self._backend = backend
-        self._preprocessing = preprocessing
-        self._reading = reading
+    def __init__(self, identity: Identity, *, patch_norm: bool, **parts: Any) -> None:
+        super().__init__(identity, **parts)
         self._patch_norm = patch_norm
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """The steps by which images are made ready."""
-        return self._preprocessing
 
     def _see(self, images: Sequence[Prepared]) -> Features:
         visual = self._model.visual
-        pixels = stack_pixels(images, self._preprocessing, self.device)
         look = _timm_patches if hasattr(visual, "trunk") else _own_patches
-        seen = look(visual, pixels.to(self._identity.placement.dtype), self._patch_norm)
+        seen = look(visual, self._pixels(images), self._patch_norm)
         layout = tuple(patch_layout(image.view, seen.grid, seen.cell) for image in images)
         return Features(seen.patches, mask_of(layout), unit(seen.pooled), layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
         model = self._model
-        batch = pack_texts(texts, self._backend, self._reading)
+        batch = self._pack(texts)
         text = getattr(model, "text", model)
         pooled, states = _watch(text.transformer, lambda: model.encode_text(sent(batch.ids, self.device)))
         tokens = _project_text(text, unpack_tokens(getattr(states, "last_hidden_state", states), batch))
@@ -339,7 +319,7 @@ def load_openclip(
     return OpenClipEncoder(
         Identity(name, plan.label, placement, chosen, norm),
         model=model,
-        backend=backend,
+        tokenizer=backend,
         preprocessing=steps,
         reading=reading,
         patch_norm=chosen.patch_norm,

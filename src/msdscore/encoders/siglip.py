@@ -31,7 +31,16 @@ from msdscore.encoders.backbone import (
 from msdscore.encoders.base import Features, PatchLayout, Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, preprocessor, square_preprocessing
-from msdscore.encoders.text.tokens import Reading, Tokens, literal_backend, pack, tokenise, unpack_pooled, unpack_tokens
+from msdscore.encoders.text.tokens import (
+    Reading,
+    TextBatch,
+    Tokens,
+    literal_backend,
+    pack,
+    tokenise,
+    unpack_pooled,
+    unpack_tokens,
+)
 from msdscore.encoders.vision.preprocessing import (
     Preprocessing,
     mask_of,
@@ -181,25 +190,17 @@ class SiglipEncoder(Backbone):
         self,
         identity: Identity,
         *,
-        model: Any,  # transformers.SiglipModel or Siglip2Model
-        backend: Any,  # tokenizers.Tokenizer
         vision: FixedVision | NativeVision,
-        reading: Reading,
         end: int,  # the token that closes a text
         options: SiglipOptions,
+        **parts: Any,
     ) -> None:
-        super().__init__(identity, prepare=vision.prepare)
-        self._model = model
-        self._backend = backend
-        self._vision = vision
-        self._reading = reading
-        self._end = end
-        self._options = options
+        super().__init__(identity, prepare=vision.prepare, **parts)
+        self._vision, self._end, self._options = vision, end, options
 
     def _see(self, images: Sequence[Prepared]) -> Features:
         tower = self._model.vision_model
-        placement = self._identity.placement
-        states, layout = self._vision.look(tower, images, placement)
+        states, layout = self._vision.look(tower, images, self._identity.placement)
         points = states.last_hidden_state
         if self._options.local == "heads":
             points = _each_alone(tower.head, points)
@@ -207,18 +208,20 @@ class SiglipEncoder(Backbone):
 
     def _read(self, texts: Sequence[str]) -> Features:
         tower = self._model.text_model
-        batch = pack([self._tokens(text) for text in texts], self._reading)
+        batch = self._pack(texts)
         states = tower(input_ids=sent(batch.ids, self.device))
         points = unpack_tokens(states.last_hidden_state, batch)
         if self._options.local == "heads":
             points = tower.head(points)
         return Features(points, batch.mask, unpack_pooled(states.pooler_output, batch), batch.layout)
 
-    def _tokens(self, text: str) -> Tokens:
-        tokens = tokenise(self._backend, text)
+    def _pack(self, texts: Sequence[str]) -> TextBatch:
         if not self._options.keep_end:
-            return tokens
-        return Tokens(text, (*tokens.ids, self._end), (*tokens.spans, (len(text), len(text))))
+            return super()._pack(texts)
+        assert self._reading is not None
+        tokens = [tokenise(self._tokenizer, text) for text in texts]
+        ended = [Tokens(t.text, (*t.ids, self._end), (*t.spans, (len(t.text), len(t.text)))) for t in tokens]
+        return pack(ended, self._reading)
 
 
 def _each_alone(head: Any, states: Float[Tensor, "batch points dim"]) -> Float[Tensor, "batch points dim"]:
@@ -254,7 +257,7 @@ def load_siglip(
     return SiglipEncoder(
         Identity(name, checkpoint.signed(name), placement, chosen, _choices(chosen, vision)),
         model=model,
-        backend=_canonical(literal_backend(tokenizer), checkpoint),
+        tokenizer=_canonical(literal_backend(tokenizer), checkpoint),
         vision=vision,
         reading=_reading(model, tokenizer, chosen),
         end=int(tokenizer.eos_token_id),

@@ -29,7 +29,7 @@ from msdscore.encoders.base import Features, PatchLayout, Prepared, View
 from msdscore.encoders.llava import PREPROCESSOR, converted, is_original
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, preprocessor, square_preprocessing
-from msdscore.encoders.text.tokens import Reading, literal_backend, pack_texts, special_ids, unpack_tokens
+from msdscore.encoders.text.tokens import Reading, literal_backend, special_ids, unpack_tokens
 from msdscore.encoders.vision.preprocessing import (
     Preprocessing,
     cell_layout,
@@ -341,22 +341,11 @@ class VlmOptions(LargeOptions):
 
 
 class VlmEncoder(Backbone):
-    """Visual tokens and language-model states of one vision-language model."""
+    """Visual tokens and language-model states of one vision-language model; no words are generated."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        *,
-        model: Any,  # the model inside ...ForConditionalGeneration: no words are generated
-        backend: Any,  # tokenizers.Tokenizer
-        vision: Vision,
-        reading: Reading,
-    ) -> None:
-        super().__init__(identity, prepare=vision.prepare)
-        self._model = model
-        self._backend = backend
+    def __init__(self, identity: Identity, *, vision: Vision, **parts: Any) -> None:
+        super().__init__(identity, prepare=vision.prepare, **parts)
         self._vision = vision
-        self._reading = reading
 
     def _see(self, images: Sequence[Prepared]) -> Features:
         placement = self._identity.placement
@@ -364,7 +353,7 @@ class VlmEncoder(Backbone):
         return Features(pad_sequence(tokens, batch_first=True), mask_of(layout), None, layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
-        batch = pack_texts(texts, self._backend, self._reading)
+        batch = self._pack(texts)
         ids, attention = batch.ids.to(self.device), batch.attention.to(self.device).long()
         if not ids.shape[1]:  # nothing but texts without tokens, and no start token either
             ids = attention = torch.zeros(len(ids), 1, dtype=torch.long, device=self.device)
@@ -400,7 +389,7 @@ def load_vlm(
     return VlmEncoder(
         Identity(name, checkpoint.signed(name), placement, chosen, choices),
         model=model,
-        backend=literal_backend(tokenizer),
+        tokenizer=literal_backend(tokenizer),
         vision=vision,
         reading=_reading(model, tokenizer, chosen.long_text),
     )

@@ -16,7 +16,7 @@ from msdscore.core.schedule import fit_all
 from msdscore.encoders.base import Embeddings, Encoder, encode_pictures
 from msdscore.encoders.batches import encode_by_length, encode_in_batches
 from msdscore.encoders.cached import unrounded
-from msdscore.encoders.loading.banks import bank_bytes, bank_facts, bank_tensors, read_bank
+from msdscore.encoders.loading.tensors import bank_bytes, bank_facts, bank_tensors, read_bank
 from msdscore.errors import ConfigError
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.outputs.targets import put

@@ -21,10 +21,10 @@ from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import seeded
 from msdscore.align.run.checkpoint import Progress, Trained, checkpoints, restore, tuned_tensors
 from msdscore.align.run.folder import KnownTowers, check_known_towers, read_known_towers, write_known_towers
-from msdscore.encoders.aligned.towers.base import ImageTower, TextTower, TowerPlace
-from msdscore.encoders.aligned.towers.load import load_towers, tower_dims
-from msdscore.encoders.aligned.towers.mini import Lite2Images
+from msdscore.encoders.aligned.encoder import load_towers, tower_dims
+from msdscore.encoders.aligned.towers import ImageTower, TextTower, TowerPlace
 from msdscore.encoders.loading.hashing import files_sha256, verify_files
+from msdscore.encoders.mini.towers import Lite2Images
 
 Towers = tuple[ImageTower, TextTower]
 

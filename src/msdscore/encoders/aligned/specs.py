@@ -12,7 +12,7 @@ Spec = TypeVar("Spec")
 def read_spec(kind: type[Spec], given: Any, *, where: str = "") -> Spec:
     """A spec from a mapping; lists become tuples, nested mappings nested specs.
 
-    >>> from msdscore.encoders.aligned.networks import HeadSpec
+    >>> from msdscore.encoders.aligned.heads import HeadSpec
     >>> read_spec(HeadSpec, {"kind": "mlp", "dropout": 0}).kind
     'mlp'
     >>> read_spec(HeadSpec, {"dropout": "much"}, where="heads.image")

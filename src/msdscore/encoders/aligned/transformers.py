@@ -10,7 +10,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from msdscore.encoders.aligned.towers.base import (
+from msdscore.encoders.aligned.towers import (
     ImageTowerSpec,
     Level,
     TextTowerSpec,

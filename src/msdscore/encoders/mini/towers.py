@@ -11,7 +11,7 @@ from PIL.Image import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from msdscore.encoders.aligned.towers.base import (
+from msdscore.encoders.aligned.towers import (
     ImageTowerSpec,
     Level,
     TextTowerSpec,

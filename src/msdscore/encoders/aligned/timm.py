@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from msdscore.encoders.aligned.towers.base import (
+from msdscore.encoders.aligned.towers import (
     ImageTowerSpec,
     Level,
     TowerPlace,
