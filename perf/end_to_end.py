@@ -59,7 +59,7 @@ class Pooled:
         from msdscore.encoders.text.tokens import pack_texts
 
         model = self._encoder._model
-        batch = pack_texts(texts, self._encoder._backend, self._encoder._reading)
+        batch = pack_texts(texts, self._encoder._tokenizer, self._encoder._reading)
         states = model.text_model(input_ids=sent(batch.ids, self.device))
         return _pooled(model.text_projection(states.pooler_output))
 
