@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := all,test,check
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DATA ?= data
+ASSETS := $(wildcard src/msdscore/*/assets)
 
 .PHONY: help setup demo test test-all test-transformers4 check format bench evidence paper reproduce train-mini docs notebooks release clean
 
@@ -57,12 +58,15 @@ test-transformers4: $(TF4)/ready
 check: setup
 	$(BIN)/ruff format --check src tests tools perf
 	$(BIN)/ruff check src tests tools perf
+	$(BIN)/oxfmt --check $(ASSETS)
+	$(BIN)/oxlint $(ASSETS)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: setup
 	$(BIN)/ruff format src tests tools perf
 	$(BIN)/ruff check --fix src tests tools perf
+	$(BIN)/oxfmt $(ASSETS)
 
 bench: setup
 	$(BIN)/python perf/scoring.py

@@ -15,14 +15,16 @@ from msdscore import Scorer
 from msdscore.cli.tables import coloured
 from msdscore.core.evidence import ZERO, Evidence
 from msdscore.encoders.registry import load_encoder
-from msdscore.explain.colours import css
+from msdscore.explain.colours import DARK, css
 from msdscore.explain.figure import sheet_pixels
 from msdscore.explain.html import page, snippet
 from msdscore.explain.overlay import map_roles, waterfall, waterfall_span
 from msdscore.explain.terms import Unit
 from msdscore.explain.words import LEGEND, legend, spans, tooltip, word_colour, word_scale
 from msdscore.report.build import ReportOptions, build
+from msdscore.scoring import vocabulary
 from msdscore.scoring.calibrate import Captioned, calibrated_bank
+from msdscore.serve.page import explanation_documents
 
 DEV = Path(__file__).resolve().parents[2] / "shared" / "data" / "dev_sugarcrepe.jsonl"
 COLOURS = ("red", "green", "blue", "yellow", "black", "white")
@@ -220,3 +222,29 @@ def test_a_report_of_the_evidence_form(toy, tmp_path):
     ]
     assert LEGEND in text
     assert "coverage" not in data["names"]
+
+
+def test_what_depends_on_the_bank_alone_is_computed_once(toy, monkeypatch):
+    computed = []
+    densities = vocabulary.expected_densities
+    monkeypatch.setattr(vocabulary, "expected_densities", lambda *given: computed.append(1) or densities(*given))
+    scorer = Scorer(toy.pipeline.encoder, toy.config, bank=toy.pipeline.bank)
+    for name in COLOURS[:3]:
+        scorer.explain(Image.new("RGB", (32, 32), name), "a red square")
+    assert len(computed) == 1
+
+
+def test_words_have_the_same_colours_in_every_form_and_on_dark_pages_the_same_hues(explained):
+    scale = word_scale(explained)
+    documents = explanation_documents(explained, {}, len(explained))["explanations"]
+    for item, document in zip(explained, documents, strict=True):
+        expected = {span.number: (span.back, span.ink) for span in spans(item, scale) if span.number >= 0}
+        look = document["look"]["words"]
+        assert {number: (word["back"] or "", word["ink"] or "") for number, word in enumerate(look)} == expected
+        page_of_item = page([item])
+        for (back, ink), word, unit in zip(expected.values(), look, item.units, strict=True):
+            role, strength = word_colour(unit, scale)
+            assert bool(back) == bool(word["dark_back"])
+            if back:
+                assert (back, word["dark_back"]) == (css(role, strength), css(role, strength, DARK))
+                assert f"background:{back};color:{ink}" in page_of_item

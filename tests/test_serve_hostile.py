@@ -340,7 +340,7 @@ NGINX = """
 daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log; worker_processes 1;
 events {{}}
 http {{
-  access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; client_max_body_size 32m;
+  access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; client_max_body_size 64m;
   fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
   server {{
     listen 127.0.0.1:{port}; server_name msd.example;

@@ -305,6 +305,24 @@ def test_rows_of_a_scored_file_come_worst_first():
             assert "/proc/" not in answer.text
 
 
+def test_a_scored_file_is_sent_once_and_every_part_of_it_can_be_asked_for():
+    lines = [{"caption": f"a Dog {n}", "image": f"{n}.jpg", "match": n / 1000} for n in range(700)]
+    text = "\n".join(map(json.dumps, lines)).encode()
+    with client(max_stored=1) as calls:
+        first = calls.post("/v1/rows", files={"file": ("s.jsonl", text)}).json()
+        assert (len(first["rows"]), first["histogram"]["counts"][:2]) == (500, [50, 50])
+
+        def rows(**fields):
+            return calls.post("/v1/rows", data={"file": first["file"]} | fields, files={"none": b""}).json()
+
+        assert [row["row"] for row in rows(start="600", count="2")["rows"]] == [600, 601]
+        assert rows(contains="DOG 69", low="0.695")["matching"] == 5
+        assert "start: expected a number" in rows(start="-1")["error"]
+        calls.post("/v1/rows", files={"file": ("s.jsonl", text[:-1] + b" }")})
+        assert "send it to /v1/rows again" in rows()["error"]
+        assert "expected a file" in calls.post("/v1/rows", files={"none": b""}).json()["error"]
+
+
 def test_the_version_names_the_scorer():
     with client() as calls:
         assert calls.get("/version").json()["scorer"] == 'Scorer("toy")'

@@ -23,7 +23,7 @@ from serving import TOKEN, served
 SCORED = "document.querySelectorAll('.match').length === document.querySelectorAll('#captions .card').length"
 READY = (
     "document.querySelector('.w') && !document.querySelector('.stale') "
-    f"&& document.getElementById('status').textContent === '' && {SCORED}"
+    f"&& document.getElementById('status')?.textContent === '' && {SCORED}"
 )
 TEXTS = "return [...document.querySelectorAll('#captions textarea')].map(t => t.value)"
 
@@ -103,7 +103,9 @@ def test_the_sample_is_ranked_with_its_words_in_colour_and_nothing_is_loaded_fro
     assert len(scores) == 3
     assert scores == sorted(scores, reverse=True)
     assert any("pizza" in text for text in browser.run(TEXTS))
-    colours = browser.run("return [...document.querySelectorAll('.w[style]')].map(w => w.style.background)")
+    colours = browser.run(
+        "return [...document.querySelectorAll('.w[style]')].map(w => getComputedStyle(w).backgroundColor)"
+    )
     assert len(set(colours)) > 2
     assert browser.run("return document.querySelectorAll('.waterfall').length") == 3
     assert "toy encoder" in browser.run("return document.getElementById('toy').textContent")
@@ -358,11 +360,58 @@ def test_the_address_keeps_sample_and_captions_over_reload_and_back(browser, add
 def test_an_image_of_one_s_own_is_there_after_a_reload(browser, picture):
     opened(browser, picture, "a red square")
     score = browser.run("return document.querySelector('.match b').textContent")
-    browser.wait("sessionStorage.getItem('image')")
     browser.reload()
     browser.wait(READY)
     assert browser.run(TEXTS) == ["a red square"]
     assert browser.run("return document.querySelector('.match b').textContent") == score
+
+
+def test_an_address_whose_image_is_elsewhere_keeps_its_captions_and_asks_for_the_image(browser, address, picture):
+    browser.open(f"{address}#image=image-1&c=a+red+square")
+    browser.wait("document.getElementById('empty')?.textContent.includes('not in this browser')")
+    assert browser.run(TEXTS) == ["a red square"]
+    browser.choose("#file", picture)
+    browser.wait(READY)
+    assert browser.run(TEXTS) == ["a red square"]
+
+
+def test_a_click_on_another_card_is_not_lost_when_cards_change_places(browser, picture):
+    opened(browser, picture, "a blue dog", "a red square")
+    focus(browser, 1)
+    browser.run("document.activeElement.select()")
+    browser.type("dog dog dog")
+    browser.wait(READY)
+    browser.run("document.activeElement.select()")
+    browser.type("red blue square")
+    browser.wait(READY)
+    browser.mouse_click(".card:nth-child(1) .numbers summary")
+    browser.wait("document.querySelectorAll('.numbers[open]').length === 1")
+
+
+def test_the_bar_of_a_lone_caption_is_not_always_full_and_says_the_sign_of_its_first_part(browser, picture):
+    opened(browser, picture, "a red square")
+    ends = browser.run("return [...document.querySelectorAll('.track i')].map(i => i.getBoundingClientRect().right)")
+    assert max(ends) < browser.run("return document.querySelector('.track').getBoundingClientRect().right") - 5
+    browser.run(
+        "const old = fetch; window.fetch = async (path, options) => { const answer = await old(path, options);"
+        " if (path !== 'v1/explain') return answer; const body = await answer.json();"
+        " for (const item of body.items) item.explanations[0].score.similarity = -0.14; return new Response(JSON.stringify(body)); }"
+    )
+    focus(browser)
+    browser.type(" dog")
+    browser.wait(f"document.querySelector('.sum').textContent.includes('similarity −0.14') && {READY}")
+
+
+def test_words_of_a_dark_page_are_darker_the_less_they_say(browser):
+    script = (
+        "return [...document.querySelectorAll('.w.tinted')].map(w => getComputedStyle(w).backgroundColor"
+        ".match(/\\d+/g).map(Number).reduce((a, b) => a + b))"
+    )
+    light = browser.run(script)
+    browser.view(1360, 900, dark=True)
+    dark = browser.run(script)
+    assert max(dark) < 450  # the palest of a light page have more than 600
+    assert max(light) > max(dark)
 
 
 @pytest.mark.parametrize("role", ["support", "penalty", "omission"])
@@ -436,15 +485,15 @@ def test_a_token_is_asked_for_where_the_service_wants_one(running):
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv"])
 def test_a_scored_file_is_paged_worst_first_and_a_row_opens(browser, tmp_path, picture, ending):
-    captions = [f"a red square number {number}" for number in range(11)] + ["a green dog"]
+    captions = [f"a red square number {number}" for number in range(21)] + ["a green dog"]
     scores = Scorer("toy").score_batch([picture], captions, owner=[0] * len(captions))
     frame = scores.to_pandas().assign(image=picture.name)
     path = tmp_path / f"scored.{ending}"
     write = {"jsonl": frame.to_json, "parquet": frame.to_parquet, "csv": frame.to_csv}[ending]
     write(path, **({"orient": "records", "lines": True} if ending == "jsonl" else {"index": False}))
-    browser.click("#scored summary")
+    browser.click("#to-file")
     browser.choose("#rows-file", path)
-    browser.wait("document.querySelectorAll('#rows li').length === 10", seconds=60)
+    browser.wait("document.querySelectorAll('#rows li').length === 20", seconds=60)
     worst = captions[int(np.argmin(scores.soft_msd))]
     assert worst in browser.run("return document.querySelector('#rows li').textContent")
     browser.run(
@@ -455,16 +504,16 @@ def test_a_scored_file_is_paged_worst_first_and_a_row_opens(browser, tmp_path, p
         "return document.querySelector('#rows li').textContent"
     )
     browser.click("#rows-on")
-    browser.wait("document.querySelectorAll('#rows li').length === 2")
+    browser.wait("document.querySelectorAll('#rows li').length === 2 && document.querySelector('#rows li b')")
     if ending != "jsonl":
         return
     counts = browser.run("return [...document.querySelectorAll('#histogram button')].map(b => b.ariaLabel)")
-    assert sum(int(label.rpartition(": ")[2].split()[0]) for label in counts) == 12
+    assert sum(int(label.rpartition(": ")[2].split()[0]) for label in counts) == 22
     browser.run(
-        "const c = document.getElementById('rows-contains'); c.value = 'DOG'; c.dispatchEvent(new Event('change', { bubbles: true }))"
+        "const c = document.getElementById('rows-contains'); c.value = 'DOG'; c.dispatchEvent(new Event('input', { bubbles: true }))"
     )
     browser.wait("document.querySelectorAll('#rows li').length === 1", seconds=60)
-    assert "of 1 (12 rows" in browser.run("return document.getElementById('rows-place').textContent")
+    assert "of 1 (22 rows" in browser.run("return document.getElementById('rows-place').textContent")
     browser.run("document.getElementById('rows-images').removeAttribute('webkitdirectory')")
     browser.choose("#rows-images", picture)
     browser.wait("document.querySelector('#rows button')")
@@ -472,12 +521,14 @@ def test_a_scored_file_is_paged_worst_first_and_a_row_opens(browser, tmp_path, p
     browser.click("#rows button")
     browser.wait(f"document.querySelectorAll('#captions .card').length === 1 && {READY}")
     assert browser.run(TEXTS) == ["a green dog"]
+    browser.run("history.back()")
+    browser.wait("!document.getElementById('scored').hidden && document.querySelectorAll('#rows li').length === 1")
 
 
 def test_images_of_rows_are_found_by_the_end_of_their_path_never_by_the_bare_name(browser):
     found = browser.run(
-        "return import('./assets/rows.js').then(({ fileOf }) => arguments[0].map(([image, paths]) => "
-        "fileOf(image, paths.map(path => ({ name: path.split('/').pop(), webkitRelativePath: path })))?.webkitRelativePath ?? null))",
+        "return import('./assets/rows.js').then(({ fileOf, indexed }) => arguments[0].map(([image, paths]) => "
+        "fileOf(image, indexed(paths.map(path => ({ name: path.split('/').pop(), webkitRelativePath: path }))))?.webkitRelativePath ?? null))",
         [
             ["a/1.jpg", ["images/b/1.jpg"]],
             ["a/1.jpg", ["images/b/1.jpg", "images/a/1.jpg"]],
@@ -524,7 +575,7 @@ def axe() -> str:
 def test_axe_finds_nothing_serious_and_nothing_is_wider_than_the_window(browser, width, dark):
     browser.view(width, 844 if width == 390 else 900, dark=dark)
     browser.click("#how summary")
-    browser.click("#scored summary")
+    browser.click("#exports summary")
     shot(browser, f"{'phone' if width == 390 else 'desk'}-{'dark' if dark else 'light'}")
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
     browser.run(axe().replace("\u2028", " ") + "; return 1;")

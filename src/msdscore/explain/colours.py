@@ -1,7 +1,8 @@
-"""Colours of words and regions: three hues that colour-blind readers tell apart, in even steps of lightness.
+"""Colours of words and regions: hues that colour-blind readers tell apart, in even steps of lightness.
 
-Ramps run from white to a hue of Okabe and Ito's palette along a straight line of OKLab, whose distances are those that
-people see; so equal steps of a value look equally large.
+Ramps run from the paper (white, or the dark of a page) to a hue of Okabe and Ito's palette along a straight line of
+OKLab, whose distances are those that people see; so equal steps of a value look equally large. Figures, pages, reports
+and terminals all take their colours from here.
 """
 
 from typing import Literal
@@ -32,36 +33,36 @@ _TO_LAB = np.array(
         [0.0259040371, 0.7827717662, -0.8086757660],
     ]
 )
-WHITE = (255, 255, 255)
+WHITE, DARK = (255, 255, 255), (29, 32, 38)  # papers: of figures and light pages, of the cards of dark pages
 
 
-def ramp(role: Role, strength: npt.ArrayLike) -> npt.NDArray[np.uint8]:
-    """RGB colours for strengths from 0 (white) to 1 (the role's full colour), along a new last axis.
+def ramp(role: Role, strength: npt.ArrayLike, paper: tuple[int, int, int] = WHITE) -> npt.NDArray[np.uint8]:
+    """RGB colours for strengths from 0 (the paper) to 1 (the role's full colour), along a new last axis.
 
     >>> ramp("support", [0.0, 1.0]).tolist()
     [[255, 255, 255], [0, 90, 160]]
     """
     share = np.clip(np.asarray(strength, dtype=np.float64), 0, 1)[..., None]
-    start, end = oklab(np.array(WHITE)), oklab(np.array(_ENDS[role]))
+    start, end = oklab(np.array(paper)), oklab(np.array(_ENDS[role]))
     return _rgb(start + share * (end - start))
 
 
-def css(role: Role, strength: float) -> str:
+def css(role: Role, strength: float, paper: tuple[int, int, int] = WHITE) -> str:
     """One colour of the ramp, as CSS writes it.
 
     >>> css("penalty", 1.0)
     '#c44800'
     """
-    return "#" + bytes(ramp(role, strength).tolist()).hex()
+    return "#" + bytes(ramp(role, strength, paper).tolist()).hex()
 
 
-def ink(role: Role, strength: float) -> str:
+def ink(role: Role, strength: float, paper: tuple[int, int, int] = WHITE) -> str:
     """Black or white, whichever has more contrast with that colour; at least 4.5 to 1, as WCAG asks for text.
 
     >>> ink("penalty", 0.1), ink("penalty", 1.0)
     ('#000', '#fff')
     """
-    light = _luminance(ramp(role, strength)) + 0.05
+    light = _luminance(ramp(role, strength, paper)) + 0.05
     return "#000" if light / 0.05 >= 1.05 / light else "#fff"
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import log
 
 from msdscore.core.evidence import ZERO
-from msdscore.explain.colours import Role, css, ink
+from msdscore.explain.colours import WHITE, Role, css, ink
 from msdscore.explain.document import p_text
 from msdscore.explain.overlay import ColourScale
 from msdscore.explain.terms import Attribution, Unit
@@ -28,12 +28,12 @@ class TextPiece:
     ink: str = ""
 
 
-def spans(item: Attribution, scale: ColourScale) -> list[TextPiece]:
-    """The caption part by part, with the colours of its words and everything between them as it was."""
+def spans(item: Attribution, scale: ColourScale, paper: tuple[int, int, int] = WHITE) -> list[TextPiece]:
+    """The caption part by part, with the colours of its words on a paper and everything between them as it was."""
     caption, pieces, end = item.score.caption, [], 0
     for number, unit in enumerate(item.units):
         role, strength = word_colour(unit, scale)
-        colours = (css(role, strength), ink(role, strength)) if strength > 0.05 else ("", "")
+        colours = (css(role, strength, paper), ink(role, strength, paper)) if strength > 0.05 else ("", "")
         pieces += [TextPiece(caption[end : unit.start]), TextPiece(unit.text, number, tooltip(unit), *colours)]
         end = unit.end
     return [piece for piece in (*pieces, TextPiece(caption[end:])) if piece.text]

@@ -29,7 +29,7 @@ By = Literal["msd", "match"]
 Rewards = list[float | None]
 
 _AGAIN = frozenset((429, 500, 502, 503, 504))
-_BODY = 16 << 20  # characters of images per request; the service takes 32 MiB
+_BODY = 16 << 20  # characters of images per request; the service takes 64 MiB
 _LARGEST = 31 << 20  # characters of one image; it must find room in a request
 _IMAGES, _CAPTIONS = 32, 64  # per request and per image; the service takes 64 of each
 _THINKING, _THOUGHT = "<think>", "</think>"

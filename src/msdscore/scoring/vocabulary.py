@@ -64,7 +64,7 @@ def build_vocabulary(
     frequency = torch.tensor([counts[stem] / len(captions) for stem in kept], dtype=torch.float64).clamp(1e-6, 1 - 1e-6)
     vectors = torch.stack([points[words[stem]] for stem in kept]).float()
     present = np.array([[stem in own for stem in kept] for own in stems])
-    evidence = image_evidence(pipeline, images, vectors).numpy()
+    evidence = image_evidence(pipeline, images, vectors, expected_densities(pipeline, vectors)).numpy()
     logit = np.broadcast_to(torch.logit(frequency).numpy(), evidence.shape)
     features = np.stack([np.ones(evidence.size), evidence.ravel(), logit.ravel()], axis=1)
     fitted = fit_logistic(features, present.ravel(), balanced=False)
@@ -75,12 +75,16 @@ def build_vocabulary(
     )  # fmt: skip
 
 
-def image_evidence(pipeline: Pipeline, images: Embedded, points: Tensor) -> Tensor:
-    """The evidence of every word under every image, images by words."""
-    measured = pipeline.fit_images(images)
+def expected_densities(pipeline: Pipeline, points: Tensor) -> Tensor:
+    """The mean log density of every word over the images of the bank."""
     assert pipeline.bank is not None, "the evidence form has a bank"
     background = moved(pipeline.bank.bank, points.device).images
-    expected = log_densities(background, points.unsqueeze(0))[0].mean(dim=0)
+    return log_densities(background, points.unsqueeze(0))[0].mean(dim=0)
+
+
+def image_evidence(pipeline: Pipeline, images: Embedded, points: Tensor, expected: Tensor) -> Tensor:
+    """The evidence of every word under every image, images by words; `expected` are their `expected_densities`."""
+    measured = pipeline.fit_images(images)
     rows = [
         log_densities(_on(measured.take(slice(start, start + _IMAGES)), points), points.unsqueeze(0))[0] - expected
         for start in range(0, len(measured), _IMAGES)
@@ -97,6 +101,7 @@ class Namer:
         assert pipeline.bank is not None, "a vocabulary comes with a bank"
         self._background = pipeline.bank.bank.images
         self._profiles = _profiles(self._background, vocabulary.points)
+        self._expected = expected_densities(pipeline, vocabulary.points)
         self._number = {stem: number for number, stem in enumerate(vocabulary.stems)}
         words = pipeline.bank.bank.words
         assert words is not None, "a vocabulary comes with words"
@@ -104,7 +109,8 @@ class Namer:
 
     def probabilities(self, images: Embedded) -> Tensor:
         """The probability of every word of the vocabulary under the first of some images."""
-        return self._vocabulary.probabilities(image_evidence(self._pipeline, images, self._vocabulary.points)[0])
+        evidence = image_evidence(self._pipeline, images, self._vocabulary.points, self._expected)
+        return self._vocabulary.probabilities(evidence[0])
 
     def missing(self, probabilities: Tensor, words: Sequence[Word], points: Tensor) -> tuple[NamedWord, ...]:
         """Words that are probably true of the image and neither said nor meant by what is said.

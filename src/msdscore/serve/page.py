@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msdscore.encoders.base import PatchLayout
-from msdscore.explain.colours import Role, css
+from msdscore.explain.colours import DARK, WHITE, Role, css
 from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.overlay import (
     TITLES,
@@ -88,7 +88,8 @@ def _look(signature: str) -> str:
     """Colour ramps, titles of maps, and the signature of the service."""
     strengths = np.linspace(0, 1, RAMP_STEPS).tolist()
     ramps = {role: [css(role, strength) for strength in strengths] for role in _ROLES}
-    return json.dumps({"ramps": ramps, "titles": TITLES, "signature": signature})
+    dark = {role: [css(role, strength, DARK) for strength in strengths] for role in _ROLES}
+    return json.dumps({"ramps": ramps, "dark_ramps": dark, "titles": TITLES, "signature": signature})
 
 
 def explanation_documents(explanations: Explanations | None, reasons: dict[int, str], captions: int) -> dict[str, Any]:
@@ -141,13 +142,15 @@ def _look_of(item: Explanation, words: ColourScale, maps: dict[Role, tuple[Colou
 
 
 def _words(item: Explanation, scale: ColourScale) -> list[dict[str, Any]]:
-    """Whether each word is judged, and the colours of its background and its letters, where it has any."""
-    colours = {span.number: span for span in spans(item, scale)}
+    """Whether each word is judged, and the colours of its background and letters on light and dark pages, if any."""
+    light, dark = ({span.number: span for span in spans(item, scale, paper)} for paper in (WHITE, DARK))
     return [
         {
             "judged": unit.content and (unit.p_value is not None or unit.gap is not None),
-            "back": colours[number].back or None,
-            "ink": colours[number].ink or None,
+            "back": light[number].back or None,
+            "ink": light[number].ink or None,
+            "dark_back": dark[number].back or None,
+            "dark_ink": dark[number].ink or None,
         }
         for number, unit in enumerate(item.units)
     ]

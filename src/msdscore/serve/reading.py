@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 Model = TypeVar("Model", bound=BaseModel)
+Value = TypeVar("Value")
 JSON, FORM = "application/json", "multipart/form-data"
-PREFIX = "sha256:"  # of an image that was uploaded before
+PREFIX = "sha256:"  # of what was uploaded before
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,33 +42,34 @@ class AskedRewards:
     reasons: list[str | None]
 
 
-class StoredImages:
-    """Images that were uploaded once, by the hash of their bytes; the ones used longest ago are dropped first."""
+class Stored(Generic[Value]):
+    """Uploads by the hash of their bytes, so that requests can refer to them; those used longest ago are dropped."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit, self._images = limit, OrderedDict[str, bytes]()
+    def __init__(self, kind: str, route: str, limit: int) -> None:
+        self._unknown = f"unknown {kind}; send it to {route} again"
+        self._limit, self._values = limit, OrderedDict[str, tuple[Value, int]]()
 
-    def add(self, content: bytes) -> str:
-        """Keep an image; returns the name by which requests refer to it."""
+    def add(self, content: bytes, value: Value, size: int) -> str:
+        """Keep the value of an upload that takes `size` bytes; returns the name by which requests refer to it."""
         name = PREFIX + sha256(content).hexdigest()
-        self._images[name] = content
-        self._images.move_to_end(name)
-        while sum(map(len, self._images.values())) > self._limit and len(self._images) > 1:
-            self._images.popitem(last=False)
+        self._values[name] = value, size
+        self._values.move_to_end(name)
+        while sum(size for _, size in self._values.values()) > self._limit and len(self._values) > 1:
+            self._values.popitem(last=False)
         return name
 
-    def get(self, name: str) -> bytes:
-        """The bytes of an image; raises `ValueError` for one that is not there."""
-        if name not in self._images:
-            raise ValueError("unknown image; send it to /v1/images again")
-        self._images.move_to_end(name)
-        return self._images[name]
+    def get(self, name: str) -> Value:
+        """The value of an upload; raises `ValueError` for one that is not there."""
+        if name not in self._values:
+            raise ValueError(self._unknown)
+        self._values.move_to_end(name)
+        return self._values[name][0]
 
 
-async def read_items(request: "Request", settings: ServeSettings, stored: "StoredImages") -> list[Asked]:
+async def read_items(request: "Request", settings: ServeSettings, stored: Stored[bytes]) -> list[Asked]:
     """Images and captions of a request: `{"image", "captions"}`, `{"items": […]}`, or one multipart image."""
     if _content_type(request, JSON, FORM) == FORM:
-        _, image, fields = await read_upload(request, "image", settings)
+        (_, image), fields = await read_upload(request, "image", settings)
         captions = [*fields.get("caption", ()), *fields.get("captions", ())]
         if not captions:
             raise RefusedError(422, "expected a file named image and at least one field named caption")
@@ -86,7 +88,7 @@ async def read_items(request: "Request", settings: ServeSettings, stored: "Store
     return asked
 
 
-async def read_completions(request: "Request", settings: ServeSettings, stored: "StoredImages") -> AskedRewards:
+async def read_completions(request: "Request", settings: ServeSettings, stored: Stored[bytes]) -> AskedRewards:
     """The completions of a reward request by image; one that is too long has a reason, the others are scored."""
     _content_type(request, JSON)
     body = _validate(RewardRequest, _parse(await request.body()))
@@ -113,18 +115,29 @@ async def read_completions(request: "Request", settings: ServeSettings, stored: 
 
 async def read_upload(
     request: "Request", name: str, settings: ServeSettings
-) -> tuple[str, bytes, dict[str, list[str]]]:
-    """File name and content of the file of that field in a multipart body, and its text fields; all in memory."""
+) -> tuple[tuple[str, bytes], dict[str, list[str]]]:
+    """File name and content of that field of a multipart body, and its text fields."""
+    file, fields = await read_form(request, name, settings)
+    if file is None:
+        raise RefusedError(422, f"expected a file named {name}")
+    return file, fields
+
+
+async def read_form(
+    request: "Request", name: str, settings: ServeSettings
+) -> tuple[tuple[str, bytes] | None, dict[str, list[str]]]:
+    """The file of that field in a multipart body, where there is one, and the text fields; all in memory."""
     from starlette.datastructures import UploadFile
 
     _content_type(request, FORM)
     form = await _form(request, settings)
     try:
         file: UploadFile | str | None = form.get(name)
-        if not isinstance(file, UploadFile):
-            raise RefusedError(422, f"expected a file named {name}")
-        fields = {key: [value for value in form.getlist(key) if isinstance(value, str)] for key in form if key != name}
-        return file.filename or "", await file.read(), fields
+        fields: dict[str, list[str]] = {}
+        for key, value in form.multi_items():
+            if isinstance(value, str):
+                fields.setdefault(key, []).append(value)
+        return ((file.filename or "", await file.read()) if isinstance(file, UploadFile) else None), fields
     finally:
         await form.close()
 
@@ -161,7 +174,7 @@ def _too_long(caption: str, settings: ServeSettings) -> str | None:
     return f"expected captions of at most {limit} bytes, got {size}" if size > limit else None
 
 
-def _asked(image: str | None, captions: Sequence[str], stored: "StoredImages") -> Asked:
+def _asked(image: str | None, captions: Sequence[str], stored: Stored[bytes]) -> Asked:
     """An image that cannot be decoded from base64 costs its own captions alone."""
     try:
         if image is None:

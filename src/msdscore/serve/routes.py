@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msdscore.errors import MissingExtraError, RowError
@@ -11,7 +11,7 @@ from msdscore.explain.save import encoded
 from msdscore.scoring.results import Scores
 from msdscore.serve import schema
 from msdscore.serve.guard import RefusedError
-from msdscore.serve.reading import read_completions, read_items, read_upload
+from msdscore.serve.reading import read_completions, read_form, read_items, read_upload
 from msdscore.serve.rows import MOST, RowsQuery
 from msdscore.serve.service import Service
 from msdscore.version import __version__
@@ -103,14 +103,14 @@ def _limited(handler: Handler, service: Service) -> Callable[..., Awaitable[Any]
 
 
 async def _score(request: "Request", service: Service) -> dict[str, Any]:
-    asked = await read_items(request, service.settings, service.stored)
+    asked = await read_items(request, service.settings, service.images)
     results = await _unless_gone(request, service.score(asked, kind="alone"))
     items = [{"scores": score_rows(scores, item.captions)} for scores, item in zip(results, asked, strict=True)]
     return {"signature": service.signature, "items": items}
 
 
 async def _rank(request: "Request", service: Service) -> dict[str, Any]:
-    asked = await read_items(request, service.settings, service.stored)
+    asked = await read_items(request, service.settings, service.images)
     results = await _unless_gone(request, service.score(asked, kind="set"))
     items = [
         {
@@ -123,12 +123,12 @@ async def _rank(request: "Request", service: Service) -> dict[str, Any]:
 
 
 async def _explain(request: "Request", service: Service) -> dict[str, Any]:
-    asked = await read_items(request, service.settings, service.stored)
+    asked = await read_items(request, service.settings, service.images)
     return {"signature": service.signature, "items": await _unless_gone(request, service.explain(asked))}
 
 
 async def _reward(request: "Request", service: Service) -> dict[str, Any]:
-    asked = await read_completions(request, service.settings, service.stored)
+    asked = await read_completions(request, service.settings, service.images)
     results = await _unless_gone(request, service.score(asked.items, kind="alone"))
     rewards: list[float | None] = [None] * len(asked.reasons)
     reasons = list(asked.reasons)
@@ -144,7 +144,7 @@ async def _figure(request: "Request", service: Service) -> Any:
     kind = request.query_params.get("kind", "png")
     if kind not in schema.FIGURES:
         raise RefusedError(422, f"kind: expected one of {', '.join(schema.FIGURES)}")
-    asked = await read_items(request, service.settings, service.stored)
+    asked = await read_items(request, service.settings, service.images)
     if len(asked) != 1:
         raise RefusedError(422, f"items: a figure shows one image, got {len(asked)}")
 
@@ -164,25 +164,44 @@ async def _figure(request: "Request", service: Service) -> Any:
 
 
 async def _images(request: "Request", service: Service) -> dict[str, str]:
-    _, content, _ = await read_upload(request, "image", service.settings)
-    return {"image": service.stored.add(content)}
+    (_, content), _ = await read_upload(request, "image", service.settings)
+    return {"image": service.images.add(content, content, len(content))}
 
 
 async def _rows(request: "Request", service: Service) -> dict[str, Any]:
-    name, content, fields = await read_upload(request, "file", service.settings)
-    by, count, low, high, contains = (
-        fields.get(field, [""])[0] for field in ("by", "count", "low", "high", "contains")
-    )
-    # By length first: Python refuses to read thousands of digits.
-    if count and not (count.isascii() and count.isdigit() and len(count) < 10 and 1 <= int(count) <= MOST):
-        raise RefusedError(422, f"count: expected a number from 1 to {MOST}")
+    upload, fields = await read_form(request, "file", service.settings)
+    texts = {name: fields.get(name, [""])[0] for name in ("file", "by", "contains")}
     query = RowsQuery(
-        by=by or None, count=int(count or MOST), low=_bound(low, "low"), high=_bound(high, "high"), contains=contains
+        by=texts["by"] or None,
+        start=_whole(fields, "start", least=0, most=service.settings.max_rows, default=0),
+        count=_whole(fields, "count", least=1, most=MOST, default=MOST),
+        low=_bound(fields, "low"),
+        high=_bound(fields, "high"),
+        contains=texts["contains"],
     )
-    return await _unless_gone(request, service.rows(name, content, query))
+    if upload is None and not texts["file"]:
+        raise RefusedError(422, "expected a file named file, or the name of one that was sent before")
+
+    async def answer() -> dict[str, Any]:
+        name = texts["file"] if upload is None else await service.read_rows(*upload)
+        try:
+            return await service.rows(name, query)
+        except ValueError as error:
+            raise RefusedError(422, f"file: {error}") from error
+
+    return await _unless_gone(request, answer())
 
 
-def _bound(text: str, name: str) -> float | None:
+def _whole(fields: Mapping[str, Sequence[str]], name: str, *, least: int, most: int, default: int) -> int:
+    text = fields.get(name, [""])[0]
+    # By length first: Python refuses to read thousands of digits.
+    if text and not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+        raise RefusedError(422, f"{name}: expected a number from {least} to {most}")
+    return int(text or default)
+
+
+def _bound(fields: Mapping[str, Sequence[str]], name: str) -> float | None:
+    text = fields.get(name, [""])[0]
     try:
         value = float(text) if text else None
     except ValueError:

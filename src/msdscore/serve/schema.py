@@ -107,6 +107,7 @@ class ExplainAnswer(BaseModel):
 class RowsAnswer(BaseModel):
     """The worst rows of a scored file by one of its numbers."""
 
+    file: str = Field(description="The name of the file: give it as `file` in later requests.")
     by: str
     columns: list[str] = Field(description="Numbers that the file has.")
     total: int
@@ -179,8 +180,13 @@ _ROWS_FORM = {
     "type": "object",
     "required": ["file"],
     "properties": {
-        "file": {"type": "string", "format": "binary", "description": "A file that msdscore score wrote."},
+        "file": {
+            "type": "string",
+            "format": "binary",
+            "description": "A file that msdscore score wrote, or as text the `file` of an earlier answer about it.",
+        },
         "by": {"type": "string", "description": "The number to order by."},
+        "start": {"type": "integer", "minimum": 0, "description": "How many of the worst rows to pass over."},
         "count": {"type": "integer", "minimum": 1, "maximum": MOST},
         "low": {"type": "number", "description": "The least number of rows that are listed."},
         "high": {"type": "number", "description": "The greatest."},

@@ -9,6 +9,8 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
+import pyarrow as pa
+
 from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import ImageError, RowError, require
 from msdscore.explain.explanation import Explanations, explain
@@ -18,8 +20,8 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
 from msdscore.serve.batching import Batcher, queue_full
 from msdscore.serve.page import explanation_documents
-from msdscore.serve.reading import Asked, StoredImages
-from msdscore.serve.rows import RowsQuery, worst_rows
+from msdscore.serve.reading import Asked, Stored
+from msdscore.serve.rows import RowsQuery, read_table, worst_rows
 from msdscore.serve.settings import ServeSettings
 
 Result = TypeVar("Result")
@@ -64,7 +66,8 @@ class Service:
         self._drawer = ThreadPoolExecutor(1, thread_name_prefix="msdscore-draw")
         self._pixels = PixelBudget(settings.max_decoded)
         self._figures, self._files = asyncio.Semaphore(FIGURES), asyncio.Semaphore(1)
-        self.stored = StoredImages(settings.max_stored)
+        self.images = Stored[bytes]("image", "/v1/images", settings.max_stored)
+        self._tables = Stored[pa.Table]("file", "/v1/rows", settings.max_stored)
         self._accepted, self._started = 0, False
         self._idle: asyncio.TimerHandle | None = None
         self.body_bytes = 0  # of requests in flight; kept by the guard
@@ -126,11 +129,16 @@ class Service:
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._drawer, draw, explanations, reasons)
 
-    async def rows(self, name: str, content: bytes, query: RowsQuery) -> dict[str, Any]:
-        """The worst rows of a scored file; one file at a time, in a process of its own."""
+    async def read_rows(self, name: str, content: bytes) -> str:
+        """Read a scored file, one at a time; returns the name by which `rows` knows it."""
         with self._accept(1):
             async with self._files:
-                return await worst_rows(name, content, query, self.settings)
+                table = await read_table(name, content, self.settings)
+                return self._tables.add(content, table, table.nbytes)
+
+    async def rows(self, name: str, query: RowsQuery) -> dict[str, Any]:
+        """The worst rows of a scored file that was read before; raises `ValueError` for another."""
+        return await asyncio.to_thread(worst_rows, self._tables.get(name), query) | {"file": name}
 
     @contextmanager
     def _accept(self, images: int) -> Iterator[None]:

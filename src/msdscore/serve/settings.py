@@ -25,7 +25,7 @@ class ServeSettings:
     max_connections: int = 512  # further ones are answered 503 and closed
     header_timeout: float = 10.0  # seconds for the headers of a request, from the first connection on
     body_timeout: float = 10.0  # seconds without a byte of an announced body
-    max_body: int = 32 << 20  # bytes of one request
+    max_body: int = 64 << 20  # bytes of one request; a scored file of 100,000 rows has about 40 MB
     max_held: int = 256 << 20  # bytes of all bodies in memory at one time; more are answered 503
     max_items: int = 64  # images per request
     max_captions: int = 64  # captions per image
@@ -40,7 +40,7 @@ class ServeSettings:
     max_queue: int = 256  # images that wait or are worked on; requests beyond are answered 503
     timeout: float = 60.0  # seconds per request
     cache: int = 256 << 20  # bytes of embeddings of images and captions
-    max_stored: int = 64 << 20  # bytes of uploaded images that requests may refer to; the oldest are dropped first
+    max_stored: int = 64 << 20  # bytes of uploaded images, and of scored files; the oldest are dropped first
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -1,8 +1,10 @@
 "use strict";
 for (const section of document.querySelectorAll("section")) {
   const images = JSON.parse(section.querySelector("script").textContent);
-  const shown = section.querySelector(".shown"), key = section.querySelector(".key");
-  const buttons = [...section.querySelectorAll(".tabs button")], words = [...section.querySelectorAll(".w")];
+  const shown = section.querySelector(".shown"),
+    key = section.querySelector(".key");
+  const buttons = [...section.querySelectorAll(".tabs button")],
+    words = [...section.querySelectorAll(".w")];
   let kept = "penalty";
   const show = (name) => {
     const image = images[name];
@@ -23,7 +25,9 @@ for (const section of document.querySelectorAll("section")) {
     word.addEventListener("mouseleave", () => show(kept));
     word.addEventListener("focus", () => show(name));
     word.addEventListener("click", () => show((kept = name)));
-    word.addEventListener("keydown", (event) => { if (event.key === "Enter") show((kept = name)); });
+    word.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") show((kept = name));
+    });
   }
   show(kept);
 }

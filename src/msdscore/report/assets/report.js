@@ -7,17 +7,22 @@ const make = (tag, className, text) => {
   return node;
 };
 const data = JSON.parse($("data").textContent);
-const total = data.rows, numbers = {}, texts = { ...data.texts, ...data.others };
-for (const [name, values] of Object.entries(data.numbers)) numbers[name] = Float64Array.from(values, (v) => (v === null ? NaN : v));
+const total = data.rows,
+  numbers = {},
+  texts = { ...data.texts, ...data.others };
+for (const [name, values] of Object.entries(data.numbers))
+  numbers[name] = Float64Array.from(values, (v) => (v === null ? NaN : v));
 const folded = data.texts.caption.map((caption, row) => (caption + "\n" + data.texts.id[row]).toLowerCase());
-const names = data.names, [partX, partY] = data.parts;
+const names = data.names,
+  [partX, partY] = data.parts;
 // Which direction is better, wherever a number is named.
 const arrow = (name) => (!names[name] ? "" : data.lower.includes(name) ? " ↓" : " ↑");
 const show = (value, digits = 4) => (value === null || Number.isNaN(value) ? "" : value.toFixed(digits));
 
 // What is asked for, and the rows that answer, in order.
 const state = { search: "", system: "", failed: false, ranges: {}, metric: "msd", sort: null, down: false };
-let visible = new Uint32Array(0), shownRow = -1;
+let visible = new Uint32Array(0),
+  shownRow = -1;
 
 function select() {
   const tests = [];
@@ -35,11 +40,17 @@ function select() {
 }
 
 function order() {
-  const values = numbers[state.sort], words = texts[state.sort], sign = state.down ? -1 : 1;
+  const values = numbers[state.sort],
+    words = texts[state.sort],
+    sign = state.down ? -1 : 1;
   // Missing values go last whichever way the column is sorted.
   const compare = values
-    ? (a, b) => (Number.isNaN(values[a]) ? 1 : 0) - (Number.isNaN(values[b]) ? 1 : 0) || sign * (values[a] - values[b]) || a - b
-    : (a, b) => (words[a] === "") - (words[b] === "") || sign * (words[a] < words[b] ? -1 : words[a] > words[b] ? 1 : 0) || a - b;
+    ? (a, b) =>
+        (Number.isNaN(values[a]) ? 1 : 0) - (Number.isNaN(values[b]) ? 1 : 0) || sign * (values[a] - values[b]) || a - b
+    : (a, b) =>
+        (words[a] === "") - (words[b] === "") ||
+        sign * (words[a] < words[b] ? -1 : words[a] > words[b] ? 1 : 0) ||
+        a - b;
   visible.sort(compare);
 }
 
@@ -47,12 +58,16 @@ function order() {
 const extents = {};
 function extent(name) {
   if (!extents[name]) {
-    let low = Infinity, high = -Infinity;
+    let low = Infinity,
+      high = -Infinity;
     for (const value of numbers[name]) {
       if (value < low) low = value;
       if (value > high) high = value;
     }
-    if (!(high > low)) { low = Number.isFinite(low) ? low - 0.5 : 0; high = low + 1; }
+    if (!(high > low)) {
+      low = Number.isFinite(low) ? low - 0.5 : 0;
+      high = low + 1;
+    }
     extents[name] = [low, high];
   }
   return extents[name];
@@ -61,7 +76,8 @@ const metricOf = (plot) => (plot === "score" ? state.metric : plot);
 const colourOf = { score: "#333", ...data.colours };
 
 function prepare(canvas) {
-  const ratio = window.devicePixelRatio || 1, box = canvas.getBoundingClientRect();
+  const ratio = window.devicePixelRatio || 1,
+    box = canvas.getBoundingClientRect();
   canvas.width = Math.round(box.width * ratio);
   canvas.height = Math.round(box.height * ratio);
   const pen = canvas.getContext("2d");
@@ -73,13 +89,20 @@ function prepare(canvas) {
 function axis(pen, width, height, [low, high], left = 0) {
   pen.fillStyle = "#666";
   pen.textBaseline = "bottom";
-  pen.textAlign = "left"; pen.fillText(low.toPrecision(3), left, height);
-  pen.textAlign = "right"; pen.fillText(high.toPrecision(3), width, height);
+  pen.textAlign = "left";
+  pen.fillText(low.toPrecision(3), left, height);
+  pen.textAlign = "right";
+  pen.fillText(high.toPrecision(3), width, height);
 }
 
 function histogram(canvas) {
-  const plot = canvas.dataset.plot, name = metricOf(plot), values = numbers[name];
-  const [pen, width, height] = prepare(canvas), [low, high] = extent(name), bins = 60, floor = height - 15;
+  const plot = canvas.dataset.plot,
+    name = metricOf(plot),
+    values = numbers[name];
+  const [pen, width, height] = prepare(canvas),
+    [low, high] = extent(name),
+    bins = 60,
+    floor = height - 15;
   const tally = (rows, count) => {
     const heights = new Float64Array(bins);
     for (let place = 0; place < count; place++) {
@@ -88,7 +111,9 @@ function histogram(canvas) {
     }
     return heights;
   };
-  const all = tally(null, total), some = tally(visible, visible.length), top = Math.max(1, ...all);
+  const all = tally(null, total),
+    some = tally(visible, visible.length),
+    top = Math.max(1, ...all);
   const bars = (heights, colour) => {
     pen.fillStyle = colour;
     heights.forEach((count, bin) => {
@@ -109,56 +134,87 @@ function histogram(canvas) {
 
 const inset = { left: 46, bottom: 28, top: 6, right: 8 };
 function scatter(canvas) {
-  const [pen, width, height] = prepare(canvas), [x0, x1] = extent(partX), [y0, y1] = extent(partY);
-  const wide = width - inset.left - inset.right, high = height - inset.top - inset.bottom;
-  const x = (v) => inset.left + ((v - x0) / (x1 - x0)) * wide, y = (v) => inset.top + high - ((v - y0) / (y1 - y0)) * high;
+  const [pen, width, height] = prepare(canvas),
+    [x0, x1] = extent(partX),
+    [y0, y1] = extent(partY);
+  const wide = width - inset.left - inset.right,
+    high = height - inset.top - inset.bottom;
+  const x = (v) => inset.left + ((v - x0) / (x1 - x0)) * wide,
+    y = (v) => inset.top + high - ((v - y0) / (y1 - y0)) * high;
   const dots = (rows, count, colour, size) => {
     pen.fillStyle = colour;
     for (let place = 0; place < count; place++) {
       const row = rows ? rows[place] : place;
-      if (numbers[partX][row] === numbers[partX][row]) pen.fillRect(x(numbers[partX][row]) - size / 2, y(numbers[partY][row]) - size / 2, size, size);
+      if (numbers[partX][row] === numbers[partX][row])
+        pen.fillRect(x(numbers[partX][row]) - size / 2, y(numbers[partY][row]) - size / 2, size, size);
     }
   };
   const size = total > 5000 ? 1.6 : 3.2;
   dots(null, total, "#ddd", size);
   dots(visible, visible.length, total > 5000 ? "rgba(0,60,130,.35)" : "rgba(0,60,130,.65)", size);
   if (shownRow >= 0) {
-    pen.strokeStyle = "#c44800"; pen.lineWidth = 2;
-    pen.beginPath(); pen.arc(x(numbers[partX][shownRow]), y(numbers[partY][shownRow]), 6, 0, 7); pen.stroke(); pen.lineWidth = 1;
+    pen.strokeStyle = "#c44800";
+    pen.lineWidth = 2;
+    pen.beginPath();
+    pen.arc(x(numbers[partX][shownRow]), y(numbers[partY][shownRow]), 6, 0, 7);
+    pen.stroke();
+    pen.lineWidth = 1;
   }
   frame(pen, width, height, [x0, x1], [y0, y1], partX + arrow(partX), partY + arrow(partY));
-  canvas.at = (px, py) => [x0 + ((px - inset.left) / wide) * (x1 - x0), y0 + ((inset.top + high - py) / high) * (y1 - y0)];
+  canvas.at = (px, py) => [
+    x0 + ((px - inset.left) / wide) * (x1 - x0),
+    y0 + ((inset.top + high - py) / high) * (y1 - y0),
+  ];
   canvas.to = (row) => [x(numbers[partX][row]), y(numbers[partY][row])];
 }
 
 function frame(pen, width, height, xs, ys, xName, yName) {
   pen.strokeStyle = "#bbb";
   pen.strokeRect(inset.left, inset.top, width - inset.left - inset.right, height - inset.top - inset.bottom);
-  pen.fillStyle = "#666"; pen.textBaseline = "top"; pen.textAlign = "left";
+  pen.fillStyle = "#666";
+  pen.textBaseline = "top";
+  pen.textAlign = "left";
   const low = height - inset.bottom + 3;
   pen.fillText(xs[0].toPrecision(3), inset.left, low);
-  pen.textAlign = "right"; pen.fillText(xs[1].toPrecision(3), width - inset.right, low);
-  pen.textAlign = "center"; pen.fillText(xName, (width + inset.left) / 2, low);
-  pen.textAlign = "right"; pen.fillText(ys[1].toPrecision(3), inset.left - 4, inset.top);
-  pen.textBaseline = "bottom"; pen.fillText(ys[0].toPrecision(3), inset.left - 4, height - inset.bottom);
-  pen.save(); pen.translate(12, (height - inset.bottom) / 2); pen.rotate(-Math.PI / 2);
-  pen.textAlign = "center"; pen.textBaseline = "middle"; pen.fillText(yName, 0, 0); pen.restore();
+  pen.textAlign = "right";
+  pen.fillText(xs[1].toPrecision(3), width - inset.right, low);
+  pen.textAlign = "center";
+  pen.fillText(xName, (width + inset.left) / 2, low);
+  pen.textAlign = "right";
+  pen.fillText(ys[1].toPrecision(3), inset.left - 4, inset.top);
+  pen.textBaseline = "bottom";
+  pen.fillText(ys[0].toPrecision(3), inset.left - 4, height - inset.bottom);
+  pen.save();
+  pen.translate(12, (height - inset.bottom) / 2);
+  pen.rotate(-Math.PI / 2);
+  pen.textAlign = "center";
+  pen.textBaseline = "middle";
+  pen.fillText(yName, 0, 0);
+  pen.restore();
 }
 
 function lengths(canvas) {
-  const [pen, width, height] = prepare(canvas), values = numbers[state.metric], size = numbers.length;
+  const [pen, width, height] = prepare(canvas),
+    values = numbers[state.metric],
+    size = numbers.length;
   const groups = new Map();
   for (const row of visible) {
     if (values[row] !== values[row] || size[row] !== size[row]) continue;
     if (!groups.has(size[row])) groups.set(size[row], []);
     groups.get(size[row]).push(values[row]);
   }
-  let pool = [...groups].sort((a, b) => a[0] - b[0]);
+  const pool = [...groups].sort((a, b) => a[0] - b[0]);
   // Neighbouring lengths are joined until a point stands for enough captions.
-  const least = Math.max(1, visible.length / 60), points = [];
-  for (let place = 0; place < pool.length; ) {
-    const some = [], used = [];
-    while (place < pool.length && some.length < least) { some.push(...pool[place][1]); used.push(pool[place][0]); place++; }
+  const least = Math.max(1, visible.length / 60),
+    points = [];
+  for (let place = 0; place < pool.length;) {
+    const some = [],
+      used = [];
+    while (place < pool.length && some.length < least) {
+      some.push(...pool[place][1]);
+      used.push(pool[place][0]);
+      place++;
+    }
     some.sort((a, b) => a - b);
     const at = (share) => some[Math.min(some.length - 1, Math.floor(share * some.length))];
     points.push([used.reduce((a, b) => a + b) / used.length, at(0.25), at(0.5), at(0.75)]);
@@ -167,16 +223,25 @@ function lengths(canvas) {
   const xs = [points[0][0], points.at(-1)[0] > points[0][0] ? points.at(-1)[0] : points[0][0] + 1];
   let ys = [Math.min(...points.map((p) => p[1])), Math.max(...points.map((p) => p[3]))];
   if (!(ys[1] > ys[0])) ys = [ys[0] - 0.5, ys[0] + 0.5];
-  const wide = width - inset.left - inset.right, high = height - inset.top - inset.bottom;
-  const x = (v) => inset.left + ((v - xs[0]) / (xs[1] - xs[0])) * wide, y = (v) => inset.top + high - ((v - ys[0]) / (ys[1] - ys[0])) * high;
-  pen.fillStyle = "#cfdcec"; pen.beginPath();
+  const wide = width - inset.left - inset.right,
+    high = height - inset.top - inset.bottom;
+  const x = (v) => inset.left + ((v - xs[0]) / (xs[1] - xs[0])) * wide,
+    y = (v) => inset.top + high - ((v - ys[0]) / (ys[1] - ys[0])) * high;
+  pen.fillStyle = "#cfdcec";
+  pen.beginPath();
   points.forEach((p) => pen.lineTo(x(p[0]), y(p[3])));
-  [...points].reverse().forEach((p) => pen.lineTo(x(p[0]), y(p[1])));
+  points.toReversed().forEach((p) => pen.lineTo(x(p[0]), y(p[1])));
   pen.fill();
-  pen.strokeStyle = data.colours.similarity; pen.lineWidth = 2; pen.beginPath();
+  pen.strokeStyle = data.colours.similarity;
+  pen.lineWidth = 2;
+  pen.beginPath();
   points.forEach((p) => pen.lineTo(x(p[0]), y(p[2])));
-  pen.stroke(); pen.lineWidth = 1;
-  if (points.length < 40) { pen.fillStyle = data.colours.similarity; points.forEach((p) => pen.fillRect(x(p[0]) - 2, y(p[2]) - 2, 4, 4)); }
+  pen.stroke();
+  pen.lineWidth = 1;
+  if (points.length < 40) {
+    pen.fillStyle = data.colours.similarity;
+    points.forEach((p) => pen.fillRect(x(p[0]) - 2, y(p[2]) - 2, 4, 4));
+  }
   frame(pen, width, height, xs, ys, "length, tokens", names[state.metric]);
 }
 
@@ -189,7 +254,8 @@ for (const canvas of canvases) {
   const plot = canvas.dataset.plot;
   if (plot === "length") continue;
   canvas.addEventListener("pointerdown", (start) => {
-    const box = canvas.getBoundingClientRect(), from = [start.clientX - box.left, start.clientY - box.top];
+    const box = canvas.getBoundingClientRect(),
+      from = [start.clientX - box.left, start.clientY - box.top];
     canvas.setPointerCapture(start.pointerId);
     canvas.onpointerup = (end) => {
       canvas.onpointerup = null;
@@ -200,55 +266,89 @@ for (const canvas of canvases) {
 }
 const rising = (a, b) => (a < b ? [a, b] : [b, a]);
 function pickRange(canvas, from, to, width) {
-  const name = metricOf(canvas.dataset.plot), [low, high] = extent(name);
+  const name = metricOf(canvas.dataset.plot),
+    [low, high] = extent(name);
   if (Math.abs(from[0] - to[0]) < 3) delete state.ranges[name];
-  else state.ranges[name] = rising(...[from, to].map((p) => low + (Math.max(0, Math.min(width, p[0])) / width) * (high - low)));
+  else
+    state.ranges[name] = rising(
+      ...[from, to].map((p) => low + (Math.max(0, Math.min(width, p[0])) / width) * (high - low)),
+    );
   refresh();
 }
 function pickBox(canvas, from, to) {
   if (Math.abs(from[0] - to[0]) < 3 && Math.abs(from[1] - to[1]) < 3) {
-    let best = -1, near = 100;
+    let best = -1,
+      near = 100;
     for (const row of visible) {
-      const [x, y] = canvas.to(row), distance = (x - to[0]) ** 2 + (y - to[1]) ** 2;
-      if (distance < near) { near = distance; best = row; }
+      const [x, y] = canvas.to(row),
+        distance = (x - to[0]) ** 2 + (y - to[1]) ** 2;
+      if (distance < near) {
+        near = distance;
+        best = row;
+      }
     }
     if (best >= 0) return detail(best);
-    delete state.ranges[partX]; delete state.ranges[partY];
+    delete state.ranges[partX];
+    delete state.ranges[partY];
   } else {
     const [a, b] = [canvas.at(...from), canvas.at(...to)];
-    state.ranges[partX] = rising(a[0], b[0]); state.ranges[partY] = rising(a[1], b[1]);
+    state.ranges[partX] = rising(a[0], b[0]);
+    state.ranges[partY] = rising(a[1], b[1]);
   }
   refresh();
 }
 
 // The table: only the rows in sight exist.
-const height = 28, limit = 15_000_000; // browsers stop at about 33 million pixels
-const columns = [...[...Object.keys(names), "length"].filter((name) => numbers[name]), ...(data.texts.system ? ["system"] : []), "caption", "error", ...Object.keys(data.others)];
+const height = 28,
+  limit = 15_000_000; // browsers stop at about 33 million pixels
+const columns = [
+  ...[...Object.keys(names), "length"].filter((name) => numbers[name]),
+  ...(data.texts.system ? ["system"] : []),
+  "caption",
+  "error",
+  ...Object.keys(data.others),
+];
 const kindOf = (name) => (numbers[name] ? "" : name === "caption" || name === "error" ? name : "text");
 function header() {
-  $("head").replaceChildren(...columns.map((name) => {
-    const cell = make("div", "cell " + kindOf(name)), mark = state.sort === name ? (state.down ? " ▾" : " ▴") : "";
-    const button = make("button", "", (names[name] || name) + arrow(name) + mark);
-    button.title = names[name] ? (data.lower.includes(name) ? "lower is better" : "higher is better") : name;
-    button.dataset.column = name;
-    button.addEventListener("click", () => {
-      if (state.sort === name) state.down = !state.down;
-      else { state.sort = name; state.down = false; }
-      select(); header(); $("view").scrollTop = 0; rows();
-    });
-    cell.append(button);
-    return cell;
-  }));
+  $("head").replaceChildren(
+    ...columns.map((name) => {
+      const cell = make("div", "cell " + kindOf(name)),
+        mark = state.sort === name ? (state.down ? " ▾" : " ▴") : "";
+      const button = make("button", "", (names[name] || name) + arrow(name) + mark);
+      button.title = names[name] ? (data.lower.includes(name) ? "lower is better" : "higher is better") : name;
+      button.dataset.column = name;
+      button.addEventListener("click", () => {
+        if (state.sort === name) state.down = !state.down;
+        else {
+          state.sort = name;
+          state.down = false;
+        }
+        select();
+        header();
+        $("view").scrollTop = 0;
+        rows();
+      });
+      cell.append(button);
+      return cell;
+    }),
+  );
 }
 function rows() {
-  const view = $("view"), tall = visible.length * height, room = Math.min(tall, limit);
+  const view = $("view"),
+    tall = visible.length * height,
+    room = Math.min(tall, limit);
   view.style.height = Math.min(560, Math.max(tall, height)) + "px"; // few rows leave no empty box
   $("space").style.height = room + "px";
   const share = room > view.clientHeight ? view.scrollTop / (room - view.clientHeight) : 0;
-  const first = Math.max(0, Math.min(visible.length, Math.floor((share * Math.max(0, tall - view.clientHeight)) / height) - 4));
-  const last = Math.min(visible.length, first + Math.ceil(view.clientHeight / height) + 9), lines = [];
+  const first = Math.max(
+    0,
+    Math.min(visible.length, Math.floor((share * Math.max(0, tall - view.clientHeight)) / height) - 4),
+  );
+  const last = Math.min(visible.length, first + Math.ceil(view.clientHeight / height) + 9),
+    lines = [];
   for (let place = first; place < last; place++) lines.push(line(visible[place]));
-  $("window").style.top = Math.min(view.scrollTop - (share * Math.max(0, tall - view.clientHeight) - first * height), room) + "px";
+  $("window").style.top =
+    Math.min(view.scrollTop - (share * Math.max(0, tall - view.clientHeight) - first * height), room) + "px";
   $("window").replaceChildren(...lines);
 }
 function line(row) {
@@ -269,58 +369,92 @@ $("window").addEventListener("click", (event) => {
 });
 
 const cards = new Map();
-for (const gallery of data.galleries) for (const card of gallery.cards) if (!cards.has(card.row)) cards.set(card.row, card);
+for (const gallery of data.galleries)
+  for (const card of gallery.cards) if (!cards.has(card.row)) cards.set(card.row, card);
 function caption(card, row) {
   const node = make("div", "text");
   // Made and escaped by the program that wrote this page; everything else is set as text.
-  if (card) node.innerHTML = card.words; else node.textContent = data.texts.caption[row];
+  if (card) node.innerHTML = card.words;
+  else node.textContent = data.texts.caption[row];
   return node;
 }
 function detail(row) {
   shownRow = row;
-  const box = $("detail"), card = cards.get(row), words = caption(card, row), list = make("dl");
+  const box = $("detail"),
+    card = cards.get(row),
+    words = caption(card, row),
+    list = make("dl");
   words.className = "caption";
-  const facts = [...Object.entries(numbers).map(([name, values]) => [(names[name] || name) + arrow(name), show(values[row])]), ...Object.entries(texts).filter(([name]) => name !== "caption").map(([name, values]) => [name, values[row]])];
-  for (const [name, value] of facts) if (value !== "") {
-    const pair = make("div");
-    pair.append(make("dt", "", name), make("dd", "", value));
-    list.append(pair);
-  }
+  const facts = [
+    ...Object.entries(numbers).map(([name, values]) => [(names[name] || name) + arrow(name), show(values[row])]),
+    ...Object.entries(texts)
+      .filter(([name]) => name !== "caption")
+      .map(([name, values]) => [name, values[row]]),
+  ];
+  for (const [name, value] of facts)
+    if (value !== "") {
+      const pair = make("div");
+      pair.append(make("dt", "", name), make("dd", "", value));
+      list.append(pair);
+    }
   const close = make("button", "", "close");
-  close.addEventListener("click", () => { box.hidden = true; shownRow = -1; rows(); paint(); });
-  const images = card ? card.images.map(image) : [], lines = card ? card.lines.map((text) => make("div", "line", text)) : [];
+  close.addEventListener("click", () => {
+    box.hidden = true;
+    shownRow = -1;
+    rows();
+    paint();
+  });
+  const images = card ? card.images.map(image) : [],
+    lines = card ? card.lines.map((text) => make("div", "line", text)) : [];
   box.replaceChildren(close, words, ...lines, ...images, list);
   box.hidden = false;
-  rows(); paint();
+  rows();
+  paint();
   box.scrollIntoView({ block: "nearest" });
 }
 function image(source) {
   const node = make("img");
-  node.src = source; node.alt = ""; node.loading = "lazy";
+  node.src = source;
+  node.alt = "";
+  node.loading = "lazy";
   return node;
 }
 
 function galleries() {
-  const blocks = data.galleries.filter((gallery) => gallery.cards.length).map((gallery) => {
-    const block = make("section"), heading = make("h2", "", gallery.title), grid = make("div", "cards");
-    heading.append(make("small", "", "  " + gallery.note));
-    for (const card of gallery.cards) {
-      const node = make("article", "card");
-      node.dataset.row = card.row;
-      if (card.images.length) {
-        const images = make("div", "images");
-        images.append(...card.images.map(image));
-        node.append(images);
+  const blocks = data.galleries
+    .filter((gallery) => gallery.cards.length)
+    .map((gallery) => {
+      const block = make("section"),
+        heading = make("h2", "", gallery.title),
+        grid = make("div", "cards");
+      heading.append(make("small", "", "  " + gallery.note));
+      for (const card of gallery.cards) {
+        const node = make("article", "card");
+        node.dataset.row = card.row;
+        if (card.images.length) {
+          const images = make("div", "images");
+          images.append(...card.images.map(image));
+          node.append(images);
+        }
+        node.append(
+          caption(card, card.row),
+          make(
+            "div",
+            "facts",
+            ["match", "msd", partX, partY]
+              .filter((name) => numbers[name])
+              .map((name) => names[name] + arrow(name) + " " + show(numbers[name][card.row], 3))
+              .join("  ") + (data.texts.system ? "  " + data.texts.system[card.row] : ""),
+          ),
+        );
+        node.append(...card.lines.map((text) => make("div", "line", text)));
+        if (card.note) node.append(make("div", "note", card.note));
+        node.addEventListener("click", () => detail(card.row));
+        grid.append(node);
       }
-      node.append(caption(card, card.row), make("div", "facts", ["match", "msd", partX, partY].filter((name) => numbers[name]).map((name) => (names[name] + arrow(name) + " " + show(numbers[name][card.row], 3))).join("  ") + (data.texts.system ? "  " + data.texts.system[card.row] : "")));
-      node.append(...card.lines.map((text) => make("div", "line", text)));
-      if (card.note) node.append(make("div", "note", card.note));
-      node.addEventListener("click", () => detail(card.row));
-      grid.append(node);
-    }
-    block.append(heading, grid);
-    return block;
-  });
+      block.append(heading, grid);
+      return block;
+    });
   $("galleries").replaceChildren(...blocks);
 }
 
@@ -328,20 +462,55 @@ function captioners() {
   const list = data.systems[state.metric] || [];
   $("captioners").hidden = !list.length;
   if (!list.length) return;
-  const ends = list.flatMap((one) => one.mean).filter((end) => end !== null), lowest = Math.min(...ends), wide = Math.max(...ends) - lowest || 1;
-  const head = make("tr"), better = data.lower.includes(state.metric) ? "lower is better" : "higher is better";
-  for (const name of ["captioner", "captions", "mean " + names[state.metric] + " [95 %], " + better, "", "difference to the best [95 %]", "shared images"]) head.append(make("th", "", name));
+  const ends = list.flatMap((one) => one.mean).filter((end) => end !== null),
+    lowest = Math.min(...ends),
+    wide = Math.max(...ends) - lowest || 1;
+  const head = make("tr"),
+    better = data.lower.includes(state.metric) ? "lower is better" : "higher is better";
+  for (const name of [
+    "captioner",
+    "captions",
+    "mean " + names[state.metric] + " [95 %], " + better,
+    "",
+    "difference to the best [95 %]",
+    "shared images",
+  ])
+    head.append(make("th", "", name));
   document.querySelector("#captioners thead").replaceChildren(head);
-  const text = (interval) => (interval ? show(interval[0]) + (interval[1] === null ? "" : " [" + show(interval[1]) + ", " + show(interval[2]) + "]") : "");
-  document.querySelector("#captioners tbody").replaceChildren(...list.map((one) => {
-    const row = make("tr"), range = make("td"), bar = make("div", "range"), line = make("i"), dot = make("b");
-    const at = (value) => (100 * (value - lowest)) / wide + "%";
-    if (one.mean[1] !== null) { line.style.left = at(one.mean[1]); line.style.width = (100 * (one.mean[2] - one.mean[1])) / wide + "%"; } dot.style.left = at(one.mean[0]);
-    bar.append(line, dot); range.append(bar);
-    row.append(make("td", "", one.system), make("td", "", one.captions), make("td", "", text(one.mean)), range, make("td", "", text(one.behind)), make("td", "", one.behind ? one.shared : ""));
-    row.addEventListener("click", () => { $("system").value = state.system = state.system === one.system ? "" : one.system; refresh(); });
-    return row;
-  }));
+  const text = (interval) =>
+    interval
+      ? show(interval[0]) + (interval[1] === null ? "" : " [" + show(interval[1]) + ", " + show(interval[2]) + "]")
+      : "";
+  document.querySelector("#captioners tbody").replaceChildren(
+    ...list.map((one) => {
+      const row = make("tr"),
+        range = make("td"),
+        bar = make("div", "range"),
+        line = make("i"),
+        dot = make("b");
+      const at = (value) => (100 * (value - lowest)) / wide + "%";
+      if (one.mean[1] !== null) {
+        line.style.left = at(one.mean[1]);
+        line.style.width = (100 * (one.mean[2] - one.mean[1])) / wide + "%";
+      }
+      dot.style.left = at(one.mean[0]);
+      bar.append(line, dot);
+      range.append(bar);
+      row.append(
+        make("td", "", one.system),
+        make("td", "", one.captions),
+        make("td", "", text(one.mean)),
+        range,
+        make("td", "", text(one.behind)),
+        make("td", "", one.behind ? one.shared : ""),
+      );
+      row.addEventListener("click", () => {
+        $("system").value = state.system = state.system === one.system ? "" : one.system;
+        refresh();
+      });
+      return row;
+    }),
+  );
 }
 
 function errors() {
@@ -352,40 +521,106 @@ function errors() {
     if (reason) counts.set(reason, (counts.get(reason) || 0) + 1);
   }
   $("errors").hidden = !counts.size;
-  $("errors").querySelector("tbody").replaceChildren(...[...counts].sort((a, b) => b[1] - a[1]).slice(0, 20).map(([reason, count]) => {
-    const row = make("tr");
-    row.append(make("td", "", count), make("td", "", reason));
-    return row;
-  }));
+  $("errors")
+    .querySelector("tbody")
+    .replaceChildren(
+      ...[...counts]
+        .sort((a, b) => b[1] - a[1])
+        .slice(0, 20)
+        .map(([reason, count]) => {
+          const row = make("tr");
+          row.append(make("td", "", count), make("td", "", reason));
+          return row;
+        }),
+    );
 }
 
 function refresh() {
   select();
   $("count").textContent = visible.length.toLocaleString("en") + " of " + total.toLocaleString("en") + " rows";
-  $("chips").replaceChildren(...Object.entries(state.ranges).map(([name, range]) => make("span", "chip", (names[name] || name) + " " + range.map((v) => v.toPrecision(3)).join(" to "))));
+  $("chips").replaceChildren(
+    ...Object.entries(state.ranges).map(([name, range]) =>
+      make("span", "chip", (names[name] || name) + " " + range.map((v) => v.toPrecision(3)).join(" to ")),
+    ),
+  );
   const inside = new Set(visible);
   for (const card of document.querySelectorAll(".card")) card.hidden = !inside.has(Number(card.dataset.row));
   $("view").scrollTop = 0;
-  rows(); paint();
+  rows();
+  paint();
 }
 
 function start() {
-  const failed = data.texts.error.filter(Boolean).length, mean = (name) => data.means[name] && names[name] + arrow(name) + " " + show(data.means[name][0], 3) + (data.means[name][1] === null ? "" : " [" + show(data.means[name][1], 3) + ", " + show(data.means[name][2], 3) + "]");
-  $("summary").textContent = [total.toLocaleString("en") + " rows", failed.toLocaleString("en") + " with errors", ...["match", "msd", "similarity", partX, partY].map(mean).filter(Boolean)].join("  ·  ");
-  $("metric").append(...Object.keys(names).filter((name) => numbers[name]).map((name) => { const option = make("option", "", names[name] + arrow(name)); option.value = name; return option; }));
+  const failed = data.texts.error.filter(Boolean).length,
+    mean = (name) =>
+      data.means[name] &&
+      names[name] +
+        arrow(name) +
+        " " +
+        show(data.means[name][0], 3) +
+        (data.means[name][1] === null
+          ? ""
+          : " [" + show(data.means[name][1], 3) + ", " + show(data.means[name][2], 3) + "]");
+  $("summary").textContent = [
+    total.toLocaleString("en") + " rows",
+    failed.toLocaleString("en") + " with errors",
+    ...["match", "msd", "similarity", partX, partY].map(mean).filter(Boolean),
+  ].join("  ·  ");
+  $("metric").append(
+    ...Object.keys(names)
+      .filter((name) => numbers[name])
+      .map((name) => {
+        const option = make("option", "", names[name] + arrow(name));
+        option.value = name;
+        return option;
+      }),
+  );
   if (data.texts.system) {
     $("system").hidden = false;
-    const options = ["", ...[...new Set(data.texts.system)].sort()].map((name) => { const option = make("option", "", name || "all captioners"); option.value = name; return option; });
+    const options = ["", ...[...new Set(data.texts.system)].sort()].map((name) => {
+      const option = make("option", "", name || "all captioners");
+      option.value = name;
+      return option;
+    });
     $("system").append(...options);
   }
   let waiting = 0;
-  $("search").addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(() => { state.search = $("search").value.trim().toLowerCase(); refresh(); }, 120); });
-  $("system").addEventListener("change", () => { state.system = $("system").value; refresh(); });
-  $("failed").addEventListener("change", () => { state.failed = $("failed").checked; refresh(); });
-  $("metric").addEventListener("change", () => { state.metric = $("metric").value; captioners(); refresh(); });
-  $("clear").addEventListener("click", () => { Object.assign(state, { search: "", system: "", failed: false, ranges: {} }); $("search").value = ""; $("system").value = ""; $("failed").checked = false; refresh(); });
-  window.addEventListener("resize", () => { rows(); paint(); });
-  header(); captioners(); errors(); galleries(); refresh();
+  $("search").addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+      state.search = $("search").value.trim().toLowerCase();
+      refresh();
+    }, 120);
+  });
+  $("system").addEventListener("change", () => {
+    state.system = $("system").value;
+    refresh();
+  });
+  $("failed").addEventListener("change", () => {
+    state.failed = $("failed").checked;
+    refresh();
+  });
+  $("metric").addEventListener("change", () => {
+    state.metric = $("metric").value;
+    captioners();
+    refresh();
+  });
+  $("clear").addEventListener("click", () => {
+    Object.assign(state, { search: "", system: "", failed: false, ranges: {} });
+    $("search").value = "";
+    $("system").value = "";
+    $("failed").checked = false;
+    refresh();
+  });
+  window.addEventListener("resize", () => {
+    rows();
+    paint();
+  });
+  header();
+  captioners();
+  errors();
+  galleries();
+  refresh();
   document.body.dataset.ready = "yes";
 }
 start();

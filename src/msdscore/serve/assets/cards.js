@@ -8,11 +8,16 @@ const { state, changed, headline, signed } = store;
 export function Cards() {
   const captions = store.inOrder();
   const bounds = scaleOf(captions);
+  const card = (caption, place) =>
+    html`<${Card}
+      key=${caption.id}
+      caption=${caption}
+      place=${place}
+      bounds=${bounds}
+      shown=${shownNumber(caption)}
+    />`;
   return html`<ol id="captions" aria-label="Captions, best first">
-      ${captions.map(
-        (caption, place) =>
-          html`<${Card} key=${caption.id} caption=${caption} place=${place} bounds=${bounds} shown=${shownNumber(caption)} />`,
-      )}
+      ${captions.map(card)}
     </ol>
     <${Difference} />`;
 }
@@ -31,19 +36,29 @@ function Card({ caption, place, bounds, shown }) {
       <${Editor} caption=${caption} place=${place} shown=${shown} />
       ${result && html`<${Headline} caption=${caption} />`}
     </div>
-    ${result && html`<${Waterfall} caption=${caption} bounds=${bounds} />`} ${result && html`<${Hints} caption=${caption} />`}
+    ${result && html`<${Waterfall} caption=${caption} bounds=${bounds} />`}
+    ${result && html`<${Hints} caption=${caption} />`}
     ${caption.error && html`<p class="note">${caption.error}</p>`}
     ${[].concat(result?.score.warnings ?? []).map((text) => html`<p class="note">${text}</p>`)}
     <div class="does">
       ${result && html`<${Numbers} caption=${caption} />`}
-      ${state.captions.length > 1 &&
-      html`<label class="small">
-        <input type="checkbox" checked=${state.compared.includes(caption.id)} onChange=${(e) => store.compare(caption, e.target.checked)} />
-        compare<span class="unseen"> caption ${place + 1}</span>
-      </label>`}
-      <button type="button" class="small" aria-label=${`Remove caption ${place + 1}`} onClick=${() => discard(caption)}>Remove</button>
+      ${state.captions.length > 1 && html`<${Compare} caption=${caption} place=${place} />`}
+      <button type="button" class="small" aria-label=${`Remove caption ${place + 1}`} onClick=${() => discard(caption)}>
+        Remove
+      </button>
     </div>
   </li>`;
+}
+
+function Compare({ caption, place }) {
+  return html`<label class="small">
+    <input
+      type="checkbox"
+      checked=${state.compared.includes(caption.id)}
+      onChange=${(event) => store.compare(caption, event.target.checked)}
+    />
+    compare<span class="unseen"> caption ${place + 1}</span>
+  </label>`;
 }
 
 function discard(caption) {
@@ -56,7 +71,10 @@ function Headline({ caption }) {
   const moved = caption.before === null ? 0 : caption.result.score.msd - caption.before;
   return html`<div class="match">
     <b>${number}</b><small>${reading}</small>
-    ${Math.abs(moved) >= 0.0005 && html`<small class="moved">${moved > 0 ? "▲ +" : "▼ −"}${Math.abs(moved).toFixed(3)}</small>`}
+    ${
+      Math.abs(moved) >= 0.0005 &&
+      html`<small class="moved">${moved > 0 ? "▲ +" : "▼ −"}${Math.abs(moved).toFixed(3)}</small>`
+    }
   </div>`;
 }
 
@@ -120,28 +138,44 @@ function pieces(caption, shown) {
     const [start, stop] = late ? [word.start + shift, word.end + shift] : [word.start, word.end];
     const look = result.look.words[number];
     const patch = state.patch?.id === caption.id && result.look.told_by[state.patch.number]?.includes(number);
-    const kind = ["w", !look.judged && "none", (number === shown || patch) && "on"].filter(Boolean).join(" ");
-    const style = look.back ? { background: look.back, color: look.ink } : null;
-    nodes.push(text.slice(end, start), html`<span class=${kind} style=${style} data-word=${number} title=${meaning(word, look)}>${text.slice(start, stop)}</span>`);
+    const style = colours(look);
+    const on = number === shown || patch;
+    const kind = ["w", style && "tinted", !look.judged && "none", on && "on"].filter(Boolean).join(" ");
+    nodes.push(
+      text.slice(end, start),
+      html`<span class=${kind} style=${style} data-word=${number}>${text.slice(start, stop)}</span>`,
+    );
     end = stop;
   });
   return [...nodes, text.slice(end)];
 }
 
-function meaning(word, look) {
+// The colours of a word on light and on dark pages; none for those that are neither supported nor in doubt.
+const colours = (look) =>
+  look.back && {
+    "--back": look.back,
+    "--ink": look.ink,
+    "--dark-back": look.dark_back,
+    "--dark-ink": look.dark_ink,
+  };
+
+export function meaning(word, look) {
   if (!look.judged) return "not judged";
-  if (word.p_value !== undefined && word.p_value !== null)
-    return `${word.p_value < 0.1 ? "in doubt" : "not in doubt"}: ${(100 * word.p_value).toPrecision(2)} % of true words look as unsupported`;
-  return word.gap > 0 ? `not supported, +${word.gap.toFixed(2)} nats` : `supported, −${Math.abs(word.gap).toFixed(2)} nats`;
+  if (word.p_value != null) {
+    const share = (100 * word.p_value).toPrecision(2);
+    return `${word.p_value < 0.1 ? "in doubt" : "not in doubt"}: ${share} % of true words look as unsupported`;
+  }
+  const size = Math.abs(word.gap).toFixed(2);
+  return word.gap > 0 ? `not supported, +${size} nats` : `supported, −${size} nats`;
 }
 
 function spoken(caption) {
   if (!caption.result) return "";
-  const doubt = caption.result.words.filter((word, number) => {
-    const look = caption.result.look.words[number];
-    return look.judged && (word.p_value !== undefined && word.p_value !== null ? word.p_value < 0.1 : word.gap > 0);
-  });
-  return `${headline(caption).join(" ")}. ${doubt.length ? `In doubt: ${doubt.map((word) => word.text).join(", ")}.` : ""} Arrow keys show where each word looks.`;
+  const { words, look } = caption.result;
+  const inDoubt = ({ p_value, gap }) => (p_value != null ? p_value < 0.1 : gap > 0);
+  const doubt = words.filter((word, number) => look.words[number].judged && inDoubt(word)).map((word) => word.text);
+  const list = doubt.length ? `In doubt: ${doubt.join(", ")}.` : "";
+  return `${headline(caption).join(" ")}. ${list} Arrow keys show where each word looks.`;
 }
 
 function wordUnder(event, caption) {
@@ -153,7 +187,10 @@ function wordUnder(event, caption) {
 
 export function pin(caption, number) {
   state.pinned = number < 0 ? null : { id: caption.id, number };
-  if (number >= 0) store.tell(`${caption.result.words[number].text}: ${meaning(caption.result.words[number], caption.result.look.words[number])}`);
+  if (number >= 0) {
+    const { words, look } = caption.result;
+    store.tell(`${words[number].text}: ${meaning(words[number], look.words[number])}`);
+  }
   changed();
 }
 
@@ -184,7 +221,11 @@ function write(text, after) {
 
 // Lines that are pasted become captions.
 function paste(event, caption) {
-  const lines = event.clipboardData.getData("text").split(/\r?\n/).map((line) => line.trim()).filter(Boolean);
+  const lines = event.clipboardData
+    .getData("text")
+    .split(/\r?\n/)
+    .map((line) => line.trim())
+    .filter(Boolean);
   if (lines.length < 2) return;
   event.preventDefault();
   document.execCommand("insertText", false, lines[0]);
@@ -193,6 +234,9 @@ function paste(event, caption) {
 }
 
 const ROW = 5; // pixels per part of the bar
+// What a bar spans at least, so that that of a lone caption is not always full: scores, and those of the paper's form.
+const USUAL = [-0.5, 1.25];
+const COSINES = [0, 0.5];
 
 // One bar from zero to the score, made of its parts in their own sizes; all cards share one scale.
 function partsOf(caption) {
@@ -210,26 +254,33 @@ function stepsOf(caption) {
 }
 
 function scaleOf(captions) {
-  const ends = captions.filter((caption) => caption.result).flatMap((caption) => stepsOf(caption).flatMap((step) => [step.low, step.high]));
-  return [Math.min(0, ...ends), Math.max(0.001, ...ends)];
+  const ends = captions
+    .filter((caption) => caption.result)
+    .flatMap((caption) => stepsOf(caption).flatMap((step) => [step.low, step.high]));
+  const [low, high] = captions.some((caption) => caption.result?.score.match != null) ? USUAL : COSINES;
+  return [Math.min(low, ...ends), Math.max(high, ...ends)];
 }
 
 function Waterfall({ caption, bounds: [low, high] }) {
   const at = (value) => `${(100 * (value - low)) / (high - low)}%`;
   const steps = stepsOf(caption);
   const { msd } = caption.result.score;
-  const told = steps.map((step, number) => `${number ? (step.size < 0 ? " − " : " + ") : ""}${step.name} ${Math.abs(step.size).toFixed(2)}`);
+  const sum = steps.map(({ name, size }, number) => {
+    const sign = number ? (size < 0 ? " − " : " + ") : "";
+    return `${sign}${name} ${number ? Math.abs(size).toFixed(2) : signed(size, 2)}`;
+  });
   return html`<div class="waterfall">
     <div class="track" aria-hidden="true" style=${{ height: `${steps.length * ROW}px` }}>
       ${steps.map((step, number) => {
         const width = `${(100 * (step.high - step.low)) / (high - low)}%`;
         const style = { left: at(step.low), width, top: `${number * ROW}px`, height: `${ROW}px` };
         if (step.role) style.background = colour(step.role, 0.85);
-        return html`<i key=${step.name} class=${step.role ? "" : "first"} style=${style} title=${`${step.name} ${signed(step.size)}`}></i>`;
+        const title = `${step.name} ${signed(step.size)}`;
+        return html`<i key=${step.name} class=${step.role ? "" : "first"} style=${style} title=${title}></i>`;
       })}
       <u style=${{ left: at(0) }}></u><s style=${{ left: at(msd) }}></s>
     </div>
-    <p class="sum">${told} = <b>${signed(msd)}</b></p>
+    <p class="sum">${sum} = <b>${signed(msd)}</b></p>
   </div>`;
 }
 
@@ -241,17 +292,21 @@ function Hints({ caption }) {
   const choice = (word, text) =>
     html`<button type="button" class="word" key=${text} onClick=${() => replace(caption, word, text)}>${text}</button>`;
   return html`<div class="hints">
-    ${suggestions.length > 0 &&
-    html`<p>
+    ${
+      suggestions.length > 0 &&
+      html`<p>
       ${suggestions.map(
         ({ number, instead }) =>
           html`<span class="rather" key=${number}>
             <q>${words[number].text}</q> rather: ${instead.map(({ word }) => choice(words[number], word))}
           </span>`,
       )}
-    </p>`}
-    ${missing.length > 0 &&
-    html`<p>probably also there: ${missing.slice(0, HINTS).map(({ word }) => choice(null, word))}</p>`}
+    </p>`
+    }
+    ${
+      missing.length > 0 &&
+      html`<p>probably also there: ${missing.slice(0, HINTS).map(({ word }) => choice(null, word))}</p>`
+    }
   </div>`;
 }
 
@@ -268,10 +323,11 @@ const HIDDEN = ["msd", "match", "reading", "alpha", "gamma", "balance", "candida
 function Numbers({ caption }) {
   const { score } = caption.result;
   const names = Object.keys(score).filter((name) => typeof score[name] === "number" && !HIDDEN.includes(name));
+  const shown = (value) => (Number.isInteger(value) ? value : signed(value));
   return html`<details class="numbers">
     <summary class="small">Numbers</summary>
     <dl>
-      ${["msd", ...names].map((name) => html`<dt>${name === "msd" ? "MSD" : name}</dt><dd>${Number.isInteger(score[name]) ? score[name] : signed(score[name])}</dd>`)}
+      ${["msd", ...names].map((name) => html`<dt>${name === "msd" ? "MSD" : name}</dt><dd>${shown(score[name])}</dd>`)}
     </dl>
   </details>`;
 }
@@ -283,9 +339,9 @@ function Difference() {
   const plain = (caption) => new Set(caption.result.words.map((word) => word.text.toLowerCase()));
   const only = (caption, other) =>
     caption.result.words.map((word, number) => {
-      const look = caption.result.look.words[number];
-      const own = !plain(other).has(word.text.toLowerCase());
-      return html`<span class=${own ? "w" : "w common"} style=${own && look.back ? { background: look.back, color: look.ink } : null}>${word.text}</span>${" "}`;
+      const style = plain(other).has(word.text.toLowerCase()) ? null : colours(caption.result.look.words[number]);
+      const kind = plain(other).has(word.text.toLowerCase()) ? "w common" : style ? "w tinted" : "w";
+      return html`<span class=${kind} style=${style}>${word.text}</span>${" "}`;
     });
   const sizes = (caption) => Object.fromEntries(partsOf(caption).map((part) => [part.name, part.size]));
   const [a, b] = [sizes(first), sizes(second)];

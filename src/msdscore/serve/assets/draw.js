@@ -1,14 +1,22 @@
 // Images and maps as every other figure of msdscore draws them: strengths and ramps come from the service.
+let look = {};
 let ramps = {};
-export const load = (look) => { ramps = look.ramps; };
-export const colour = (role, strength) => ramps[role][Math.round(Math.min(1, Math.max(0, strength)) * (ramps[role].length - 1))];
+export const load = (loaded) => {
+  look = loaded;
+  ramps = look.ramps;
+};
+export const colour = (role, strength) =>
+  ramps[role][Math.round(Math.min(1, Math.max(0, strength)) * (ramps[role].length - 1))];
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 
 // For every pixel along one side: the two cells whose centres it lies between, and the share of the second.
 // Cells that lie in padding alone have no width; null marks pixels that the encoder did not see.
 function between(cells, length) {
-  const real = cells.map((cell, number) => ({ number, low: cell[0], high: cell[1], middle: (cell[0] + cell[1]) / 2 })).filter((cell) => cell.high > cell.low);
-  const first = Math.min(...real.map((cell) => cell.low)), last = Math.max(...real.map((cell) => cell.high));
+  const real = cells
+    .map((cell, number) => ({ number, low: cell[0], high: cell[1], middle: (cell[0] + cell[1]) / 2 }))
+    .filter((cell) => cell.high > cell.low);
+  const first = Math.min(...real.map((cell) => cell.low)),
+    last = Math.max(...real.map((cell) => cell.high));
   return Array.from({ length }, (_, pixel) => {
     const at = (pixel + 0.5) / length;
     if (at < first || at > last) return null;
@@ -26,20 +34,32 @@ export function tint(canvas, bitmap, map) {
   const pen = canvas.getContext("2d", { willReadFrequently: true });
   pen.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
   if (!map) return;
-  const image = pen.getImageData(0, 0, canvas.width, canvas.height), data = image.data;
-  const across = between(map.cells.columns, canvas.width), down = between(map.cells.rows, canvas.height);
-  const wide = map.cells.columns.length, values = map.strength, last = ramps[map.role].length - 1;
-  const above = ramps[map.role].map(rgb), below = ramps.support.map(rgb);
+  const image = pen.getImageData(0, 0, canvas.width, canvas.height),
+    data = image.data;
+  const across = between(map.cells.columns, canvas.width),
+    down = between(map.cells.rows, canvas.height);
+  const wide = map.cells.columns.length,
+    values = map.strength,
+    last = ramps[map.role].length - 1;
+  const above = ramps[map.role].map(rgb),
+    below = ramps.support.map(rgb);
   for (let y = 0, i = 0; y < canvas.height; y++) {
     for (let x = 0; x < canvas.width; x++, i += 4) {
       const grey = Math.round(0.299 * data[i] + 0.587 * data[i + 1] + 0.114 * data[i + 2]) / 255;
-      if (!across[x] || !down[y]) { data[i] = data[i + 1] = data[i + 2] = 90 * grey + 40; continue; }
-      const [c0, c1, c] = across[x], [r0, r1, r] = down[y];
+      if (!across[x] || !down[y]) {
+        data[i] = data[i + 1] = data[i + 2] = 90 * grey + 40;
+        continue;
+      }
+      const [c0, c1, c] = across[x],
+        [r0, r1, r] = down[y];
       const along = (row) => values[row * wide + c0] * (1 - c) + values[row * wide + c1] * c;
-      const signed = along(r0) * (1 - r) + along(r1) * r, strength = Math.min(1, Math.abs(signed));
+      const signed = along(r0) * (1 - r) + along(r1) * r,
+        strength = Math.min(1, Math.abs(signed));
       const light = 0.45 + 0.55 * grey + 0.3 * strength * (1 - grey);
       const shade = (signed >= 0 ? above : below)[Math.round(strength * last)];
-      data[i] = light * shade[0]; data[i + 1] = light * shade[1]; data[i + 2] = light * shade[2];
+      data[i] = light * shade[0];
+      data[i + 1] = light * shade[1];
+      data[i + 2] = light * shade[2];
     }
   }
   pen.putImageData(image, 0, 0);
@@ -47,10 +67,18 @@ export function tint(canvas, bitmap, map) {
 
 // A frame around one patch, light on dark so that it shows on any image.
 export function frame(canvas, cells, patch) {
-  const wide = cells.columns.length, column = cells.columns[patch % wide], row = cells.rows[Math.floor(patch / wide)];
-  const pen = canvas.getContext("2d"), x = column[0] * canvas.width, y = row[0] * canvas.height;
-  for (const [ink, width] of [["#111", 5], ["#fff", 2]]) {
-    pen.strokeStyle = ink; pen.lineWidth = width;
+  const wide = cells.columns.length,
+    column = cells.columns[patch % wide],
+    row = cells.rows[Math.floor(patch / wide)];
+  const pen = canvas.getContext("2d"),
+    x = column[0] * canvas.width,
+    y = row[0] * canvas.height;
+  for (const [ink, width] of [
+    ["#111", 5],
+    ["#fff", 2],
+  ]) {
+    pen.strokeStyle = ink;
+    pen.lineWidth = width;
     pen.strokeRect(x, y, (column[1] - column[0]) * canvas.width, (row[1] - row[0]) * canvas.height);
   }
 }
@@ -62,8 +90,9 @@ export function patchAt(cells, x, y) {
   return column < 0 || row < 0 ? -1 : row * cells.columns.length + column;
 }
 
-// A ramp as a CSS background: from white to one role, or from one role over white to another.
-export function gradient(role, other = null) {
-  const shades = (name) => [0, 0.25, 0.5, 0.75, 1].map((strength) => colour(name, strength));
-  return `linear-gradient(90deg, ${[...(other ? shades(other).reverse() : []), ...shades(role)].join(", ")})`;
+// A ramp as a CSS background: from the paper to one role, or from one role over the paper to another.
+export function gradient(role, other = null, ramp = "ramps") {
+  const shades = (name) =>
+    look[ramp][name].filter((_, step) => step % 16 === 0 || step === look[ramp][name].length - 1);
+  return `linear-gradient(90deg, ${[...(other ? shades(other).toReversed() : []), ...shades(role)].join(", ")})`;
 }

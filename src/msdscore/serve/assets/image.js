@@ -2,13 +2,20 @@
 import { html, useEffect, useRef } from "./preact.js";
 import * as store from "./store.js";
 import * as draw from "./draw.js";
+import { meaning } from "./cards.js";
 
 const { state, changed } = store;
 const LONGEST = 720;
 const HINT = "Point at a word, or tap it, to see where it looks; point at the image to see which words tell of it.";
+const LOST = "The image of these captions is not in this browser.";
+const UNSHOWN = "This browser cannot show the image; it is scored all the same.";
 
-const mapNames = () => ["image", ...Object.keys(store.shownCaptions()[0]?.result.look.maps ?? state.look.titles).filter((name) => name !== "leaning")];
-const titleOf = (name) => (name === "image" ? "image" : (store.shownCaptions()[0]?.result.look.maps[name]?.title ?? state.look.titles[name]));
+const mapNames = () => [
+  "image",
+  ...Object.keys(store.shownCaptions()[0]?.result.look.maps ?? state.look.titles).filter((name) => name !== "leaning"),
+];
+const titleOf = (name) =>
+  name === "image" ? "image" : (store.shownCaptions()[0]?.result.look.maps[name]?.title ?? state.look.titles[name]);
 
 // What colours the image: where a word looks, or the map that was picked, on the scale of all captions.
 function mapOf(caption) {
@@ -20,7 +27,14 @@ function mapOf(caption) {
     if (!spread) return null;
     const high = Math.max(...spread);
     const title = `where “${words[shown.number].text}” looks`;
-    return { role: "leaning", cells: look.cells, strength: spread.map((share) => share / high), title, low: "0", high: `${(100 * high).toPrecision(2)} % of it` };
+    return {
+      role: "leaning",
+      cells: look.cells,
+      strength: spread.map((share) => share / high),
+      title,
+      low: "0",
+      high: `${(100 * high).toPrecision(2)} % of it`,
+    };
   }
   const map = look.maps[state.map];
   if (!map) return null;
@@ -28,30 +42,43 @@ function mapOf(caption) {
   const limit = Math.max(...all.map((other) => other.limit)) || 1;
   const widest = all.find((other) => other.limit === limit) ?? map;
   const below = all.find((other) => other.below)?.below ?? null;
-  return { role: state.map, cells: look.cells, strength: map.strength.map((share) => (share * map.limit) / limit), title: map.title, low: widest.low, high: widest.high, below };
+  return {
+    role: state.map,
+    cells: look.cells,
+    strength: map.strength.map((share) => (share * map.limit) / limit),
+    title: map.title,
+    low: widest.low,
+    high: widest.high,
+    below,
+  };
 }
 
 export function ImageView() {
   const { image } = state;
   const captions = store.shownCaptions();
   const stages = image?.bitmap ? (captions.length ? captions : [null]) : [];
+  const stage = (caption, number) => html`<${Stage} key=${number} caption=${caption} paired=${stages.length > 1} />`;
   return html`<section id="see" aria-label="Image">
     <div id="drop">
-      ${!image?.bitmap &&
-      html`<p id="empty">
-        ${image
-          ? (image.error ?? "This browser cannot show the image; it is scored all the same.")
-          : html`<b>Drop an image here</b>, paste one, or <button type="button" onClick=${choose}>choose a file</button>`}
-      </p>`}
-      <div id="stages">
-        ${stages.map((caption, place) => html`<${Stage} key=${place} caption=${caption} paired=${stages.length > 1} />`)}
-      </div>
+      ${!image?.bitmap && html`<${Empty} />`}
+      <div id="stages">${stages.map(stage)}</div>
     </div>
     ${image?.bitmap && image.error && html`<p class="note" id="image-error">${image.error}</p>`}
-    <div id="maps" role="radiogroup" aria-label="What the image shows">${mapNames().map((name) => html`<${Tab} key=${name} name=${name} />`)}</div>
+    <div id="maps" role="radiogroup" aria-label="What the image shows">
+      ${mapNames().map((name) => html`<${Tab} key=${name} name=${name} />`)}
+    </div>
     <${Legend} />
     <${Samples} />
   </section>`;
+}
+
+function Empty() {
+  const { image, captions } = state;
+  if (image) return html`<p id="empty">${image.error ?? UNSHOWN}</p>`;
+  return html`<p id="empty">
+    ${captions.some((caption) => caption.text) && LOST} <b>Drop an image here</b>, paste one, or${" "}
+    <button type="button" onClick=${choose}>choose a file</button>
+  </p>`;
 }
 
 function Stage({ caption, paired }) {
@@ -69,8 +96,10 @@ function Stage({ caption, paired }) {
   }, [key, bitmap]);
   const point = (event) => {
     const box = canvas.current.getBoundingClientRect();
-    if (cells) region(caption, draw.patchAt(cells, (event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height));
+    const [x, y] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
+    if (cells) region(caption, draw.patchAt(cells, x, y));
   };
+  const coloured = map ? `, coloured: ${map.title}` : "";
   return html`<figure>
     <canvas
       ref=${canvas}
@@ -78,7 +107,8 @@ function Stage({ caption, paired }) {
       height=${height}
       role="img"
       tabindex=${cells ? 0 : -1}
-      aria-label=${`The image${map ? `, coloured: ${map.title}` : ""}${cells ? ". Arrow keys walk over its regions." : ""}`}
+      style=${{ aspectRatio: `${width} / ${height}`, "--ratio": width / height }}
+      aria-label=${`The image${coloured}${cells ? ". Arrow keys walk over its regions." : ""}`}
       onMouseMove=${point}
       onClick=${point}
       onMouseLeave=${() => region(caption, -1)}
@@ -103,7 +133,7 @@ function step(caption, event) {
 
 // Show which words tell of a region; −1 is none.
 function region(caption, number) {
-  if (!caption || (state.patch?.number ?? -1) === number) return;
+  if (!caption || (state.patch?.number ?? -1) === number || (number < 0 && state.patch.id !== caption.id)) return;
   state.patch = number < 0 ? null : { id: caption.id, number };
   if (number >= 0) state.pinned = null;
   if (number >= 0) store.tell(regionText(caption, number));
@@ -111,19 +141,30 @@ function region(caption, number) {
 }
 
 function regionText(caption, number) {
-  const words = (caption.result.look.told_by[number] ?? []).map((place) => caption.result.words[place].text);
+  const words = (caption.result.look.told_by[number] ?? []).map((word) => caption.result.words[word].text);
   return words.length ? `This region is told by: ${words.join(", ")}` : "No word tells of this region in particular.";
 }
 
 function Legend() {
   const [caption] = store.shownCaptions();
-  if (caption && state.patch?.id === caption.id) return html`<p id="legend">${regionText(caption, state.patch.number)}</p>`;
+  if (caption && state.patch?.id === caption.id)
+    return html`<p id="legend">${regionText(caption, state.patch.number)}</p>`;
   const map = mapOf(caption);
-  if (!map) return html`<p id="legend">${state.image ? HINT : ""}</p>`;
+  if (!map) return html`<p id="legend" class="hint">${state.image ? HINT : ""}</p>`;
+  const shown = store.shownWord();
+  const meant =
+    shown && meaning(shown.caption.result.words[shown.number], shown.caption.result.look.words[shown.number]);
   return html`<p id="legend">
-    <b>${map.title}</b> ${map.low}<i aria-hidden="true" style=${{ background: draw.gradient(map.role, map.below) }}></i>${map.high}
-    ${state.pinned && html`<button type="button" class="small" onClick=${() => ((state.pinned = state.word = null), changed())}>show the image</button>`}
+    <b>${map.title}</b> ${map.low}
+    <i aria-hidden="true" style=${{ background: draw.gradient(map.role, map.below) }}></i>
+    ${map.high} ${state.pinned && html`<button type="button" class="small" onClick=${unpin}>show the image</button>`}
+    ${meant && html`<span id="meant">${meant}</span>`}
   </p>`;
+}
+
+function unpin() {
+  state.pinned = state.word = null;
+  changed();
 }
 
 function Tab({ name }) {
@@ -137,7 +178,15 @@ function Tab({ name }) {
     pick(other);
     document.querySelector(`[data-map=${other}]`).focus();
   };
-  return html`<button type="button" role="radio" data-map=${name} aria-checked=${String(on)} tabindex=${on ? 0 : -1} onClick=${() => pick(name)} onKeyDown=${press}>
+  return html`<button
+    type="button"
+    role="radio"
+    data-map=${name}
+    aria-checked=${String(on)}
+    tabindex=${on ? 0 : -1}
+    onClick=${() => pick(name)}
+    onKeyDown=${press}
+  >
     ${titleOf(name)}
   </button>`;
 }

@@ -14,20 +14,20 @@ async function call(path, { body, json, signal } = {}) {
       answer = await fetch(path, options);
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Error("The service cannot be reached. Is it still running?");
+      throw new Error("The service cannot be reached. Is it still running?", { cause: error });
     }
     if (answer.ok) return answer;
     if (answer.status === 503 && tries < BUSY_TRIES) {
       await pause(Number(answer.headers.get("Retry-After")) || 1);
       continue;
     }
-    const said = await answer.json().catch(() => ({}));
+    const refusal = await answer.json().catch(() => ({}));
     if (answer.status === 401) {
       state.token.wanted = true;
       changed();
       throw new Error("This service wants its token: type it below.");
     }
-    throw new Error(said.error || `The service answered ${answer.status}.`);
+    throw new Error(refusal.error || `The service answered ${answer.status}.`);
   }
 }
 
@@ -62,9 +62,16 @@ export async function figure(kind, captions) {
 
 export const version = async () => (await call("version")).json();
 
-export async function rows(file, fields) {
+// The file of a view is sent where the service has not seen it, else its name.
+export async function rows(view, fields, again = true) {
   const form = new FormData();
-  form.append("file", file, file.name);
-  for (const [name, value] of Object.entries(fields)) if (value !== null && value !== "") form.append(name, value);
-  return (await call("v1/rows", { body: form })).json();
+  for (const [name, value] of Object.entries(fields)) if (value !== "") form.append(name, value);
+  if (view.name) form.append("file", view.name);
+  else form.append("file", view.file, view.file.name);
+  try {
+    return await (await call("v1/rows", { body: form })).json();
+  } catch (error) {
+    if (!again || !error.message.includes("unknown file")) throw error;
+    return rows({ ...view, name: null }, fields, false); // the service was started again, or has dropped it
+  }
 }

@@ -1,11 +1,12 @@
 // The state of the page: one image, its captions, and what the service answered about them.
 import * as service from "./service.js";
+import * as images from "./images.js";
 
-const PAUSE = 120; // milliseconds without a key before the service is asked
-const STORED = 4_000_000; // characters of an image that survives a reload
+const PAUSE = 100; // milliseconds without a key before the service is asked
 
 export const state = {
-  image: null, // { file, bitmap, sample, id, error }
+  view: "image", // or "file": a scored file
+  image: null, // { file, bitmap, sample, id, error, key }
   captions: [], // { id, text, scored, result, error, before }
   order: [], // ids of captions as they are shown
   typing: false, // a field has the focus: cards keep their places
@@ -55,22 +56,41 @@ export const isCurrent = (caption) => Boolean(caption.result) && caption.scored 
 
 // The word whose map is shown: the one under the mouse, else the one that was pinned.
 export function shownWord() {
-  const place = state.word ?? state.pinned;
-  const caption = place && captionOf(place.id);
-  return caption?.result?.words[place.number] ? { ...place, caption } : null;
+  const word = state.word ?? state.pinned;
+  const caption = word && captionOf(word.id);
+  return caption?.result?.words[word.number] ? { ...word, caption } : null;
 }
 
 // The captions whose maps are shown: the two that are compared, or the one that is pointed at, else the first.
 export function shownCaptions() {
   const compared = state.compared.map(captionOf).filter((caption) => caption?.result);
   if (compared.length === 2 && state.map !== "image") return compared;
-  const caption = shownWord()?.caption ?? captionOf(state.patch?.id) ?? inOrder().find((one) => one.result);
+  const first = inOrder().find((caption) => caption.result);
+  const caption = shownWord()?.caption ?? captionOf(state.patch?.id) ?? first;
   return caption ? [caption] : [];
 }
 
+// Best first, but never under a finger or a mouse that is down: its click would miss.
+let pressed = false;
+export function watchPointer() {
+  document.addEventListener("pointerdown", () => (pressed = true), true);
+  for (const name of ["pointerup", "pointercancel"])
+    document.addEventListener(
+      name,
+      () => {
+        pressed = false;
+        setTimeout(sortCards); // after the click
+      },
+      true,
+    );
+}
+
 export function sortCards() {
+  if (state.typing || pressed) return;
   const value = (caption) => caption.result?.score.msd ?? -Infinity;
-  state.order = [...state.captions].sort((a, b) => value(b) - value(a) || a.id - b.id).map((caption) => caption.id);
+  const order = [...state.captions].sort((a, b) => value(b) - value(a) || a.id - b.id).map((caption) => caption.id);
+  if (order.join() === state.order.join()) return;
+  state.order = order;
   changed();
 }
 
@@ -124,13 +144,12 @@ export async function score() {
   if (!image || !due.length) return;
   running = new AbortController();
   const texts = due.map((caption) => caption.text);
-  say("Scoring…");
   try {
     const items = await service.explain(image, texts, running.signal);
     if (state.image !== image) return;
     due.forEach((caption, number) => accept(caption, texts[number], items[number]));
     say("");
-    if (!state.typing) sortCards();
+    sortCards();
     announce();
   } catch (error) {
     if (error.name !== "AbortError") say(error.message, true);
@@ -158,11 +177,9 @@ export function headline(caption) {
   return [`${Math.round(100 * match)} %`, `${match >= 0.7 ? "good" : match >= 0.3 ? "doubtful" : "poor"} match`];
 }
 
-export const signed = (value) => value.toFixed(3).replace("-", "−");
+export const signed = (value, digits = 3) => value.toFixed(digits).replace("-", "−");
 
 // Images ------------------------------------------------------------------------------------------
-
-const opened = new Map(); // images of this visit, by key, for Back
 
 export async function open(file, { captions = null, sample = null, key = null, push = true } = {}) {
   if (!file) return;
@@ -173,18 +190,24 @@ export async function open(file, { captions = null, sample = null, key = null, p
   } catch {
     // A format that this browser cannot show; the service may still read it.
   }
+  // Captions that wait for their image, from an address that somebody shared, are kept.
+  const waiting = state.image || captions ? null : state.captions.map((caption) => caption.text);
   const image = { file, bitmap, sample, id: null, error: null, key: key ?? `image-${Date.now()}` };
-  opened.set(image.key, file);
-  if (push && state.image) history.pushState(null, "", location.hash);
+  if (push && (state.image || state.view !== "image")) history.pushState(null, "", location.hash);
+  show(image, captions ?? (waiting?.length ? waiting : [""]));
+  if (!sample) images.keep(image.key, file);
+  await score();
+}
+
+function show(image, captions) {
+  state.view = "image";
   state.image = image;
-  state.word = state.pinned = state.patch = null;
+  state.message = state.word = state.pinned = state.patch = null;
   state.compared = [];
-  state.captions = (captions ?? [""]).map(newCaption);
+  state.captions = captions.map(newCaption);
   state.order = state.captions.map((caption) => caption.id);
-  if (!sample) keep(file);
   remember();
   changed();
-  await score();
 }
 
 export async function openSample(sample, captions = sample.captions, push = true) {
@@ -194,42 +217,40 @@ export async function openSample(sample, captions = sample.captions, push = true
 }
 
 // The address has the sample and the captions, so that it can be shared, reloaded and gone back to.
-function remember() {
-  if (!state.image) return;
+function address() {
   const fields = new URLSearchParams();
   fields.set(state.image.sample ? "sample" : "image", state.image.key);
   for (const caption of inOrder()) if (caption.text.trim()) fields.append("c", caption.text);
-  history.replaceState(null, "", `#${fields}`);
+  return `#${fields}`;
+}
+
+function remember() {
+  if (state.image) history.replaceState(null, "", address());
+}
+
+export function viewFile() {
+  if (state.view === "file") return;
+  state.view = "file";
+  history.pushState(null, "", "#file");
+  changed();
 }
 
 export async function restore(push = false) {
+  if (location.hash === "#file") {
+    state.view = "file";
+    return changed();
+  }
+  if (state.image && location.hash === address()) {
+    state.view = "image";
+    return changed();
+  }
   const fields = new URLSearchParams(location.hash.slice(1));
-  const captions = fields.getAll("c");
-  const sample = state.samples.find((one) => one.file === fields.get("sample"));
-  if (sample) return openSample(sample, captions.length ? captions : [""], push);
-  const file = fields.has("image") ? (opened.get(fields.get("image")) ?? (await kept())) : null;
-  if (file) return open(file, { captions: captions.length ? captions : [""], key: fields.get("image"), push });
-  const first = state.samples[0];
-  return openSample(first, captions.length ? captions : first.captions, push);
-}
-
-// An image of the reader's own stays in this tab for a reload; nothing is sent anywhere for it.
-function keep(file) {
-  const reader = new FileReader();
-  reader.onload = () => {
-    try {
-      sessionStorage.setItem("image", JSON.stringify({ name: file.name, url: reader.result }));
-    } catch {
-      sessionStorage.removeItem("image");
-    }
-  };
-  if (file.size * 1.4 < STORED) reader.readAsDataURL(file);
-}
-
-async function kept() {
-  const stored = JSON.parse(sessionStorage.getItem("image") ?? "null");
-  if (!stored) return null;
-  const [head, body] = stored.url.split(",");
-  const bytes = Uint8Array.from(atob(body), (char) => char.charCodeAt(0));
-  return new File([bytes], stored.name, { type: head.slice(5).split(";")[0] });
+  const captions = fields.has("c") ? fields.getAll("c") : [""];
+  const key = fields.get("image");
+  const sample = state.samples.find(({ file }) => file === fields.get("sample"));
+  if (sample) return openSample(sample, captions, push);
+  if (!key) return openSample(state.samples[0], fields.has("c") ? captions : undefined, push);
+  const file = await images.kept(key);
+  if (file) return open(file, { captions, key, push });
+  show(null, captions);
 }
