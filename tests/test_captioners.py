@@ -90,6 +90,17 @@ def test_an_endpoint_describes_a_folder_and_failures_say_why(photos, server, tmp
     assert json.loads(done.stdout)["failed"] == 1
 
 
+def test_a_dash_prints_the_rows(photos, server, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    done = CliRunner().invoke(app, command(photos, "-m", "gpt", "--url", server.url, "-o", "-", "--json"))
+    assert done.exit_code == 3, done.output
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["image"] for row in rows][:2] == ["black.png", "blue.png"]
+    assert "7 images, 1 failed" in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_run_goes_on_where_it_stopped_and_asks_nothing_twice(photos, server, tmp_path) -> None:
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--batch-size", "2", "--workers", "1")

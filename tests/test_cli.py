@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from msdscore import load_encoder
 from msdscore.cli.app import app, main
 from msdscore.errors import MSDScoreError
 
@@ -274,6 +275,43 @@ def test_a_dash_is_standard_output(one_row, output, monkeypatch):
     done = msdscore("score", one_row, "-e", "toy", "-o", output)
     assert json.loads(done.stdout)["caption"] == "a café"
     assert sorted(path.name for path in one_row.parent.iterdir()) == ["red.png", "rows.jsonl"]
+
+
+def test_doctor_says_what_is_there_and_that_it_scores():
+    done = CliRunner().invoke(app, ["doctor", "-e", "toy"])
+    assert done.exit_code == 0, done.output
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert lines["version"].startswith("msdscore ")
+    assert "pandas" in lines["extras"]
+    assert lines["device"].startswith("cpu")
+    assert lines["self-test"].startswith("passed: 3 of 3 colours recognised, scores repeat")
+
+
+def test_doctor_fails_where_the_encoder_does(monkeypatch):
+    done = CliRunner().invoke(app, ["doctor", "-e", "clip-l41", "--json"])
+    assert done.exit_code == 1
+    answer = json.loads(done.stdout)
+    assert answer["passed"] is False
+    assert answer["self-test"].startswith(
+        "failed: UnknownNameError: unknown encoder 'clip-l41'. Did you mean 'clip-l14'"
+    )
+    toy = type(load_encoder("toy"))
+    prepare = toy.prepare
+    monkeypatch.setattr(toy, "prepare", lambda self, image: prepare(self, image.convert("L").convert("RGB")))
+    done = CliRunner().invoke(app, ["doctor", "-e", "toy"])
+    assert done.exit_code == 1
+    assert "failed: 1 of 3 colours" in done.stdout or "failed: 0 of 3 colours" in done.stdout
+
+
+def test_a_shell_completes_names_of_encoders_without_loading_anything():
+    code = (
+        "import sys; from typer.testing import CliRunner; from msdscore.cli.app import app; "
+        "env = {'_MSDSCORE_COMPLETE': 'complete_bash', 'COMP_WORDS': 'msdscore score -e clip-l', 'COMP_CWORD': '3'}; "
+        "print(CliRunner().invoke(app, [], env=env, prog_name='msdscore').stdout); "
+        "print([name for name in ('torch', 'numpy', 'pyarrow') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["clip-l14", "clip-l14-336", "[]"]
 
 
 def test_an_output_without_a_name_is_refused(one_row):

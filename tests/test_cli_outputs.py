@@ -197,7 +197,6 @@ def test_a_dash_is_standard_output(folder, name, monkeypatch):
         assert result.stdout_bytes
     for command in (("bench", "sugarcrepe", "--root", "."), ("demo",), ("cococf", "build", "rows.jsonl")):
         assert "expected the name of a folder" in msdscore(*command, "-o", name)
-    assert "a run needs a file" in msdscore("caption", ".", "-m", "x", "-o", name)
     assert sorted(folder.rglob("*")) == before
 
 

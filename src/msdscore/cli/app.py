@@ -17,6 +17,7 @@ from msdscore.cli.bench import bench
 from msdscore.cli.caption import caption
 from msdscore.cli.cococf import cococf
 from msdscore.cli.demo import demo
+from msdscore.cli.doctor import doctor
 from msdscore.cli.explain import explain
 from msdscore.cli.listings import benchmarks, encoders, metrics
 from msdscore.cli.progress import be_quiet
@@ -65,6 +66,7 @@ app.command()(explain)
 app.command()(report)
 app.command()(demo)
 app.command()(serve)
+app.command()(doctor)
 app.command()(encoders)
 app.command()(bank)
 app.command()(bench)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.progress import bar, stoppable, tell
+from msdscore.cli.progress import bar, rows_file, tell
 
 if TYPE_CHECKING:
     from msdscore.captioners.run import CaptionedFile
@@ -18,7 +18,9 @@ SOME_FAILED = 3
 def caption(
     source: Annotated[Path, typer.Argument(help="A folder of pictures, or a file whose rows hold or name them.")],
     model: Annotated[str, typer.Option("--model", "-m", help="Hub name, folder, or the endpoint's name of a model.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File of rows: .jsonl, .parquet, .csv or .json.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File of rows: .jsonl, .parquet, .csv or .json; - prints rows.")
+    ],
     url: Annotated[
         str | None, typer.Option(help="OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; without it, local.")
     ] = None,
@@ -47,6 +49,7 @@ def caption(
     """
     from msdscore.captioners.run import CaptionRun, caption_images, list_images
     from msdscore.captioners.writers import CaptioningSettings
+    from msdscore.io.outputs.targets import is_standard_output
 
     settings = CaptioningSettings(
         prompt=prompt, temperature=temperature, top_p=top_p, most_tokens=max_tokens, seed=seed
@@ -59,7 +62,8 @@ def caption(
 
         return load_writer(model, settings, device=device, dtype=dtype, revision=revision)
 
-    with stoppable(), bar("captions") as show:
+    file = None if is_standard_output(output) else output
+    with rows_file(file) as target, bar("captions") as show:
         about = CaptionRun(
             system=system or Path(model).name,
             identity=f"{model}@{url or 'local'}",
@@ -67,8 +71,8 @@ def caption(
             part=batch_size,
             overwrite=overwrite,
         )
-        made = caption_images(list_images(source, limit=limit), load, output, settings, about, progress=show)
-    _tell(made, output, as_json=json)
+        made = caption_images(list_images(source, limit=limit), load, target, settings, about, progress=show)
+    _tell(made, file, as_json=json)
     raise typer.Exit(SOME_FAILED if made.failed else 0)
 
 
@@ -79,12 +83,13 @@ def _endpoint(url: str, model: str, key_env: str, workers: int, settings: "Capti
     return EndpointWriter(Endpoint(url=url, model=model, key_env=key_env), settings, workers)
 
 
-def _tell(made: "CaptionedFile", output: Path, *, as_json: bool) -> None:
+def _tell(result: "CaptionedFile", output: Path | None, *, as_json: bool) -> None:
     from dataclasses import asdict
     from json import dumps
 
-    tell(f"{made.rows} pictures, {made.failed} failed, {made.earlier} described by an earlier run -> {output}")
-    for reason in made.reasons:
+    where = f" -> {output}" if output else ""
+    tell(f"{result.rows} images, {result.failed} failed, {result.earlier} described by an earlier run{where}")
+    for reason in result.reasons:
         tell(f"  {reason}")
-    if as_json:
-        typer.echo(dumps({"output": str(output), **asdict(made)}, ensure_ascii=False))
+    if as_json and output:
+        typer.echo(dumps({"output": str(output), **asdict(result)}, ensure_ascii=False))

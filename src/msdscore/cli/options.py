@@ -13,8 +13,26 @@ if TYPE_CHECKING:
     from msdscore.encoders.cached import CacheSettings, CacheUse
     from msdscore.scoring.spec import ScorerSpec
 
+
+def encoder_names(incomplete: str) -> list[tuple[str, str]]:
+    """The encoders whose names begin so, with their families, as a shell completes them.
+
+    >>> encoder_names("min")
+    [('mini', 'msdscore-aligned')]
+    """
+    from msdscore.encoders.table import ROWS  # data alone: a shell asks at every press of a key
+
+    return [(row.name, row.family) for row in ROWS if row.name.startswith(incomplete)]
+
+
 Encoder = Annotated[
-    str, typer.Option("--encoder", "-e", help="Short name, hub name or folder; see `msdscore encoders`.")
+    str,
+    typer.Option(
+        "--encoder",
+        "-e",
+        help="Short name, hub name or folder; see `msdscore encoders`.",
+        autocompletion=encoder_names,
+    ),
 ]
 Preset = Annotated[
     str | None, typer.Option("--preset", "-p", help="evidence, short, long or authors; without it, the encoder's own.")

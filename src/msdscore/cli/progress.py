@@ -1,10 +1,13 @@
 """What a long command shows on standard error, and how it stops: bars, lines, Ctrl-C and SIGTERM."""
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +109,17 @@ def stoppable(message: str = KEPT) -> Iterator[None]:
     finally:
         if ours:
             signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def rows_file(output: Path | None) -> Iterator[Path]:
+    """The file that a stoppable run writes; without an output one of JSON lines, which go to standard output."""
+    with TemporaryDirectory() as folder, stoppable(KEPT if output else "stopped; without -o FILE nothing is kept"):
+        target = output or Path(folder) / "rows.jsonl"
+        yield target
+        if output is None:
+            with target.open(encoding="utf-8") as lines:
+                sys.stdout.writelines(lines)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

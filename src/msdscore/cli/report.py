@@ -20,7 +20,13 @@ def report(
     show: Annotated[int, typer.Option(min=0, help="Cards to show in each gallery of captions worth a look.")] = 24,
     title: Annotated[str | None, typer.Option(help="Title of the page; the file's name unless told.")] = None,
     encoder: Annotated[
-        str | None, typer.Option("--encoder", "-e", help="Encoder that scored the file: colours words and regions.")
+        str | None,
+        typer.Option(
+            "--encoder",
+            "-e",
+            help="Encoder that scored the file: colours words and regions.",
+            autocompletion=options.encoder_names,
+        ),
     ] = None,
     preset: options.Preset = None,
     change: options.Change = [],  # noqa: B006, typer copies it

@@ -1,15 +1,13 @@
 """`msdscore score`: captions of one image, every row of a file, or shards into a folder."""
 
-import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options, shards
 from msdscore.cli.bank import PICTURES
-from msdscore.cli.progress import KEPT, bar, stoppable, tell, tell_reasons
+from msdscore.cli.progress import bar, rows_file, tell, tell_reasons
 from msdscore.errors import ConfigError, shortened
 
 if TYPE_CHECKING:
@@ -79,10 +77,12 @@ def score(
 ) -> None:
     """Score captions of one image, every row of a file, or shards into a folder.
 
-    An image with captions prints a table. A file of rows (JSON lines, CSV, TSV, Parquet, COCO results, id-to-caption
-    JSON, a saved dataset; text also with .gz or .zst) is scored in parts that survive any crash; the same command goes
-    on where it stopped, and scores again what has changed since. An output without a suffix is a folder: every shard
-    (tar, Parquet, JSON lines; patterns such as 'shards/{00000..00999}.tar') gets one Parquet file of scores there.
+    An image with captions prints a table. A file of rows (JSON lines, CSV, TSV, Parquet, COCO results or annotations,
+    id-to-caption JSON, a saved dataset; text also with .gz or .zst) is scored in parts that survive any crash; the same
+    command goes on where it stopped, and scores again what has changed since. Captions of one image are a candidate
+    set, unless a column group says otherwise; a list of captions in a row is a set of its own. An output without a
+    suffix is a folder: every shard (tar, Parquet, JSON lines; patterns such as 'shards/{00000..00999}.tar') gets one
+    Parquet file of scores there.
 
     Exit codes: 0 all scored, 3 some rows failed and say why, 2 wrong usage.
     """
@@ -161,13 +161,8 @@ def score_file(
 
     from msdscore.run.rows import score_rows
 
-    message = KEPT if output else "stopped; without -o nothing is kept"
-    with TemporaryDirectory() as folder, stoppable(message), bar("scoring") as show:
-        target = output or Path(folder) / "scores.jsonl"
+    with rows_file(output) as target, bar("scoring") as show:
         result = score_rows(spec, rows, target, how, progress=show)
-        if output is None:
-            with target.open(encoding="utf-8") as lines:
-                sys.stdout.writelines(lines)
     _tell_warnings(result)
     _tell(result, output)
     if as_json and output is not None:

@@ -1,0 +1,139 @@
+"""`msdscore doctor`: what is installed, and whether it scores; lines for a bug report."""
+
+import re
+from importlib.metadata import PackageNotFoundError, metadata, version
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from msdscore.cli import options
+from msdscore.errors import MSDScoreError
+from msdscore.version import __version__
+
+if TYPE_CHECKING:
+    from msdscore.scorer import Scorer
+
+FAILED = 1
+_NAMED = 2  # colours of three: an encoder that is right by chance names one
+_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[([\w,.-]+)\])?")
+_EXTRA = re.compile(r"extra\s*==\s*['\"]([\w.-]+)['\"]")
+_LEFT_OUT = ("all", "test", "docs", "check", "release")  # no feature of their own
+
+
+def doctor(
+    encoder: options.Encoder = "mini",
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    revision: options.Revision = None,
+    verify: options.Verify = False,
+    json: options.Json = False,
+) -> None:
+    """Say what is installed and whether it scores: version, device, extras, weights, and a self-test of seconds.
+
+    Exit codes: 0 the self-test passed, 1 it failed.
+    """
+    from json import dumps
+
+    from msdscore.scorer import Scorer
+
+    place: dict[str, Any] = {"device": device, "dtype": dtype, "revision": revision, "verify": verify}
+    lines, passed = {"version": _version(), "extras": _extras(), "encoder": encoder}, False
+    try:
+        start = perf_counter()
+        scorer = Scorer.from_spec(options.make_spec(encoder, None, [], encoder_options=[], **place))
+        lines |= {"weights": _weights(encoder, revision, verify=verify), "device": _device(scorer)}
+        lines["signature"] = scorer.signature
+        passed, result = _self_test(scorer)
+        lines["self-test"] = f"{result}, {perf_counter() - start:.1f} s with loading"
+    except (MSDScoreError, OSError, RuntimeError) as error:  # of a device or a library: that is what is asked here
+        lines["self-test"] = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
+    if json:
+        typer.echo(dumps({**lines, "passed": passed}, ensure_ascii=False))
+    else:
+        typer.echo("\n".join(f"{name:<10} {text}" for name, text in lines.items()))
+    raise typer.Exit(0 if passed else FAILED)
+
+
+def _version() -> str:
+    import platform
+
+    return (
+        f"msdscore {__version__}, torch {version('torch')}, Python {platform.python_version()}, {platform.platform()}"
+    )
+
+
+def _extras() -> str:
+    """Extras of which every package is there; the others are named with what is missing."""
+    try:
+        described = metadata("msdscore")
+    except PackageNotFoundError:
+        return "unknown: msdscore runs from its source and is not installed"
+    complete, missing = [], []
+    for extra in described.get_all("Provides-Extra") or []:
+        if extra in _LEFT_OUT:
+            continue
+        if absent := _absent(extra, described.get_all("Requires-Dist") or []):
+            missing.append(f"{extra} ({', '.join(absent)})")
+        else:
+            complete.append(extra)
+    return ", ".join(complete) + (f"; missing: {', '.join(missing)}" if missing else "")
+
+
+def _absent(extra: str, requirements: list[str]) -> list[str]:
+    """The packages of an extra, and of the extras that it includes, that are not installed."""
+    absent: dict[str, None] = {}
+    for requirement in requirements:
+        marker, match = _EXTRA.search(requirement), _REQUIREMENT.match(requirement)
+        if marker is None or marker[1] != extra or match is None:
+            continue
+        if match[1] == "msdscore":
+            included = [_absent(other, requirements) for other in (match[2] or "").split(",")]
+            absent |= dict.fromkeys(name for names in included for name in names)
+            continue
+        try:
+            version(match[1])
+        except PackageNotFoundError:
+            absent[match[1]] = None
+    return list(absent)
+
+
+def _weights(encoder: str, revision: str | None, *, verify: bool) -> str:
+    from msdscore.encoders.registry import encoder_folder
+
+    folder = encoder_folder(encoder, revision=revision)
+    if folder is None:
+        return "no files, or known to the encoder's loader alone"
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    checked = "every byte" if verify else "hashed; of files over 256 MiB a sample, all bytes with --verify"
+    return f"{folder}, {size / 1e6:.0f} MB, verified ({checked})"
+
+
+def _device(scorer: "Scorer") -> str:
+    import torch
+
+    device = scorer.encoder.device
+    if device.type != "cuda":
+        return f"{device}, {torch.get_num_threads()} threads" + (", CUDA is there" if torch.cuda.is_available() else "")
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return f"{device}, {torch.cuda.get_device_name(device)}, {memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
+
+
+def _self_test(scorer: "Scorer") -> tuple[bool, str]:
+    """Whether squares of three colours get their own captions, with finite numbers that repeat."""
+    import numpy as np
+    from PIL import Image
+
+    colours = ("red", "green", "blue")
+    captions = [f"a {colour} square" for colour in colours]
+    named, steady = 0, True
+    for colour, caption in zip(colours, captions, strict=True):
+        image = Image.new("RGB", (96, 96), "white")
+        image.paste(colour, (16, 16, 80, 80))
+        first, second = scorer.rank(image, captions), scorer.rank(image, captions)
+        named += first.best == caption
+        # A GPU may choose other kernels for the same numbers.
+        steady &= bool(np.isfinite(first.msd).all() and np.allclose(first.msd, second.msd, rtol=0, atol=1e-4))
+    passed = steady and named >= _NAMED
+    numbers = "scores repeat" if steady else "scores are not finite or do not repeat"
+    return passed, f"{'passed' if passed else 'failed'}: {named} of {len(colours)} colours recognised, {numbers}"
