@@ -23,7 +23,21 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from end_to_end import Cosine, Pooled, cores_rate, load, peak, prepare, run_shards, stream, streams, tell_rate, teller
+from end_to_end import (
+    Cosine,
+    Pooled,
+    cores_rate,
+    load,
+    optional,
+    peak,
+    prepare,
+    run_shards,
+    stream,
+    streams,
+    tell_rate,
+    teller,
+    torchmetrics_rate,
+)
 from end_to_end import timed as measured
 from made_up_clip import TAR_ROWS, make_captions, make_lists
 from PIL import Image
@@ -62,6 +76,9 @@ def rates(folder, device, count, turns, said, *, ways, backend):
         tell_rate(said, f"tars_to_parquet_{way}", count, [measured(run, device) for _ in range(turns)])
     with launching(encoder.device):
         said("encoder_peak_in_the_end", peak(encoder, size, device, 16 if device == "cuda" else 2))
+    with optional(said, "torchmetrics"):
+        part = min(512, count)
+        said("torchmetrics", torchmetrics_rate(folder / "clip", paths[:part], captions[:part], device))
     if "full" in ways:
         said("decode_cores", cores_rate(paths[: count // 2], pipelines["msd_full"].encoder.preprocessing))
 

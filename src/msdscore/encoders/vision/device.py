@@ -6,8 +6,8 @@ pixels exactly and sums are made in float32, so on a GPU a level differs from Pi
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
-from threading import Lock
+from functools import lru_cache
+from threading import Lock, local
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,8 +28,9 @@ TOGETHER = 2**26  # pixels that are decoded and resized in one go: 0.4 GB in flo
 CLASS = 128  # images whose sides round up to the same multiples of it are resized together
 _PRECISION = 1 << 22  # Pillow's weights are multiples of its inverse
 _PILLOW_BICUBIC = -0.5
-# One batch at a time is decoded: that bounds the memory of the device, and its decoder takes no more anyway.
+# One batch at a time is decoded, and others are resized meanwhile: the decoder of a process takes no more.
 _decoding = Lock()
+_own = local()  # a stream of every thread
 
 
 def require_decoder() -> None:
@@ -50,16 +51,17 @@ def decode_jpegs(files: Sequence[Prepared], steps: Preprocessing, device: torch.
     It may be called from any thread; work that others have begun on the device goes on meanwhile.
     """
     canvases: list[Prepared | None] = [None] * len(files)
-    with _decoding, _aside(device) as finish:
+    with _aside(device) as finish:
         for numbers in _together([file.view.size for file in files]):
-            decoded = _decoded([files[number].pixels for number in numbers], device)
+            with _decoding:
+                decoded = _decoded([files[number].pixels for number in numbers], device)
             good = [(number, pixels) for number, pixels in zip(numbers, decoded, strict=True) if pixels is not None]
             if good:
                 views = [files[number].view for number, _ in good]
                 resized = resize([pixels for _, pixels in good], views, steps, device)
                 for (number, _), view, pixels in zip(good, views, resized, strict=True):
                     canvases[number] = Prepared(pixels, view)
-            # The decoder writes from a stream of its own into memory that this one has given back: it must be done.
+            # The decoder's own stream writes into memory that this one has given back: all here must be over.
             finish()
     return canvases
 
@@ -81,9 +83,11 @@ def _aside(device: torch.device) -> Iterator[Callable[[], None]]:
         yield finish
 
 
-@cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device, priority=-1)
+    streams = _own.__dict__.setdefault("streams", {})
+    if device not in streams:
+        streams[device] = torch.cuda.Stream(device, priority=-1)
+    return streams[device]
 
 
 def on_canvases(
