@@ -60,13 +60,11 @@ def _values(tables: Mapping[str, Json]) -> list[Grid]:
     """A sweep that the paper names and has no table of."""
     table = next(iter(tables.values()))
     head = table["headline"]
-    labels = ("msd", "soft-msd")
     cells = {(row["variant"], row["metric"]): row[head] for row in table["rows"]}
-    variants = list(dict.fromkeys(variant for variant, _ in cells))
-    rows = tuple((name, *(_interval(cells[name, label]) for label in labels)) for name in variants)
-    cosine = cells.get((variants[0], "cosine"))
+    rows = tuple((variant, _interval(value)) for (variant, label), value in cells.items() if label == "msd")
+    cosine = next((value for (_, label), value in cells.items() if label == "cosine"), None)
     notes = () if cosine is None else (f"cosine: {_interval(cosine)}",)
-    return [Grid(f"{head} ({_size(table)})", ("setting", *labels), rows, notes)]
+    return [Grid(f"{head} ({_size(table)})", ("setting", "msd"), rows, notes)]
 
 
 def _stability(tables: Mapping[str, Json]) -> list[Grid]:
@@ -225,8 +223,10 @@ def fill(page: str, parts: Mapping[str, str]) -> str:
 
 
 def _signatures(tables: Sequence[Json]) -> Iterator[str]:
+    """Signatures of tables and rows, those of the choice in use first, which has no difference from itself."""
     for table in tables:
-        yield from filter(None, (table["signature"], *(row.get("signature") for row in table["rows"])))
+        rows = sorted(table["rows"], key=lambda row: row.get("difference", 0) is not None)
+        yield from filter(None, (table["signature"], *(row.get("signature") for row in rows)))
 
 
 def _interval(value: Json) -> str:
