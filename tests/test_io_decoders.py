@@ -22,6 +22,7 @@ from msdscore.io.images import ImageLimits
 STEPS = Preprocessing(16, (16, 16))
 READ = partial(read_pixels, steps=STEPS, limits=ImageLimits())
 CELL = TOGETHER * 3 * 16 * 16
+PATIENCE = 120  # seconds, for a machine that has other things to do
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def two():
 
 
 def asked(pool, read, sources):
-    return [one for part in pool.submit(read, sources) for one in part.result(timeout=60)]
+    return [one for part in pool.submit(read, sources) for one in part.result(timeout=PATIENCE)]
 
 
 def check(found, files):
@@ -48,6 +49,13 @@ def check(found, files):
         expected, where = READ(path)
         assert view == where
         np.testing.assert_array_equal(pixels, expected)
+
+
+def eventually(true):
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def fragile(source):
@@ -107,17 +115,19 @@ def test_a_file_that_ends_its_process_has_a_reason_and_no_other_file_has(two, fi
 def test_decoders_leave_the_cores_to_the_one_who_asked(two, files):
     own = os.getpriority(os.PRIO_PROCESS, 0)
     asked(two, READ, files)
-    found = {os.getpriority(os.PRIO_PROCESS, member.process.pid) for member in two._members}
-    assert found == {min(own + NICENESS, 19)}
+    # One process may have done all the work; the other one steps back as soon as it runs.
+    eventually(
+        lambda: {os.getpriority(os.PRIO_PROCESS, one.process.pid) for one in two._members} == {min(own + NICENESS, 19)}
+    )
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_a_process_that_is_killed_is_replaced(two, files):
     waiting = two.submit(slow, files * 3)
-    waiting[0].result(timeout=60)
+    waiting[0].result(timeout=PATIENCE)
     for member in list(two._members):
         member.process.send_signal(signal.SIGKILL)
-    check([one for part in waiting for one in part.result(timeout=60)], files * 3)
+    check([one for part in waiting for one in part.result(timeout=PATIENCE)], files * 3)
 
 
 def test_a_mistake_of_ours_is_raised(two, files):
@@ -188,32 +198,30 @@ from msdscore.io.images import ImageLimits
 # No main guard: the processes do not import this script.
 read = partial(read_pixels, steps=Preprocessing(16, (16, 16)), limits=ImageLimits())
 pool = kept_decoders.borrow(2, 8 * 768, 4)
-futures = pool.submit(read, sys.argv[1:] * 500)
+futures = pool.submit(read, sys.argv[1:] * 20)
 futures[0].result()
 print(*(member.process.pid for member in pool._members), flush=True)
 for future in futures:
     future.result()
 """
+WAITS = "import signal; signal.pause()  # however long the signal takes to come\n"
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None])
 def test_nothing_is_left_of_a_script_that_ends_in_any_way(files, how):
-    script = SCRIPT if how else SCRIPT.replace("* 500", "")
+    script = SCRIPT + WAITS if how else SCRIPT
     command = [sys.executable, "-W", "error", "-c", script, *map(str, files)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     children = [int(number) for number in running.stdout.readline().split()]
     assert children
     if how is not None:
         running.send_signal(how)
-    _, errors = running.communicate(timeout=30)
+    _, errors = running.communicate(timeout=PATIENCE)
     assert "leaked" not in errors
     assert running.returncode == (
         0 if how is None else 130 if how == signal.SIGINT and running.returncode > 0 else -how
     )
-    deadline = time.monotonic() + 10
-    while any(map(is_running, children)):
-        assert time.monotonic() < deadline, "a decoding process outlived the one that started it"
-        time.sleep(0.05)
+    eventually(lambda: not any(map(is_running, children)))  # no decoding process outlives the one that started it
 
 
 def is_running(number):

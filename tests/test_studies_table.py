@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -55,6 +57,12 @@ def test_figures_are_the_same_bytes_each_time(x, points):
     table = Table(name="t", columns=[per_cent("share")], rows=ROWS, plots=[plot, replace(plot, series="")])
     assert to_figure([table]).startswith(b"\x89PNG")
     assert to_figure([table], "svg") == to_figure([table], "svg")
+
+
+def test_a_slow_machine_gets_no_warning_with_its_figure(monkeypatch):
+    monkeypatch.setattr("matplotlib.legend.time", SimpleNamespace(perf_counter=count(0, 5).__next__))
+    plot = Plot(x="at", y=["share", "p"], series="set")
+    assert to_figure([Table(name="t", columns=[per_cent("share")], rows=ROWS, plots=[plot])]) is not None
 
 
 def test_intervals_become_bands_for_few_lines_and_bars_for_many():

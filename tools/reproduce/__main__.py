@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         "rehearse", help="write checkpoints with random weights and small benchmarks", formatter_class=form,
         description="Write FOLDER/checkpoints/NAME, full-size, and FOLDER/data; then print the command of the run.",
     )  # fmt: skip
-    rehearse.add_argument("folder", type=Path, help="an empty folder; all five checkpoints take 20 GB")
+    rehearse.add_argument("folder", type=Path, help="an empty folder; all five checkpoints take 18 GB")
     rehearse.add_argument("--encoder", "-e", action="append", help=f"only these; of {', '.join(ENCODERS)}")
     rehearse.add_argument("--items", type=int, default=48, help="images of each benchmark (48)")
     rehearse.add_argument("--device", default="cpu", help="where weights are drawn: cpu or cuda")

@@ -237,8 +237,9 @@ def _cell(
 
 
 def _why_none(result: Result) -> str:
-    first = f": {result.failures[0]}" if result.failures else ""
-    return f"no figure: {result.failed} of {result.items} items failed{first}"
+    if not result.failed:
+        return f"no figure: too few of its items are among the {result.counted} that were scored"
+    return f"no figure: {result.failed} of {result.items} items failed: {result.failures[0]}"
 
 
 def not_run(encoder: str, benchmark: str, reason: str, command: str) -> list[Cell]:

@@ -222,7 +222,8 @@ def _draw(axis: Any, plot: Plot, title: str, lines: Sequence[Line]) -> None:
     if plot.logarithmic:
         axis.set_xscale("log")
     if len(lines) > 1:
-        axis.legend(fontsize=7, frameon=False)
+        # Asked for by name: Matplotlib warns where its default place takes a second to find.
+        axis.legend(fontsize=7, frameon=False, loc="best")
 
 
 def _draw_ends(axis: Any, line: Line, y: Sequence[float], colour: str, *, shaded: bool) -> None:
