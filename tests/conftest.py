@@ -4,6 +4,8 @@ import os
 
 # As many threads as shards are scored with: setting another number later changes last digits for the whole process.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
+# Threads that wait do not spin: two processes of two threads each share two cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 from hypothesis import settings

@@ -19,7 +19,9 @@ from point_sets import point_set, ragged, take
 needs_cuda = pytest.mark.skipif(
     not (torch.cuda.is_available() and find_spec("triton")), reason="needs a CUDA device and Triton"
 )
-needs_interpreter = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, whose interpreter is used")
+needs_interpreter = pytest.mark.skipif(
+    find_spec("triton") is None, reason="Triton, whose interpreter runs the kernels, comes with torch on Linux alone"
+)
 
 
 def on(side, device, dtype=None):
@@ -41,25 +43,24 @@ def starving():
     return point_set(side, torch.ones(1, 6, dtype=torch.bool), torch.zeros(1, dtype=torch.int64))
 
 
-def check_divergences(device, sizes, components, init, dim=48, dtype=torch.float32):
+def check_divergences(device, sizes, components, init, dim=48, dtype=torch.float32, **options):
     """Ragged items with holes and NaN in the padding, two captions for one image, against float64."""
     images = on(ragged(sizes, dim, seed=1, dtype=torch.float32, extra=3), "cpu", dtype)
     texts = on(ragged([12, 1, 17, 5], dim, seed=2, dtype=torch.float32), "cpu", dtype)
     images.mask[0, 1] = False
     images.points[~images.mask] = torch.nan
     owner = torch.tensor([1, 0, len(sizes) - 1, 1])
-    exact = both(
-        on(images, "cpu", torch.float64), on(texts, "cpu", torch.float64), owner, components=components, init=init
-    )
+    options |= {"components": components, "init": init}
+    exact = both(on(images, "cpu", torch.float64), on(texts, "cpu", torch.float64), owner, **options)
     with mock.patch.object(fused, "serves", return_value=True):
-        result = both(on(images, device), on(texts, device), owner.to(device), components=components, init=init)
+        result = both(on(images, device), on(texts, device), owner.to(device), **options)
     # The tolerance that float32 owes float64 at kappa 20; typical is 1e-6.
     assert torch.allclose(result.coverage.cpu().double(), exact.coverage, atol=1e-4)
     assert torch.allclose(result.support.cpu().double(), exact.support, atol=1e-4)
     assert (result.coverage_terms.cpu()[~images.mask[owner]] == 0).all()
 
 
-def check_calibrated(device, items, components, dtype=torch.float32, dim=48):
+def check_calibrated(device, items, components, dtype=torch.float32, dim=48, **options):
     """Pairs of both sides in any order, against a bank of more items than one product takes."""
     images, texts = ragged([33, 9, 20], dim, seed=1, dtype=torch.float32), ragged([12, 1, 17], dim, seed=2, dtype=dtype)
     images.points[~images.mask] = torch.nan
@@ -73,10 +74,10 @@ def check_calibrated(device, items, components, dtype=torch.float32, dim=48):
     bank = Bank(*(moved(side, device, torch.float16) for side in (exact_bank.images, exact_bank.texts)))
     exact_bank = Bank(*(moved(side, "cpu", torch.float64) for side in (bank.images, bank.texts)))
     wide = [on(side, "cpu", torch.float64) for side in (images, texts)]
-    exact = both(*wide, image_of, text_of, components=components, bank=exact_bank)
+    exact = both(*wide, image_of, text_of, components=components, bank=exact_bank, **options)
     with mock.patch.object(fused, "serves", return_value=True):
         there = [on(side, device) for side in (images, texts)]
-        result = both(*there, image_of.to(device), text_of.to(device), components=components, bank=bank)
+        result = both(*there, image_of.to(device), text_of.to(device), components=components, bank=bank, **options)
     assert torch.allclose(result.coverage.cpu().double(), exact.coverage, atol=1e-4)
     assert torch.allclose(result.support.cpu().double(), exact.support, atol=1e-4)
     assert (result.coverage_terms.cpu()[~images.mask[image_of]] == 0).all()
@@ -102,13 +103,28 @@ def check_no_iterations(device, dtype=torch.float32):
     assert torch.allclose(result.means.double(), exact.means, atol=1e-6)
 
 
+def let_numpy_in():
+    """Numbers of one element become Python's: Triton 3.4 leaves that to NumPy, which refuses it since 2.4."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor):
+        patch(tensor)
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patched
+
+
 def interpret():
-    check_divergences("cpu", [16, 33, 4], (3, 2), "spread")
-    check_divergences("cpu", [66, 5], (8, 5), "sample")
+    let_numpy_in()
+    few = {"iterations": 3}  # interpreted, each step takes a tenth of a second; a GPU does all twenty
+    check_divergences("cpu", [16, 33, 4], (3, 2), "spread", **few)
+    check_divergences("cpu", [66, 5], (8, 5), "sample", **few)
     # The interpreter takes the bits of bfloat16 for whole numbers: here float16 stands for both.
-    check_divergences("cpu", [130, 33, 4], (3, 2), "spread", dtype=torch.float16)
-    check_calibrated("cpu", 23, (3, 2))
-    check_calibrated("cpu", 5, (8, 1))
+    check_divergences("cpu", [130, 33, 4], (3, 2), "spread", dtype=torch.float16, **few)
+    check_calibrated("cpu", 23, (3, 2), **few)
+    check_calibrated("cpu", 5, (8, 1), **few)
     check_death("cpu")
     check_death("cpu", torch.float16)
     check_no_iterations("cpu")
@@ -124,8 +140,6 @@ def test_interpreted_kernels_agree_with_torch():
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, cwd=here.parent, capture_output=True, text=True
     )
-    if "only 0-dimensional arrays can be converted" in done.stderr:
-        pytest.skip("the interpreter of this Triton does not work with this NumPy")
     assert done.returncode == 0, done.stderr
 
 

@@ -483,7 +483,9 @@ def test_a_token_is_asked_for_where_the_service_wants_one(running):
         running.wait(READY)
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv"])
+@pytest.mark.parametrize(
+    "ending", ["jsonl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("parquet", "csv"))]
+)
 def test_a_scored_file_is_paged_worst_first_and_a_row_opens(browser, tmp_path, picture, ending):
     captions = [f"a red square number {number}" for number in range(21)] + ["a green dog"]
     scores = Scorer("toy").score_batch([picture], captions, owner=[0] * len(captions))
