@@ -114,10 +114,10 @@ def test_the_mean_of_a_maps_places_is_the_pooled_vector(convolutions, pictures):
     """The head is linear, so that places which go through it alone average to the whole."""
     encoder = load_encoder(str(convolutions), device="cpu")
     visual = encoder._model.visual
-    from msdscore.encoders.openclip import _timm_patches
+    from msdscore.encoders.openclip import timm_patches
 
     with torch.no_grad():
-        seen = _timm_patches(visual, torch.randn(2, 3, 64, 64), False)
+        seen = timm_patches(visual, torch.randn(2, 3, 64, 64), False)
     assert seen.grid == (2, 2)
     torch.testing.assert_close(seen.patches.mean(1), seen.pooled, rtol=0, atol=1e-5)
 

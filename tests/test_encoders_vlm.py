@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from msdscore.encoders.base import encode_pictures
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, WeightsError
-from tiny_models import CANVASES, make_llava, make_onevision, make_qwen
+from tiny_models import CANVASES, TOWER, make_llava, make_onevision, make_qwen
 
 TEXT = "a red cat"
 SIZES = [(64, 64), (97, 41), (41, 97), (180, 170)]
@@ -229,14 +229,12 @@ def test_a_tower_of_another_kind_is_refused_in_words(llava, root):
     bad.mkdir()
     for path in llava.iterdir():
         (bad / path.name).write_bytes(path.read_bytes())
-    encoder = load_encoder(str(bad), device="cpu")
-    model = encoder._model
-    model.config.vision_config.model_type = "pixtral"
-    from msdscore.encoders.loading.checkpoints import find_checkpoint
-    from msdscore.encoders.vlm import VlmOptions, _square
-
+    config = transformers.LlavaConfig.from_pretrained(llava)
+    tower = {"model_type": "pixtral", "image_size": 32, "patch_size": 8, "head_dim": 8, **TOWER}
+    config = transformers.LlavaConfig(text_config=config.text_config.to_dict(), vision_config=tower)
+    transformers.LlavaForConditionalGeneration(config).save_pretrained(bad)
     with pytest.raises(ConfigError, match="the vision tower should be one of clip_vision_model, .*, got pixtral"):
-        _square(find_checkpoint(str(bad)), model, VlmOptions())
+        load_encoder(str(bad), device="cpu")
 
 
 def test_layers_can_be_spread_over_devices(llava, pictures):

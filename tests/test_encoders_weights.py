@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pytest
 
 from msdscore.encoders.loading import hashing
-from msdscore.encoders.loading.checkpoints import _fetch_error, _wanted, find_checkpoint, find_file, model_type
+from msdscore.encoders.loading.checkpoints import fetch_error, find_checkpoint, find_file, model_type, wanted_files
 from msdscore.errors import WeightsError
 
 NAME = "some-org/tiny"
@@ -420,16 +420,20 @@ def test_a_model_that_is_not_on_the_hub_says_so(hub):
 
 def test_only_top_level_files_and_the_safest_weights_are_fetched():
     files = ["config.json", "merges.txt", "pytorch_model.bin", "tf_model.h5", "onnx/config.json", "run.py"]
-    assert _wanted(files) == ["config.json", "merges.txt", "pytorch_model.bin"]
-    assert _wanted([*files, "model.safetensors"]) == ["config.json", "merges.txt", "model.safetensors"]
+    assert wanted_files(files) == ["config.json", "merges.txt", "pytorch_model.bin"]
+    assert wanted_files([*files, "model.safetensors"]) == ["config.json", "merges.txt", "model.safetensors"]
     parts = ["model.safetensors", "trunk-0.safetensors", "trunk-1.safetensors", "bank.safetensors"]
-    assert _wanted([*files, *parts]) == ["config.json", "merges.txt", *parts]  # an aligned encoder has more than heads
+    assert wanted_files([*files, *parts]) == [
+        "config.json",
+        "merges.txt",
+        *parts,
+    ]  # an aligned encoder has more than heads
     shards = [
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
         "model.safetensors.index.json",
     ]
-    assert _wanted([*files, *shards]) == ["config.json", "merges.txt", *shards]
+    assert wanted_files([*files, *shards]) == ["config.json", "merges.txt", *shards]
 
 
 @pytest.mark.parametrize(
@@ -452,4 +456,4 @@ def test_only_top_level_files_and_the_safest_weights_are_fetched():
 )
 def test_each_refusal_of_the_hub_says_what_to_do(kind, message):
     with pytest.raises(WeightsError, match=message):
-        raise _fetch_error("a/b", "v9", type(kind, (Exception,), {})())
+        raise fetch_error("a/b", "v9", type(kind, (Exception,), {})())

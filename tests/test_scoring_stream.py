@@ -21,7 +21,7 @@ from msdscore.run.shards import ShardOptions
 from msdscore.run.workers import plan_jobs, score_jobs
 from msdscore.scoring.pipeline import BATCH_SIZES, Pipeline
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.scoring.stream import Request, _waiting, score_requests
+from msdscore.scoring.stream import Request, score_requests, waiting_requests
 from tar_shards import write_tar
 from tiny_clip import make_tiny_clip
 
@@ -131,7 +131,7 @@ def test_so_many_requests_wait_with_their_pictures_as_the_shared_memory_holds(ed
         encoder.preprocessing = Preprocessing(edge, (edge, edge))
     pipeline = Pipeline(encoder, batch_size=batch)
     pipeline.streams = streams
-    assert _waiting(pipeline) == expected
+    assert waiting_requests(pipeline) == expected
 
 
 def test_shards_that_overlap_beside_a_gpu_have_the_same_bytes(tmp_path, monkeypatch):

@@ -227,7 +227,7 @@ class OpenClipEncoder(Backbone):
 
     def _see(self, images: Sequence[Prepared]) -> Features:
         visual = self._model.visual
-        look = _timm_patches if hasattr(visual, "trunk") else _own_patches
+        look = timm_patches if hasattr(visual, "trunk") else _own_patches
         seen = look(visual, self._pixels(images), self._patch_norm)
         layout = tuple(patch_layout(image.view, seen.grid, seen.cell) for image in images)
         return Features(seen.patches, mask_of(layout), unit(seen.pooled), layout)
@@ -253,7 +253,7 @@ def _own_patches(visual: Any, pixels: Tensor, norm: bool) -> ProjectedPatches:
     return ProjectedPatches(patches, pooled, visual.grid_size, (width, height))
 
 
-def _timm_patches(visual: Any, pixels: Tensor, _norm: bool) -> ProjectedPatches:
+def timm_patches(visual: Any, pixels: Tensor, _norm: bool) -> ProjectedPatches:
     """The view of a timm tower, whose features are normed already."""
     trunk = visual.trunk
     features = trunk.forward_features(pixels)

@@ -46,7 +46,7 @@ def score_requests(
     """
     # A GPU works on one request while the host finishes another; on a CPU both would share the same cores.
     on_gpu = pipeline.encoder.device.type == "cuda"
-    ahead = GPU_REQUESTS + _waiting(pipeline) if on_gpu else 1
+    ahead = GPU_REQUESTS + waiting_requests(pipeline) if on_gpu else 1
     remembering = pipeline.remembering_texts() if on_gpu else pipeline.remembering()
     with (
         ThreadPoolExecutor(min(max(torch.get_num_threads(), DECODERS[0]), DECODERS[1])) as pool,
@@ -81,7 +81,7 @@ def score_requests(
                 some.shutdown(wait=False, cancel_futures=True)
 
 
-def _waiting(pipeline: Pipeline) -> int:
+def waiting_requests(pipeline: Pipeline) -> int:
     """How many requests may wait beside a GPU with their pictures decoded."""
     each = pipeline.streams * pipeline.batch_size * room_per_picture(preprocessing_of(pipeline.encoder))
     return min(max(ARENA // each - 2 * GPU_REQUESTS, GPU_AHEAD[0]), GPU_AHEAD[1])

@@ -105,7 +105,7 @@ def find_checkpoint(
     _require_hub_name(source)
     cached = _cached(source, revision, form)
     if cached is None or _missing(cached, needs):
-        cached = _checked(_fetch(source, revision, lambda files: _wanted(files, form), form), needs)
+        cached = _checked(_fetch(source, revision, lambda files: wanted_files(files, form), form), needs)
     verify_cached(_files(cached))
     return cached
 
@@ -233,7 +233,7 @@ def _fetch(source: str, revision: str | None, choose: Callable[[list[str]], list
         if wanted:
             hub.snapshot_download(source, revision=revision, allow_patterns=wanted)
     except Exception as error:  # noqa: BLE001 - the hub's library raises requests, httpx or own errors by version
-        raise _fetch_error(source, revision, error) from None
+        raise fetch_error(source, revision, error) from None
     for form in forms:
         fetched = _cached(source, revision, form)
         if fetched is not None:
@@ -246,7 +246,7 @@ def _small(files: Iterable[str]) -> list[str]:
     return [name for name in top if name.endswith(_SMALL_FILES) and ".index." not in name]
 
 
-def _wanted(files: Iterable[str], form: Format = TRANSFORMERS) -> list[str]:
+def wanted_files(files: Iterable[str], form: Format = TRANSFORMERS) -> list[str]:
     """Top-level small files, and the weights in the safest format there is."""
     listed = list(files)
     for weights in form.weights:
@@ -258,7 +258,8 @@ def _wanted(files: Iterable[str], form: Format = TRANSFORMERS) -> list[str]:
     return _small(listed)
 
 
-def _fetch_error(source: str, revision: str | None, error: Exception) -> WeightsError:
+def fetch_error(source: str, revision: str | None, error: Exception) -> WeightsError:
+    """The reason in one line why a repository of the hub cannot be fetched, and what to do."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "GatedRepoError" in kinds:
         return WeightsError(

@@ -164,8 +164,7 @@ Group = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # weight; gain, bias, mea
 
 def load_lite2(state: Mapping[str, Tensor], *, content: str = CONTENT) -> Lite2:
     """The network from a checkpoint in either naming, refused unless its numbers hash to `content`."""
-    groups = _groups(state)
-    found = content_hash(groups)
+    found = content_hash(state)
     if found != content:
         raise WeightsError(
             f"the EfficientNet-Lite2 weights are not those mini was trained on (sha256 {found[:12]}…, expected "
@@ -173,17 +172,19 @@ def load_lite2(state: Mapping[str, Tensor], *, content: str = CONTENT) -> Lite2:
         )
     network = Lite2()
     with torch.no_grad():
-        for convolution, (weight, gain, bias, mean, variance) in zip(network.convolutions(), groups, strict=True):
+        for convolution, (weight, gain, bias, mean, variance) in zip(
+            network.convolutions(), _groups(state), strict=True
+        ):
             scale = gain / torch.sqrt(variance + NORM_EPS)
             convolution.weight.copy_(weight * scale.view(-1, 1, 1, 1))
             convolution.bias.copy_(bias - mean * scale)
     return network
 
 
-def content_hash(groups: Sequence[Group]) -> str:
+def content_hash(state: Mapping[str, Tensor]) -> str:
     """SHA-256 over all numbers in the order of the network, whatever container and names they came in."""
     digest = sha256()
-    for tensor in (tensor for group in groups for tensor in group):
+    for tensor in (tensor for group in _groups(state) for tensor in group):
         digest.update(tensor.float().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
