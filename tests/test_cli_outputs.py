@@ -94,11 +94,20 @@ def test_an_input_is_never_written(folder):
     before = {path: path.read_bytes() for path in (red, rows, folder / "scored.jsonl")}
     page = folder / "scored.html"
     page.hardlink_to(folder / "scored.jsonl")
+    shown, ranked = folder / "shown.html", folder / "ranked.html"
+    shown.hardlink_to(red)
+    ranked.with_suffix(".json").hardlink_to(red)  # written beside the page
+    ranked.with_suffix(".txt").hardlink_to(red)
     for command, option, target in (
         (known["explain"][0], "-o", red),
         (known["words"][0], "--words", red),
         (known["score rows"][0], "-o", rows),
         (known["report"][0], "-o", page),
+        (known["report"][0], "-o", shown),
+        (("rank-captioners", f"a={folder / 'scored.jsonl'}", folder / "scored.jsonl"), "-o", shown),
+        (("rank-captioners", f"a={folder / 'scored.jsonl'}", folder / "scored.jsonl"), "-o", ranked),
+        (("select", folder / "scored.jsonl", "--keep", "50%"), "-o", ranked.with_suffix(".txt")),
+        (("select", folder / "scored.jsonl", "--keep", "50%", "-o", folder / "keep.txt"), "--report", shown),
     ):
         for overwrite in ([], ["--overwrite"]):
             assert "is an input of this command" in msdscore(*command, option, target, *overwrite)

@@ -448,6 +448,55 @@ def test_tables_keep_clashing_columns_under_another_name(tmp_path, suffix):
     assert rows[2]["input_msd"] == "also mine"
 
 
+def test_a_late_column_that_is_called_as_ours_is_told_and_kept(tmp_path):
+    make_input(tmp_path)
+    path, output = tmp_path / "late.jsonl", tmp_path / "out.jsonl"
+    plain = [{"image": "red.png", "caption": f"red {i}", **({"msd": i} if i == 0 else {})} for i in range(40)]
+    plain[30] |= {"error": "mine", "input_msd": "also mine"}
+    path.write_text("\n".join(map(json.dumps, plain)))
+    for again in (False, True):
+        result = run(Scorer("toy"), path, output)
+        assert result.renamed == {"error": "input_error", "msd": "input_input_msd"}, f"again: {again}"
+    rows = read_rows(output)
+    assert (rows[0]["input_input_msd"], rows[30]["input_msd"], rows[30]["input_error"]) == (0, "also mine", "mine")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [([7, None, None], [7, 1, 2]), (["a", None, ""], ["a", "1", "2"]), ([None, None, None], ["0", "1", "2"])],
+)
+def test_rows_without_an_id_have_their_number(tmp_path, given, expected):
+    make_input(tmp_path)
+    rows = [
+        {**({} if i == 1 or name is None else {"id": name}), "image": "red.png", "caption": "red"}
+        for i, name in enumerate(given)
+    ]
+    path = tmp_path / "some.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)) + "\nnot json\n")
+    run(Scorer("toy"), path, tmp_path / "out.jsonl")
+    last = 3 if isinstance(expected[0], int) else "3"
+    assert [row["id"] for row in read_rows(tmp_path / "out.jsonl")] == [*expected, last]
+    table = pa.table({"id": given, "image": ["red.png"] * 3, "caption": ["red"] * 3})
+    if given[0] is not None:
+        pq.write_table(table, tmp_path / "some.parquet")
+        run(Scorer("toy"), tmp_path / "some.parquet", tmp_path / "out.parquet")
+        assert pq.read_table(tmp_path / "out.parquet")["id"].to_pylist() == expected
+
+
+def test_numbers_that_json_does_not_have_are_told(tmp_path):
+    make_input(tmp_path)
+    lines = ['{"image": "red.png", "caption": "Infinity pool", "loss": NaN, "box": [1, -Infinity]}']
+    lines += ['{"image": "red.png", "caption": "NaN"}']
+    (tmp_path / "odd.jsonl").write_text("\n".join(lines))
+    (tmp_path / "odd.json").write_text(f"[{','.join(lines)}]")
+    for name in ("odd.jsonl", "odd.json"):
+        run(Scorer("toy"), tmp_path / name, tmp_path / f"{name}.out.jsonl")
+        rows = read_rows(tmp_path / f"{name}.out.jsonl")
+        assert rows[0]["loss"] is None
+        assert "loss, box holds NaN or Infinity, which is not JSON; a JSON output has null there" in rows[0]["warnings"]
+        assert "NaN" not in (rows[1]["warnings"] or "")
+
+
 def test_a_prefix_leaves_the_input_alone(tmp_path):
     make_input(tmp_path)
     path, output = tmp_path / "odd.jsonl", tmp_path / "out.parquet"

@@ -135,6 +135,8 @@ def test_presets_and_changes():
         ({"iterations": 1.5}, "iterations must be a whole number, got 1.5"),
         ({"iterations": True}, "iterations must be a whole number, got True"),
         ({"seed": "x"}, "seed must be a whole number, got 'x'"),
+        ({"components": (10**8, 2)}, r"components \(image\) must be at most 1024, got 100000000"),
+        ({"iterations": 10**9}, "iterations must be at most 10000, got 1000000000"),
         ({"components": 3}, r"components must be two counts of at least 1 \(image, text\), got 3"),
         ({"components": (True, 2)}, "components must be two counts of at least 1"),
     ],

@@ -39,13 +39,14 @@ def rank_captioners(
     from json import dumps
 
     from msdscore.cli.tables import grid_table
-    from msdscore.io.outputs.targets import MARK, check_target, is_standard_output, put_all
+    from msdscore.io.outputs.targets import MARK, check_target, is_standard_output, put_all, with_images
     from msdscore.report.ranking import rank, read_contest
     from msdscore.report.ranking_page import duel_grid, overview_grid, page
     from msdscore.stats.resample import Resampling
 
     if output is not None:
-        check_target(output, (".html", ".htm"), inputs=[*files, rows], side=[output.with_suffix(".json")])
+        inputs = with_images([*files, rows], images)
+        check_target(output, (".html", ".htm"), inputs=inputs, side=[output.with_suffix(".json")])
     found = rank(
         read_contest(files, shared=shared, people=people), people=people, how=Resampling(samples=samples, seed=seed)
     )

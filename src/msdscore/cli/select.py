@@ -43,7 +43,7 @@ def select(
     Bounds (--min, --max) come first; --keep takes the best of what is within them, exactly, over any number of
     files. Rows that could not be scored are dropped. Of equal rows the first ones are kept.
     """
-    from msdscore.io.outputs.targets import check_target, is_standard_output, put, refuse_existing
+    from msdscore.io.outputs.targets import check_target, is_standard_output, put, refuse_existing, with_images
     from msdscore.select.rule import Quota, Rule
     from msdscore.select.run import select as run
 
@@ -55,7 +55,7 @@ def select(
         per=per,
     )
     if report is not None:
-        check_target(report, (".html", ".htm"), inputs=[*scores, output])
+        check_target(report, (".html", ".htm"), inputs=with_images([*scores, output]))
         refuse_existing([] if overwrite else [report])
     with stoppable("stopped; finished tars are kept, and nothing else is written"), bar("selecting") as bar_of:
         found = run(scores, rule, output, overwrite=overwrite, show=show if report else 0, progress=bar_of)

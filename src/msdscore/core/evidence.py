@@ -28,7 +28,15 @@ from torch import Tensor
 
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.core.paper import total
-from msdscore.core.settings import check_count, check_number, check_share, exact, replace_known
+from msdscore.core.settings import (
+    MOST_COMPONENTS,
+    MOST_ITERATIONS,
+    check_count,
+    check_number,
+    check_share,
+    exact,
+    replace_known,
+)
 from msdscore.errors import ConfigError
 
 WordTerms = Float[Tensor, "pairs words"]
@@ -58,8 +66,8 @@ class Evidence:
     temperature: float = 0.2  # xi of Soft-MSD, paper
 
     def __post_init__(self) -> None:
-        for name in ("components", "iterations"):
-            check_count(name, getattr(self, name))
+        check_count("components", self.components, most=MOST_COMPONENTS)
+        check_count("iterations", self.iterations, most=MOST_ITERATIONS)
         for name in ("kappa", "temperature"):
             check_number(name, getattr(self, name), positive=True)
         for name in ("alpha", "gamma"):

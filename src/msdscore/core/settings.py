@@ -10,6 +10,8 @@ from msdscore.errors import ConfigError, unknown_name
 Settings = TypeVar("Settings")
 LARGEST = 1e6  # a larger number overflows a score
 SMALLEST = 1e-6  # of a number that something is divided by
+MOST_COMPONENTS = 1024  # of a mixture; images and captions have fewer points
+MOST_ITERATIONS = 10_000  # of EM, which converges in tens
 
 
 def check_number(name: str, value: Any, *, positive: bool = False) -> None:
@@ -33,12 +35,14 @@ def check_share(name: str, value: Any) -> None:
         raise ConfigError(f"{name} must lie between 0 and 1, got {value}")
 
 
-def check_count(name: str, value: Any, *, least: int = 1) -> None:
-    """Refuse what is no whole number, or too small a one."""
+def check_count(name: str, value: Any, *, least: int = 1, most: int | None = None) -> None:
+    """Refuse what is no whole number, or one that is too small or too large."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name} must be a whole number, got {value!r}")
     if value < least:
         raise ConfigError(f"{name} must be at least {least}, got {value}")
+    if most is not None and value > most:
+        raise ConfigError(f"{name} must be at most {most}, got {value}")
 
 
 def check_choice(name: str, value: Any, known: Sequence[str]) -> None:

@@ -88,7 +88,7 @@ class ToyEncoder:
 
     def prepare(self, image: Image) -> Prepared:
         """The pixels that it looks at, evenly spread over the image."""
-        pixels = np.asarray(image.convert("RGB"))
+        pixels = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
         down, across = ((2 * np.arange(_SIDE) + 1) * length // (2 * _SIDE) for length in pixels.shape[:2])
         chosen = torch.from_numpy(pixels[down][:, across]).permute(2, 0, 1)
         return Prepared(chosen, view(Preprocessing(resize=(_SIDE, _SIDE), crop=None), image.size))

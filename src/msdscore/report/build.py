@@ -17,7 +17,7 @@ from msdscore.explain.html import asset, data_uri, legend_html, render, words_ht
 from msdscore.explain.overlay import map_of, map_scale, overlay, thumbnail
 from msdscore.io.images import open_image
 from msdscore.io.inputs.rows import Row, open_rows
-from msdscore.io.outputs.targets import check_target, put
+from msdscore.io.outputs.targets import check_target, put, with_images
 from msdscore.report.results import (
     EVIDENCE,
     HOW,
@@ -98,7 +98,7 @@ class Gallery:
 
 def build(source: Path, output: Path, options: ReportOptions, *, scorer: "Scorer | None" = None) -> ReportSummary:
     """Write the page of a scored file; with the scorer that made it, words and regions are coloured."""
-    check_target(output, (".html", ".htm"), inputs=[source, options.rows])
+    check_target(output, (".html", ".htm"), inputs=with_images([source, options.rows], options.images))
     if options.images is not None and not options.images.is_dir():
         raise InputError(f"{options.images}: no such folder of images")
     results = read_results(source)

@@ -13,7 +13,7 @@ from msdscore.errors import ConfigError, RowError, RunError
 from msdscore.io.hashing import file_key, file_stamp
 from msdscore.io.images import ImageLimits
 from msdscore.io.inputs.formats import open_records
-from msdscore.io.inputs.rows import RowSource
+from msdscore.io.inputs.rows import Row, RowSource
 from msdscore.io.outputs.files import check_output
 from msdscore.io.outputs.manifest import REMEDY, compare
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
@@ -89,29 +89,30 @@ def score_rows(
     """
     how = options or RunOptions()
     check_output(output, inputs=[source.name])
-    naming = Naming(how.prefix, frozenset(source.seen))
+    names = set(source.seen)
     if how.overwrite:
         images = (row.image for row in source.read() if isinstance(row.image, Path))
         refuse_inputs([output, *run_files(output)], images)
         discard(output)
     notes = run_notes(output)
-    earlier = None if notes is None else EarlierRun(output, notes, naming, how.retry)
-    current = earlier is not None and earlier.is_up_to_date([part.key for part in _parts(source, how)])
+    earlier = None if notes is None else EarlierRun(output, notes, Naming(how.prefix), how.retry)
+    current = earlier is not None and earlier.is_up_to_date([part.key for part in _parts(source, how, names)])
     spec = scorer if isinstance(scorer, ScorerSpec) else None
     if earlier and current and spec and earlier.is_of(spec, _work_of(source, how, spec.limits)):
         drop_parts(output)
-        return _report(earlier.notes, naming)
+        return _report(earlier.notes, Naming(how.prefix, frozenset(names)))
     pipeline = scorer.build() if isinstance(scorer, ScorerSpec) else scorer
     manifest = _manifest(pipeline, source, how)
     if earlier is not None:
         compare(output, earlier.notes["manifest"], manifest)
         if current:
             drop_parts(output)
-            return _report(earlier.notes, naming)
+            return _report(earlier.notes, Naming(how.prefix, frozenset(names)))
     with open_run(output, manifest, again=earlier is not None) as run:
         if how.retry:
             _drop_failed(run)
         work = _score(pipeline, source, run, earlier, how, progress)
+        naming = Naming(how.prefix, frozenset(work.names))
         more = {"parts": work.keys, "spec": None if spec is None else description(spec), "source": source.place}
         summary = run.finish(
             output_tables(source, run, pipeline.config, naming),
@@ -171,8 +172,15 @@ def _manifest(pipeline: Pipeline, source: RowSource, how: RunOptions) -> dict[st
     }
 
 
-def _parts(source: RowSource, how: RunOptions) -> Iterator[Part]:
-    return plan(source.read(), part_rows=how.part_rows, stamp=partial(file_stamp, verify=how.verify))
+def _parts(source: RowSource, how: RunOptions, names: set[str]) -> Iterator[Part]:
+    """The parts of an input; `names` gains the columns of its rows."""
+
+    def rows() -> Iterator[Row]:
+        for row in source.read():
+            names.update(row.columns)
+            yield row
+
+    return plan(rows(), part_rows=how.part_rows, stamp=partial(file_stamp, verify=how.verify))
 
 
 def _drop_failed(run: Run) -> None:
@@ -186,9 +194,10 @@ def _drop_failed(run: Run) -> None:
 
 @dataclass(slots=True)
 class _Progress:
-    """Keys of the parts so far, and how many of their rows this call and an earlier one have scored."""
+    """Keys of the parts and columns of the rows so far, and how many rows this call and an earlier one have scored."""
 
     keys: list[str]
+    names: set[str]
     scored: int = 0
     earlier: int = 0
 
@@ -197,7 +206,7 @@ def _score(
     pipeline: Pipeline, source: RowSource, run: Run, earlier: "EarlierRun | None", how: RunOptions, progress: Progress
 ) -> _Progress:
     """Score what no earlier run has finished, one part after the other."""
-    total, work, done = source.count(), _Progress([]), run.keys()
+    total, work, done = source.count(), _Progress([], set(source.seen)), run.keys()
 
     def write(part: Part, scored: Scored) -> None:
         key = part.key
@@ -208,7 +217,7 @@ def _score(
         run.write(part.number, part_table(part, scored), key=key)
 
     def unfinished() -> Iterator[Part]:
-        for part in _parts(source, how):
+        for part in _parts(source, how, work.names):
             work.keys.append(part.key)
             known = [] if not part.rows else earlier.scores(part) if earlier else None
             if done.get(part.number) != part.key and known is None:

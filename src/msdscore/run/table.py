@@ -44,7 +44,7 @@ class Naming:
     """
 
     prefix: str = ""
-    taken: frozenset[str] = frozenset()  # the input's own names, where the format tells
+    taken: frozenset[str] = frozenset()  # the input's own names
 
     def added(self, name: str) -> str:
         """The name of one of our columns."""
@@ -233,7 +233,7 @@ def _merged(source: RowSource, scores: RowScores, naming: Naming) -> Iterator[Me
             raise source.changed()
         added = scores.columns(taken, [row.error for row in rows])
         table = pa.table({naming.added(name): column for name, column in added.items()})
-        yield MergedRows(_given(rows, source.id_name, naming), table)
+        yield MergedRows(_given(rows, source, naming), table)
         if not rows:
             break
         start = taken.stop
@@ -241,12 +241,29 @@ def _merged(source: RowSource, scores: RowScores, naming: Naming) -> Iterator[Me
         raise source.changed()
 
 
-def _given(rows: Sequence[Row], id_name: str, naming: Naming) -> list[Mapping[str, Any]]:
-    """The rows as they came, with an id where the input has none."""
-    given = [{naming.given(name): value for name, value in row.columns.items()} for row in rows]
-    if any(id_name in row.columns for row in rows):
-        return list(given)
-    return [{"id": row.id, **values} for row, values in zip(rows, given, strict=True)]
+def _given(rows: Sequence[Row], source: RowSource, naming: Naming) -> list[Mapping[str, Any]]:
+    """The rows as they came; a row without an id has its number there."""
+    name = naming.given(source.id_name)
+    as_number = _has_numbers(rows, source)
+    given = []
+    for row in rows:
+        values = {naming.given(column): value for column, value in row.columns.items()}
+        if not row.has_id and as_number is not None:
+            number = {name: row.index if as_number else row.id}
+            values = values | number if name in values else number | values
+        given.append(values)
+    return given
+
+
+def _has_numbers(rows: Sequence[Row], source: RowSource) -> bool | None:
+    """Whether the ids of rows are numbers; None where the input's own type holds neither numbers nor text."""
+    if source.schema is None or source.id_name not in source.schema.names:
+        ids = [row.columns[source.id_name] for row in rows if row.has_id]
+        return bool(ids) and all(type(value) is int for value in ids)
+    kind = source.schema.field(source.id_name).type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return False
+    return True if pa.types.is_floating(kind) or kind in (pa.int64(), pa.uint64(), pa.int32(), pa.uint32()) else None
 
 
 class ShardRows:
@@ -296,7 +313,9 @@ class ShardRows:
         copied = table_from_columns(self._others)
         for name in self._copied:
             column = copied.column(name)
-            kept = f"{_KEPT}{name}" if name in table.column_names else name
+            kept = name
+            while kept in table.column_names or (kept != name and kept in self._copied):
+                kept = _KEPT + kept
             table = table.append_column(kept, column.cast(pa.string()) if pa.types.is_null(column.type) else column)
         return table
 

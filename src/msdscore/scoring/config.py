@@ -6,7 +6,16 @@ from typing import Any, ClassVar, Literal, get_args
 
 from msdscore.core.evidence import Evidence
 from msdscore.core.mixture import FitSettings, Kind
-from msdscore.core.settings import check_choice, check_count, check_number, check_share, exact, replace_known
+from msdscore.core.settings import (
+    MOST_COMPONENTS,
+    MOST_ITERATIONS,
+    check_choice,
+    check_count,
+    check_number,
+    check_share,
+    exact,
+    replace_known,
+)
 from msdscore.errors import ConfigError, unknown_name
 
 Gate = Literal["length", "coverage", "support", "fixed"]
@@ -44,7 +53,7 @@ class Paper:
     def __post_init__(self) -> None:
         _check_components(self.components)
         object.__setattr__(self, "components", tuple(self.components))
-        check_count("iterations", self.iterations)
+        check_count("iterations", self.iterations, most=MOST_ITERATIONS)
         check_count("seed", self.seed, least=0)
         for name in ("alpha", "gate_center"):
             check_number(name, getattr(self, name))
@@ -142,6 +151,8 @@ def _check_components(components: Any) -> None:
     counts = components if isinstance(components, tuple | list) else ()
     if len(counts) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in counts):
         raise ConfigError(f"components must be two counts of at least 1 (image, text), got {components}")
+    for side, count in zip(("image", "text"), counts, strict=True):
+        check_count(f"components ({side})", count, most=MOST_COMPONENTS)
 
 
 PRESETS: dict[str, Form] = {

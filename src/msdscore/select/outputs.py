@@ -19,7 +19,7 @@ from msdscore.io import stores
 from msdscore.io.inputs.tar_samples import TarSamples
 from msdscore.io.outputs.manifest import REMEDY
 from msdscore.io.outputs.shards import SIGNATURE_KEY
-from msdscore.io.outputs.targets import is_standard_output, refuse_inputs
+from msdscore.io.outputs.targets import is_standard_output, refuse_inputs, with_images
 from msdscore.io.tar import TarImage, sample_key
 from msdscore.select.rule import Positions, Table, quoted
 from msdscore.select.scores import UID, ScoreFile
@@ -53,7 +53,7 @@ def check_name(output: str, files: Sequence[ScoreFile], *, overwrite: bool) -> N
     if suffix and not stores.is_address(output):
         if Path(output).is_dir():
             raise ConfigError(f"{name}: is a folder; expected the name of a file to write")
-        refuse_inputs([Path(output)], [file.name for file in files])
+        refuse_inputs([Path(output)], with_images(file.name for file in files))
     if suffix and not overwrite and stores.exists(output):
         raise RunError(f"{name}: exists; {REMEDY}")
 

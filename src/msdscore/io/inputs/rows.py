@@ -43,6 +43,7 @@ class Row:
     error: str | None = None
     lookup: str | None = None  # the id by which its picture is looked for in the folder of pictures
     warning: str | None = None
+    has_id: bool = True  # False where `id` is the position
 
     @property
     def key(self) -> int:
@@ -139,6 +140,7 @@ class RowSource:
             error=next((error for error in errors if error is not None), None),
             lookup=None if self._pictures is None or own is not None else _lookup(values),
             warning=record.warning,
+            has_id=given is not None,
         )
 
     def _image(self, values: Mapping[str, Any], own: str | None) -> tuple[Path | bytes | TarImage | None, str | None]:

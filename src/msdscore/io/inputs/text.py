@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _READ = 1 << 20
 _LONGEST = 64 << 20  # characters of one row; more is a document of another kind
+_INFINITE = "{} holds NaN or Infinity, which is not JSON; a JSON output has null there"
 _EXPECTED = (
     'expected a list of rows such as [{"image_id": 42, "caption": "…"}], an object such as {"42": "…"}, '
     'or COCO annotations {"images": […], "annotations": […]}'
@@ -45,7 +47,8 @@ class JsonLines(Records):
 
 def _json_record(line: bytes, where: str) -> Record:
     try:
-        value = JSON.decode(line.rstrip().decode("utf-8"))
+        text = line.rstrip().decode("utf-8")
+        value = JSON.decode(text)
     except UnicodeDecodeError:
         return Record(error=f"{where}: not valid UTF-8")
     except json.JSONDecodeError as error:
@@ -54,16 +57,30 @@ def _json_record(line: bytes, where: str) -> Record:
         return Record(error=f"{where}: {error}")
     except (ValueError, RecursionError) as error:
         return Record(error=f"{where}: not usable JSON ({error})")
-    return _object_record(value, where, escapes=rb"\ud" in line.lower())
+    return _object_record(value, where, text)
 
 
-def _object_record(value: Any, where: str, *, escapes: bool) -> Record:
-    r"""The record of one JSON object; `escapes` says that its source holds `\ud…`, maybe half a character."""
+def _object_record(value: Any, where: str, text: str) -> Record:
+    """The record of one JSON object, written as `text`."""
     if not isinstance(value, dict):
         return Record(error=f'{where}: expected an object such as {{"image": …}}, got {type(value).__name__}')
-    if escapes and (clean := valid_text(value)) != value:
+    if _may_escape_surrogate(text) and (clean := valid_text(value)) != value:
         return Record(clean, error=f"{where}: holds half a surrogate pair, which is no valid Unicode")
+    if "NaN" in text or "Infinity" in text:  # `json` reads them, though no JSON has them
+        odd = [shortened(name) for name, content in value.items() if _is_infinite(content)]
+        return Record(value, warning=_INFINITE.format(", ".join(odd)) if odd else None)
     return Record(value)
+
+
+def _may_escape_surrogate(text: str) -> bool:
+    return r"\ud" in text or r"\uD" in text
+
+
+def _is_infinite(value: Any) -> bool:
+    """Whether a value is, or holds, a number that is not finite."""
+    if isinstance(value, dict | list):
+        return any(map(_is_infinite, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,24 +189,24 @@ def _records(scanner: "_Scanner") -> Iterator[Record]:
 
 def _list_records(scanner: "_Scanner") -> Iterator[Record]:
     for number, _ in enumerate(scanner.items("[", "]"), start=1):
-        value, escapes = scanner.value()
-        yield _object_record(value, f"item {number}", escapes=escapes)
+        value, text = scanner.value()
+        yield _object_record(value, f"item {number}", text)
 
 
 def _map_records(scanner: "_Scanner") -> Iterator[Record]:
     names: set[int] = set()
     for number, _ in enumerate(scanner.items("{", "}"), start=1):
-        key, key_escapes = scanner.value()
+        key, key_text = scanner.value()
         if not isinstance(key, str):
             raise _MalformedError(f"not valid JSON (a name must be text, got {key!r})")
         scanner.take(":")
-        value, escapes = scanner.value()
+        value, text = scanner.value()
         if isinstance(value, dict):
             raise _MalformedError(f"{_EXPECTED}, got an object under {shortened(key)!r}")
         values, name = {"id": key, "caption": value}, text_key(key)
         warning = f"the name {shortened(valid_text(key))!r} appears more than once" if name in names else None
         names.add(name)
-        if (key_escapes or escapes) and (clean := valid_text(values)) != values:
+        if _may_escape_surrogate(key_text + text) and (clean := valid_text(values)) != values:
             yield Record(clean, error=f"item {number}: holds half a surrogate pair, which is no valid Unicode")
         else:
             yield Record(values, warning=warning)
@@ -269,8 +286,8 @@ class _Scanner:
             if self.take(",", closing) == closing:
                 return
 
-    def value(self) -> tuple[Any, bool]:
-        """The next whole value, and whether its text holds an escaped surrogate."""
+    def value(self) -> tuple[Any, str]:
+        """The next whole value, and the text of it."""
         self.peek()
         while True:
             try:
@@ -283,9 +300,8 @@ class _Scanner:
             # A number that ends with the window may go on behind it.
             if end == len(self._text) and self._fill():
                 continue
-            escapes = r"\ud" in self._text[self._at : end].lower()
-            self._at = end
-            return value, escapes
+            text, self._at = self._text[self._at : end], end
+            return value, text
 
     def _more_or_malformed(self, error: json.JSONDecodeError) -> None:
         # A string that is cut by the window is reported at its start, anything else close to the cut.

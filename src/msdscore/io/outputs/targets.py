@@ -16,9 +16,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.errors import ConfigError, RunError, shortened
+from msdscore.errors import ConfigError, MSDScoreError, RunError, shortened
 from msdscore.io.atomic import write_bytes
-from msdscore.io.outputs.manifest import REMEDY, RUN_NOTES
+from msdscore.io.inputs.formats import is_known
+from msdscore.io.inputs.rows import open_rows
+from msdscore.io.outputs.manifest import REMEDY, RUN_NOTES, load
+from msdscore.io.stores import is_address
 
 MARK = "written by msdscore"  # in the first or the last bytes of a side file
 _MARKED = 1024  # bytes at either end in which the mark stands
@@ -99,10 +102,7 @@ def _read_with(source: Source) -> Iterator[Path]:
     """The file that an argument names (as FILE or NAME=FILE), and the files that are read with it."""
     if source is None or str(source) in ("", "-"):
         return
-    path = Path(source)
-    name, equals, file = str(source).partition("=")
-    if equals and name and file and not path.exists():
-        path = Path(file)
+    path = _named(source)
     yield path
     if path.is_dir():
         return
@@ -111,6 +111,34 @@ def _read_with(source: Source) -> Iterator[Path]:
     table = path.with_suffix(".parquet")
     if path.suffix.lower() == ".tar" and not _is_scores(table):
         yield table
+
+
+def _named(source: str | Path) -> Path:
+    path, (name, equals, file) = Path(source), str(source).partition("=")
+    return Path(file) if equals and name and file and not path.exists() else path
+
+
+def with_images(files: Iterable[Source], images: Path | None = None) -> Iterator[Source]:
+    """Files of rows, then the images that their rows name, and those of the input of a scored file."""
+    for source in files:
+        yield source
+        if source is None or is_address(str(source)) or not is_known(_named(source)):
+            continue
+        path = _named(source)
+        scored = _input_of(path)
+        yield scored
+        for file in filter(None, (path, scored)):
+            with suppress(MSDScoreError, OSError), open_rows(file, images=images) as rows:
+                yield from (row.image for row in rows.read() if isinstance(row.image, Path))
+
+
+def _input_of(scored: Path) -> Path | None:
+    """The file that a scored one was made from, as its run metadata says."""
+    try:
+        source = load(run_files(scored)[0]).get("source")
+    except (MSDScoreError, OSError):
+        return None
+    return Path(source) if isinstance(source, str) and source != "-" and Path(source).is_file() else None
 
 
 def _is_scores(path: Path) -> bool:
