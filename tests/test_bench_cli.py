@@ -1,6 +1,8 @@
 """The commands bench, compare, table, benchmarks and metrics."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,29 @@ def test_bench_takes_a_folder_of_folders(results, tmp_path):
     answer = call("bench", "sugarcrepe", "--root", tmp_path, "-o", tmp_path / "out", "-m", "shorter", "--samples", 5)
     assert answer.exit_code == 0
     assert "shorter" in answer.stdout
+
+
+@pytest.mark.parametrize("writes", range(6))
+def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch, writes):
+    make_sugarcrepe(tmp_path / "data")
+    command = ("bench", "sugarcrepe", "--root", tmp_path / "data", "-o", tmp_path / "out", "-m", "shorter")
+    sync, left = os.fsync, iter(range(writes))
+
+    def filling(descriptor):
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", filling)
+        answer = call(*command, "--samples", 5)
+    assert isinstance(answer.exception, MSDScoreError)
+    assert "No space left on device" in str(answer.exception)
+    assert str(tmp_path / "out") in str(answer.exception)
+    assert "\n" not in str(answer.exception)
+    answer = call(*command, "--samples", 5)
+    assert answer.exit_code == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"sugarcrepe.json", "sugarcrepe.parquet"}
 
 
 def test_user_errors_are_one_line(tmp_path):

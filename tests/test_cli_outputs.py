@@ -1,6 +1,8 @@
 """One rule for every command that writes a file: nothing of the user's is lost without --overwrite."""
 
+import errno
 import json
+import os
 import tarfile
 
 import pyarrow as pa
@@ -114,6 +116,35 @@ def test_an_input_is_never_written(folder):
     assert {path: path.read_bytes() for path in before} == before
     both = folder / "both.png"
     assert "give two names" in msdscore("explain", red, "red", "-e", "toy", "-o", both, "--words", both)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "select", "select tars", "select rows"])
+def test_a_full_disk_is_one_line_and_loses_nothing(folder, name, monkeypatch):
+    (folder / "tars").mkdir()
+    with tarfile.open(folder / "tars/0.tar", "w") as tar:
+        tar.add(folder / "red.png", "0.png")
+        tar.add(folder / "captions.txt", "0.txt")
+    known, shards = commands(folder), folder / "shards"
+    assert msdscore("score", folder / "tars/0.tar", "-e", "toy", "-o", f"{shards}/") is None
+    choose = ["select", shards / "0.parquet", "--keep", "100%"]
+    known |= {
+        "select": (choose, "-o", ".txt"), "select rows": (choose, "-o", ".parquet"), "select tars": (choose, "-o", ""),
+    }  # fmt: skip
+    command, option, suffix = known[name]
+    output = folder / f"out{suffix}"
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        error = msdscore(*command, option, output)
+    assert error is not None
+    assert "No space left on device" in error
+    assert str(output) in error
+    assert not output.is_file()
+    assert not list(folder.rglob("*.tmp"))
+    assert msdscore(*command, option, output) is None
 
 
 def lost(folder):

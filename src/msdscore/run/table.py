@@ -245,7 +245,7 @@ def _given(rows: Sequence[Row], source: RowSource, naming: Naming) -> list[Mappi
     """The rows as they came; a row without an id has its number there."""
     name = naming.given(source.id_name)
     as_number = _has_numbers(rows, source)
-    given = []
+    given: list[Mapping[str, Any]] = []
     for row in rows:
         values = {naming.given(column): value for column, value in row.columns.items()}
         if not row.has_id and as_number is not None:

@@ -166,14 +166,14 @@ def open_run(output: str | Path, manifest: Mapping[str, Any], *, again: bool = F
         raise RunError(f"{path}: already finished; {REMEDY}")
     try:
         run = Run(path, manifest, [take_folder(folder)])
+        try:
+            remove_temporaries(folder)
+            _begin(folder / "manifest.json", manifest)
+        except BaseException:
+            run.close()
+            raise
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error}); choose another -o") from error
-    try:
-        remove_temporaries(folder)
-        _begin(folder / "manifest.json", manifest)
-    except BaseException:
-        run.close()
-        raise
     return run
 
 
