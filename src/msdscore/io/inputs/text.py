@@ -234,10 +234,10 @@ def _section(scanner: "_Scanner", name: str) -> Iterator[dict[str, Any]]:
             continue
         has_section = True
         for _ in scanner.items("[", "]"):
-            value, escapes = scanner.value()
+            value, text = scanner.value()
             if not isinstance(value, dict):
                 raise _MalformedError(f"expected objects under {name!r}, got {type(value).__name__}")
-            yield valid_text(value) if escapes else value
+            yield valid_text(value) if _may_escape_surrogate(text) else value
     if not has_section or scanner.peek():
         raise _MalformedError(f"expected COCO annotations with a list {name!r}, and nothing after the document")
 
