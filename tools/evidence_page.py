@@ -103,8 +103,8 @@ def _words(tables: Mapping[str, Json]) -> list[Grid]:
 def _localisation(tables: Mapping[str, Json]) -> list[Grid]:
     ways = ("terms", "occlusion", "wrong_picture", "chance")
     rows = tuple(
-        (f"{row['subset']}, first {row['depth']}", str(row["items"]), *(_bounded(row[way]) for way in ways[:2]),
-         *(_share(row[way]) for way in ways[2:]))
+        (f"{row['subset']}, first {row['depth']}", str(row["items"]), _bounded(row["terms"]),
+         *(_share(row[way]) for way in ways[1:]))
         for row in tables["rows"]["rows"]
     )  # fmt: skip
     columns = ("subset", "captions", "terms", "occlusion", "wrong image", "chance")

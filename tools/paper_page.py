@@ -61,10 +61,14 @@ def _values(tables: Mapping[str, Json]) -> list[Grid]:
     table = next(iter(tables.values()))
     head = table["headline"]
     cells = {(row["variant"], row["metric"]): row[head] for row in table["rows"]}
-    rows = tuple((variant, _interval(value)) for (variant, label), value in cells.items() if label == "msd")
+    found = {variant.partition("=")[2]: value for (variant, label), value in cells.items() if label == "msd"}
+    setting = next(iter(cells))[0].partition("=")[0]
+    values = tuple(f"{_PER_CENT * value['value']:.1f}" for value in found.values())
     cosine = next((value for (_, label), value in cells.items() if label == "cosine"), None)
-    notes = () if cosine is None else (f"cosine: {_interval(cosine)}",)
-    return [Grid(f"{head} ({_size(table)})", ("setting", "msd"), rows, notes)]
+    widths = [value["high"] - value["low"] for value in found.values() if value["high"] is not None]
+    notes = [] if cosine is None else [f"cosine: {_interval(cosine)}"]
+    notes += [f"half of an interval is {_PER_CENT * max(widths) / 2:.1f} points at most"] if widths else []
+    return [Grid(f"MSD, {head} ({_size(table)})", (setting, *found), (("msd", *values),), tuple(notes))]
 
 
 def _stability(tables: Mapping[str, Json]) -> list[Grid]:
@@ -81,7 +85,7 @@ def _stability(tables: Mapping[str, Json]) -> list[Grid]:
     )
     title = f"MSD over {tables['scores']['seeds']} seeds, {tables['scores']['pairs']} pairs"
     return [
-        Grid("Adjusted Rand index between seeds, mean ± deviation over captions", ("distribution", "ours", "paper"),
+        Grid("Adjusted Rand index between seeds, mean ± deviation over captions (higher is more stable)", ("distribution", "ours", "paper"),
              tuple(rows)),
         Grid(title, ("figure", "ours"), facts),
     ]  # fmt: skip
@@ -106,46 +110,43 @@ def _entropy(tables: Mapping[str, Json]) -> list[Grid]:
 
 
 def _direction(tables: Mapping[str, Json]) -> list[Grid]:
-    grids = []
+    """Soft-MSD by direction on every benchmark in one grid, and parts by length."""
+    rows: dict[str, list[str]] = {}
+    columns = []
     for name, table in tables.items():
         if name != "by_length":
-            head, rows = table["headline"], [row for row in table["rows"] if row["metric"] == "soft-msd"]
-            cells = tuple(
-                (row["variant"], _interval(row[head]), _number(row["wrong image"]),
-                 f"{published.DIRECTION[row['variant']]:.1f}" if row["variant"] in published.DIRECTION else NONE)
-                for row in rows
-            )  # fmt: skip
-            columns = ("Soft-MSD", f"{table['benchmark']}: {head}", "wrong image", "paper, CapArena")
-            grids.append(Grid(f"Direction ({_size(table)})", columns, cells))
+            columns += [f"{table['benchmark']}: {table['headline']}", "wrong image"]
+            for row in table["rows"]:
+                if row["metric"] == "soft-msd":
+                    cells = (_interval(row[table["headline"]]), _number(row["wrong image"]))
+                    rows.setdefault(row["variant"], []).extend(cells)
+    papers = {name: f"{value:.1f}" for name, value in published.DIRECTION.items()}
+    cells = tuple((variant, *values, papers.get(variant, NONE)) for variant, values in rows.items())
     labels = ("coverage", "support", "bi-kl")
     buckets = tuple(
         (row["words"], str(row["pairs"]), *(f"{_PER_CENT * row[label]['value']:.1f}" for label in labels))
         for row in tables["by_length"]["rows"]
     )
-    theirs = tuple((name, *(f"{value:.1f}" for value in values)) for name, values in published.BY_LENGTH.items())
+    theirs = "; ".join(f"{name}: {'/'.join(f'{x:.1f}' for x in row)}" for name, row in published.BY_LENGTH.items())
     return [
-        *grids,
-        Grid("Ours, by length in words", ("words", "pairs", *labels), buckets),
-        Grid("The paper's, by length in tokens", ("tokens", *labels), theirs),
+        Grid("Soft-MSD by direction", ("direction", *columns, "paper, CapArena"), cells),
+        Grid("Accuracy by length", ("words", "pairs", *labels), buckets, (f"the paper's, by tokens: {theirs}",)),
     ]
 
 
 def _margin(tables: Mapping[str, Json]) -> list[Grid]:
     """The bins of the first benchmark, with the paper's gains on its own set beside them."""
-    labels = ("cosine", "coverage", "msd", "soft-msd")
+    labels = ("cosine", "msd", "soft-msd")
     papers = [f"paper's gain, {name}" for name in published.MARGIN]
-    columns = ("bin", "mean margin", "mean u", *labels, "soft-msd − cosine", *papers)
+    columns = ("mean margin", "mean u", *labels, "soft-msd − cosine", *papers)
     rows = tuple(
-        (str(row["bin"]), f"{row['margin']:.4f}", f"{row['uncertainty']:.3f}",
+        (f"{row['margin']:.4f}", f"{row['uncertainty']:.3f}",
          *(f"{_PER_CENT * row[label]['value']:.1f}" for label in labels), _signed(row["gain"]),
          *(f"{bins[row['bin']][6]:+.1f}" for bins in published.MARGIN.values()))
         for row in tables["bins"]["rows"]
     )  # fmt: skip
-    notes = tuple(
-        f"{row['metrics']}: {_signed(row['difference'])}, "
-        + ", ".join(f"{name.removeprefix('p, ')} p {p:.3f}" for name, p in row.items() if name.startswith("p, "))
-        for row in tables["gains"]["rows"][:1]
-    )
+    gain = tables["gains"]["rows"][0]
+    notes = (f"over all pairs {gain['metrics']}: {_signed(gain['difference'])}",)
     return [Grid(f"Bins of rising cosine margin ({_size(tables['bins'])})", columns, rows, notes)]
 
 
