@@ -85,8 +85,8 @@ def _stability(tables: Mapping[str, Json]) -> list[Grid]:
     )
     title = f"MSD over {tables['scores']['seeds']} seeds, {tables['scores']['pairs']} pairs"
     return [
-        Grid("Adjusted Rand index between seeds, mean ± deviation over captions (higher is more stable)", ("distribution", "ours", "paper"),
-             tuple(rows)),
+        Grid("Adjusted Rand index between seeds, mean ± deviation over captions (higher is more stable)",
+             ("distribution", "ours", "paper"), tuple(rows)),
         Grid(title, ("figure", "ours"), facts),
     ]  # fmt: skip
 
@@ -118,10 +118,10 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
             columns += [f"{table['benchmark']}: {table['headline']}", "wrong image"]
             for row in table["rows"]:
                 if row["metric"] == "soft-msd":
-                    cells = (_interval(row[table["headline"]]), _number(row["wrong image"]))
-                    rows.setdefault(row["variant"], []).extend(cells)
+                    values = rows.setdefault(row["variant"], [])
+                    values += [_interval(row[table["headline"]]), _number(row["wrong image"])]
     papers = {name: f"{value:.1f}" for name, value in published.DIRECTION.items()}
-    cells = tuple((variant, *values, papers.get(variant, NONE)) for variant, values in rows.items())
+    cells = tuple((variant, *found, papers.get(variant, NONE)) for variant, found in rows.items())
     labels = ("coverage", "support", "bi-kl")
     buckets = tuple(
         (row["words"], str(row["pairs"]), *(f"{_PER_CENT * row[label]['value']:.1f}" for label in labels))
