@@ -299,7 +299,7 @@ def test_another_kappa_finds_all_vectors_and_says_so(tmp_path):
         pipeline.score(pipeline.decode([picture(1), picture(2)]), ["a ball", "a square"], [0, 1])
         use = pipeline.cache_use
         assert (use.pictures - use.pictures_made, use.texts - use.texts_made) == (there, there)
-    assert str(use) == "2 of 2 pictures (100.0 %) and 2 of 2 texts (100.0 %) were there"
+    assert str(use) == "2 of 2 images (100.0 %) and 2 of 2 texts (100.0 %) were there"
 
 
 def test_two_processes_write_one_cache(tmp_path):

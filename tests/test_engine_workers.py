@@ -219,7 +219,7 @@ def test_parts_and_a_cache(tmp_path):
     assert len(list(out.iterdir())) == 3
     again = CliRunner().invoke(app, [*command, "--set", "kappa=30.0", "--overwrite", "--json"])
     assert json.loads(again.stdout)["cache"] == {"pictures": 15, "pictures_made": 0, "texts": 15, "texts_made": 0}
-    assert "15 of 15 pictures (100.0 %)" in again.stderr
+    assert "15 of 15 images (100.0 %)" in again.stderr
 
 
 def test_a_folder_may_have_a_dot_in_its_name(tmp_path):

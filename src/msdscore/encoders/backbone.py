@@ -16,7 +16,7 @@ from torch import Tensor
 from msdscore.core.device import launching, sent
 from msdscore.core.evidence import Bank
 from msdscore.core.sphere import masked_mean, real_points, unit
-from msdscore.encoders.base import Embeddings, Encoder, Features, PatchLayout, Prepared, TokenLayout
+from msdscore.encoders.base import Embeddings, Encoder, Features, PatchLayout, Prepared
 from msdscore.encoders.table import languages_of
 from msdscore.encoders.text.tokens import Reading, TextBatch, pack_texts
 from msdscore.encoders.vision.device import FILTERS, require_decoder
@@ -194,7 +194,7 @@ _CHECKED_LATE = ContextVar("checked_late", default=False)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a loaded encoder answers when it is asked who it is.
+    """Name, weights, placement and options of a loaded encoder, of which its signature is made.
 
     `signed` is the name with the mark of the weights; `choices` are the `key:value` parts of its family.
     """
@@ -297,11 +297,14 @@ class Backbone(ABC):
         _require_items(texts, "caption")
         with launching(self.device):
             states = self._read(texts)
-        found = self._finish(states)
+        embeddings = self._finish(states)
         english = (self._identity.languages or languages_of(self.name)) == ("en",)
-        return replace(
-            found, layout=tuple(_warned(*one, english=english) for one in zip(texts, found.layout, strict=True))
+        warnings = (text_warnings(text, english=english) for text in texts)
+        layout = tuple(
+            replace(layout, warnings=(*own, *layout.warnings)) if own else layout
+            for own, layout in zip(warnings, embeddings.layout, strict=True)
         )
+        return replace(embeddings, layout=layout)
 
     @abstractmethod
     def _see(self, images: Sequence[Prepared]) -> Features:
@@ -375,12 +378,6 @@ def compile_towers(options: SharedOptions, *towers: Any) -> None:
         raise ConfigError(f"compile must be empty or one of {', '.join(sorted(known))}, got {options.compile!r}")
     for tower in towers:
         tower.compile(backend=options.compile)
-
-
-def _warned(text: str, layout: PatchLayout | TokenLayout, *, english: bool) -> PatchLayout | TokenLayout:
-    """The layout with what the text alone says; what its tokens say stands there already."""
-    found = text_warnings(text, english=english)
-    return replace(layout, warnings=(*found, *layout.warnings)) if found else layout
 
 
 def _require_items(items: Sequence[object], kind: str) -> None:

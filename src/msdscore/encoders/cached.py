@@ -1,6 +1,6 @@
-"""An encoder that remembers: each distinct picture and text goes through the wrapped one once, in a run or for good.
+"""An encoder that remembers: each distinct image and text goes through the wrapped one once, in a run or for good.
 
-Items are known by their content: a picture by the bytes of its file, or by the pixels that the network reads and its
+Items are known by their content: an image by the bytes of its file, or by the pixels that the network reads and its
 size; a text by its letters.
 """
 
@@ -27,7 +27,7 @@ from msdscore.errors import ConfigError
 Item = TypeVar("Item")
 _MEMORY = 512 << 20
 OBJECTS = 3072  # bytes of an item beside its numbers: tensors, layout and key, measured on short captions
-_PICTURE, _TEXT = "i", "t"  # first letter of a key
+_IMAGE, _TEXT = "i", "t"  # first letter of a key
 _HALF = ",kept:float16"  # in the signature, since rounding changes vectors
 
 
@@ -46,10 +46,10 @@ class CacheSettings:
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """How many pictures and texts were asked for, and how many of them the encoder had to make.
+    """How many images and texts were asked for, and how many of them the encoder had to make.
 
     >>> print(CacheUse(8, 2, 4, 0) + CacheUse(2, 0, 0, 0))
-    8 of 10 pictures (80.0 %) and 4 of 4 texts (100.0 %) were there
+    8 of 10 images (80.0 %) and 4 of 4 texts (100.0 %) were there
     """
 
     pictures: int = 0
@@ -66,12 +66,12 @@ class CacheUse:
         return CacheUse(*(getattr(self, one.name) - getattr(earlier, one.name) for one in fields(self)))
 
     def __str__(self) -> str:
-        pictures = _share(self.pictures - self.pictures_made, self.pictures, "pictures")
-        return f"{pictures} and {_share(self.texts - self.texts_made, self.texts, 'texts')} were there"
+        images = _share(self.pictures - self.pictures_made, self.pictures, "images")
+        return f"{images} and {_share(self.texts - self.texts_made, self.texts, 'texts')} were there"
 
 
-class FilePicture(Prepared):
-    """A picture that is known by the bytes of its file, and made ready only where its vectors are not kept."""
+class FileImage(Prepared):
+    """An image that is known by the bytes of its file, and made ready only where its vectors are not kept."""
 
     __slots__ = ("_make", "key")
     key: str
@@ -92,7 +92,7 @@ class FilePicture(Prepared):
         return self._make().view
 
     def made(self) -> Prepared:
-        """The picture made ready."""
+        """The image made ready."""
         return self._make()
 
 
@@ -106,8 +106,8 @@ class CachedEncoder:
 
     def __init__(self, encoder: Encoder, *, memory: int = _MEMORY, disk: CacheSettings | None = None) -> None:
         self._encoder = encoder
-        # Pictures and texts apart: a stream of pictures, which are large and met once, must not push out the texts.
-        self._memories = {kind: _Memory(memory // 2) for kind in (_PICTURE, _TEXT)}
+        # Images and texts apart: a stream of images, which are large and met once, must not push out the texts.
+        self._memories = {kind: _Memory(memory // 2) for kind in (_IMAGE, _TEXT)}
         self._half = disk is not None and disk.half
         self._disk = None if disk is None else VectorFiles(Path(disk.folder), self.signature, limit=disk.limit)
         self._use, self._counting = CacheUse(), Lock()
@@ -158,24 +158,26 @@ class CachedEncoder:
         return preprocessing_of(self._encoder)
 
     def prepare(self, image: Image) -> Prepared:
-        """The picture as the wrapped encoder takes it."""
+        """The image as the wrapped encoder takes it."""
         return self._encoder.prepare(image)
 
     def prepare_file(self, content: bytes, how: str, make: Callable[[], Prepared]) -> Prepared:
-        """The picture of a file, decoded by `make` in the way that `how` spells; not even that where it is known."""
+        """The image of a file, decoded by `make` in the way that `how` spells; not even that where it is known."""
         digest = blake2b(f"{len(how)} {how}".encode(), digest_size=20)
         digest.update(content)
-        key = f"{_PICTURE}{digest.hexdigest()}"
-        if self._memories[_PICTURE].has(key) or (self._disk is not None and self._disk.has(key)):
-            return FilePicture(key, make)
+        key = f"{_IMAGE}{digest.hexdigest()}"
+        if self._memories[_IMAGE].has(key) or (self._disk is not None and self._disk.has(key)):
+            return FileImage(key, make)
         prepared = make()
-        return FilePicture(key, lambda: prepared)
+        return FileImage(key, lambda: prepared)
 
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
         """Patches and pooled vectors."""
 
         def encode(missing: Sequence[Prepared]) -> Embeddings:
-            return self._encoder.encode_images([one.made() if isinstance(one, FilePicture) else one for one in missing])
+            return self._encoder.encode_images(
+                [image.made() if isinstance(image, FileImage) else image for image in missing]
+            )
 
         found, made = self._recall(images, [prepared_key(image) for image in images], encode)
         self._count(CacheUse(pictures=len(images), pictures_made=made))
@@ -232,13 +234,13 @@ def unrounded(signature: str) -> str:
 
 
 def prepared_key(image: Prepared) -> str:
-    """A hash of all that the vectors and boxes of a prepared picture depend on."""
-    if isinstance(image, FilePicture):
+    """A hash of all that the vectors and boxes of a prepared image depend on."""
+    if isinstance(image, FileImage):
         return image.key
     digest = blake2b(repr((image.view, tuple(image.pixels.shape))).encode(), digest_size=20)
     # One layout for equal pixels: Pillow's bytes lie row by row with the colours innermost.
     digest.update(image.pixels.permute(1, 2, 0).contiguous().cpu().numpy().tobytes())
-    return f"{_PICTURE}{digest.hexdigest()}"
+    return f"{_IMAGE}{digest.hexdigest()}"
 
 
 def _text_key(text: str) -> str:

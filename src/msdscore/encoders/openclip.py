@@ -313,7 +313,8 @@ def load_openclip(
     compile_towers(chosen, model.visual)
     text = {**plan.model["text_cfg"], **({"context_length": chosen.context} if chosen.context else {})}
     backend, reading = load_reader(text, plan.checkpoint, chosen.long_text)
-    height, width = _pair(model.visual.image_size)
+    size = model.visual.image_size
+    height, width = map(int, size if isinstance(size, (tuple, list)) else (size, size))
     steps = chosen.applied(read_preprocess(plan.preprocess, (width, height)))
     norm = (f"norm:{'yes' if chosen.patch_norm else 'no'}",)
     return OpenClipEncoder(
@@ -324,10 +325,6 @@ def load_openclip(
         reading=reading,
         patch_norm=chosen.patch_norm,
     )
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    return (int(size[0]), int(size[1])) if isinstance(size, (tuple, list)) else (int(size), int(size))
 
 
 def _build(plan: Plan, context: int) -> Any:

@@ -6,10 +6,6 @@ from types import MappingProxyType
 from typing import Any
 
 
-def _no_options() -> Mapping[str, Any]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderRow:
     """One encoder: how to load it, and what a user should know before trusting it.
@@ -28,7 +24,7 @@ class EncoderRow:
     languages: tuple[str, ...] = ("en",)
     trained_on: str = "unknown"
     warning: str = ""  # e.g. a benchmark's images in the training data
-    options: Mapping[str, Any] = field(default_factory=_no_options, hash=False)
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
 
 MINI_FOLDER = "package:msdscore/encoders/mini/weights"  # the embedded default, as `align export` writes it

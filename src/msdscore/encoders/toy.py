@@ -101,9 +101,11 @@ class ToyEncoder:
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """One point for each word."""
-        found = [list(_WORD.finditer(text)) for text in texts]
-        features = [_stack([_word(match.group()) for match in words]) for words in found]
-        return self._embeddings(features, tuple(TokenLayout(tuple(m.span() for m in words)) for words in found))
+        matches = [list(_WORD.finditer(text)) for text in texts]
+        features = [
+            np.array([_word(match.group()) for match in words], np.int64).reshape(-1, _DIM) for words in matches
+        ]
+        return self._embeddings(features, tuple(TokenLayout(tuple(m.span() for m in words)) for words in matches))
 
     def _embeddings(self, features: Sequence[_Ints], layout: Any) -> Embeddings:
         longest = max((len(item) for item in features), default=0)
@@ -140,10 +142,6 @@ def _unit(features: _Ints) -> torch.Tensor:
     """Unit vectors in float32; the sums are exact, and a root and a quotient round alike everywhere."""
     length = np.sqrt((features * features).sum(axis=-1, keepdims=True).astype(np.float64))
     return torch.from_numpy((features / np.maximum(length, 1.0)).astype(np.float32))
-
-
-def _stack(rows: Sequence[_Ints]) -> _Ints:
-    return np.stack(rows) if rows else np.zeros((0, _DIM), dtype=np.int64)
 
 
 def _likeness(pixels: _Ints) -> _Ints:

@@ -118,7 +118,7 @@ def shrunk(cells: Size, *, side: int, most: int) -> Size:
 
 
 Tokens = Float[Tensor, "points dim"]
-SeenPictures = tuple[list[Tokens], tuple[PatchLayout, ...]]
+SeenImages = tuple[list[Tokens], tuple[PatchLayout, ...]]
 
 # Tiles that go through the vision tower at once: a large image has up to 37 of them.
 _TILES = 16
@@ -134,7 +134,7 @@ class Vision(Protocol):
     def prepare(self, image: Image.Image) -> Prepared:
         """The image as the vision tower takes it."""
 
-    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenPictures:
+    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenImages:
         """The visual tokens of every image, in row-major order, and where they lie."""
 
 
@@ -155,7 +155,7 @@ class SquareVision:
         squared = prepare_picture(_squared(image, self.steps.mean), self.steps)
         return Prepared(squared.pixels, replace(squared.view, size=image.size))
 
-    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenPictures:
+    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenImages:
         """One grid of tokens per image."""
         pixels = stack_pixels(images, self.steps, device)
         grid, patch = (self.side, self.side), (self.patch, self.patch)
@@ -192,7 +192,7 @@ class TileVision:
         where = fit_on(image.size, best_canvas(image.size, list(self.canvases)))
         return Prepared(draw(image, where, self.steps.resample), where)
 
-    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenPictures:
+    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenImages:
         """One mosaic of tokens per image."""
         seen = [self._look(model, image, device, dtype) for image in images]
         return [tokens for tokens, _ in seen], tuple(layout for _, layout in seen)
@@ -262,7 +262,7 @@ class DynamicVision:
         resize = smart_size(image.size, factor=cell, least=self.least, most=self.most)
         return prepare_picture(image, replace(self.steps, resize=resize))
 
-    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenPictures:
+    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenImages:
         """One grid of tokens per image, all images in one call."""
         drawn = [self._cut(image, device) for image in images]
         layout = tuple(item for _, item in drawn)

@@ -80,8 +80,8 @@ class MlpHead(nn.Module):
         if points.device.type != "cpu" or torch.is_grad_enabled() or mask.all():
             return self._project(points)
         # Padding costs as much as a point on a CPU; on a GPU to look for it would cost more.
-        found = self._project(points[mask])
-        return found.new_zeros(*mask.shape, found.shape[-1]).masked_scatter(mask.unsqueeze(-1), found)
+        projected = self._project(points[mask])
+        return projected.new_zeros(*mask.shape, projected.shape[-1]).masked_scatter(mask.unsqueeze(-1), projected)
 
     def _project(self, points: Tensor) -> Tensor:
         inner = self.drop(self.norm(points))
@@ -281,16 +281,16 @@ class AlignedHeads(nn.Module):
         if whole is None:
             raise ConfigError("pool 'own' needs a global path; load the towers with one")
         if isinstance(head, PoolHead):
-            found: Tensor = head(whole.points, whole.mask)
+            pooled: Tensor = head(whole.points, whole.mask)
             if self.global_mean is not None:
                 if features.pooled is None:
                     raise ConfigError("mean_hidden needs a text tower with pooled vectors; set it to 0")
-                found = found + self.global_mean(features.pooled, whole.mask.any(dim=1))
+                pooled = pooled + self.global_mean(features.pooled, whole.mask.any(dim=1))
         elif whole.points.shape[1] == 1:  # one point is its own mean
-            found = head(whole.points, whole.mask).squeeze(1)
+            pooled = head(whole.points, whole.mask).squeeze(1)
         else:
-            found = real_points(unit(head(whole.points, whole.mask)), whole.mask).sum(dim=1)
-        return unit(found) if features.windows is None else join_windows(found, features.windows)
+            pooled = real_points(unit(head(whole.points, whole.mask)), whole.mask).sum(dim=1)
+        return unit(pooled) if features.windows is None else join_windows(pooled, features.windows)
 
 
 def _finished(states: Features) -> Embeddings:
@@ -307,13 +307,6 @@ def count_parameters(module: nn.Module) -> int:
     8
     """
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
-
-
-def seeded_heads(spec: HeadsSpec, image: SideDims, text: SideDims, *, seed: int) -> AlignedHeads:
-    """Fresh heads whose start depends on the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return AlignedHeads(spec, image, text)
 
 
 class JoinedHeads(nn.Module):

@@ -121,15 +121,9 @@ def find_file(source: str, *files: str, revision: str | None = None) -> Checkpoi
     if folder.is_dir():
         here = [form for form in forms if (folder / form.config).is_file()]
         return _local(Checkpoint(source, folder, "", (here or forms)[0]), ())
-    _require_hub_name(source)
-    cached = next((found for form in forms if (found := _cached(source, revision, form)) is not None), None)
-    cached = cached or _fetch(source, revision, lambda listed: _first(files, listed), *forms)
-    verify_cached(_files(cached))
-    return cached
-
-
-def _first(files: Iterable[str], listed: Sequence[str]) -> list[str]:
-    return [file for file in files if file in listed][:1]
+    checkpoint = _from_hub(source, revision, lambda listed: [file for file in files if file in listed][:1], *forms)
+    verify_cached(_files(checkpoint))
+    return checkpoint
 
 
 def find_settings(source: str, *, revision: str | None = None) -> Checkpoint:
@@ -139,10 +133,7 @@ def find_settings(source: str, *, revision: str | None = None) -> Checkpoint:
         WeightsError: there is no config.json, and none can be fetched.
     """
     folder = Path(source).expanduser()
-    if folder.is_dir():
-        return Checkpoint(source, folder, "")
-    _require_hub_name(source)
-    return _cached(source, revision, TRANSFORMERS) or _fetch(source, revision, _small, TRANSFORMERS)
+    return Checkpoint(source, folder, "") if folder.is_dir() else _from_hub(source, revision, _small, TRANSFORMERS)
 
 
 def model_type(source: str, *, revision: str | None = None) -> str:
@@ -151,23 +142,18 @@ def model_type(source: str, *, revision: str | None = None) -> str:
     Raises:
         WeightsError: there is no configuration, or it does not say.
     """
-    found = _configuration(source, revision)
-    other = _has(found, OPEN_CLIP.config)
-    kind = None if other and not _has(found, CONFIG) else found.read_json(CONFIG).get("model_type")
+    folder, both = Path(source).expanduser(), [CONFIG, OPEN_CLIP.config]
+    if folder.is_dir():
+        checkpoint = Checkpoint(source, folder, "")
+    else:
+        checkpoint = _from_hub(source, revision, lambda _: both, TRANSFORMERS, OPEN_CLIP)
+    other = _has(checkpoint, OPEN_CLIP.config)
+    kind = None if other and not _has(checkpoint, CONFIG) else checkpoint.read_json(CONFIG).get("model_type")
     if isinstance(kind, str):
         return kind
     if other:
         return "open_clip"
     raise WeightsError(f"{CONFIG} of {source!r} states no model_type; expected one such as 'clip'")
-
-
-def _configuration(source: str, revision: str | None) -> Checkpoint:
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return Checkpoint(source, folder, "")
-    cached = _cached(source, revision, TRANSFORMERS) or _cached(source, revision, OPEN_CLIP)
-    both = [CONFIG, OPEN_CLIP.config]
-    return cached or _fetch(source, revision, lambda _: both, TRANSFORMERS, OPEN_CLIP)
 
 
 def _has(checkpoint: Checkpoint, name: str) -> bool:
@@ -219,6 +205,15 @@ def _cached(source: str, revision: str | None, form: Format) -> Checkpoint | Non
         return None
     folder = Path(path).parents[form.config.count("/")]
     return Checkpoint(source, folder, folder.name[:8], form)  # the cache names its folders by commit
+
+
+def _from_hub(
+    source: str, revision: str | None, choose: Callable[[list[str]], list[str]], *forms: Format
+) -> Checkpoint:
+    """A hub name from the cache, in the first of the forms that lies there, else downloaded."""
+    _require_hub_name(source)
+    cached = (_cached(source, revision, form) for form in forms)
+    return next(filter(None, cached), None) or _fetch(source, revision, choose, *forms)
 
 
 def _fetch(source: str, revision: str | None, choose: Callable[[list[str]], list[str]], *forms: Format) -> Checkpoint:
