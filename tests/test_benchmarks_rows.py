@@ -11,6 +11,7 @@ from bench_sets import write_rows
 from msdscore.benchmarks.base import Aspect, Note, Scale
 from msdscore.benchmarks.protocols.counting import evaluate
 from msdscore.benchmarks.readers.ratings import read_hat_words, read_long_words
+from msdscore.benchmarks.readers.rows import captioned_images
 from msdscore.benchmarks.registry import benchmark, load
 from msdscore.errors import InputError, UnknownNameError
 from msdscore.stats.resample import Resampling
@@ -68,6 +69,14 @@ def test_captions_alone_become_pairs_easy_or_hard(tmp_path):
     assert [pair.negative for pair in load("rsicd", tmp_path, seed=2).items] != [p.negative for p in easy.items]
     with pytest.raises(UnknownNameError, match="unknown kind of negatives 'hrad'. Did you mean 'hard'"):
         load("rsicd", tmp_path, negatives="hrad")
+
+
+def test_rows_of_one_caption_each_are_joined_by_their_image(tmp_path):
+    rows = [{"image": "a.jpg", "caption": "x"}, {"image": "b.jpg", "caption": "z"}, {"image": "a.jpg", "caption": "y"}]
+    write_rows(tmp_path / "rows.jsonl", rows)
+    assert [entry.captions for entry in captioned_images(tmp_path / "rows.jsonl")] == [("x", "y"), ("z",)]
+    write_rows(tmp_path / "rows.jsonl", [{"image": "a.jpg", "captions": ["x", "y"]}] * 2)
+    assert [entry.captions for entry in captioned_images(tmp_path / "rows.jsonl")] == [("x", "y")] * 2
 
 
 def test_the_rows_file_is_found_by_whole_words_of_its_name(tmp_path):

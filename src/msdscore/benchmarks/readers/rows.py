@@ -7,7 +7,7 @@ rows' folder, or from `images/` there. Beside it
 - ratings: `caption` and `expert` or `ratings` (a list), or `human` or `rating` (one number);
 - battles: `caption_a`, `caption_b`, `system_a`, `system_b`, and `winner` (a, b, tie, or a system name), or the answers
   of DocENT;
-- captions alone, from which pairs are drawn: `captions`.
+- captions alone, from which pairs are drawn: `captions`, or `caption` in one row per caption.
 
 Optional everywhere: `id` or `key`, `subset` or `category`, `references`.
 """
@@ -15,11 +15,11 @@ Optional everywhere: `id` or `key`, `subset` or `category`, `references`.
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.base import Aspect, Battle, Image, ItemSet, Pair, Rated, Winner
+from msdscore.benchmarks.base import Aspect, Battle, Image, ItemSet, Pair, Rated, Winner, image_key
 from msdscore.benchmarks.readers.captioned import CaptionedImage, Negatives, draw_pairs
 from msdscore.benchmarks.readers.files import chosen, field, find_all, read_jsonl, tidy, unique
 from msdscore.errors import InputError
@@ -114,11 +114,16 @@ def read_captions(path: Path, *, seed: int = 0, negatives: Negatives = "easy") -
 
 
 def captioned_images(path: Path) -> list[CaptionedImage]:
-    """Images with all their captions, of rows with `captions`."""
-    return [
-        CaptionedImage(line.id, line.image, tuple(tidy(text) for text in line.get("captions")))
-        for line in read_lines(path)
-    ]
+    """Images with all their captions: rows with a list `captions`, or rows of one `caption` as `score` reads them."""
+    entries: dict[str | int, CaptionedImage] = {}
+    for number, line in enumerate(read_lines(path)):
+        given = line.get("captions", "caption")
+        several = isinstance(given, list)
+        texts = tuple(tidy(text) for text in (given if several else [given]))
+        key = number if several else image_key(line.image)
+        first = entries.get(key, CaptionedImage(line.id, line.image, ()))
+        entries[key] = replace(first, captions=(*first.captions, *texts))
+    return list(entries.values())
 
 
 def _image(path: Path, name: str, stored: dict[str, StoredImage]) -> Image:
