@@ -121,14 +121,14 @@ def same_tokens(backend, text):
         assert pack([again], reading).layout == pack([whole], reading).layout
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(text=WRITTEN)
 def test_known_words_give_the_tokens_of_the_whole_caption(backend, text):
     assert memory_of(backend) is not None
     same_tokens(backend, text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(text=WRITTEN)
 def test_known_words_of_mini_too(mini_backend, text):
     assert memory_of(mini_backend) is not None

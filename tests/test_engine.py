@@ -251,20 +251,20 @@ def test_progress_counts_up_to_the_number_of_rows(tmp_path):
 
 
 def test_kill_nine_loses_at_most_one_chunk(tmp_path):
-    path, _ = make_input(tmp_path, rows=400)
-    for i in range(60):
+    path, _ = make_input(tmp_path, rows=120)
+    for i in range(30):
         Image.new("RGB", (64, 64), (i, 2 * i, 3 * i)).save(tmp_path / f"p{i}.png")
-    path.write_text("\n".join(json.dumps({"image": f"p{i % 60}.png", "caption": f"caption {i}"}) for i in range(400)))
+    path.write_text("\n".join(json.dumps({"image": f"p{i % 30}.png", "caption": f"caption {i}"}) for i in range(120)))
     output = tmp_path / "out.jsonl"
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom msdscore import Scorer\n"
         "from msdscore.run.rows import RunOptions, score_rows\nfrom msdscore.io.inputs.rows import open_rows\n"
         "with open_rows(sys.argv[1]) as rows:\n"
-        "    score_rows(Scorer('toy').pipeline, rows, Path(sys.argv[2]), RunOptions(part_rows=5), progress=lambda d, t: time.sleep(0.02))\n"
+        "    score_rows(Scorer('toy').pipeline, rows, Path(sys.argv[2]), RunOptions(part_rows=5), progress=lambda d, t: time.sleep(0.05))\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", code, str(path), str(output)])
     parts = tmp_path / "out.jsonl.parts"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len(list(parts.glob("part-*.parquet"))) < 5 and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(worker.pid, signal.SIGKILL)
