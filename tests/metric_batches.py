@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from msdscore.benchmarks.run.vectors import make_vectors
+from msdscore.benchmarks.run.cases import make_vectors
 from msdscore.errors import ImageError
 from msdscore.metrics.base import Cases
 from msdscore.scorer import Scorer

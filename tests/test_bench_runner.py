@@ -16,8 +16,8 @@ from msdscore.benchmarks.base import Pair, image_key, wrong_images
 from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.results.grids import result_grids
 from msdscore.benchmarks.results.result import read_result, score_matrix
+from msdscore.benchmarks.run.cases import item_batches
 from msdscore.benchmarks.run.plan import BenchmarkPlan, prepare_work
-from msdscore.benchmarks.run.portions import portions
 from msdscore.benchmarks.run.runner import run_benchmark
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError, RunError, UnknownNameError
@@ -92,7 +92,7 @@ def test_a_run_gives_figures_controls_and_scores(tmp_path, scorer):
 
 def test_scores_equal_those_of_the_scorer_with_true_and_wrong_pictures(tmp_path, scorer):
     items = load("sugarcrepe", make_sugarcrepe(tmp_path)).items
-    run(plan(tmp_path, seed=3, portion_images=3), tmp_path, scorer)
+    run(plan(tmp_path, seed=3, batch_images=3), tmp_path, scorer)
     table = pq.read_table(tmp_path / "out" / "sugarcrepe.parquet")
     strangers = wrong_images(items, seed=3)
     for column, images in (("soft-msd", [item.image for item in items]), ("soft-msd@wrong", strangers)):
@@ -106,8 +106,8 @@ def test_every_picture_and_caption_is_encoded_once(tmp_path, scorer):
     assert scorer.pictures == [8]
     assert len(scorer.captions) == len(set(scorer.captions)) == 16
     small = Counting()
-    run(plan(tmp_path, portion_images=3), tmp_path / "small", small)
-    assert small.pictures == [4, 3, 1]  # one stranger beyond the portion, who is remembered when his turn comes
+    run(plan(tmp_path, batch_images=3), tmp_path / "small", small)
+    assert small.pictures == [4, 3, 1]  # one stranger beyond the batch, who is remembered when his turn comes
     assert len(small.captions) == len(set(small.captions)) == 16
 
 
@@ -156,7 +156,7 @@ def test_the_stamp_of_a_scorer_is_of_its_settings_and_files(tmp_path):
 
 def test_a_stopped_run_goes_on_where_it_stopped(tmp_path):
     make_sugarcrepe(tmp_path)
-    whole = run(plan(tmp_path, portion_images=2), tmp_path / "whole", Counting())
+    whole = run(plan(tmp_path, batch_images=2), tmp_path / "whole", Counting())
 
     class Dying(CountingEncoder):
         def encode_images(self, images):
@@ -165,11 +165,11 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path):
             return super().encode_images(images)
 
     with pytest.raises(KeyboardInterrupt):
-        run(plan(tmp_path, portion_images=2), tmp_path, Counting(Dying()))
+        run(plan(tmp_path, batch_images=2), tmp_path, Counting(Dying()))
     assert not (tmp_path / "out" / "sugarcrepe.json").exists()
     again = Counting()
     done: list[tuple[int, int]] = []
-    result = run(plan(tmp_path, portion_images=2), tmp_path, again, progress=lambda *now: done.append(now))
+    result = run(plan(tmp_path, batch_images=2), tmp_path, again, progress=lambda *now: done.append(now))
     assert len(again.pictures) == 2
     assert done[-1] == (16, 16)
     assert result == whole
@@ -420,14 +420,14 @@ def test_references_of_the_wrong_picture_make_the_control(tmp_path):
 def test_chunks_cover_all_items_and_agree_with_the_control(tmp_path):
     items = [Pair(f"{n}", Path(f"{n % 7}.jpg"), "p", "n") for n in range(20)]
     for size in (1, 2, 3, 7, 100):
-        found = list(portions(items, seed=5, control=True, size=size))
-        assert sorted(number for portion in found for number in portion.items) == list(range(20))
+        found = list(item_batches(items, seed=5, control=True, size=size))
+        assert sorted(number for batch in found for number in batch.items) == list(range(20))
         strangers = wrong_images(items, seed=5)
-        for portion in found:
-            for number, own, other in zip(portion.items, portion.owner, portion.stranger, strict=True):
-                assert image_key(portion.images[own]) == image_key(items[number].image)
-                assert image_key(portion.images[other]) == image_key(strangers[number])
-    assert all(not portion.stranger for portion in portions(items, seed=5, control=False))
+        for batch in found:
+            for number, own, other in zip(batch.items, batch.owner, batch.stranger, strict=True):
+                assert image_key(batch.images[own]) == image_key(items[number].image)
+                assert image_key(batch.images[other]) == image_key(strangers[number])
+    assert all(not batch.stranger for batch in item_batches(items, seed=5, control=False))
 
 
 def test_a_result_that_cannot_be_read(tmp_path):
@@ -492,7 +492,7 @@ def test_images_replaced_during_a_run_are_refused_and_scored_again(tmp_path, sco
         if done:
             write_pictures(root / "sugarcrepe.images.parquet", others)
 
-    small = plan(root, portion_images=2)
+    small = plan(root, batch_images=2)
     with pytest.raises(RunError, match="images were changed while they were scored; run again"):
         run(small, tmp_path, scorer, progress=replace_at_the_end)
     assert not (tmp_path / "out" / "sugarcrepe.parquet").exists()

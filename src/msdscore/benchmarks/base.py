@@ -173,7 +173,7 @@ def image_names(images: Iterable[Image]) -> dict[str, str]:
     parts = {image_key(image): _parts(image) for image in images}
     depth = dict.fromkeys(parts, 1)
     while True:
-        named = {key: "/".join(found[-depth[key] :]) for key, found in parts.items()}
+        named = {key: "/".join(own[-depth[key] :]) for key, own in parts.items()}
         often = Counter(named.values())
         clash = [key for key, name in named.items() if often[name] > 1 and depth[key] < len(parts[key])]
         if not clash:
@@ -212,7 +212,7 @@ def image_ring(items: Iterable[Item], seed: int) -> list[Image]:
     distinct = {image_key(item.image): item.image for item in items}
     names = image_names(distinct.values())
     ordered = sorted(distinct, key=lambda key: names[key])
-    return [distinct[ordered[place]] for place in np.random.default_rng(seed).permutation(len(ordered))]
+    return [distinct[ordered[at]] for at in np.random.default_rng(seed).permutation(len(ordered))]
 
 
 def stranger_of(items: Iterable[Item], seed: int) -> dict[str, Image]:
@@ -228,11 +228,11 @@ def stranger_of(items: Iterable[Item], seed: int) -> dict[str, Image]:
     there = [is_there(image) for image in ring]
     usable = there if sum(there) > 1 else [True] * len(ring)
     following = next(image for image, good in zip(ring, usable, strict=True) if good)
-    found: dict[str, Image] = {}
+    strangers: dict[str, Image] = {}
     for own, good in zip(reversed(ring), reversed(usable), strict=True):  # the last one is followed by the first
-        found[image_key(own)] = following
+        strangers[image_key(own)] = following
         following = own if good else following
-    return found
+    return strangers
 
 
 def wrong_images(items: Sequence[Item], seed: int) -> list[Image]:
@@ -249,7 +249,7 @@ def is_there(image: Image) -> bool:
 def stamp(image: Image) -> str:
     """What changes when an image is put in the place of another: size and time of its file; empty without a file."""
     try:
-        found = (image if isinstance(image, Path) else image.file).stat()
+        state = (image if isinstance(image, Path) else image.file).stat()
     except OSError:
         return ""
-    return f"{found.st_size}-{found.st_mtime_ns}"
+    return f"{state.st_size}-{state.st_mtime_ns}"

@@ -57,8 +57,8 @@ class CaptionedFile:
 
 def list_images(source: Path, *, limit: int | None = None) -> list[NamedImage]:
     """The images of a folder by name, or those that the rows of a file hold or name, each once."""
-    found = _in_folder(source) if source.is_dir() else _in_rows(source)
-    kept = list({one.name: one for one in found}.values())
+    images = _in_folder(source) if source.is_dir() else _in_rows(source)
+    kept = list({image.name: image for image in images}.values())
     if not kept:
         raise InputError(f"{source}: expected images, found none")
     return kept if limit is None else kept[:limit]
@@ -77,7 +77,7 @@ def caption_images(
 
     The model is loaded only if there is something to do. Model, prompt and decoding are kept in the run metadata.
     """
-    check_output(output, inputs=[about.source, *(one.source for one in images if isinstance(one.source, Path))])
+    check_output(output, inputs=[about.source, *(image.source for image in images if isinstance(image.source, Path))])
     if about.overwrite:
         discard(output)
     system, part = about.system, about.part
@@ -85,7 +85,7 @@ def caption_images(
         "captioner": about.identity,
         "system": system,
         "settings": asdict(settings),
-        "pictures": blake2b("\n".join(one.name for one in images).encode(), digest_size=8).hexdigest(),
+        "pictures": blake2b("\n".join(image.name for image in images).encode(), digest_size=8).hexdigest(),
         "part": part,
         "version": __version__,
     }
@@ -96,30 +96,30 @@ def caption_images(
         return CaptionedFile(done.rows, done.failed, done.rows, done.reasons)
     with open_run(output, manifest, again=done is not None) as run:
         there, known, writer = run.keys(), _described(output, before, part) if done else {}, None
-        for number, (some, key) in enumerate(zip(parts, keys, strict=True)):
+        for number, (batch, key) in enumerate(zip(parts, keys, strict=True)):
             if there.get(number) == key or key in known:
-                earlier += len(some)
+                earlier += len(batch)
             if there.get(number) != key and key in known:
                 run.write(number, known[key], key=key)
             elif there.get(number) != key:
                 first, writer = writer is None and not earlier, writer or load()
-                run.write(number, _table(some, writer, settings, system, first=first), key=key)
+                run.write(number, _table(batch, writer, settings, system, first=first), key=key)
             progress(min((number + 1) * part, len(images)), len(images))
         model = {"prompt": writer.prompt, "model": writer.identity} if writer else {}
         kept: dict[str, Any] = {name: before[name] for name in ("prompt", "model") if name in before}
-        made = run.finish(
+        written = run.finish(
             rows=len(images),
             metadata={"msdscore.captioner": about.identity},
             notes={**kept, **model, "parts": keys},
             check=partial(_check_unchanged, output, parts, keys),
         )
-    return CaptionedFile(made.rows, made.failed, earlier, made.reasons)
+    return CaptionedFile(written.rows, written.failed, earlier, written.reasons)
 
 
 def _keys(parts: Sequence[Sequence[NamedImage]]) -> list[str]:
     """One key per part, from the names and the content of its images; larger files count by size and time."""
     with ThreadPoolExecutor(8) as pool:
-        states = ["\n".join(pool.map(_state, some)) for some in parts]
+        states = ["\n".join(pool.map(_state, batch)) for batch in parts]
     return [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() for text in states]
 
 
@@ -146,31 +146,31 @@ def _described(output: Path, notes: Mapping[str, Any], part: int) -> dict[str, p
 
 
 def _table(
-    some: Sequence[NamedImage], writer: CaptionWriter, settings: CaptioningSettings, system: str, *, first: bool
+    batch: Sequence[NamedImage], writer: CaptionWriter, settings: CaptioningSettings, system: str, *, first: bool
 ) -> pa.Table:
     opened, errors = dict[int, Any](), dict[int, str]()
-    for place, one in enumerate(some):
+    for number, image in enumerate(batch):
         try:
-            opened[place] = _open(one)
+            opened[number] = _open(image)
         except RowError as error:
-            errors[place] = str(error)
-    seeds = [text_key(f"{settings.seed}/{some[place].name}") % 2**32 for place in opened]
+            errors[number] = str(error)
+    seeds = [text_key(f"{settings.seed}/{batch[number].name}") % 2**32 for number in opened]
     written = writer.write(list(opened.values()), seeds) if opened else []
-    refused = {place: str(text) for place, text in zip(opened, written, strict=True) if isinstance(text, RowError)}
+    refused = {number: str(text) for number, text in zip(opened, written, strict=True) if isinstance(text, RowError)}
     if first and len(refused) == len(opened) > 1:
         raise RunError(next(iter(refused.values())))  # all of them: the question is wrong, not the images
     errors |= refused
     captions = {
-        place: " ".join(text.split()) for place, text in zip(opened, written, strict=True) if isinstance(text, str)
+        number: " ".join(text.split()) for number, text in zip(opened, written, strict=True) if isinstance(text, str)
     }
     rows = [
         {
-            "image": one.name,
-            "caption": captions.get(place) or None,
+            "image": image.name,
+            "caption": captions.get(number) or None,
             "system": system,
-            "error": None if captions.get(place) else errors.get(place, _SAID_NOTHING),
+            "error": None if captions.get(number) else errors.get(number, _SAID_NOTHING),
         }
-        for place, one in enumerate(some)
+        for number, image in enumerate(batch)
     ]
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 

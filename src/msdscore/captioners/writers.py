@@ -83,10 +83,10 @@ class EndpointWriter:
         pool, stopped = ThreadPoolExecutor(self.workers), Event()
         try:
             asked = [pool.submit(self._ask, image, stopped) for image in images]
-            failed = (one.exception() for one in wait(asked, return_when=FIRST_EXCEPTION).done)
+            failed = (future.exception() for future in wait(asked, return_when=FIRST_EXCEPTION).done)
             if (error := next(filter(None, failed), None)) is not None:
                 raise error
-            return [one.result() for one in asked]
+            return [future.result() for future in asked]
         finally:
             # After an error or Ctrl-C nothing more is asked, and no wait between two tries is sat out.
             stopped.set()
@@ -143,7 +143,7 @@ class PlainWriter:
     def write(self, images: Sequence[Image], seeds: Sequence[int]) -> list[str]:
         """Captions of one batch; drawn ones one after the other, so that a batch changes none."""
         if self.settings.temperature > 0:
-            return [self._generate([one], seed)[0] for one, seed in zip(images, seeds, strict=True)]
+            return [self._generate([future], seed)[0] for future, seed in zip(images, seeds, strict=True)]
         return self._generate(list(images), 0)
 
     @torch.no_grad()
@@ -164,11 +164,11 @@ class PlainWriter:
 
     def _inputs(self, images: list[Image]) -> dict[str, Any]:
         text = {} if not self.prompt else {"text": [self.prompt] * len(images)}
-        found = dict(self.processor(images=images, return_tensors="pt", **text))
-        pixels = found["pixel_values"].to(self.placement.device, self.placement.dtype)
+        prepared = dict(self.processor(images=images, return_tensors="pt", **text))
+        pixels = prepared["pixel_values"].to(self.placement.device, self.placement.dtype)
         kept = ("input_ids", "attention_mask") if self.prompt else ()
         return {"pixel_values": pixels} | {
-            name: found[name].to(self.placement.device) for name in kept if name in found
+            name: prepared[name].to(self.placement.device) for name in kept if name in prepared
         }
 
 
@@ -194,9 +194,9 @@ def _processor(checkpoint: Checkpoint) -> tuple[Any, Any]:
     """What prepares images (and a prompt), and what turns numbers into words."""
     transformers: Any = require("transformers", extra="hf")
     try:
-        found = transformers.AutoProcessor.from_pretrained(checkpoint.folder, local_files_only=True)
-        if hasattr(found, "tokenizer") and hasattr(found, "image_processor"):
-            return found, found.tokenizer
+        processor = transformers.AutoProcessor.from_pretrained(checkpoint.folder, local_files_only=True)
+        if hasattr(processor, "tokenizer") and hasattr(processor, "image_processor"):
+            return processor, processor.tokenizer
         # Such as ViT-GPT2, whose two halves have a processor each.
         images = transformers.AutoImageProcessor.from_pretrained(checkpoint.folder, local_files_only=True)
         words = transformers.AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True)

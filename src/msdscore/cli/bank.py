@@ -60,9 +60,9 @@ def bank(
 
     check_target(output, (".safetensors",), inputs=[captions, *pairs])
     chosen = dict(map(options.setting, encoder_option))
-    found = load_encoder(encoder, device=device, dtype=dtype, revision=revision, **chosen)
-    # Other settings of the same encoder need no picture to be encoded again.
-    loaded = found if cache is None else CachedEncoder(found, disk=options.cache_settings(cache))
+    plain = load_encoder(encoder, device=device, dtype=dtype, revision=revision, **chosen)
+    # Other settings of the same encoder need no image to be encoded again.
+    loaded = plain if cache is None else CachedEncoder(plain, disk=options.cache_settings(cache))
     form = recommended_config(loaded) if preset is None else named_preset(preset)
     changes = dict(map(options.setting, change))
     if pairs:
@@ -87,8 +87,8 @@ def _captioned(images: Path, rows: list[str]) -> "list[Captioned]":
     from msdscore.io.images import open_image
     from msdscore.scoring.calibrate import Captioned
 
-    found = open_pairs(DataSource(tuple(rows), (str(images),), None))
-    return [Captioned(open_image(image_content(pair.image)), pair.captions) for pair in found.items]
+    dataset = open_pairs(DataSource(tuple(rows), (str(images),), None))
+    return [Captioned(open_image(image_content(pair.image)), pair.captions) for pair in dataset.items]
 
 
 def _read_captions(path: Path) -> list[str]:
@@ -98,18 +98,18 @@ def _read_captions(path: Path) -> list[str]:
     from msdscore.io.inputs.columns import ColumnNames
     from msdscore.io.inputs.formats import is_known, open_records
 
-    found: list[str] = []
+    lines: list[str] = []
     if is_known(path):
         with ExitStack() as stack:
             for record in open_records(path, format=None, until=stack).read():
                 name = ColumnNames().caption_in(record.values)
-                found.append(str(record.values[name] or "") if name else "")
+                lines.append(str(record.values[name] or "") if name else "")
     else:
         try:
-            found = path.read_text(encoding="utf-8-sig").splitlines()
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: expected captions in UTF-8, one per line, got ({error})") from error
-    captions = [caption for caption in found if caption.strip()]
+    captions = [caption for caption in lines if caption.strip()]
     if not captions:
         raise InputError(f"{path}: expected captions, one per line or in a column caption, and it holds none")
     return captions
@@ -119,8 +119,8 @@ def spread_over(folder: Path, limit: int) -> list[Path]:
     """At most `limit` pictures of a folder, in order of their names, evenly spread."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: expected a folder of images")
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
-    if len(found) < 2:
-        raise ConfigError(f"{folder}: holds {len(found)} images; a bank needs at least 2")
-    step = max(1.0, len(found) / limit)
-    return [found[int(number * step)] for number in range(min(limit, len(found)))]
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+    if len(paths) < 2:
+        raise ConfigError(f"{folder}: holds {len(paths)} images; a bank needs at least 2")
+    step = max(1.0, len(paths) / limit)
+    return [paths[int(number * step)] for number in range(min(limit, len(paths)))]

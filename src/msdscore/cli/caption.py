@@ -71,9 +71,9 @@ def caption(
             part=batch_size,
             overwrite=overwrite,
         )
-        made = caption_images(list_images(source, limit=limit), load, target, settings, about, progress=show)
-    _tell(made, file, as_json=json)
-    raise typer.Exit(SOME_FAILED if made.failed else 0)
+        result = caption_images(list_images(source, limit=limit), load, target, settings, about, progress=show)
+    _tell(result, file, as_json=json)
+    raise typer.Exit(SOME_FAILED if result.failed else 0)
 
 
 def _endpoint(url: str, model: str, key_env: str, workers: int, settings: "CaptioningSettings") -> "CaptionWriter":

@@ -62,8 +62,8 @@ def build(
     wanted = tuple(subset) if subset else tuple(MAKERS)
     settings = BuildSettings(pairs=pairs, pictures=limit, seed=seed, subsets=wanted, add=add, reader=reader)
     with bar("counterfactuals") as show:
-        made = publish(captions, objects, classes, output, settings, overwrite=overwrite, progress=show)
-    _show(made.quality, as_json=json)
+        published = publish(captions, objects, classes, output, settings, overwrite=overwrite, progress=show)
+    _show(published.quality, as_json=json)
 
 
 @cococf.command()
@@ -79,7 +79,7 @@ def check(
 
     pairs = read_written(files)
     with bar("captions") as show:
-        texts = [text for one in pairs for text in (one.positive, one.negative)]
+        texts = [text for pair in pairs for text in (pair.positive, pair.negative)]
         known = read_likelihoods(texts, reader, progress=show) if reader else None
     _show(judge_quality(pairs, known=known), as_json=json)
 

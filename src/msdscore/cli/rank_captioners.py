@@ -47,12 +47,12 @@ def rank_captioners(
     if output is not None:
         inputs = with_images([*files, rows], images)
         check_target(output, (".html", ".htm"), inputs=inputs, side=[output.with_suffix(".json")])
-    found = rank(
+    ranking = rank(
         read_contest(files, shared=shared, people=people), people=people, how=Resampling(samples=samples, seed=seed)
     )
-    plain = dumps({"note": MARK, **found.to_dict()}, ensure_ascii=False, indent=1) + "\n"
+    plain = dumps({"note": MARK, **ranking.to_dict()}, ensure_ascii=False, indent=1) + "\n"
     if output is not None:
-        text = page(found, title=title, show=show, images=images, rows=rows)
+        text = page(ranking, title=title, show=show, images=images, rows=rows)
         beside = {} if is_standard_output(output) else {output.with_suffix(".json"): plain.encode()}
         put_all({output: text.encode()}, side=beside, overwrite=overwrite)
     if output is not None and is_standard_output(output):
@@ -60,5 +60,5 @@ def rank_captioners(
     if json:
         typer.echo(plain, nl=False)
         return
-    for grid in (overview_grid(found), *(duel_grid(one) for one in found.metrics if one.duels)):
+    for grid in (overview_grid(ranking), *(duel_grid(metric) for metric in ranking.metrics if metric.duels)):
         grid_table(grid)

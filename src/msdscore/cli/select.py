@@ -58,56 +58,56 @@ def select(
         check_target(report, (".html", ".htm"), inputs=with_images([*scores, output]))
         refuse_existing([] if overwrite else [report])
     with stoppable("stopped; finished tars are kept, and nothing else is written"), bar("selecting") as bar_of:
-        found = run(scores, rule, output, overwrite=overwrite, show=show if report else 0, progress=bar_of)
-    if report is not None and found.survey is not None:
+        selected = run(scores, rule, output, overwrite=overwrite, show=show if report else 0, progress=bar_of)
+    if report is not None and selected.survey is not None:
         from msdscore.io.stores import base_name
         from msdscore.report.selection import page
 
-        put(report, page(found, rule, title=base_name(output)).encode(), overwrite=True)
+        put(report, page(selected, rule, title=base_name(output)).encode(), overwrite=True)
     if not is_standard_output(output):
-        show_selected(found, rule_text=_spelled(by, keep, minimum, maximum, per), as_json=json)
+        show_selected(selected, rule_text=_spelled(by, keep, minimum, maximum, per), as_json=json)
 
 
-def show_selected(found: "Selected", *, rule_text: str, as_json: bool) -> None:
+def show_selected(selected: "Selected", *, rule_text: str, as_json: bool) -> None:
     """What was kept, on standard output."""
     import json
 
     if as_json:
-        typer.echo(json.dumps({"rule": rule_text, **plain(found)}, ensure_ascii=False))
+        typer.echo(json.dumps({"rule": rule_text, **plain(selected)}, ensure_ascii=False))
         return
-    share = 100 * found.kept / found.rows if found.rows else 0.0
-    typer.echo(f"{found.kept:,} of {found.rows:,} rows ({share:.1f} %) -> {found.output}")
-    lines = [f"{rule_text}; {found.valid:,} rows have a number and are within the bounds"]
-    lines += [] if found.threshold is None else [f"the last row kept has {found.threshold:.6g}"]
-    lines += [f"{found.duplicates:,} uids or keys came twice and were written once"] if found.duplicates else []
-    agreement = None if found.survey is None else found.survey.agreement
+    share = 100 * selected.kept / selected.rows if selected.rows else 0.0
+    typer.echo(f"{selected.kept:,} of {selected.rows:,} rows ({share:.1f} %) -> {selected.output}")
+    lines = [f"{rule_text}; {selected.valid:,} rows have a number and are within the bounds"]
+    lines += [] if selected.threshold is None else [f"the last row kept has {selected.threshold:.6g}"]
+    lines += [f"{selected.duplicates:,} uids or keys came twice and were written once"] if selected.duplicates else []
+    agreement = None if selected.survey is None else selected.survey.agreement
     if agreement is not None:
         lines.append(
             f"cosine keeps {100 * agreement.share:.1f} % of them too (chance: {100 * agreement.expected:.1f} %)"
         )
-    for line in [*lines, found.signature]:
+    for line in [*lines, selected.signature]:
         typer.echo(line)
 
 
-def plain(found: "Selected") -> dict[str, Any]:
+def plain(selected: "Selected") -> dict[str, Any]:
     """The selection without its page, for machines."""
     from dataclasses import asdict, fields
 
-    told = {one.name: getattr(found, one.name) for one in fields(found) if one.name != "survey"}
-    agreement = None if found.survey is None else found.survey.agreement
-    return told | ({} if agreement is None else {"cosine": asdict(agreement)})
+    values = {field.name: getattr(selected, field.name) for field in fields(selected) if field.name != "survey"}
+    agreement = None if selected.survey is None else selected.survey.agreement
+    return values | ({} if agreement is None else {"cosine": asdict(agreement)})
 
 
 def _bounds(texts: list[str]) -> tuple[tuple[str, float], ...]:
     from msdscore.errors import ConfigError
 
-    found = []
+    bounds = []
     for text in texts:
         name, value = options.setting(text)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"a bound looks like match=0.7, got {text!r}")
-        found.append((name, float(value)))
-    return tuple(found)
+        bounds.append((name, float(value)))
+    return tuple(bounds)
 
 
 def _spelled(by: str, keep: str | None, minima: list[str], maxima: list[str], per: str | None) -> str:

@@ -40,23 +40,23 @@ def grid_table(grid: "Grid") -> None:
     On a terminal that is too narrow the columns go into several tables, each with the names of the rows; no number is
     ever folded or cut.
     """
-    place = console()
-    for number, columns in enumerate(_fitting(grid, place.width)):
+    screen = console()
+    for number, columns in enumerate(_fitting(grid, screen.width)):
         title = grid.title if number == 0 else None
         table = Table(box=None, header_style="bold", pad_edge=False, title=title, title_justify="left")
         for at in columns:
             table.add_column(_title(grid.columns[at]), justify="right" if at else "left", no_wrap=True)
         for line, row in enumerate(grid.rows):
             table.add_row(*(Text(row[at], style="bold" if (line, at) in grid.best else "") for at in columns))
-        place.print(table)
+        screen.print(table)
     for note in grid.notes:
-        place.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+        screen.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def console() -> Console:
     """Where tables go; a pipe or a file gets lines that are never folded or cut."""
-    place = Console()
-    return place if place.is_terminal else Console(width=10_000)
+    screen = Console()
+    return screen if screen.is_terminal else Console(width=10_000)
 
 
 def _fitting(grid: "Grid", width: int) -> list[list[int]]:
@@ -67,7 +67,7 @@ def _fitting(grid: "Grid", width: int) -> list[list[int]]:
     ]
     tables: list[list[int]] = [[0]]
     for at in range(1, len(wide)):
-        if len(tables[-1]) > 1 and sum(wide[one] for one in tables[-1]) + wide[at] > width:
+        if len(tables[-1]) > 1 and sum(wide[number] for number in tables[-1]) + wide[at] > width:
             tables.append([0])
         tables[-1].append(at)
     return tables

@@ -1,8 +1,9 @@
-"""Scores that another program computed, joined on the item id, or on image and caption."""
+"""Metrics without a model: scores of another program, caption length, chance, and ties."""
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -138,13 +139,13 @@ def _of_item(row: _Row, width: int, control: bool, key: str) -> Floats:
         if verdict not in _VERDICTS or width != 2:
             raise InputError(f"item {key}: expected a verdict a, b or tie on two captions, got {verdict!r}")
         return np.array(_VERDICTS[verdict])
-    found = row.get(f"{prefix}scores", row.get(f"{prefix}score"))
-    if found is None:
+    given = row.get(f"{prefix}scores", row.get(f"{prefix}score"))
+    if given is None:
         return np.full(width, np.nan)
-    listed = found if isinstance(found, list) else [found]
+    listed = given if isinstance(given, list) else [given]
     if len(listed) != width:
         raise InputError(f"item {key}: expected {width} scores, got {len(listed)}")
-    return np.array([_number(one, f"item {key}") for one in listed])
+    return np.array([_number(value, f"item {key}") for value in listed])
 
 
 def _number(value: Any, where: str) -> float:
@@ -158,3 +159,35 @@ def _number(value: Any, where: str) -> float:
 
 def _tidy(text: str) -> str:
     return " ".join(text.split())
+
+
+def load_length() -> Loaded:
+    """More words, higher score."""
+    return Loaded(lambda batch: CaseScores(batch.by_text([len(text.split()) for text in batch.texts])))
+
+
+def load_shorter() -> Loaded:
+    """Fewer words, higher score."""
+    return Loaded(lambda batch: CaseScores(batch.by_text([-len(text.split()) for text in batch.texts])))
+
+
+def load_constant() -> Loaded:
+    """Zero for every caption."""
+    return Loaded(lambda batch: CaseScores(np.zeros(batch.captions.shape)))
+
+
+def load_random(seed: str = "0") -> Loaded:
+    """A number in [0, 1) from the seed, the item's id and the place of the caption, in any order of work."""
+    if not seed.isdigit():
+        raise ConfigError(f"seed must be a whole number, got {seed!r}")
+
+    def score(batch: Cases) -> CaseScores:
+        width = batch.captions.shape[1]
+        return CaseScores(np.array([[_draw(seed, key, at) for at in range(width)] for key in batch.ids]))
+
+    return Loaded(score, f"seed:{seed}")
+
+
+def _draw(seed: str, key: str, at: int) -> float:
+    digest = blake2b(f"{seed}\n{at}\n{key}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64

@@ -13,7 +13,7 @@ from msdscore.encoders.backbone import place
 from msdscore.errors import WeightsError, require
 from msdscore.io.hashing import file_key
 from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded
-from msdscore.metrics.clipscore import PREFIX, harmonic, nearest_reference
+from msdscore.metrics.encoded import PREFIX, harmonic, nearest_reference
 from msdscore.metrics.registry import choice
 
 WEIGHT = 2.0  # w of the released script
@@ -66,8 +66,8 @@ class PacTowers:
     def images(self, images: Sequence[Image]) -> Floats:
         """Unit vectors of images."""
 
-        def encode(some: Sequence[Image]) -> Tensor:
-            pixels = torch.stack([self._prepare(image) for image in some])
+        def encode(batch: Sequence[Image]) -> Tensor:
+            pixels = torch.stack([self._prepare(image) for image in batch])
             return self._model.encode_image(pixels.to(self._device))
 
         return _unit([encode(images[start : start + _BATCH]) for start in range(0, len(images), _BATCH)])
@@ -76,8 +76,8 @@ class PacTowers:
     def texts(self, texts: Sequence[str]) -> Floats:
         """Unit vectors of prefixed texts, cut at the context length as the released script does."""
 
-        def encode(some: Sequence[str]) -> Tensor:
-            return self._model.encode_text(self._tokenize([PREFIX + text for text in some]).to(self._device))
+        def encode(batch: Sequence[str]) -> Tensor:
+            return self._model.encode_text(self._tokenize([PREFIX + text for text in batch]).to(self._device))
 
         return _unit([encode(texts[start : start + _BATCH]) for start in range(0, len(texts), _BATCH)])
 

@@ -101,8 +101,8 @@ def _measured(batch: Cases, cases: list[int], measure: _Measure, tokenize: Calla
     """
     references = tokenize({case: [" ".join(text.split()) for text in batch.references[case]] for case in cases})
     columns = []
-    for place in range(batch.captions.shape[1]):
-        candidates = tokenize({case: [" ".join(batch.candidates(case)[place].split())] for case in cases})
+    for at in range(batch.captions.shape[1]):
+        candidates = tokenize({case: [" ".join(batch.candidates(case)[at].split())] for case in cases})
         # The package tells its progress on standard output, which is for results.
         with redirect_stdout(sys.stderr):
             columns.append(np.array(list(measure(references, candidates)), dtype=np.float64))
@@ -134,6 +134,6 @@ def _meteor(package: Any, references: _Texts, candidates: _Texts) -> list[float]
 
 
 def _spice(package: Any, references: _Texts, candidates: _Texts) -> list[float]:
-    found = package.Spice().compute_score(references, candidates)[1]
-    by_case = dict(zip(sorted(references), (one["All"]["f"] for one in found), strict=True))
+    scores = package.Spice().compute_score(references, candidates)[1]
+    by_case = dict(zip(sorted(references), (score["All"]["f"] for score in scores), strict=True))
     return [by_case[case] for case in references]

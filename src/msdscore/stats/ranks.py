@@ -152,17 +152,17 @@ def _pair_counts(
 
 def _balance_by_table(columns: Columns, weights: Floats) -> float:
     """Concordant minus discordant pairs from the contingency table, its long side along the last axis."""
-    places, classes = columns.first_groups, columns.second_groups
-    if classes.max(initial=0) > places.max(initial=0):
-        places, classes = classes, places
-    many, few = int(places.max(initial=0)) + 1, int(classes.max(initial=0)) + 1
-    table = np.bincount(classes * many + places, weights=weights, minlength=many * few).reshape(few, many)
+    groups, classes = columns.first_groups, columns.second_groups
+    if classes.max(initial=0) > groups.max(initial=0):
+        groups, classes = classes, groups
+    many, few = int(groups.max(initial=0)) + 1, int(classes.max(initial=0)) + 1
+    table = np.bincount(classes * many + groups, weights=weights, minlength=many * few).reshape(few, many)
     below = np.cumsum(table, axis=1) - table
     under, above, balance = np.zeros(many), below.sum(axis=0), 0.0
     # Class by class: a product with a matrix of signs is as short, and slow where its threads have to wait.
-    for held, lower in zip(table, below, strict=True):
+    for counts, lower in zip(table, below, strict=True):
         above -= lower
-        balance += float((held * (under - above)).sum())
+        balance += float((counts * (under - above)).sum())
         under += lower
     return balance
 

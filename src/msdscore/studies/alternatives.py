@@ -84,8 +84,8 @@ def _suggested(pipeline: Pipeline, pair: Pair, original: str, replacement: str) 
     wrong = stem(replacement.casefold())
     doubtful = any(stem(unit.text.casefold()) == wrong for unit in item.doubtful)
     instead = _instead(item, wrong)
-    found = stem(original.casefold()) in instead, bool(instead & stems_of([pair.positive]))
-    return [float(value) for value in (doubtful, bool(instead), *found)]
+    right = stem(original.casefold()) in instead, bool(instead & stems_of([pair.positive]))
+    return [float(value) for value in (doubtful, bool(instead), *right)]
 
 
 def _instead(item: Explanation, wrong: str) -> set[str]:

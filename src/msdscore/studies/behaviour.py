@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 from msdscore.benchmarks.base import image_source
 from msdscore.benchmarks.readers.captioned import CaptionedImage
 from msdscore.benchmarks.readers.rows import captioned_images
-from msdscore.benchmarks.run.vectors import make_vectors
+from msdscore.benchmarks.run.cases import make_vectors
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.metrics.base import Cases, Metric
 from msdscore.metrics.registry import load_metrics

@@ -230,8 +230,8 @@ def _divergences(pipeline: Pipeline, images: Embedded, texts: Embedded, text_of:
 
 def _local(measured: Measurement, pipeline: Pipeline) -> Floats:
     """d: the local divergence, or in the evidence form what the words take from the similarity."""
-    found = columns(measured, pipeline.config)
-    local: Floats = (found["divergence"] if "divergence" in found else found["similarity"] - found["msd"]).numpy()
+    values = columns(measured, pipeline.config)
+    local: Floats = (values["divergence"] if "divergence" in values else values["similarity"] - values["msd"]).numpy()
     return local
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from msdscore.benchmarks.base import Item, source_or_empty
 from msdscore.benchmarks.results.compare import Difference, Side, compare_sides
-from msdscore.benchmarks.run.portions import Portion, portions
+from msdscore.benchmarks.run.cases import ItemBatch, item_batches
 from msdscore.core.evidence import Evidence
 from msdscore.errors import ConfigError, InputError
 from msdscore.scoring.pipeline import Pipeline
@@ -119,10 +119,10 @@ def _scores(
     ids = pq.read_table(run.folder / run.result.scores, columns=["id"])["id"].to_pylist()
     chosen = [items[key] for key in ids]
 
-    def measure(_: int, portion: Portion) -> list[tuple[int, list[tuple[float, list[float], list[float]] | None]]]:
-        return _measure(pipeline, chosen, portion)
+    def measure(_: int, batch: ItemBatch) -> list[tuple[int, list[tuple[float, list[float], list[float]] | None]]]:
+        return _measure(pipeline, chosen, batch)
 
-    batches = list(portions(chosen, seed=study.seed, control=False, size=_IMAGES))
+    batches = list(item_batches(chosen, seed=study.seed, control=False, size=_IMAGES))
     scores = {label: [[np.nan] * len(item.captions) for item in chosen] for label in forms}
     for answer in study.run(f"form-{name}", batches, measure, pipeline, benchmark=name):
         for item, captions in answer:
@@ -135,21 +135,21 @@ def _scores(
 
 
 def _measure(
-    pipeline: Pipeline, items: Sequence[Item], portion: Portion
+    pipeline: Pipeline, items: Sequence[Item], batch: ItemBatch
 ) -> list[tuple[int, list[tuple[float, list[float], list[float]] | None]]]:
     """For every item the similarity, margins and weights of each caption; None where it could not be measured."""
-    images = pipeline.embed_images(pipeline.decode([source_or_empty(image) for image in portion.images]))
-    distinct = dict.fromkeys(text for item in portion.items for text in items[item].captions)
+    images = pipeline.embed_images(pipeline.decode([source_or_empty(image) for image in batch.images]))
+    distinct = dict.fromkeys(text for item in batch.items for text in items[item].captions)
     row_of = {text: number for number, text in enumerate(distinct)}
     embedded = pipeline.embed_texts(list(row_of))
     cells = [
         (at, number, owner, row_of[text])
-        for at, (item, owner) in enumerate(zip(portion.items, portion.owner, strict=True))
+        for at, (item, owner) in enumerate(zip(batch.items, batch.owner, strict=True))
         for number, text in enumerate(items[item].captions)
         if images.rows[owner] is not None and embedded.rows[row_of[text]] is not None
     ]
     answers: list[tuple[int, list[tuple[float, list[float], list[float]] | None]]] = [
-        (item, [None] * len(items[item].captions)) for item in portion.items
+        (item, [None] * len(items[item].captions)) for item in batch.items
     ]
     if not cells:
         return answers

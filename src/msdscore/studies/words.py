@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from msdscore.benchmarks.base import Rated, clusters, source_or_empty
 from msdscore.benchmarks.readers.ratings import MarkedCaption, read_hat_words, read_long_words
-from msdscore.benchmarks.run.portions import Portion, portions
+from msdscore.benchmarks.run.cases import ItemBatch, item_batches
 from msdscore.errors import InputError, unknown_name
 from msdscore.explain.terms import doubt, units_of
 from msdscore.scoring.config import Form
@@ -49,10 +49,10 @@ def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> 
         raise InputError("expected captions with marked inventions, got none")
     pipeline = study.pipeline()
 
-    def measure(_: int, portion: Portion) -> list[tuple[int, bool, list[float]]]:
-        return _measure(pipeline, items, portion, [mentions[asked[item]] for item in portion.items])
+    def measure(_: int, batch: ItemBatch) -> list[tuple[int, bool, list[float]]]:
+        return _measure(pipeline, items, batch, [mentions[asked[item]] for item in batch.items])
 
-    batches = list(portions(items, seed=study.seed, control=True, size=_IMAGES))
+    batches = list(item_batches(items, seed=study.seed, control=True, size=_IMAGES))
     answers = study.run("words", batches, measure, pipeline, marks=marks, synonyms=names or None)
     gaps = {(item, wrong): np.array(values) for answer in answers for item, wrong, values in answer}
     kept = [item for item in range(len(items)) if (item, False) in gaps and (item, True) in gaps]
@@ -116,14 +116,14 @@ def _spans(caption: str, names: Sequence[str]) -> list[Span]:
 
 
 def _measure(
-    pipeline: Pipeline, items: Sequence[Rated], portion: Portion, mentions: Sequence[Sequence[Mention]]
+    pipeline: Pipeline, items: Sequence[Rated], batch: ItemBatch, mentions: Sequence[Sequence[Mention]]
 ) -> list[tuple[int, bool, list[float]]]:
-    """The doubt of every mention of a portion's captions, with the item and whether the image is the wrong one."""
-    images = pipeline.embed_images(pipeline.decode([source_or_empty(image) for image in portion.images]))
-    texts = pipeline.embed_texts([items[number].caption for number in portion.items])
+    """The doubt of every mention of a batch's captions, with the item and whether the image is the wrong one."""
+    images = pipeline.embed_images(pipeline.decode([source_or_empty(image) for image in batch.images]))
+    texts = pipeline.embed_texts([items[number].caption for number in batch.items])
     wanted = [
         (number, owner, wrong)
-        for wrong, owners in ((False, portion.owner), (True, portion.stranger))
+        for wrong, owners in ((False, batch.owner), (True, batch.stranger))
         for number, owner in enumerate(owners)
         if images.rows[owner] is not None and texts.rows[number] is not None
     ]
@@ -132,9 +132,9 @@ def _measure(
     measured = pipeline.measure(images, texts, [owner for _, owner, _ in wanted], [number for number, _, _ in wanted])
     return [
         (
-            portion.items[number],
+            batch.items[number],
             wrong,
-            _doubts(items[portion.items[number]].caption, mentions[number], pipeline.config, measured, pair),
+            _doubts(items[batch.items[number]].caption, mentions[number], pipeline.config, measured, pair),
         )
         for pair, (number, _, wrong) in enumerate(wanted)
     ]

@@ -113,11 +113,11 @@ def _agreements(decided: Decided) -> list[Credit[Battle]]:
     levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
     same = agreement(decided.human, decided.metric)
     tied = decided.metric == 0
-    found = [Credit("agreement/all", decided.sheet, same, int(tied.sum()), decided.missing, decided.skipped)]
+    agreements = [Credit("agreement/all", decided.sheet, same, int(tied.sum()), decided.missing, decided.skipped)]
     for level in sorted({*levels.tolist()} - {""}):
         at = levels == level
-        found.append(Credit(f"agreement/{level}", decided.sheet.take(at), same[at], int(tied[at].sum())))
-    return found
+        agreements.append(Credit(f"agreement/{level}", decided.sheet.take(at), same[at], int(tied[at].sum())))
+    return agreements
 
 
 def _official_ranking(decided: Decided) -> Figures:
@@ -261,7 +261,7 @@ def _scored(sheet: Sheet[Battle], aspect: str) -> tuple[Sheet[Battle], Floats, F
     difference = sheet.scores[:, 0] - sheet.scores[:, 1]
     kept = ~np.isnan(difference)
     battles = sheet.take(kept).items
-    answers = [{found.name: found.preference for found in battle.aspects} for battle in battles]
+    answers = [{answer.name: answer.preference for answer in battle.aspects} for battle in battles]
     preference = np.array([answer[aspect] for answer in answers], dtype=np.float64)
     return sheet.take(kept), difference[kept], preference, int((~kept).sum())
 

@@ -63,8 +63,8 @@ class Statistic:
         scores = sheet.scores[:, 0]
         measured, known = self.of(scores), scores[~np.isnan(scores)]
         ties = measured.ties or len(known) - len(np.unique(known))
-        found = sheet.figure(self.name, measured.value, measured.n, ties=ties, missing=measured.missing)
-        return replace(found, scale=self.scale)
+        counted = sheet.figure(self.name, measured.value, measured.n, ties=ties, missing=measured.missing)
+        return replace(counted, scale=self.scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def length_alone(sheet: Sheet[Any], count: Callable[[Sheet[Any]], Figures]) -> L
     """What the number of words reaches as a score, counted like any metric."""
     lengths = np.array([[words(text) for text in item.captions] for item in sheet.items], dtype=np.float64)
     both = [LengthAlone(sign > 0, count(replace(sheet, scores=sign * lengths, judged=False))) for sign in (1.0, -1.0)]
-    return max(both, key=lambda one: -math.inf if math.isnan(one.figures[0].value) else one.figures[0].value)
+    return max(both, key=lambda alone: -math.inf if math.isnan(alone.figures[0].value) else alone.figures[0].value)
 
 
 def matched_pairs(sheet: Sheet[Any], count: Callable[[Sheet[Any]], Figures]) -> Figure | None:
@@ -169,8 +169,8 @@ def matched_ratings(sheet: Sheet[Any], statistics: Callable[[Sequence[Any]], lis
     total = sum(measured.n for _, measured in known)
 
     def statistic(weights: Floats) -> float:
-        found = [(measured.n, measured.value(weights[at])) for at, measured in known]
-        usable = [(n, value) for n, value in found if not math.isnan(value)]
+        values = [(measured.n, measured.value(weights[at])) for at, measured in known]
+        usable = [(n, value) for n, value in values if not math.isnan(value)]
         return sum(n * value for n, value in usable) / sum(n for n, _ in usable) if usable else math.nan
 
     return sheet.figure(statistics(sheet.items)[0].name, statistic, total)
@@ -184,8 +184,8 @@ def _headline(sheet: Sheet[Any], at: Flags, statistics: Callable[[Sequence[Any]]
 def _bins(lengths: Sequence[int]) -> NDArray[np.int64]:
     """Five bins of about as many captions each; captions of one length share a bin."""
     edges = np.quantile(lengths, np.linspace(0, 1, _BINS + 1)[1:-1])
-    found: NDArray[np.int64] = np.searchsorted(edges, lengths, side="left").astype(np.int64)
-    return found
+    codes: NDArray[np.int64] = np.searchsorted(edges, lengths, side="left").astype(np.int64)
+    return codes
 
 
 def evaluate(

@@ -47,12 +47,12 @@ def thumb(items: Items) -> list[Statistic]:
         values[name] = np.array([next(s.value for s in item.scales if s.name == name) for item in items])
     systems = [item.system for item in items]
     machines = np.flatnonzero([name != HUMAN for name in systems])
-    found = [_pearson(name, column, np.arange(len(items))) for name, column in values.items()]
-    found += [_pearson(f"{name}/machines", column[machines], machines) for name, column in values.items()]
+    statistics = [_pearson(name, column, np.arange(len(items))) for name, column in values.items()]
+    statistics += [_pearson(f"{name}/machines", column[machines], machines) for name, column in values.items()]
     names = list(dict.fromkeys(systems))
     if HUMAN in names:
-        found.append(Statistic("place of Human", lambda scores: _place(scores, systems), compared=False, scale=1))
-    return [*found, *(_mean_of_system(systems, name) for name in names)]
+        statistics.append(Statistic("place of Human", lambda scores: _place(scores, systems), compared=False, scale=1))
+    return [*statistics, *(_mean_of_system(systems, name) for name in names)]
 
 
 def hallucinating(items: Items) -> list[Statistic]:
@@ -78,12 +78,12 @@ def long_captions(items: Items) -> list[Statistic]:
 def _observations(items: Items, at: Iterable[int]) -> tuple[Floats, Ints]:
     """Every single rating of some items, and the number of the item it belongs to."""
     chosen = list(at)
-    owner = np.repeat(np.array(chosen, dtype=np.int64), [len(items[place].ratings) for place in chosen])
-    return np.array([rating for place in chosen for rating in items[place].ratings], dtype=np.float64), owner
+    owner = np.repeat(np.array(chosen, dtype=np.int64), [len(items[number].ratings) for number in chosen])
+    return np.array([rating for number in chosen for rating in items[number].ratings], dtype=np.float64), owner
 
 
 def _where(values: Sequence[str], wanted: str) -> list[int]:
-    return [place for place, value in enumerate(values) if value == wanted]
+    return [number for number, value in enumerate(values) if value == wanted]
 
 
 def _single(items: Items, name: str, suffix: str = "", at: Iterable[int] | None = None) -> Statistic:
@@ -140,11 +140,11 @@ def _place(scores: Floats, systems: Sequence[str]) -> Measured:
     names = np.array(systems)
     kept = ~np.isnan(scores)
 
-    def place(weights: Floats) -> float:
+    def rank(weights: Floats) -> float:
         means = {name: _mean(scores[kept & (names == name)], weights[kept & (names == name)]) for name in set(systems)}
         return 1.0 + sum(mean > means[HUMAN] for name, mean in means.items() if name != HUMAN)
 
-    return Measured(place, len(set(systems)), int((~kept).sum()))
+    return Measured(rank, len(set(systems)), int((~kept).sum()))
 
 
 def _mean(values: Floats, weights: Floats) -> float:
@@ -154,13 +154,13 @@ def _mean(values: Floats, weights: Floats) -> float:
 def _pairs_of_images(items: Items) -> tuple[Ints, Ints]:
     """Numbers of the clean and of the inventing caption of every pair of one image."""
     by_image: dict[str, list[int]] = defaultdict(list)
-    for place, item in enumerate(items):
-        by_image[image_key(item.image)].append(place)
+    for number, item in enumerate(items):
+        by_image[image_key(item.image)].append(number)
     pairs = [
         (first, second)
-        for places in by_image.values()
-        for first in places
-        for second in places
+        for numbers in by_image.values()
+        for first in numbers
+        for second in numbers
         if items[first].ratings[0] > items[second].ratings[0]
     ]
     both = np.array(pairs, dtype=np.int64).reshape(-1, 2)

@@ -56,10 +56,10 @@ def read_rocov2(root: Path, *, split: str = "test", seed: int = 0) -> ItemSet[Pa
 
 def read_split(root: Path, split: str, columns: CaptionColumns, draw: Draw, *, get: str) -> ItemSet[Pair]:
     """One pair per image of a split that lies as Parquet files in the layout of Hugging Face datasets."""
-    places = (f"data/{split}-*.parquet", f"{split}-*.parquet", f"**/{split}/*.parquet")
-    files = find_all(root, *places)
+    patterns = (f"data/{split}-*.parquet", f"{split}-*.parquet", f"**/{split}/*.parquet")
+    files = find_all(root, *patterns)
     if not files:
-        raise missing(root, *places[:2], get=get)
+        raise missing(root, *patterns[:2], get=get)
     return draw_pairs([entry for file in files for entry in _entries(file, columns)], draw.seed, draw.negatives)
 
 
@@ -106,8 +106,8 @@ def _scene(entry: CaptionedImage) -> str:
 def _entries(file: Path, columns: CaptionColumns) -> list[CaptionedImage]:
     table = read_columns(file, (columns.name, columns.captions))
     entries = []
-    for row, (name, found) in enumerate(zip(table[columns.name], table[columns.captions], strict=True)):
-        texts = [found] if isinstance(found, str) else found or []
+    for row, (name, content) in enumerate(zip(table[columns.name], table[columns.captions], strict=True)):
+        texts = [content] if isinstance(content, str) else content or []
         captions = tuple(tidy(text) for text in texts if text and tidy(text))
         path = Path(str(name))
         entries.append(CaptionedImage(path.stem, StoredImage(path.name, file, row), captions))

@@ -61,9 +61,9 @@ def folder(root: Path, *names: str) -> Path:
 def locate(root: Path, written: str, *folders: str) -> Path:
     """Where an image lies: at its path as a file names it, under `root` or in one of some folders; else the first."""
     path = Path(written)
-    for place in (path, root / path, *(root / name / path.name for name in folders)):
-        if place.is_file():
-            return place
+    for candidate in (path, root / path, *(root / name / path.name for name in folders)):
+        if candidate.is_file():
+            return candidate
     return folder(root, *folders) / path.name
 
 
@@ -74,7 +74,7 @@ def read_json(path: Path, form: type | tuple[type, ...] = dict) -> Any:
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, form):
-        forms = " or ".join(_FORMS[one] for one in (form if isinstance(form, tuple) else (form,)))
+        forms = " or ".join(_FORMS[kind] for kind in (form if isinstance(form, tuple) else (form,)))
         raise InputError(
             f"{path}: expected {forms} as the released file has it, got {_FORMS.get(type(content), 'a value')}"
         )

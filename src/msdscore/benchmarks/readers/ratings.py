@@ -167,8 +167,8 @@ def read_composite(root: Path) -> ItemSet[Rated]:
         key = f"{source}/{stem(image)}"
         name = image if Path(image).suffix else f"{image}.jpg"
         others = tuple(r for r in references.get(key, ()) if r != caption)
-        place = folder(root, *_COMPOSITE_FOLDERS[source]) / Path(name).name
-        items.append(Rated(f"{key}:{seen[key]}", place, caption, (rating,), others, subset=source))
+        source_path = folder(root, *_COMPOSITE_FOLDERS[source]) / Path(name).name
+        items.append(Rated(f"{key}:{seen[key]}", source_path, caption, (rating,), others, subset=source))
         seen[key] += 1
     return ItemSet(tuple(items), counted[1])
 
@@ -194,22 +194,22 @@ def _composite_exports(root: Path) -> tuple[list[_CompositeRow], tuple[Note, ...
     for source, short in _COMPOSITE_FILES.items():
         path = find(root, f"{short}_correctness.csv", f"AMT_eval/{short}_correctness.csv", get=_GET_COMPOSITE)
         for record in csv.DictReader(io.StringIO(_text(path), newline=""), delimiter=";"):
-            found = _answers(record)
+            rated = _answers(record)
             # The exports end in rows without an image.
             image = str(record.get("Input.image_url") or "").rsplit("/", 1)[-1]
-            unusable += not (found and image)
-            rows += [(source, image, caption, rating) for caption, rating in found if image]
+            unusable += not (rated and image)
+            rows += [(source, image, caption, rating) for caption, rating in rated if image]
     notes = (Note("export rows left out: no picture or no rating", unusable),) if unusable else ()
     return rows, notes
 
 
 def _answers(record: Mapping[str, Any]) -> list[tuple[str, float]]:
-    found = []
+    rated = []
     for k in range(1, _MOST_TEXTS + 1):
         caption, answer = record.get(f"Input.text{k}"), str(record.get(f"Answer.Q{k}Answer") or "").strip()
         if caption and answer.replace(".", "", 1).isdigit():
-            found.append((tidy(caption), float(answer)))
-    return found
+            rated.append((tidy(caption), float(answer)))
+    return rated
 
 
 def _text(path: Path) -> str:
@@ -221,15 +221,15 @@ def _text(path: Path) -> str:
 
 
 def _composite_references(root: Path) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    references: dict[str, tuple[str, ...]] = {}
     for source, name in (("flickr8k", "Flickr8k.token.txt"), ("flickr30k", "results_20130124.token")):
         path = find_optional(root, name, f"*/{name}")
         if path is not None:
             for image, captions in read_tokens(path)[1].items():
-                found[f"{source}/{image}"] = tuple(tidy(caption) for caption in captions)
+                references[f"{source}/{image}"] = tuple(tidy(caption) for caption in captions)
     for image_id, captions in coco_captions(root).items():
-        found[f"coco/COCO_val2014_{image_id:012d}"] = tuple(captions)
-    return found
+        references[f"coco/COCO_val2014_{image_id:012d}"] = tuple(captions)
+    return references
 
 
 _GET_THUMB = "https://github.com/jungokasai/THumB (mscoco/mscoco_THumB-1.0.jsonl)"
@@ -335,12 +335,12 @@ def read_hat_words(root: Path) -> list[MarkedCaption]:
 
 def read_long_words(root: Path) -> list[MarkedCaption]:
     """Long captions with the objects that they name, present and absent."""
-    found = []
+    captions = []
     for line in read_lines(_long_file(root)):
         absent = tuple(map(str, line.get("hallucinated")))
         present = tuple(name for name in map(str, line.get("objects")) if name not in absent)
-        found.append(MarkedCaption(line.id, line.image, str(line.get("caption")), present=present, absent=absent))
-    return found
+        captions.append(MarkedCaption(line.id, line.image, str(line.get("caption")), present=present, absent=absent))
+    return captions
 
 
 def _long_file(root: Path) -> Path:

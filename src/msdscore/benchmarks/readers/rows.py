@@ -35,13 +35,13 @@ def find_rows(root: Path, name: str) -> Path | None:
         return root if root.suffix == ".jsonl" else None
     word = re.escape(name.replace("-", "_"))
     inside = re.compile(rf"(?:^|[^a-z0-9]){word}(?:[^a-z0-9]|$)")
-    found = [path for path in find_all(root, "*.jsonl") if inside.search(path.stem.lower().replace("-", "_"))]
-    last = [path for path in found if path.stem.lower().replace("-", "_").endswith(name.replace("-", "_"))]
-    found = last or found
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
+    files = [path for path in find_all(root, "*.jsonl") if inside.search(path.stem.lower().replace("-", "_"))]
+    last = [path for path in files if path.stem.lower().replace("-", "_").endswith(name.replace("-", "_"))]
+    files = last or files
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files)
         raise InputError(f"{root} holds several rows files of {name} ({names}); name one of them as --root")
-    return found[0] if found else None
+    return files[0] if files else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,8 @@ def captioned_images(path: Path) -> list[CaptionedImage]:
 
 
 def _image(path: Path, name: str, stored: dict[str, StoredImage]) -> Image:
-    if found := stored.get(Path(name).name):
-        return found
+    if row := stored.get(Path(name).name):
+        return row
     beside = path.parent / name
     return beside if beside.is_file() else path.parent / "images" / name
 
@@ -145,8 +145,8 @@ def _pair(line: Line) -> Pair:
 
 
 def _ratings(line: Line) -> tuple[float, ...]:
-    found = line.get("expert", "ratings", "human", "rating")
-    return tuple(float(one) for one in (found if isinstance(found, list) else [found]))
+    given = line.get("expert", "ratings", "human", "rating")
+    return tuple(float(rating) for rating in (given if isinstance(given, list) else [given]))
 
 
 def _battle(line: Line) -> Battle:

@@ -88,7 +88,7 @@ def open_side(name: str) -> Side:
 
 def _split_side(name: str) -> tuple[str, str]:
     """File and metric of a side; a metric's label may hold colons and paths itself (`file:SCORES.jsonl`)."""
-    ends = [place for place, letter in enumerate(name) if letter == ":"]
+    ends = [at for at, letter in enumerate(name) if letter == ":"]
     for path, label in [(name, ""), *((name[:end], name[end + 1 :]) for end in ends)]:
         if Path(path).is_file():
             return path, label
@@ -129,9 +129,9 @@ def compare_all(
     """Every metric of a result against one of them, with the headline's p-value after Holm's correction over them."""
     base = side_of(result, against, folder)
     labels = [metric.label for metric in result.metrics if metric.label != against and metric.figures]
-    found = {label: compare_sides(side_of(result, label, folder), base, how=how) for label in labels}
-    adjusted = holm([one.differences[0].tests[0].p_value for one in found.values()]).tolist()
-    return {label: (one, p) for (label, one), p in zip(found.items(), adjusted, strict=True)}
+    comparisons = {label: compare_sides(side_of(result, label, folder), base, how=how) for label in labels}
+    adjusted = holm([comparison.differences[0].tests[0].p_value for comparison in comparisons.values()]).tolist()
+    return {label: (comparison, p) for (label, comparison), p in zip(comparisons.items(), adjusted, strict=True)}
 
 
 def _same_benchmark(first: Side, second: Side) -> Benchmark:
@@ -144,12 +144,12 @@ def _same_benchmark(first: Side, second: Side) -> Benchmark:
 
 def _common(first: Side, second: Side) -> tuple[list[int], list[int]]:
     """The rows of the items that both have, in the first's order; the same id must mean the same captions."""
-    place = {key: row for row, key in enumerate(second.table.column("id").to_pylist())}
+    row_of = {key: row for row, key in enumerate(second.table.column("id").to_pylist())}
     ids = first.table.column("id").to_pylist()
-    ours = [row for row, key in enumerate(ids) if key in place]
+    ours = [row for row, key in enumerate(ids) if key in row_of]
     if not ours:
         raise InputError("the two results share no item")
-    theirs = [place[ids[row]] for row in ours]
+    theirs = [row_of[ids[row]] for row in ours]
     for name in ("picture", "captions"):
         if first.table.column(name).take(pa.array(ours)) != second.table.column(name).take(pa.array(theirs)):
             raise InputError(f"items of the same id have another {name} in the two results; they cannot be paired")
@@ -172,10 +172,10 @@ def _sheet(
 def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
     credits_of: Callable[[Sheet[Item]], list[Credit[Item]]] = resolve(row.credits)
     both = list(zip(credits_of(first), credits_of(second), strict=True))
-    found = [_credit_difference(ours, theirs) for ours, theirs in both if len(ours.values)]
+    differences = [_credit_difference(ours, theirs) for ours, theirs in both if len(ours.values)]
     if row.kind == "pairs" and len(both) > 1:
-        found.insert(0, _macro_difference(*both[-1]))
-    return found
+        differences.insert(0, _macro_difference(*both[-1]))
+    return differences
 
 
 def _credit_difference(first: Credit[Item], second: Credit[Item]) -> Difference:
@@ -207,20 +207,22 @@ def _macro_difference(first: Credit[Item], second: Credit[Item]) -> Difference:
 
 def _by_statistics(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
     """Correlations and other statistics, the benchmark's headline first and with a permutation test too."""
-    statistics: list[Statistic] = [one for one in resolve(row.statistics)(first.items) if one.compared]
-    found = [_measured_difference(one, first, second) for one in statistics]
-    head, one = statistics[0], np.ones(len(first.items))
+    statistics: list[Statistic] = [
+        statistic for statistic in resolve(row.statistics)(first.items) if statistic.compared
+    ]
+    differences = [_measured_difference(statistic, first, second) for statistic in statistics]
+    head, ones = statistics[0], np.ones(len(first.items))
     swapped = swap_test(
-        lambda scores: head.of(scores).value(one), first.scores[:, 0], second.scores[:, 0],
+        lambda scores: head.of(scores).value(ones), first.scores[:, 0], second.scores[:, 0],
         clusters=clusters(first.items), how=first.how,
     )  # fmt: skip
-    return [replace(found[0], tests=(*found[0].tests, swapped)), *found[1:]]
+    return [replace(differences[0], tests=(*differences[0].tests, swapped)), *differences[1:]]
 
 
 def _measured_difference(statistic: Statistic, first: Sheet[Item], second: Sheet[Item]) -> Difference:
     ours, theirs = (statistic.of(sheet.scores[:, 0]) for sheet in (first, second))
-    found = _statistic_difference(statistic.name, ours.value, theirs.value, first, ours.n)
-    return replace(found, scale=statistic.scale)
+    difference = _statistic_difference(statistic.name, ours.value, theirs.value, first, ours.n)
+    return replace(difference, scale=statistic.scale)
 
 
 def _statistic_difference(
@@ -233,18 +235,18 @@ def _statistic_difference(
         return first(weights) - second(weights)
 
     interval, test = bootstrap_both(difference, size, clusters=names, how=sheet.how)
-    one = np.ones(size)
-    return Difference(name, first(one), second(one), interval, (test,), test.p_value, n)
+    ones = np.ones(size)
+    return Difference(name, first(ones), second(ones), interval, (test,), test.p_value, n)
 
 
 def _adjusted(differences: list[Difference]) -> tuple[Difference, ...]:
     """Holm's correction over the subsets; figures over all items keep their p-value."""
-    family = [place for place, found in enumerate(differences) if is_subset(found.name)]
-    p_values = holm([differences[place].tests[0].p_value for place in family])
+    family = [number for number, difference in enumerate(differences) if is_subset(difference.name)]
+    p_values = holm([differences[number].tests[0].p_value for number in family])
     changed = dict(zip(family, p_values.tolist(), strict=True))
     return tuple(
-        replace(found, adjusted=changed[place]) if place in changed else found
-        for place, found in enumerate(differences)
+        replace(difference, adjusted=changed[number]) if number in changed else difference
+        for number, difference in enumerate(differences)
     )
 
 

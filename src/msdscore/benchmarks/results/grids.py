@@ -45,13 +45,13 @@ def comparison_grid(comparison: Comparison) -> Grid:
     return Grid(f"{comparison.benchmark}, {comparison.protocol}", columns, rows, tuple(notes))
 
 
-def against_grid(result: Result, found: Mapping[str, tuple[Comparison, float]], against: str) -> Grid:
+def against_grid(result: Result, comparisons: Mapping[str, tuple[Comparison, float]], against: str) -> Grid:
     """One row per metric: its headline against the baseline's, with Holm's correction over the metrics."""
     rows = []
-    for label, (comparison, adjusted) in found.items():
+    for label, (comparison, adjusted) in comparisons.items():
         name, *cells = _difference_row(replace(comparison.differences[0], adjusted=adjusted))
         rows.append((label, *cells))
-    name = next(iter(found.values()))[0].differences[0].name if found else "figure"
+    name = next(iter(comparisons.values()))[0].differences[0].name if comparisons else "figure"
     columns = ("metric", name, against, "difference", "95 % interval", "p", "p, Holm", "tests", "n")
     title = f"{result.title}, {result.protocol}: metrics against {against}"
     return Grid(title, columns, tuple(rows), ("Holm's correction goes over the metrics",))
@@ -61,8 +61,8 @@ def markdown(grid: Grid) -> str:
     """A grid as a Markdown table with its notes below."""
     lines = [_line(grid.columns), _line([":---", *["---:"] * (len(grid.columns) - 1)])]
     lines += [
-        _line([f"**{cell}**" if (place, at) in grid.best else cell for at, cell in enumerate(row)])
-        for place, row in enumerate(grid.rows)
+        _line([f"**{cell}**" if (number, at) in grid.best else cell for at, cell in enumerate(row)])
+        for number, row in enumerate(grid.rows)
     ]
     notes = [f"- {note}" for note in grid.notes]
     return "\n".join([f"**{grid.title}**", "", *lines, "", *notes]).rstrip() + "\n"
@@ -94,10 +94,10 @@ def _line(cells: Iterable[str]) -> str:
 def _result_grid(results: Sequence[Result]) -> Grid:
     several, settings = len({result.encoder for result in results}) > 1, _settings(results)
     names = list(dict.fromkeys(f.name for r in results for m in r.metrics for f in m.figures)) or ["figure"]
-    told = [*(["encoder"] if several else []), *(["settings"] if settings else [])]
+    labels = [*(["encoder"] if several else []), *(["settings"] if settings else [])]
     columns = (
         "metric",
-        *told,
+        *labels,
         names[0],
         "95 % interval",
         "wrong image",
@@ -116,7 +116,7 @@ def _result_grid(results: Sequence[Result]) -> Grid:
             rows.append((metric.label, *more, *_cells(metric, names)))
     first = results[0]
     if first.length is not None:
-        rows.append((length_label(first.length), *[NONE] * len(told), *_length_cells(first.length, names)))
+        rows.append((length_label(first.length), *[NONE] * len(labels), *_length_cells(first.length, names)))
     title = f"{first.title}, {first.protocol} ({_counted(first)} items, {first.pictures} pictures)"
     return Grid(title, columns, tuple(rows), tuple(_notes(results)))
 
@@ -131,9 +131,9 @@ def length_label(alone: LengthAlone) -> str:
 
 
 def _length_cells(alone: LengthAlone, names: Sequence[str]) -> list[str]:
-    found = {figure.name: figure for figure in alone.figures}
-    head = found.get(names[0])
-    rest = [number(found.get(name)) for name in names[1:]]
+    figures = {figure.name: figure for figure in alone.figures}
+    head = figures.get(names[0])
+    rest = [number(figures.get(name)) for name in names[1:]]
     return [number(head), _interval(head), NONE, NONE, *rest, str(head.ties) if head else NONE, "0"]
 
 
@@ -143,12 +143,12 @@ def _settings(results: Sequence[Result]) -> dict[str, str]:
     for result in results:
         for metric in result.metrics:
             groups[metric.label, result.encoder].add(metric.signature)
-    told: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for signatures in groups.values():
         shared = set.intersection(*(set(signature.split("|")) for signature in signatures))
         for signature in signatures if len(signatures) > 1 else ():
-            told[signature] = " ".join(part for part in signature.split("|") if part not in shared)
-    return told
+            settings[signature] = " ".join(part for part in signature.split("|") if part not in shared)
+    return settings
 
 
 def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
@@ -192,15 +192,16 @@ def _short(result: Result) -> str:
     return result.encoder.split(",")[0] or NONE
 
 
-def _difference_row(found: Difference) -> tuple[str, ...]:
-    low, high, gap = (x * found.scale for x in (found.interval.low, found.interval.high, found.first - found.second))
+def _difference_row(difference: Difference) -> tuple[str, ...]:
+    interval, gap = difference.interval, difference.first - difference.second
+    low, high, gap = (value * difference.scale for value in (interval.low, interval.high, gap))
     return (
-        found.name,
-        *(NONE if side != side else _print(side, found.scale) for side in (found.first, found.second)),
+        difference.name,
+        *(NONE if side != side else _print(side, difference.scale) for side in (difference.first, difference.second)),
         NONE if gap != gap else f"{gap:+.1f}",
         NONE if low != low else f"[{low:+.1f}, {high:+.1f}]",
-        p_value(found.tests[0].p_value),
-        p_value(found.adjusted),
-        "; ".join(f"{test.method} {p_value(test.p_value)}" for test in found.tests),
-        str(found.n),
+        p_value(difference.tests[0].p_value),
+        p_value(difference.adjusted),
+        "; ".join(f"{test.method} {p_value(test.p_value)}" for test in difference.tests),
+        str(difference.n),
     )

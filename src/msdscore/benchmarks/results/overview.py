@@ -106,23 +106,24 @@ def overview(
     the metrics of the benchmark) are marked; `marked` gives the labels by benchmark where they are known already.
     With `quoted`, published figures follow, which are never the best.
     """
-    columns = list(dict.fromkeys(one.column for one in opened))
+    columns = list(dict.fromkeys(entry.column for entry in opened))
     if marked is None:
-        marked = {one.result.benchmark: _different(one, against, how or Resampling()) for one in opened if against}
+        tested = opened if against else ()
+        marked = {entry.result.benchmark: _different(entry, against, how or Resampling()) for entry in tested}
     cells = headline_cells(opened, marked)
     rows = [
-        (label, *(_text(found.get(column)) for column in columns))
-        for label, found in zip(labels(list(cells)), cells.values(), strict=True)
+        (label, *(_text(own.get(column)) for column in columns))
+        for label, own in zip(labels(list(cells)), cells.values(), strict=True)
     ]
-    best = frozenset((place, 1 + at) for at, column in enumerate(columns) for place in _best(column, cells))
-    rows += [_length_row(opened, columns)] if any(one.result.length for one in opened) else []
+    best = frozenset((row, 1 + at) for at, column in enumerate(columns) for row in _best(column, cells))
+    rows += [_length_row(opened, columns)] if any(entry.result.length for entry in opened) else []
     notes = _notes(opened, against)
     if quoted:
-        known = [one for one in QUOTED if (one.benchmark, "official") in columns]
+        known = [entry for entry in QUOTED if (entry.benchmark, "official") in columns]
         rows += _quoted_rows(known, columns)
         notes += ["(quoted) figures are published ones, on the full sets; (R) metrics read references"]
         notes += [f"{name}: {source}" for source, name in _sources(known).items()]
-    titles = [_title(next(one.result for one in opened if one.column == column)) for column in columns]
+    titles = [_title(next(entry.result for entry in opened if entry.column == column)) for column in columns]
     return Grid("Headline figures", ("metric", *titles), tuple(rows), tuple(notes), best)
 
 
@@ -132,16 +133,16 @@ def headline_cells(
     """The headline figure of every metric on every benchmark that has one."""
     marked = marked or {}
     cells: dict[Row, dict[Column, HeadlineCell]] = defaultdict(dict)
-    for one in opened:
-        differs = marked.get(one.result.benchmark, set())
-        for metric in one.result.metrics:
+    for entry in opened:
+        differs = marked.get(entry.result.benchmark, set())
+        for metric in entry.result.metrics:
             if metric.figures:
                 row = metric.label, metric.signature.partition("|bench:")[0]
-                if one.column in cells[row] and cells[row][one.column].figure.value != metric.figures[0].value:
+                if entry.column in cells[row] and cells[row][entry.column].figure.value != metric.figures[0].value:
                     raise InputError(
-                        f"two results of {one.result.benchmark} have figures of {metric.label}; expected one of them"
+                        f"two results of {entry.result.benchmark} have figures of {metric.label}; expected one of them"
                     )
-                cells[row][one.column] = HeadlineCell(metric.figures[0], metric.label in differs)
+                cells[row][entry.column] = HeadlineCell(metric.figures[0], metric.label in differs)
     return cells
 
 
@@ -150,25 +151,25 @@ def labels(rows: Sequence[Row]) -> list[str]:
     signatures: dict[str, list[set[str]]] = defaultdict(list)
     for label, signature in rows:
         signatures[label].append(set(signature.split("|")))
-    told = []
+    names = []
     for label, signature in rows:
         shared = set.intersection(*signatures[label])
         own = [part for part in signature.split("|") if part not in shared]
-        told.append(f"{label} ({' '.join(own)})" if own else label)
-    return told
+        names.append(f"{label} ({' '.join(own)})" if own else label)
+    return names
 
 
-def _different(one: Opened, against: str, how: Resampling) -> set[str]:
-    if not any(metric.label == against and metric.figures for metric in one.result.metrics):
+def _different(entry: Opened, against: str, how: Resampling) -> set[str]:
+    if not any(metric.label == against and metric.figures for metric in entry.result.metrics):
         return set()
-    found = compare_all(one.result, one.folder, against, how=how)
-    return {label for label, (_, adjusted) in found.items() if adjusted < LEVEL}
+    comparisons = compare_all(entry.result, entry.folder, against, how=how)
+    return {label for label, (_, adjusted) in comparisons.items() if adjusted < LEVEL}
 
 
 def _best(column: Column, cells: dict[Row, dict[Column, HeadlineCell]]) -> list[int]:
-    values = {place: found[column].figure.value for place, found in enumerate(cells.values()) if column in found}
-    known = {place: value for place, value in values.items() if value == value}
-    return [place for place, value in known.items() if value == max(known.values())]
+    values = {row: own[column].figure.value for row, own in enumerate(cells.values()) if column in own}
+    known = {row: value for row, value in values.items() if value == value}
+    return [row for row, value in known.items() if value == max(known.values())]
 
 
 def _text(cell: HeadlineCell | None) -> str:
@@ -176,17 +177,17 @@ def _text(cell: HeadlineCell | None) -> str:
 
 
 def _length_row(opened: Sequence[Opened], columns: Sequence[Column]) -> tuple[str, ...]:
-    found = {one.column: one.result.length for one in opened if one.result.length is not None}
-    ways = {length_label(alone) for alone in found.values()}
+    lengths = {entry.column: entry.result.length for entry in opened if entry.result.length is not None}
+    ways = {length_label(alone) for alone in lengths.values()}
     label = ways.pop() if len(ways) == 1 else "length alone (better direction)"
-    return (label, *(number(found[column].figures[0]) if column in found else NONE for column in columns))
+    return (label, *(number(lengths[column].figures[0]) if column in lengths else NONE for column in columns))
 
 
 def _quoted_rows(known: Sequence[Quoted], columns: Sequence[Column]) -> list[tuple[str, ...]]:
-    names = {one.metric: one.references for one in known}
+    names = {quoted.metric: quoted.references for quoted in known}
     rows = []
     for name, references in names.items():
-        mine = {one.benchmark: one.value for one in known if one.metric == name}
+        mine = {quoted.benchmark: quoted.value for quoted in known if quoted.metric == name}
         cells = (f"{mine[b]:.1f}" if b in mine and protocol == "official" else NONE for b, protocol in columns)
         rows.append((f"{name}{' (R)' if references else ''} (quoted)", *cells))
     return rows
@@ -194,8 +195,8 @@ def _quoted_rows(known: Sequence[Quoted], columns: Sequence[Column]) -> list[tup
 
 def _sources(known: Sequence[Quoted]) -> dict[str, str]:
     by_source: dict[str, list[str]] = defaultdict(list)
-    for one in known:
-        by_source[one.source].append(one.metric)
+    for quoted in known:
+        by_source[quoted.source].append(quoted.metric)
     return {source: ", ".join(dict.fromkeys(names)) for source, names in by_source.items()}
 
 
@@ -206,8 +207,8 @@ def _title(result: Result) -> str:
 
 def _notes(opened: Sequence[Opened], against: str) -> list[str]:
     notes = [f"{MARK} differs from {against} (p < {LEVEL}, Holm over the metrics of a benchmark)"] if against else []
-    for one in opened:
-        result = one.result
+    for entry in opened:
+        result = entry.result
         part = "" if result.counted == result.items else f" of {result.items}"
         notes.append(f"{result.title}: {result.counted}{part} items, {result.pictures} pictures")
     return notes
@@ -221,26 +222,26 @@ def mean_ranks(opened: Sequence[Opened], *, how: Resampling | None = None) -> Gr
     Raises:
         InputError: there are fewer than two benchmarks, or fewer than two such metrics.
     """
-    columns = list(dict.fromkeys(one.column for one in opened))
+    columns = list(dict.fromkeys(entry.column for entry in opened))
     cells = headline_cells(opened)
-    whole = {row: found for row, found in cells.items() if all(column in found for column in columns)}
+    whole = {row: own_cells for row, own_cells in cells.items() if all(column in own_cells for column in columns)}
     if len(columns) < 2 or len(whole) < 2:
         raise InputError(
             f"expected at least two benchmarks and two metrics that all have, got {len(columns)} and {len(whole)}"
         )
-    values = np.array([[found[column].figure.value for column in columns] for found in whole.values()])
+    values = np.array([[own_cells[column].figure.value for column in columns] for own_cells in whole.values()])
     ranks = rankdata(-np.nan_to_num(values, nan=-np.inf), axis=0)
     means = [bootstrap_mean(own, how=how or Resampling()) for own in ranks]
-    order = sorted(range(len(means)), key=lambda place: means[place].value)
+    order = sorted(range(len(means)), key=lambda row_number: means[row_number].value)
     named = labels(list(whole))
     rows = tuple(
         (
-            named[place],
-            f"{means[place].value:.2f}",
-            f"[{means[place].low:.2f}, {means[place].high:.2f}]",
-            *(f"{rank:g}" for rank in ranks[place]),
+            named[row_number],
+            f"{means[row_number].value:.2f}",
+            f"[{means[row_number].low:.2f}, {means[row_number].high:.2f}]",
+            *(f"{rank:g}" for rank in ranks[row_number]),
         )
-        for place in order
+        for row_number in order
     )
     note = f"1 is best of {len(rows)}; intervals from resampled benchmarks"
     return Grid("Mean ranks", ("metric", "mean rank", "95 % interval", *(name for name, _ in columns)), rows, (note,))

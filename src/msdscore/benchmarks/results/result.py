@@ -85,10 +85,10 @@ class Result:
 
     def metric(self, label: str) -> MetricResult:
         """A metric by its label."""
-        for found in self.metrics:
-            if found.label == label:
-                return found
-        known = ", ".join(found.label for found in self.metrics)
+        for metric in self.metrics:
+            if metric.label == label:
+                return metric
+        known = ", ".join(metric.label for metric in self.metrics)
         raise InputError(f"the result of {self.benchmark} has no metric {label!r}; it has {known}")
 
 
@@ -114,7 +114,7 @@ def read_result(path: Path) -> Result:
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
         raise InputError(f"{path}: expected a result of `msdscore bench` in format {FORMAT}")
     try:
-        metrics = tuple(_metric(found) for found in content.pop("metrics"))
+        metrics = tuple(_metric(metric) for metric in content.pop("metrics"))
         notes = tuple(Note(**note) for note in content.pop("notes"))
         length = content.pop("length")
         more: dict[str, Any] = {"made": Made(**content.pop("made")), "failures": tuple(content.pop("failures"))}
@@ -236,16 +236,16 @@ def belongs_to(column: str, label: str) -> bool:
 
 def joined_columns(parts: Iterable[pa.Table], earlier: Mapping[str, Sequence[Any]], count: int) -> dict[str, list[Any]]:
     """Columns over all items from those of an earlier run and from parts, which know better."""
-    found = {name: list(values) for name, values in earlier.items()}
+    columns = {name: list(values) for name, values in earlier.items()}
     for part in parts:
-        places = part.column("item").to_pylist()
+        numbers = part.column("item").to_pylist()
         for name in part.column_names:
             if name == "item":
                 continue
-            column = found.setdefault(name, [None] * count)
-            for place, value in zip(places, part.column(name).to_pylist(), strict=True):
-                column[place] = value
-    return found
+            column = columns.setdefault(name, [None] * count)
+            for number, value in zip(numbers, part.column(name).to_pylist(), strict=True):
+                column[number] = value
+    return columns
 
 
 def scores_table(items: Sequence[Item], columns: Mapping[str, Sequence[Any]]) -> pa.Table:

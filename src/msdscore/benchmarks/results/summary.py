@@ -103,7 +103,7 @@ def summarise(how: Counting, metrics: Sequence[Metric], table: pa.Table, items: 
         limit=how.limit,
         options=how.options,
         notes=(*how.notes, *_left_out(scores, common)),
-        metrics=tuple(_metric(how, one, table, chosen, common) for one in scores),
+        metrics=tuple(_metric(how, own, table, chosen, common) for own in scores),
         versions=versions(),
         scores=how.scores,
         length=alone,
@@ -135,39 +135,40 @@ class _Scores:
 
 def _common(scores: Sequence[_Scores], count: int) -> Flags:
     """The items that every metric knows; a metric that knows none has no figures and takes nothing from the others."""
-    known = [one.known for one in scores if one.known.any()]
+    known = [own.known for own in scores if own.known.any()]
     return np.logical_and.reduce(known) if known else np.zeros(count, dtype=bool)
 
 
 def _left_out(scores: Sequence[_Scores], common: Flags) -> list[Note]:
     """One note where metrics know different items, with the metrics that know fewest."""
-    if not len(common) or all((one.known == common).all() for one in scores if one.known.any()):
+    if not len(common) or all((own.known == common).all() for own in scores if own.known.any()):
         return []
-    few = min((int(one.known.sum()), one.metric.label) for one in scores if one.known.any())
+    few = min((int(own.known.sum()), own.metric.label) for own in scores if own.known.any())
     return [Note(f"items left out: not scored by every metric ({few[1]} has {few[0]})", int((~common).sum()))]
 
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers went through."""
-    found = {"msdscore": __version__, "python": platform.python_version()}
+    packages = {"msdscore": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            packages[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return packages
 
 
-def _metric(how: Counting, one: _Scores, table: pa.Table, items: Sequence[Item], common: Flags) -> MetricResult:
-    metric = one.metric
-    missing = int(np.isnan(one.true).any(axis=1).sum())
+def _metric(how: Counting, scores: _Scores, table: pa.Table, items: Sequence[Item], common: Flags) -> MetricResult:
+    metric = scores.metric
+    missing = int(np.isnan(scores.true).any(axis=1).sum())
     facts = fact_sums(table, metric.label) or None
     head = (metric.label, _signature(how, metric, len(items)), metric.higher_is_better, metric.judged)
     if not common.any() or missing == len(common):
         return MetricResult(*head, (), missing=missing, facts=facts)
     count = figures_of(how.row)
     sheets = [
-        None if side is None else how.sheet(items, side[common], judged=metric.judged) for side in (one.true, one.wrong)
+        None if side is None else how.sheet(items, side[common], judged=metric.judged)
+        for side in (scores.true, scores.wrong)
     ]
     assert sheets[0] is not None, "every metric has scores with the true images"
     return MetricResult(
@@ -195,27 +196,27 @@ def average(results: Sequence[Result]) -> Result:
         _averaged([next(m for m in result.metrics if m.label == metric.label) for result in results])
         for metric in first.metrics
     ]
-    made = replace(first.made, seconds=round(sum(result.made.seconds for result in results), 1))
-    return replace(first, metrics=tuple(metrics), seeds=len(results), failed=max(r.failed for r in results), made=made)
+    run = replace(first.made, seconds=round(sum(result.made.seconds for result in results), 1))
+    return replace(first, metrics=tuple(metrics), seeds=len(results), failed=max(r.failed for r in results), made=run)
 
 
 def _averaged(drawn: Sequence[MetricResult]) -> MetricResult:
-    matched = [one.matched for one in drawn if one.matched is not None]
+    matched = [result.matched for result in drawn if result.matched is not None]
     return replace(
         drawn[0],
         signature=f"{drawn[0].signature}|seeds:{len(drawn)}",
-        figures=_mean_figures([one.figures for one in drawn]),
-        control=_mean_figures([one.control for one in drawn]),
+        figures=_mean_figures([result.figures for result in drawn]),
+        control=_mean_figures([result.control for result in drawn]),
         matched=_mean_figure(matched) if matched else None,
     )
 
 
 def _mean_figures(drawn: Sequence[Figures]) -> Figures:
-    found = []
+    means = []
     for figure in drawn[0]:
-        same = [next((one for one in figures if one.name == figure.name), None) for figures in drawn]
-        found.append(_mean_figure([one for one in same if one is not None]))
-    return tuple(found)
+        same = [next((candidate for candidate in figures if candidate.name == figure.name), None) for figures in drawn]
+        means.append(_mean_figure([candidate for candidate in same if candidate is not None]))
+    return tuple(means)
 
 
 def _mean_figure(figures: Sequence[Figure]) -> Figure:
@@ -225,6 +226,6 @@ def _mean_figure(figures: Sequence[Figure]) -> Figure:
         return figures[0]
     interval = None
     if len(intervals) == len(figures):
-        low, high = fmean(one.low for one in intervals), fmean(one.high for one in intervals)
+        low, high = (fmean(getattr(drawn, end) for drawn in intervals) for end in ("low", "high"))
         interval = replace(intervals[0], value=fmean(values), low=low, high=high)
     return replace(figures[0], value=fmean(values), interval=interval, spread=stdev(values))

@@ -1,22 +1,75 @@
-"""One portion made ready for all metrics at once: images decoded, everything encoded, all pairs measured once."""
+"""Batches of a benchmark's images with their items, made ready for all metrics: decoded, encoded, measured once."""
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import torch
 
-from msdscore.benchmarks.base import Image, Item, image_key, image_names, image_source
-from msdscore.benchmarks.run.portions import Portion
-from msdscore.benchmarks.run.vectors import make_vectors
+from msdscore.benchmarks.base import Image, Item, image_key, image_names, image_ring, image_source, stranger_of
+from msdscore.core.paper import total
+from msdscore.encoders.base import Embeddings
 from msdscore.errors import RowError
 from msdscore.io.images import open_image
 from msdscore.io.parquet_images import StoredImage
-from msdscore.metrics.base import Cases, Metric
-from msdscore.scoring.embedded import Decoded
+from msdscore.metrics.base import Cases, Floats, Ints, Metric, Vectors
+from msdscore.scoring.embedded import Decoded, Embedded
+from msdscore.scoring.measurement import columns
 from msdscore.scoring.pipeline import Pipeline
+
+BATCH_IMAGES = 64  # decoded at once; what a crash can cost at most
+
+
+@dataclass(frozen=True, slots=True)
+class ItemBatch:
+    """Items of a few images: `owner[k]` is the number of the own image of `items[k]`, `stranger[k]` the wrong one.
+
+    Without a control `stranger` is empty.
+    """
+
+    images: tuple[Image, ...]
+    items: tuple[int, ...]
+    owner: tuple[int, ...]
+    stranger: tuple[int, ...]
+
+
+def item_batches(
+    items: Sequence[Item],
+    *,
+    seed: int,
+    control: bool,
+    size: int = BATCH_IMAGES,
+    chosen: Collection[int] | None = None,
+) -> Iterator[ItemBatch]:
+    """All items, or the `chosen` ones by number, in batches of `size` images and their strangers.
+
+    Neighbours in the ring are each other's strangers, so that a batch needs few images beyond its own.
+    """
+    by_image: dict[str, list[int]] = defaultdict(list)
+    for number in range(len(items)) if chosen is None else sorted(chosen):
+        by_image[image_key(items[number].image)].append(number)
+    strangers = stranger_of(items, seed) if control else {}
+    ring = [image for image in image_ring(items, seed) if image_key(image) in by_image]
+    for start in range(0, len(ring), size):
+        yield _item_batch(ring[start : start + size], by_image, strangers)
+
+
+def _item_batch(own: list[Image], by_image: Mapping[str, list[int]], strangers: Mapping[str, Image]) -> ItemBatch:
+    images = {image_key(image): image for image in own}
+    images |= {image_key(other): other for other in (strangers[key] for key in list(images) if strangers)}
+    number_of = {key: number for number, key in enumerate(images)}
+    pairs = [(image_key(image), item) for image in own for item in by_image[image_key(image)]]
+    return ItemBatch(
+        tuple(images.values()),
+        tuple(item for _, item in pairs),
+        tuple(number_of[key] for key, _ in pairs),
+        tuple(number_of[image_key(strangers[key])] for key, _ in pairs) if strangers else (),
+    )
+
 
 _DECODERS = 4
 Seen = TypeVar("Seen")
@@ -45,63 +98,55 @@ class Wants:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FilledCases:
-    """A batch of the portion's items, then of their controls, with the reasons of items that cannot be scored."""
-
-    batch: Cases
-    errors: dict[int, str]  # by place in the portion
-
-
 def text_cases(
-    items: Sequence[Item], portion: Portion, references: dict[int, tuple[str, ...]], *, whole: bool
+    items: Sequence[Item], batch: ItemBatch, references: dict[int, tuple[str, ...]], *, whole: bool
 ) -> Cases:
-    """The cases of a portion without images and vectors; `references` are those of each image of the portion."""
-    mine = [items[number] for number in portion.items]
+    """The cases of a batch without images and vectors; `references` are those of each image of the batch."""
+    mine = [items[number] for number in batch.items]
     names = image_names(item.image for item in items)
     texts = tuple(dict.fromkeys(text for item in mine for text in item.captions))
-    place = {text: number for number, text in enumerate(texts)}
-    captions = np.array([[place[text] for text in item.captions] for item in mine], dtype=np.int64)
-    turns = 2 if portion.stranger else 1
-    owner = np.array([*portion.owner, *portion.stranger], dtype=np.int64)
-    control = np.repeat([False, True], [len(mine), len(portion.stranger)])
-    wrong = tuple(references.get(number, ()) for number in portion.stranger)
+    number_of = {text: number for number, text in enumerate(texts)}
+    captions = np.array([[number_of[text] for text in item.captions] for item in mine], dtype=np.int64)
+    turns = 2 if batch.stranger else 1
+    owner = np.array([*batch.owner, *batch.stranger], dtype=np.int64)
+    control = np.repeat([False, True], [len(mine), len(batch.stranger)])
+    wrong = tuple(references.get(number, ()) for number in batch.stranger)
     return Cases(
         ids=tuple(item.id for item in mine) * turns,
         texts=texts,
         captions=np.tile(captions, (turns, 1)),
-        images=(None,) * len(portion.images),
+        images=(None,) * len(batch.images),
         owner=owner,
-        group=owner + len(portion.images) * control,
+        group=owner + len(batch.images) * control,
         control=control,
         references=(*(item.references for item in mine), *wrong),
         whole=whole,
-        names=tuple(names[image_key(image)] for image in portion.images),
+        names=tuple(names[image_key(image)] for image in batch.images),
     )
 
 
-def fill(bare: Cases, portion: Portion, wants: Wants, pipeline: Pipeline | None) -> FilledCases:
-    """Decode and encode what the metrics want."""
+def fill(bare: Cases, batch: ItemBatch, wants: Wants, pipeline: Pipeline | None) -> tuple[Cases, dict[int, str]]:
+    """Decode and encode what the metrics want; the reasons of items that cannot be scored by place in the batch."""
     if not wants.images:
-        return FilledCases(bare, {})
+        return bare, {}
     if pipeline is None:
-        seen = _read_all(portion.images, open_image)
-        images = tuple(None if isinstance(found, RowError) else found for found in seen)
-        return FilledCases(replace(bare, images=images), _image_errors(portion, seen))
-    decoded = _read_all(portion.images, lambda source: pipeline.decode([source], keep=wants.pixels)[0])
-    images = tuple(found.picture if isinstance(found, Decoded) else None for found in decoded)
-    errors = _image_errors(portion, decoded)
+        seen = _read_all(batch.images, open_image)
+        images = tuple(None if isinstance(opened, RowError) else opened for opened in seen)
+        return replace(bare, images=images), _image_errors(batch, seen)
+    decoded = _read_all(batch.images, lambda source: pipeline.decode([source], keep=wants.pixels)[0])
+    images = tuple(opened.picture if isinstance(opened, Decoded) else None for opened in decoded)
+    errors = _image_errors(batch, decoded)
     vectors, unread = make_vectors(bare, decoded, pipeline, mixtures=wants.mixtures)
-    for place, row in enumerate(bare.captions[: len(portion.items)].tolist()):
-        reasons = [unread[number] for number in row if number in unread]
-        errors |= {place: reasons[0]} if reasons and place not in errors else {}
-    return FilledCases(replace(bare, images=images, vectors=vectors), errors)
+    for number, row in enumerate(bare.captions[: len(batch.items)].tolist()):
+        reasons = [unread[text] for text in row if text in unread]
+        errors |= {number: reasons[0]} if reasons and number not in errors else {}
+    return replace(bare, images=images, vectors=vectors), errors
 
 
-def _image_errors(portion: Portion, seen: Sequence[object]) -> dict[int, str]:
-    """The reasons of items whose image could not be read, by their place in the portion."""
-    reasons = {number: str(found) for number, found in enumerate(seen) if isinstance(found, RowError)}
-    return {place: reasons[owner] for place, owner in enumerate(portion.owner) if owner in reasons}
+def _image_errors(batch: ItemBatch, seen: Sequence[object]) -> dict[int, str]:
+    """The reasons of items whose image could not be read, by their place in the batch."""
+    reasons = {number: str(outcome) for number, outcome in enumerate(seen) if isinstance(outcome, RowError)}
+    return {number: reasons[owner] for number, owner in enumerate(batch.owner) if owner in reasons}
 
 
 def _read_all(images: Sequence[Image], decode: Callable[[Path | bytes], Seen | RowError]) -> list[Seen | RowError]:
@@ -119,5 +164,60 @@ def _read_all(images: Sequence[Image], decode: Callable[[Path | bytes], Seen | R
 
     order = sorted(range(len(images)), key=where)
     with ThreadPoolExecutor(_DECODERS) as pool:
-        found = dict(zip(order, pool.map(read, order), strict=True))
-    return [found[number] for number in range(len(images))]
+        opened = dict(zip(order, pool.map(read, order), strict=True))
+    return [opened[number] for number in range(len(images))]
+
+
+def make_vectors(
+    cases: Cases, decoded: Sequence[Decoded | RowError], pipeline: Pipeline, *, mixtures: bool
+) -> tuple[Vectors, dict[int, str]]:
+    """Vectors of a batch, true and wrong images alike, and why some of its texts have none."""
+    images, texts = pipeline.embed_images(decoded), pipeline.embed_texts(cases.texts)
+    pair_of, pairs = _pairs(cases, images, texts)
+    bank = pipeline.placed_bank(pipeline.encoder.device)
+    vectors = Vectors(
+        images.batch or _empty(),
+        texts.batch or _empty(),
+        tuple(text for text, row in zip(cases.texts, texts.rows, strict=True) if row is not None),
+        np.array([images.row(image) for image, _ in pairs], dtype=np.int64),
+        np.array([texts.row(text) for _, text in pairs], dtype=np.int64),
+        pair_of,
+        _columns(pipeline, images, texts, pairs, mixtures=mixtures),
+        pipeline.encode_texts,
+        pipeline.config,
+        None if bank is None else bank.images.means,
+    )
+    return vectors, {item: str(reason) for item, reason in texts.reasons.items()}
+
+
+def _pairs(cases: Cases, images: Embedded, texts: Embedded) -> tuple[Ints, list[tuple[int, int]]]:
+    """The pair of every case and candidate (−1: none), and the image and text of every pair, each once."""
+    known: dict[tuple[int, int], int] = {}
+    pair_of = np.full(cases.captions.shape, -1, dtype=np.int64)
+    for case, candidates in enumerate(cases.captions.tolist()):
+        image = int(cases.owner[case])
+        for candidate, text in enumerate(candidates):
+            if images.rows[image] is not None and texts.rows[text] is not None:
+                pair_of[case, candidate] = known.setdefault((image, text), len(known))
+    return pair_of, list(known)
+
+
+def _columns(
+    pipeline: Pipeline, images: Embedded, texts: Embedded, pairs: Sequence[tuple[int, int]], *, mixtures: bool
+) -> Mapping[str, Floats]:
+    """The numbers of all pairs; without mixtures their similarity alone."""
+    if not pairs:
+        return {name: np.zeros(0) for name in ("similarity", *pipeline.config.columns, "msd")}
+    image_of, text_of = [image for image, _ in pairs], [text for _, text in pairs]
+    if not mixtures:
+        first = images.vectors.pooled[[images.row(item) for item in image_of]]
+        second = texts.vectors.pooled[[texts.row(item) for item in text_of]]
+        return {"similarity": total(first * second).double().cpu().numpy()}
+    measured = pipeline.measure(images, texts, image_of, text_of)
+    numbers = {name: values.numpy() for name, values in columns(measured, pipeline.config).items()}
+    # The baseline is the plain cosine, of captions that deny something too.
+    return numbers | {"similarity": measured.similarity.double().cpu().numpy()}
+
+
+def _empty() -> Embeddings:
+    return Embeddings(torch.zeros(0, 1, 1), torch.zeros(0, 1, dtype=torch.bool), torch.zeros(0, 1), ())

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from msdscore.benchmarks.base import Benchmark, Item, ItemSet, ItemT, Note, Rated, image_key
 from msdscore.benchmarks.registry import benchmark, load
-from msdscore.benchmarks.run.cases import Wants
-from msdscore.benchmarks.run.portions import PORTION_IMAGES, Portion, portions
+from msdscore.benchmarks.run.cases import BATCH_IMAGES, ItemBatch, Wants, item_batches
 from msdscore.benchmarks.run.score_file import fingerprint
 from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore.metrics.base import Metric
@@ -43,11 +42,11 @@ class BenchmarkPlan:
     samples: int = 1000
     control: bool = True
     options: Mapping[str, Any] = field(default_factory=_nothing)
-    portion_images: int = PORTION_IMAGES
+    batch_images: int = BATCH_IMAGES
     command: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("limit", "portion_images", "samples", "seeds"):
+        for name in ("limit", "batch_images", "samples", "seeds"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
@@ -86,10 +85,10 @@ class Work:
             "seed": self.plan.seed,
         }
 
-    def portions(self, size: int, chosen: Sequence[int] | None = None) -> list[Portion]:
-        """Items in portions of images."""
+    def batches(self, size: int, chosen: Sequence[int] | None = None) -> list[ItemBatch]:
+        """Items in batches of images."""
         seed = self.plan.seed
-        return list(portions(self.reading.items, seed=seed, control=self.control, size=size, chosen=chosen))
+        return list(item_batches(self.reading.items, seed=seed, control=self.control, size=size, chosen=chosen))
 
     def notes(self) -> tuple[Note, ...]:
         """What the reader noted, and whether there is no control."""

@@ -25,9 +25,8 @@ from msdscore.benchmarks.results.result import (
     write_result,
 )
 from msdscore.benchmarks.results.summary import Counting, ScorerRecord, average, signature, summarise
-from msdscore.benchmarks.run.cases import Wants, fill, text_cases
+from msdscore.benchmarks.run.cases import ItemBatch, Wants, fill, text_cases
 from msdscore.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
-from msdscore.benchmarks.run.portions import Portion
 from msdscore.benchmarks.run.score_file import (
     Kept,
     MetricTask,
@@ -75,9 +74,9 @@ def run_benchmark(
         result = _one(work, output.with_suffix(".parquet"), overwrite=overwrite, progress=progress)
     else:
         drawn = [_drawn(work, number) for number in range(seeds)]
-        files = [output.with_name(f"{output.stem}.seed-{one.plan.options['seed']}.parquet") for one in drawn]
+        files = [output.with_name(f"{output.stem}.seed-{draw.plan.options['seed']}.parquet") for draw in drawn]
         result = average([
-            _one(one, file, overwrite=overwrite, progress=progress) for one, file in zip(drawn, files, strict=True)
+            _one(draw, file, overwrite=overwrite, progress=progress) for draw, file in zip(drawn, files, strict=True)
         ])  # fmt: skip
     write_result(result, target)
     return result
@@ -130,69 +129,70 @@ def _one(work: Work, scores: Path, *, overwrite: bool, progress: Progress) -> Re
         write(scores, table, work.base, {**kept.signatures, **signatures}, known)
         _clear_parts(scores)
     progress(len(items), len(items))
-    made = Made(
+    about = Made(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         command=work.plan.command,
         device=scorer.device if scorer else "",
         seconds=round(time.monotonic() - begun, 1),
         data={"items": work.base["items"], "pictures": _image_mark(items)},
     )
-    return summarise(_counting(work, scorer, scores.name, made), work.metrics, pq.read_table(scores), items)
+    return summarise(_counting(work, scorer, scores.name, about), work.metrics, pq.read_table(scores), items)
 
 
 def _signatures(work: Work, scorer: ScorerRecord | None) -> dict[str, str]:
     return {metric.label: signature(metric, scorer) for metric in work.metrics}
 
 
-def _counting(work: Work, scorer: ScorerRecord | None, scores: str, made: Made) -> Counting:
+def _counting(work: Work, scorer: ScorerRecord | None, scores: str, about: Made) -> Counting:
     plan = work.plan
     return Counting(
         row=work.row, protocol=plan.protocol, scorer=scorer, seed=plan.seed, samples=plan.samples,
-        limit=plan.limit, options=dict(plan.options), notes=work.notes(), scores=scores, made=made,
+        limit=plan.limit, options=dict(plan.options), notes=work.notes(), scores=scores, made=about,
     )  # fmt: skip
 
 
 def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress: Progress) -> dict[str, list[Any]]:
     """The columns of all items: those kept, and those of parts that this or an earlier try has written."""
     items = work.reading.items
-    left = [(portion, task) for task in kept.tasks for portion in work.portions(work.plan.portion_images, task.items)]
-    total = sum(len(portion.items) for portion, _ in left)
-    # Every distinct caption is embedded once, whichever portions it appears in.
+    left = [(batch, task) for task in kept.tasks for batch in work.batches(work.plan.batch_images, task.items)]
+    total = sum(len(batch.items) for batch, _ in left)
+    # Every distinct caption is embedded once, whichever batches it appears in.
     pipeline = work.pipeline().remembering() if work.encodes else None
     references, done = _references(items), 0
     with open_run(*parts) as run:
         earlier = run.keys()
-        for number, (portion, task) in enumerate(left):
+        for number, (batch, task) in enumerate(left):
             progress(done, total)
-            metrics = [one for one in work.metrics if one.row.scope == "portion" and one.label in task.labels]
-            key = _image_key(portion)
+            asked = [metric for metric in work.metrics if metric.label in task.labels]
+            metrics = [metric for metric in asked if metric.row.scope == "portion"]
+            key = _image_key(batch)
             if earlier.get(number) != key:
-                run.write(number, _part(items, portion, metrics, references, pipeline), key=key)
-            done += len(portion.items)
+                run.write(number, _part(items, batch, metrics, references, pipeline), key=key)
+            done += len(batch.items)
         columns = joined_columns(run.tables(), kept.columns, len(items))
     return columns | _corpus(work, kept.tasks, references)
 
 
-def _image_key(portion: Portion) -> str:
-    """A hash of the state of a portion's images: parts of other images are scored again."""
-    stamps = "\n".join(map(image_state, portion.images))
+def _image_key(batch: ItemBatch) -> str:
+    """A hash of the state of a batch's images: parts of other images are scored again."""
+    stamps = "\n".join(map(image_state, batch.images))
     return blake2b(stamps.encode(), digest_size=8).hexdigest()
 
 
 def _part(
     items: Sequence[Item],
-    portion: Portion,
+    batch: ItemBatch,
     metrics: Sequence[Metric],
     references: Mapping[str, tuple[str, ...]],
     pipeline: Pipeline | None,
 ) -> pa.Table:
-    """The scores of one portion, with each item's number in the benchmark."""
-    bare = text_cases(items, portion, _of_images(portion, references), whole=False)
-    filled = fill(bare, portion, Wants.of(metrics), pipeline)
-    columns: dict[str, Any] = {"item": pa.array(portion.items, pa.int64())}
+    """The scores of one batch, with each item's number in the benchmark."""
+    bare = text_cases(items, batch, _of_images(batch, references), whole=False)
+    cases, errors = fill(bare, batch, Wants.of(metrics), pipeline)
+    columns: dict[str, Any] = {"item": pa.array(batch.items, pa.int64())}
     if Wants.of(metrics).images:
-        columns["error"] = pa.array([filled.errors.get(place) for place in range(len(portion.items))], pa.string())
-    return pa.table(columns | score_columns(metrics, filled.batch))
+        columns["error"] = pa.array([errors.get(number) for number in range(len(batch.items))], pa.string())
+    return pa.table(columns | score_columns(metrics, cases))
 
 
 def _corpus(work: Work, tasks: Sequence[MetricTask], references: Mapping[str, tuple[str, ...]]) -> dict[str, list[Any]]:
@@ -201,12 +201,12 @@ def _corpus(work: Work, tasks: Sequence[MetricTask], references: Mapping[str, tu
     whole = [metric for metric in work.metrics if metric.row.scope == "corpus" and metric.label in labels]
     columns: dict[str, list[Any]] = {}
     if whole:
-        portion = work.portions(len(items))[0]
-        cases = text_cases(items, portion, _of_images(portion, references), whole=work.plan.limit is None)
+        batch = work.batches(len(items))[0]
+        cases = text_cases(items, batch, _of_images(batch, references), whole=work.plan.limit is None)
         for name, column in score_columns(whole, cases).items():
             placed: list[Any] = [None] * len(items)
-            for place, value in zip(portion.items, column.to_pylist(), strict=True):
-                placed[place] = value
+            for number, value in zip(batch.items, column.to_pylist(), strict=True):
+                placed[number] = value
             columns[name] = placed
     return columns
 
@@ -236,11 +236,11 @@ def _image_mark(items: Sequence[Item]) -> str:
 
 def _references(items: Sequence[Item]) -> dict[str, tuple[str, ...]]:
     """The references of each image, those of its first item."""
-    found: dict[str, tuple[str, ...]] = {}
+    references: dict[str, tuple[str, ...]] = {}
     for item in items:
-        found.setdefault(image_key(item.image), item.references)
-    return found
+        references.setdefault(image_key(item.image), item.references)
+    return references
 
 
-def _of_images(portion: Portion, references: Mapping[str, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
-    return {number: references[image_key(image)] for number, image in enumerate(portion.images)}
+def _of_images(batch: ItemBatch, references: Mapping[str, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
+    return {number: references[image_key(image)] for number, image in enumerate(batch.images)}

@@ -71,9 +71,9 @@ class Endpoint:
         headers = {"User-Agent": f"msdscore/{__version__}"}
         if key := os.environ.get(self.key_env):
             headers["Authorization"] = f"Bearer {key}"
-        place = f"{self.url.rstrip('/')}/chat/completions"
+        address = f"{self.url.rstrip('/')}/chat/completions"
         try:
-            reply = httpx.post(place, json=payload, headers=headers, timeout=self.timeout)
+            reply = httpx.post(address, json=payload, headers=headers, timeout=self.timeout)
         except httpx.TransportError as error:
             raise _PassingError(str(error) or type(error).__name__) from error
         if reply.is_success:

@@ -36,15 +36,15 @@ def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: s
     def score(batch: Cases) -> CaseScores:
         values = np.full(batch.captions.shape, np.nan)
         known: dict[tuple[int, int], float] = {}
-        for case, place in np.ndindex(*batch.captions.shape):
+        for case, candidate in np.ndindex(*batch.captions.shape):
             image = batch.image(case)
-            key = int(batch.owner[case]), int(batch.captions[case, place])
+            key = int(batch.owner[case]), int(batch.captions[case, candidate])
             if image is not None and key not in known:
                 spoken = model.speak(
                     image, template.replace("{caption}", batch.texts[key[1]]), most_tokens=_MOST_TOKENS
                 )
                 known[key] = smooth(spoken.pieces, digit_probabilities(spoken.probabilities, digits))
-            values[case, place] = known.get(key, np.nan)
+            values[case, candidate] = known.get(key, np.nan)
         return CaseScores(values)
 
     return Loaded(score, _choices(model, template, prompt))
@@ -68,8 +68,8 @@ def digit_probabilities(probabilities: torch.Tensor, digits: torch.Tensor) -> Fl
     A model may have more outputs than its tokenizer has tokens (padding), or a tokenizer more than the model.
     """
     width = min(probabilities.shape[1], len(digits))
-    found: Floats = (probabilities[:, :width] @ digits[:width].to(probabilities)).cpu().numpy()
-    return found
+    summed: Floats = (probabilities[:, :width] @ digits[:width].to(probabilities)).cpu().numpy()
+    return summed
 
 
 def smooth(pieces: Sequence[str], digits: Floats) -> float:
@@ -81,16 +81,16 @@ def smooth(pieces: Sequence[str], digits: Floats) -> float:
     """
     letters = [(letter, step) for step, piece in enumerate(pieces) for letter in piece.strip(_SPACES)]
     text, steps = "".join(letter for letter, _ in letters), [step for _, step in letters]
-    found = _NUMBER.search(text)
-    if found is None or not 0 <= float(found.group()) <= 1:
+    match = _NUMBER.search(text)
+    if match is None or not 0 <= float(match.group()) <= 1:
         return float("nan")
-    places = [found.start(), found.start(1), found.start(2)]
+    starts = [match.start(), match.start(1), match.start(2)]
     # A digit that shares its token with others has no probabilities of its own.
-    if any(place >= 0 and len(pieces[steps[place]].strip(_SPACES)) != 1 for place in places):
+    if any(start >= 0 and len(pieces[steps[start]].strip(_SPACES)) != 1 for start in starts):
         return float("nan")
-    lead, first, second = (digits[steps[place]] if place >= 0 else np.zeros(10) for place in places)
-    if float(found.group()) == 1 or found.group(1) is None:
-        nearly = 0.9 if text[places[0]] == "1" else 0.0
+    lead, first, second = (digits[steps[start]] if start >= 0 else np.zeros(10) for start in starts)
+    if float(match.group()) == 1 or match.group(1) is None:
+        nearly = 0.9 if text[starts[0]] == "1" else 0.0
         return float(nearly * lead[0] + lead[1])
     tenths = np.arange(10)
     return float(tenths @ first * 0.1 + tenths @ second * 0.01)

@@ -129,7 +129,7 @@ def _hear(batch: Cases, question: _Prompt, bench: Bench) -> _Heard:
     assert image is not None, "cases without an image are not asked"
     answers = list(_answers(image, question[1], bench))
     said = read_verdict(answers[-1].text)
-    used = sum(one.tokens_in for one in answers), sum(one.tokens_out for one in answers)
+    used = sum(answer.tokens_in for answer in answers), sum(answer.tokens_out for answer in answers)
     cost = (used[0] * bench.prices[0] + used[1] * bench.prices[1]) / 1e6
     return _Heard(float("nan") if said is None else _CREDIT[said], len(answers), *used, cost)
 
@@ -170,8 +170,8 @@ def read_verdict(text: str) -> str | None:
     >>> read_verdict("Because: the dog is brown.\\nVerdict: Caption 2")
     '2'
     """
-    found = _VERDICT.findall(text)
-    return str(found[-1]).lower() if found else None
+    verdicts = _VERDICT.findall(text)
+    return str(verdicts[-1]).lower() if verdicts else None
 
 
 def _endpoint(model: str, sampling: Sampling, options: dict[str, str]) -> tuple[Ask, str]:

@@ -53,8 +53,8 @@ class LocalModel:
     @property
     def vocabulary(self) -> dict[str, int]:
         """Every token with its number."""
-        found: dict[str, int] = self._processor.tokenizer.get_vocab()
-        return found
+        tokens: dict[str, int] = self._processor.tokenizer.get_vocab()
+        return tokens
 
     def answer(self, image: Image, question: str, sampling: Sampling, *, seed: int) -> Answer:
         """A drawn answer; the same seed draws the same words on one machine."""
@@ -72,11 +72,11 @@ class LocalModel:
     def speak(self, image: Image, question: str, *, most_tokens: int) -> SpokenAnswer:
         """The likeliest answer with its probabilities."""
         inputs = self._inputs(image, question)
-        found = self._generate(inputs, max_new_tokens=most_tokens, do_sample=False, output_scores=True)
-        ids = found.sequences[0, inputs["input_ids"].shape[1] :]
+        generated = self._generate(inputs, max_new_tokens=most_tokens, do_sample=False, output_scores=True)
+        ids = generated.sequences[0, inputs["input_ids"].shape[1] :]
         pieces = self._processor.tokenizer.convert_ids_to_tokens(ids.tolist())
         return SpokenAnswer(
-            tuple(map(str, pieces)), torch.stack([step[0] for step in found.scores]).double().softmax(dim=-1)
+            tuple(map(str, pieces)), torch.stack([step[0] for step in generated.scores]).double().softmax(dim=-1)
         )
 
     @torch.no_grad()
