@@ -62,8 +62,8 @@ def build(
     wanted = tuple(subset) if subset else tuple(MAKERS)
     settings = BuildSettings(pairs=pairs, pictures=limit, seed=seed, subsets=wanted, add=add, reader=reader)
     with bar("counterfactuals") as show:
-        published = publish(captions, objects, classes, output, settings, overwrite=overwrite, progress=show)
-    _show(published.quality, as_json=json)
+        quality = publish(captions, objects, classes, output, settings, overwrite=overwrite, progress=show)
+    _show(quality, as_json=json)
 
 
 @cococf.command()

@@ -12,10 +12,10 @@ no part then stands where the control stands.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msdscore.cococf.changes import Counterfactual
 from msdscore.cococf.knowledge import CaptionModel, Gram
@@ -40,12 +40,7 @@ class SumName(NamedTuple):
 SumSteps = dict[SumName, int]
 
 
-class Reader(Protocol):
-    """Somebody who reads the captions of a pair without the image."""
-
-    def hints(self, options: Sequence[Counterfactual]) -> list[float]:
-        """For each option, how many nats more it gives the true caption."""
-        ...
+Reader = Callable[[str], float]  # from a caption, without its image, to its log-probability in nats
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +50,34 @@ class GramReader:
     model: CaptionModel
     own: Mapping[Gram, int]
 
-    def hints(self, options: Sequence[Counterfactual]) -> list[float]:
-        """For each option, how many nats more it gives the true caption."""
-        known = {text: self.model.log_probability(text, self.own) for text in {one.positive for one in options}}
-        return [known[one.positive] - self.model.log_probability(one.negative, self.own) for one in options]
+    def __call__(self, text: str) -> float:
+        """The log-probability of a caption."""
+        return self.model.log_probability(text, self.own)
 
 
-def reads_well(made: Counterfactual, readers: Sequence[GramReader]) -> bool:
+def _hints(reader: Reader, options: Sequence[Counterfactual]) -> list[float]:
+    """For each option, how many nats more a reader gives the true caption."""
+    known = {text: reader(text) for text in {option.positive for option in options}}
+    return [known[option.positive] - reader(option.negative) for option in options]
+
+
+def reads_well(change: Counterfactual, readers: Sequence[GramReader]) -> bool:
     """Whether what was put in is usual where it stands, by the captions of other images.
 
     An action must be known with the words behind it ("kneeling down a" is not), a thing that changed places with the
     words before it ("in a man" is not). Words that the captions hardly have cannot be judged and pass.
     """
-    if made.subset not in ("replace_rel", "swap_obj"):
+    if change.subset not in ("replace_rel", "swap_obj"):
         return True
-    words = read_caption(made.negative)
-    for (start, end), inserted in zip(made.negative_spans, made.inserted, strict=True):
-        places = [place for place, span in enumerate(words.spans) if start <= span[0] and span[1] <= end]
-        if made.subset == "swap_obj":
-            first = places[-len(inserted.split())]
+    words = read_caption(change.negative)
+    for (start, end), inserted in zip(change.negative_spans, change.inserted, strict=True):
+        positions = [position for position, span in enumerate(words.spans) if start <= span[0] and span[1] <= end]
+        if change.subset == "swap_obj":
+            first = positions[-len(inserted.split())]
             gram = words.words[max(0, first - 2) : first + 1]
         else:
-            gram = words.words[places[-1] : places[-1] + 3] if len(inserted.split()) == 1 else ()
-        word = (inserted.split()[0 if made.subset == "swap_obj" else -1],)
+            gram = words.words[positions[-1] : positions[-1] + 3] if len(inserted.split()) == 1 else ()
+        word = (inserted.split()[0 if change.subset == "swap_obj" else -1],)
         if len(gram) == 3 and gram[1] in STOP_WORDS and _seen(word, readers) >= _KNOWN and not _seen(gram, readers):
             return False
     return True
@@ -85,17 +85,6 @@ def reads_well(made: Counterfactual, readers: Sequence[GramReader]) -> bool:
 
 def _seen(gram: Gram, readers: Sequence[GramReader]) -> int:
     return sum(reader.model.seen(gram, reader.own) for reader in readers)
-
-
-@dataclass(frozen=True, slots=True)
-class LikelihoodReader:
-    """A reader whose log-likelihood of every caption is known."""
-
-    known: Mapping[str, float]
-
-    def hints(self, options: Sequence[Counterfactual]) -> list[float]:
-        """For each option, how many nats more it gives the true caption."""
-        return [self.known[one.positive] - self.known[one.negative] for one in options]
 
 
 @dataclass(slots=True)
@@ -124,12 +113,12 @@ class Balance:
 
         Every reader's preferences are kept in balance, so that what one of them has wrong by chance does not matter.
         """
-        hints = zip(*(reader.hints(options) for reader in readers), strict=True)
-        steps = [self._steps(one, hint) for one, hint in zip(options, hints, strict=True)]
+        hints = zip(*(_hints(reader, options) for reader in readers), strict=True)
+        steps = [self._steps(option, hint) for option, hint in zip(options, hints, strict=True)]
         weighed = [
-            (self._cost(one, step), chance.random(), one, step)
-            for one, step in zip(options, steps, strict=True)
-            if self._is_within(one, step)
+            (self._cost(option, step), chance.random(), option, step)
+            for option, step in zip(options, steps, strict=True)
+            if self._is_within(option, step)
         ]
         if not weighed:
             return None
@@ -141,42 +130,39 @@ class Balance:
         self._seen[subset].update((*best.inserted, *best.removed))
         self._sums.update(step)
         if control is not None:
-            self._control[subset] += sign(control.hints([best])[0])
+            self._control[subset] += sign(_hints(control, [best])[0])
         return best
 
-    def _is_within(self, one: Counterfactual, steps: SumSteps) -> bool:
-        subset = one.subset
+    def _is_within(self, change: Counterfactual, steps: SumSteps) -> bool:
+        subset = change.subset
         bound = max(_SLACK, _SHARE * self.counts[subset])
         if any(abs(self._sums[name] + step) > max(bound, abs(self._sums[name])) for name, step in steps.items()):
             return False
         words, seen = self._words[subset], self._seen[subset]
-        moves = [(word, 1) for word in one.inserted] + [(word, -1) for word in one.removed]
-        return one.action == "swap" or all(
+        moves = [(word, 1) for word in change.inserted] + [(word, -1) for word in change.removed]
+        return change.action == "swap" or all(
             abs(words[word] + move) <= max(_SLACK, _WORD_SHARE * seen[word], abs(words[word]) - 1)
             for word, move in moves
         )
 
-    def _cost(self, one: Counterfactual, steps: SumSteps) -> float:
+    def _cost(self, change: Counterfactual, steps: SumSteps) -> float:
         """By how much the sum of squares grows."""
-        words = self._words[one.subset]
-        grown = sum(2 * words[word] + 1 for word in one.inserted) - sum(2 * words[word] - 1 for word in one.removed)
+        words = self._words[change.subset]
+        grown = sum(2 * words[word] + 1 for word in change.inserted) - sum(
+            2 * words[word] - 1 for word in change.removed
+        )
         return grown + sum(step * (2 * self._sums[name] + step) for name, step in steps.items())
 
-    def _steps(self, one: Counterfactual, hints: Sequence[float]) -> SumSteps:
+    def _steps(self, change: Counterfactual, hints: Sequence[float]) -> SumSteps:
         """What a pair adds to which sum: of lengths, and of each reader's preferences by their strength."""
-        found: SumSteps = {SumName(one.subset): longer(one)}
-        zero = -_STEER * self._control[one.subset]
+        steps: SumSteps = {SumName(change.subset): sign(len(change.negative) - len(change.positive))}
+        zero = -_STEER * self._control[change.subset]
         for reader, hint in enumerate(hints):
             strength = sum(abs(hint - zero) > step for step in _STEPS)
-            found[SumName(one.subset, reader, strength)] = sign(hint - zero)
+            steps[SumName(change.subset, reader, strength)] = sign(hint - zero)
             if self.strict:
-                found[SumName(one.subset, reader)] = sign(hint - zero)
-        return found
-
-
-def longer(one: Counterfactual) -> int:
-    """1 where the wrong caption is the longer one, −1 where it is the shorter."""
-    return sign(len(one.negative) - len(one.positive))
+                steps[SumName(change.subset, reader)] = sign(hint - zero)
+        return steps
 
 
 def sign(value: float) -> int:

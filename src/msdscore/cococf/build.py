@@ -7,7 +7,7 @@ from itertools import islice
 from math import ceil
 from random import Random
 
-from msdscore.cococf.balance import Balance, GramReader, LikelihoodReader, reads_well
+from msdscore.cococf.balance import Balance, GramReader, reads_well
 from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, Split, plainly, subject
 from msdscore.cococf.knowledge import (
     CaptionModel,
@@ -69,7 +69,7 @@ class CounterfactualPair:
     image: AnnotatedImage
     source: str
     split: Split
-    made: Counterfactual
+    change: Counterfactual
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ def build(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Built:
     """Make the benchmark; the same images, settings and seed make the same pairs."""
-    usable = [one for one in images if one.captions]
-    if not any(one.objects is not None for one in usable):
+    usable = [image for image in images if image.captions]
+    if not any(image.objects is not None for image in usable):
         raise InputError("expected annotated objects for some images, got none; give --objects")
     knowledge = learn(usable)
     models = [model_of(usable, part) for part in (*CHOOSING, CONTROL)]
@@ -118,14 +118,14 @@ def _pairs_of(
     settings: BuildSettings,
 ) -> list[CounterfactualPair]:
     readers = tuple(GramReader(model, own_counts(image, part)) for part, model in enumerate(models))
-    facts, found = image_facts(image, knowledge), list[CounterfactualPair]()
-    for source in dict.fromkeys(one.source for one in image.captions):
+    facts, pairs = image_facts(image, knowledge), list[CounterfactualPair]()
+    for source in dict.fromkeys(caption.source for caption in image.captions):
         for split in SPLITS:
             chance = Random(f"{settings.seed}/{image.name}/{source}/{split}")
             unit = _Unit(image, source, facts, readers)
             pair = _pair(unit, split, knowledge, balances[split], settings, chance)
-            found += [] if pair is None else [pair]
-    return found
+            pairs += [] if pair is None else [pair]
+    return pairs
 
 
 def _wanted(balance: Balance, settings: BuildSettings) -> list[str]:
@@ -136,12 +136,12 @@ def _wanted(balance: Balance, settings: BuildSettings) -> list[str]:
 
 def model_of(images: Sequence[AnnotatedImage], part: int) -> CaptionModel:
     """A language model of the captions of a quarter of the images."""
-    return caption_model(caption.text for one in images if part_of(one) == part for caption in one.captions)
+    return caption_model(caption.text for image in images if part_of(image) == part for caption in image.captions)
 
 
 def own_counts(image: AnnotatedImage, part: int) -> Mapping[Gram, int]:
     """What the model of a quarter knows from this image itself."""
-    return count_grams(one.text for one in image.captions) if part_of(image) == part else {}
+    return count_grams(caption.text for caption in image.captions) if part_of(image) == part else {}
 
 
 def part_of(image: AnnotatedImage) -> int:
@@ -164,31 +164,27 @@ def _pair(
     absent = list(unit.facts.absent)
     chance.shuffle(absent)
     facts = replace(unit.facts, absent=tuple(absent))
-    texts = [one.text for one in unit.image.captions if one.source == unit.source]
+    texts = [caption.text for caption in unit.image.captions if caption.source == unit.source]
     chance.shuffle(texts)
     for subset in _wanted(balance, settings):
         options = list[Counterfactual]()
         for text in texts:
-            if len(options) >= _OPTIONS or not _can_be_changed(text):
+            words = read_caption(text)
+            if len(options) >= _OPTIONS or not _SHORTEST <= len(words.words) <= _LONGEST or not is_clean(words):
                 continue
-            others = [one.text for one in unit.image.captions if one.text != text]
+            others = [caption.text for caption in unit.image.captions if caption.text != text]
             about = subject(text, facts, knowledge, others)
-            found = islice(MAKERS[subset](about, split), _OPTIONS)
+            changes = islice(MAKERS[subset](about, split), _OPTIONS)
             options += [
-                plainly(made, text) if settings.add == "plain" and made.action == "add" else made
-                for made in found
-                if reads_well(made, unit.readers)
+                plainly(change, text) if settings.add == "plain" and change.action == "add" else change
+                for change in changes
+                if reads_well(change, unit.readers)
             ]
         *choosing, control = unit.readers
         chosen = balance.choose(options, choosing, chance, control=control)
         if chosen is not None:
             return CounterfactualPair(unit.image, unit.source, split, chosen)
     return None
-
-
-def _can_be_changed(text: str) -> bool:
-    words = read_caption(text)
-    return _SHORTEST <= len(words.words) <= _LONGEST and is_clean(words)
 
 
 _POOL = 1.5  # pairs that are made for each one that is wanted
@@ -200,22 +196,17 @@ def pool_settings(settings: BuildSettings) -> BuildSettings:
     return replace(settings, pairs=round(_POOL * settings.pairs)) if settings.reader else settings
 
 
-def pool_texts(pool: Built) -> list[str]:
-    """Every caption that the reader must read."""
-    return [text for pair in pool.pairs for text in (pair.made.positive, pair.made.negative)]
-
-
 def refine(pool: Built, known: Mapping[str, float], images: Sequence[AnnotatedImage], settings: BuildSettings) -> Built:
     """The pairs of a pool that leave a reader, whose log-likelihoods are known, without a hint."""
-    control, reader = model_of(images, CONTROL), LikelihoodReader(known)
+    control = model_of(images, CONTROL)
     balances = {split: Balance(strict=True) for split in SPLITS}
     chance, kept = Random(settings.seed), list[CounterfactualPair]()
     for pair in chance.sample(pool.pairs, len(pool.pairs)):
         balance = balances[pair.split]
-        if known[pair.made.positive] - known[pair.made.negative] > _WORSE:
+        if known[pair.change.positive] - known[pair.change.negative] > _WORSE:
             continue
-        if balance.counts[pair.made.subset] < settings.most:
+        if balance.counts[pair.change.subset] < settings.most:
             grams = GramReader(control, own_counts(pair.image, CONTROL))
-            kept += [pair] if balance.choose([pair.made], (reader, grams), chance) else []
+            kept += [pair] if balance.choose([pair.change], (known.__getitem__, grams), chance) else []
     kept.sort(key=lambda pair: (pair.image.name, pair.source, pair.split))
     return Built(tuple(kept), settings, pool.images)

@@ -101,10 +101,8 @@ def replace_relation(about: Subject, split: Split) -> Iterator[Counterfactual]:
     """Another action, or another place."""
     for site in relation_sites(about.words):
         if site.concept is None:
-            place = vocabulary().places[site.text]
-            others: Iterable[str] = (
-                one for one in getattr(place, split) if one not in about.facts.said | _pairs(about.facts.said)
-            )
+            said = about.facts.said | _pairs(about.facts.said)
+            others: Iterable[str] = (name for name in vocabulary().places[site.text][split] if name not in said)
         else:
             others = _other_words(site, about, split, vocabulary().actions.values())
         for other in others:
@@ -178,9 +176,11 @@ MAKERS: dict[str, Maker] = {
 }
 
 
-def plainly(made: Counterfactual, caption: str) -> Counterfactual:
+def plainly(change: Counterfactual, caption: str) -> Counterfactual:
     """An addition against the caption as it stands, as SugarCrepe has it: the wrong caption is then always longer."""
-    return Counterfactual(made.action, made.kind, caption, made.negative, (), made.negative_spans, (), made.inserted)
+    return Counterfactual(
+        change.action, change.kind, caption, change.negative, (), change.negative_spans, (), change.inserted
+    )
 
 
 def _completed(about: Subject) -> Iterator[tuple[str, Site]]:
@@ -195,10 +195,16 @@ def _completed(about: Subject) -> Iterator[tuple[str, Site]]:
 
 def _change_sides(first: Site, second: Site, facts: ImageFacts) -> bool:
     """Whether two qualities are false of each other's things."""
-    one, two = first.concept, second.concept
-    if one is None or two is None or one.slot != two.slot or one.name == two.name or first.head == second.head:
+    mine, theirs = first.concept, second.concept
+    if (
+        mine is None
+        or theirs is None
+        or mine.slot != theirs.slot
+        or mine.name == theirs.name
+        or first.head == second.head
+    ):
         return False
-    if two.name in one.near or one.name in two.near or (one.slot == "number" and first.many != second.many):
+    if theirs.name in mine.near or mine.name in theirs.near or (mine.slot == "number" and first.many != second.many):
         return False
     return not {f"{second.text} {first.head}", f"{first.text} {second.head}"} & facts.said
 
@@ -206,8 +212,8 @@ def _change_sides(first: Site, second: Site, facts: ImageFacts) -> bool:
 def _told_apart(words: CaptionWords, first: Site, second: Site, facts: ImageFacts) -> bool:
     """Whether each of two things has a quality that the other one does not have: a black dog and a white cat."""
     qualities = {site.end + 1: site for site in attribute_sites(words)}
-    one, two = qualities.get(first.start), qualities.get(second.start)
-    return one is not None and two is not None and _change_sides(one, two, facts)
+    mine, theirs = qualities.get(first.start), qualities.get(second.start)
+    return mine is not None and theirs is not None and _change_sides(mine, theirs, facts)
 
 
 def _wrong(concept: Concept, here: Concept, facts: ImageFacts, split: Split) -> bool:
@@ -252,7 +258,7 @@ def _other_words(site: Site, about: Subject, split: Split, concepts: Iterable[Co
 def _pairs(said: Iterable[str]) -> frozenset[str]:
     """The last words of places of several words: of `on top of`, that something is on top."""
     words = frozenset(said)
-    return frozenset(place for place in vocabulary().places if " " in place and set(place.split()) <= words)
+    return frozenset(name for name in vocabulary().places if " " in name and set(name.split()) <= words)
 
 
 def _noun(concept: Concept) -> str:

@@ -25,7 +25,7 @@ class CaptionModel:
     def log_probability(self, text: str, own: Mapping[Gram, int]) -> float:
         """Of a whole caption; `own` are counts that the model must not know, those of the image itself."""
         words = [_BEGIN, _BEGIN, *read_caption(text).words, _END]
-        return sum(self._step(tuple(words[place - 2 : place + 1]), own) for place in range(2, len(words)))
+        return sum(self._step(tuple(words[at - 2 : at + 1]), own) for at in range(2, len(words)))
 
     def _step(self, three: Gram, own: Mapping[Gram, int]) -> float:
         known, left_out = self.counts.get, own.get
@@ -45,14 +45,14 @@ class CaptionModel:
 
 def count_grams(texts: Iterable[str]) -> dict[Gram, int]:
     """Every one, two and three words in a row, and with an empty last word how often the words before it stood."""
-    found: dict[Gram, int] = {}
+    counts: dict[Gram, int] = {}
     for text in texts:
         words = [_BEGIN, _BEGIN, *read_caption(text).words, _END]
-        for place in range(2, len(words)):
-            one, two, three = words[place - 2 : place + 1]
+        for at in range(2, len(words)):
+            one, two, three = words[at - 2 : at + 1]
             for gram in ((three,), (two, three), (one, two, three), (two, ""), (one, two, "")):
-                found[gram] = found.get(gram, 0) + 1
-    return found
+                counts[gram] = counts.get(gram, 0) + 1
+    return counts
 
 
 def caption_model(texts: Iterable[str]) -> CaptionModel:
@@ -112,7 +112,7 @@ def learn(images: Iterable[AnnotatedImage]) -> Knowledge:
         if count >= _TOGETHER * single[one]:
             companions[one].add(two)
     return Knowledge(
-        {name: frozenset(found) for name, found in companions.items()},
+        {name: frozenset(names) for name, names in companions.items()},
         {head: frozenset(word for word, n in counts.items() if n >= _OFTEN) for head, counts in usual.items()},
     )
 
@@ -124,5 +124,5 @@ def image_facts(image: AnnotatedImage, knowledge: Knowledge) -> ImageFacts:
     shown = (image.objects or frozenset()) | named
     companions = frozenset(other for name in image.objects or () for other in knowledge.companions.get(name, ()))
     families = frozenset(objects[name].family for name in shown if name in objects)
-    absent = [] if image.objects is None else [one for name, one in objects.items() if name not in shown]
+    absent = [] if image.objects is None else [concept for name, concept in objects.items() if name not in shown]
     return ImageFacts(image.objects, tuple(absent), said, families, companions)

@@ -9,6 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from msdscore.cococf.knowledge import CaptionModel, Gram, caption_model, count_grams
+from msdscore.cococf.knowledge import CaptionModel, caption_model, count_grams
 from msdscore.cococf.sites import read_caption
 from msdscore.stats.resample import Interval, bootstrap_mean
 from msdscore.text.edits import ARTICLES, article
@@ -46,12 +47,7 @@ class WrittenPair:
     negative_spans: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TextReader:
-    """A language model, and for an image's name the counts that it must not know."""
-
-    model: CaptionModel
-    own: Callable[[str], Mapping[Gram, int]]
+TextReader = Callable[[str, str], float]  # from the name of an image and a caption to its log-probability
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,27 +112,27 @@ def judge_quality(
     `known` are the log-likelihoods of all captions under a causal language model, which is then judged too.
     """
     guesses = {
-        "shorter": np.array([0.5 + 0.5 * np.sign(len(one.negative) - len(one.positive)) for one in pairs]),
+        "shorter": np.array([0.5 + 0.5 * np.sign(len(pair.negative) - len(pair.positive)) for pair in pairs]),
         "words": _words_guess(pairs),
         "model": _model_guess(pairs, reader),
     }
     if known is not None:
-        guesses[READER] = np.array([0.5 + 0.5 * np.sign(known[one.positive] - known[one.negative]) for one in pairs])
+        guesses[READER] = np.array([0.5 + 0.5 * np.sign(known[pair.positive] - known[pair.negative]) for pair in pairs])
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for number, one in enumerate(pairs):
-        for key in {("all", "all"), (one.split, "all"), (one.split, one.subset)}:
+    for number, pair in enumerate(pairs):
+        for key in {("all", "all"), (pair.split, "all"), (pair.split, pair.subset)}:
             groups[key].append(number)
     order = sorted(groups, key=lambda key: (key[0] != "all", key[0], key[1] != "all", key[1]))
     rows = [_quality_row(key, [pairs[n] for n in groups[key]], guesses, groups[key]) for key in order]
-    longer = float(np.mean([len(one.negative) > len(one.positive) for one in pairs]))
-    return Quality(tuple(rows), dict(Counter(one.source for one in pairs)), find_faults(pairs), longer)
+    longer = float(np.mean([len(pair.negative) > len(pair.positive) for pair in pairs]))
+    return Quality(tuple(rows), dict(Counter(pair.source for pair in pairs)), find_faults(pairs), longer)
 
 
 def find_faults(pairs: Sequence[WrittenPair]) -> dict[str, int]:
     """Pairs that are not in order, by what is wrong with them; the counts of a sound set are all zero."""
     faults = Counter[str](dict.fromkeys(_FAULTS, 0))
-    for one in pairs:
-        faults.update(name for name, is_wrong in _FAULTS.items() if is_wrong(one))
+    for pair in pairs:
+        faults.update(name for name, is_wrong in _FAULTS.items() if is_wrong(pair))
     return dict(faults)
 
 
@@ -189,8 +185,8 @@ def _percent(share: Interval) -> str:
 def _quality_row(
     key: tuple[str, str], pairs: Sequence[WrittenPair], guesses: Mapping[str, Floats], numbers: Sequence[int]
 ) -> QualityRow:
-    images = [one.image for one in pairs]
-    shares = {name: bootstrap_mean(found[numbers], clusters=images) for name, found in guesses.items()}
+    images = [pair.image for pair in pairs]
+    shares = {name: bootstrap_mean(values[numbers], clusters=images) for name, values in guesses.items()}
     split, subset = key
     shorter, words, model = (shares[name] for name in NAMES)
     return QualityRow(split, subset, len(pairs), len(set(images)), shorter, words, model, shares.get(READER))
@@ -202,69 +198,65 @@ def _fold(image: str) -> int:
 
 def _words_guess(pairs: Sequence[WrittenPair]) -> Floats:
     """Learnt on four fifths of the images, asked about the last."""
-    bags = [_difference(one) for one in pairs]
+    bags = [_difference(pair) for pair in pairs]
     number = {word: at for at, word in enumerate(sorted({word for bag in bags for word in bag}))}
     width = max((len(bag) for bag in bags), default=0) or 1
-    places, values = np.zeros((len(bags), width), dtype=np.int64), np.zeros((len(bags), width))
+    columns, values = np.zeros((len(bags), width), dtype=np.int64), np.zeros((len(bags), width))
     for row, bag in enumerate(bags):
         for at, (word, count) in enumerate(bag.items()):
-            places[row, at], values[row, at] = number[word], count
-    folds, guess = np.array([_fold(one.image) for one in pairs]), np.full(len(pairs), 0.5)
+            columns[row, at], values[row, at] = number[word], count
+    folds, guess = np.array([_fold(pair.image) for pair in pairs]), np.full(len(pairs), 0.5)
     for fold in range(_FOLDS):
-        learnt = _fit(places[folds != fold], values[folds != fold], max(1, len(number)))
-        guess[folds == fold] = 0.5 + 0.5 * np.sign((learnt[places[folds == fold]] * values[folds == fold]).sum(axis=1))
+        learnt = _fit(columns[folds != fold], values[folds != fold], max(1, len(number)))
+        guess[folds == fold] = 0.5 + 0.5 * np.sign((learnt[columns[folds == fold]] * values[folds == fold]).sum(axis=1))
     return guess
 
 
-def _difference(one: WrittenPair) -> Counter[str]:
+def _difference(pair: WrittenPair) -> Counter[str]:
     """Words that the wrong caption has more often than the true one, less those that it has less often."""
-    bag = Counter(read_caption(one.negative).words)
-    bag.subtract(read_caption(one.positive).words)
+    bag = Counter(read_caption(pair.negative).words)
+    bag.subtract(read_caption(pair.positive).words)
     return Counter({word: count for word, count in bag.items() if count})
 
 
-def _fit(places: NDArray[np.int64], values: Floats, size: int) -> Floats:
+def _fit(columns: NDArray[np.int64], values: Floats, size: int) -> Floats:
     """Weights of words in a logistic model in which the wrong caption's sum is the larger one, by Newton's method."""
     weights = np.zeros(size)
-    for _ in range(_STEPS if len(places) else 0):
-        p = 1 / (1 + np.exp(-np.clip((weights[places] * values).sum(axis=1), -30, 30)))
-        gradient = _RIDGE * weights - np.bincount(places.ravel(), ((1 - p)[:, None] * values).ravel(), minlength=size)
+    for _ in range(_STEPS if len(columns) else 0):
+        p = 1 / (1 + np.exp(-np.clip((weights[columns] * values).sum(axis=1), -30, 30)))
+        gradient = _RIDGE * weights - np.bincount(columns.ravel(), ((1 - p)[:, None] * values).ravel(), minlength=size)
         curve = np.zeros((size, size))
         scaled = (p * (1 - p))[:, None] * values
-        for at in range(places.shape[1]):
-            np.add.at(curve, (places, places[:, at : at + 1]), scaled * values[:, at : at + 1])
+        for at in range(columns.shape[1]):
+            np.add.at(curve, (columns, columns[:, at : at + 1]), scaled * values[:, at : at + 1])
         weights -= np.linalg.solve(curve + _RIDGE * np.eye(size), gradient)
     return weights
 
 
 def _model_guess(pairs: Sequence[WrittenPair], reader: TextReader | None) -> Floats:
-    readers = [reader] * _FOLDS if reader else _fold_readers(pairs)
-    guess = []
-    for one in pairs:
-        own = readers[_fold(one.image)]
-        left_out = own.own(one.image)
-        positive, negative = (own.model.log_probability(text, left_out) for text in (one.positive, one.negative))
-        guess.append(0.5 + 0.5 * np.sign(positive - negative))
-    return np.array(guess)
+    if reader is None:
+        captions = [{pair.positive for pair in pairs if _fold(pair.image) != fold} for fold in range(_FOLDS)]
+        models = [caption_model(sorted(texts)) for texts in captions]
+
+        def reader(image: str, text: str) -> float:
+            return models[_fold(image)].log_probability(text, {})
+
+    gaps = [reader(pair.image, pair.positive) - reader(pair.image, pair.negative) for pair in pairs]
+    return np.asarray(0.5 + 0.5 * np.sign(gaps))
 
 
-def _fold_readers(pairs: Sequence[WrittenPair]) -> list[TextReader]:
-    texts = [{one.positive for one in pairs if _fold(one.image) != fold} for fold in range(_FOLDS)]
-    return [TextReader(caption_model(sorted(found)), lambda _: {}) for found in texts]
-
-
-def _has_wrong_article(one: WrittenPair) -> bool:
-    words = read_caption(one.negative).words
+def _has_wrong_article(pair: WrittenPair) -> bool:
+    words = read_caption(pair.negative).words
     return any(first in ARTICLES and first != article(second) for first, second in pairwise(words))
 
 
-def _has_other_changes(one: WrittenPair) -> bool:
+def _has_other_changes(pair: WrittenPair) -> bool:
     """Whether the captions differ outside of the spans that say where they differ."""
-    if not one.negative_spans:
+    if not pair.negative_spans:
         return False
-    if not one.positive_spans:  # an addition to the caption as it stands
-        return _letters(outside_spans(one.negative, one.negative_spans)) != _letters(one.positive)
-    return outside_spans(one.negative, one.negative_spans) != outside_spans(one.positive, one.positive_spans)
+    if not pair.positive_spans:  # an addition to the caption as it stands
+        return _letters(outside_spans(pair.negative, pair.negative_spans)) != _letters(pair.positive)
+    return outside_spans(pair.negative, pair.negative_spans) != outside_spans(pair.positive, pair.positive_spans)
 
 
 def _letters(text: str) -> str:
@@ -281,5 +273,6 @@ _FAULTS: dict[str, Callable[[WrittenPair], bool]] = {
 
 
 def reader_of(model: CaptionModel, captions: Mapping[str, Sequence[str]]) -> TextReader:
-    """A model with the captions that it must forget for each image, where it has read them."""
-    return TextReader(model, lambda name: count_grams(captions.get(name, ())))
+    """A reader that must forget the captions of each image, where the model has learnt from them."""
+    own = lru_cache(1)(lambda image: count_grams(captions.get(image, ())))  # both captions of a pair in turn
+    return lambda image, text: model.log_probability(text, own(image))

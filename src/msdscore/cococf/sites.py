@@ -62,16 +62,16 @@ class CaptionWords:
     words: tuple[str, ...]  # in lower case
     spans: tuple[tuple[int, int], ...]
 
-    def word(self, place: int) -> str:
+    def word(self, at: int) -> str:
         """A word, or nothing past the ends and across punctuation."""
-        return self.words[place] if 0 <= place < len(self.words) else ""
+        return self.words[at] if 0 <= at < len(self.words) else ""
 
-    def after(self, place: int) -> str:
+    def after(self, at: int) -> str:
         """The word behind this one; nothing where the caption ends or a sign stands between."""
-        if place + 1 >= len(self.words):
+        if at + 1 >= len(self.words):
             return ""
-        between = self.caption[self.spans[place][1] : self.spans[place + 1][0]]
-        return self.words[place + 1] if not between.strip() else ""
+        between = self.caption[self.spans[at][1] : self.spans[at + 1][0]]
+        return self.words[at + 1] if not between.strip() else ""
 
 
 @lru_cache(_KEPT)
@@ -81,62 +81,64 @@ def read_caption(caption: str) -> CaptionWords:
     >>> read_caption("A dog's ball.").words
     ('a', "dog's", 'ball')
     """
-    found = list(_WORD.finditer(caption))
-    return CaptionWords(caption, tuple(one.group().lower() for one in found), tuple(one.span() for one in found))
+    matches = list(_WORD.finditer(caption))
+    return CaptionWords(
+        caption, tuple(match.group().lower() for match in matches), tuple(match.span() for match in matches)
+    )
 
 
 def words_said(texts: Collection[str]) -> frozenset[str]:
     """Every word and every two neighbouring words of some captions, in lower case."""
-    found: set[str] = set()
+    said: set[str] = set()
     for text in texts:
         words = read_caption(text).words
         parts = [part for word in words for part in (word, *word.replace("’", "'").split("'"), *word.split("-"))]
-        found.update(parts, (f"{one} {two}" for one, two in pairwise(words)))
-    return frozenset(found)
+        said.update(parts, (f"{first} {second}" for first, second in pairwise(words)))
+    return frozenset(said)
 
 
 @lru_cache(_KEPT)
 def object_sites(text: CaptionWords) -> list[Site]:
     """Things of COCO's classes that stand as nouns of their own, with their number."""
-    found: list[Site] = []
-    forms, place = _noun_forms(), 0
-    while place < len(text.words):
-        two = f"{text.word(place)} {text.word(place + 1)}"
+    sites: list[Site] = []
+    forms, at = _noun_forms(), 0
+    while at < len(text.words):
+        two = f"{text.word(at)} {text.word(at + 1)}"
         length = 2 if two in forms else 1
-        name = two if length == 2 else text.word(place)
-        if name in forms and _stands_alone(text, place, place + length - 1, many=forms[name][1]):
+        name = two if length == 2 else text.word(at)
+        if name in forms and _stands_alone(text, at, at + length - 1, many=forms[name][1]):
             concept, many = forms[name]
-            start, end = text.spans[place][0], text.spans[place + length - 1][1]
-            found.append(Site(start, end, name, "object", concept, many, opens=not found))
-        place += length
-    return found
+            start, end = text.spans[at][0], text.spans[at + length - 1][1]
+            sites.append(Site(start, end, name, "object", concept, many, opens=not sites))
+        at += length
+    return sites
 
 
 @lru_cache(_KEPT)
 def attribute_sites(text: CaptionWords) -> list[Site]:
     """Qualities right before the noun that they belong to."""
-    known, found = vocabulary().qualities, []
-    for place, word in enumerate(text.words):
-        head = text.after(place)
-        beside = {text.word(place - 1), text.word(place + 1)}
+    known, sites = vocabulary().qualities, []
+    for at, word in enumerate(text.words):
+        head = text.after(at)
+        beside = {text.word(at - 1), text.word(at + 1)}
         if word in known and _is_head(head) and "and" not in beside and _suits(known[word], head):
-            start, end = text.spans[place]
-            found.append(Site(start, end, word, "attribute", known[word], _is_many(head), head))
-    return found
+            start, end = text.spans[at]
+            sites.append(Site(start, end, word, "attribute", known[word], _is_many(head), head))
+    return sites
 
 
 def is_clean(text: CaptionWords) -> bool:
     """Whether a caption is free of doubled words and wrong articles: what is changed should be the only fault."""
     steps = pairwise(text.words)
-    return not any(one == two or (one in ARTICLES and one != article(two)) for one, two in steps)
+    return not any(first == second or (first in ARTICLES and first != article(second)) for first, second in steps)
 
 
 def bare_heads(text: CaptionWords) -> list[tuple[int, str]]:
     """Nouns right behind an article or a possessive, where a quality could be put in: their places and themselves."""
     return [
-        (text.spans[place][0], word)
-        for place, word in enumerate(text.words)
-        if place and text.words[place - 1] in _DETERMINERS and text.after(place - 1) == word and _is_head(word)
+        (text.spans[at][0], word)
+        for at, word in enumerate(text.words)
+        if at and text.words[at - 1] in _DETERMINERS and text.after(at - 1) == word and _is_head(word)
     ]
 
 
@@ -184,17 +186,17 @@ def _is_many(head: str) -> bool:
 
 
 def _actions(text: CaptionWords) -> list[Site]:
-    known, found = vocabulary().actions, []
-    for place, word in enumerate(text.words):
+    known, sites = vocabulary().actions, []
+    for at, word in enumerate(text.words):
         concept = known.get(word)
-        if concept is None or not _of_someone(text.words[max(0, place - 4) : place]):
+        if concept is None or not _of_someone(text.words[max(0, at - 4) : at]):
             continue
-        after = text.after(place)
+        after = text.after(at)
         fits = after in _DETERMINERS if concept.slot == "handling" else not after or after in _AFTER_ACTION
         if fits and after not in ("of", "to") and (concept.slot == "handling" or after not in _DETERMINERS):
-            start, end = text.spans[place]
-            found.append(Site(start, end, word, "relation", concept, head=_noun_behind(text, place + 1)))
-    return found
+            start, end = text.spans[at]
+            sites.append(Site(start, end, word, "relation", concept, head=_noun_behind(text, at + 1)))
+    return sites
 
 
 def _of_someone(words: Sequence[str]) -> bool:
@@ -202,39 +204,39 @@ def _of_someone(words: Sequence[str]) -> bool:
 
 
 def _places(text: CaptionWords) -> list[Site]:
-    found, place = list[Site](), 0
-    while place < len(text.words):
-        name = _place_at(text.words, place)
+    sites, at = list[Site](), 0
+    while at < len(text.words):
+        name = _place_at(text.words, at)
         length = name.count(" ") + 1
         if not name:
-            place += 1
+            at += 1
             continue
-        head = _noun_behind(text, place + length)
+        head = _noun_behind(text, at + length)
         side = name in ("on the left", "on the right")
-        after = text.after(place + length - 1)
+        after = text.after(at + length - 1)
         if (side and after in ("", "and", "of")) or (
             not side and after in _DETERMINERS and (head in SUPPORTS or name not in ("on", "under", "beneath"))
         ):
-            start, end = text.spans[place][0], text.spans[place + length - 1][1]
-            found.append(Site(start, end, name, "relation", None, head=head))
-        place += length
-    return found
+            start, end = text.spans[at][0], text.spans[at + length - 1][1]
+            sites.append(Site(start, end, name, "relation", None, head=head))
+        at += length
+    return sites
 
 
-def _place_at(words: tuple[str, ...], place: int) -> str:
+def _place_at(words: tuple[str, ...], at: int) -> str:
     """The longest relation of place that begins with a word; empty where none does."""
-    for one in _first_words().get(words[place], ()):
-        if words[place : place + len(one)] == one:
-            return " ".join(one)
+    for relation in _first_words().get(words[at], ()):
+        if words[at : at + len(relation)] == relation:
+            return " ".join(relation)
     return ""
 
 
-def _noun_behind(text: CaptionWords, place: int) -> str:
+def _noun_behind(text: CaptionWords, at: int) -> str:
     """The noun that a determiner at `place` belongs to, with at most two words between."""
-    if text.word(place) not in _DETERMINERS:
+    if text.word(at) not in _DETERMINERS:
         return ""
     for step in range(1, 4):
-        word, after = text.word(place + step), text.after(place + step)
+        word, after = text.word(at + step), text.after(at + step)
         if _is_head(word) and (not after or after in _AFTER or after.endswith("ing")):
             return word
     return ""
@@ -242,21 +244,21 @@ def _noun_behind(text: CaptionWords, place: int) -> str:
 
 @cache
 def _noun_forms() -> dict[str, tuple[Concept, bool]]:
-    objects, found = vocabulary().objects, dict[str, tuple[Concept, bool]]()
+    objects, forms = vocabulary().objects, dict[str, tuple[Concept, bool]]()
     for concept in objects.values():
         for form, many in ((concept.plural, True), (concept.singular, False)):
             if form is not None:
-                found[form] = concept, many
-    found |= {word: (objects[name], word.endswith("s")) for word, name in _ALIASES.items()}
-    return found | {word: (objects["person"], word.endswith(("en", "s"))) for word in vocabulary().people}
+                forms[form] = concept, many
+    forms |= {word: (objects[name], word.endswith("s")) for word, name in _ALIASES.items()}
+    return forms | {word: (objects["person"], word.endswith(("en", "s"))) for word in vocabulary().people}
 
 
 @cache
 def _first_words() -> dict[str, list[tuple[str, ...]]]:
-    found: dict[str, list[tuple[str, ...]]] = {}
-    for name in sorted(vocabulary().places, key=lambda one: -len(one.split())):
-        found.setdefault(name.split()[0], []).append(tuple(name.split()))
-    return found
+    relations: dict[str, list[tuple[str, ...]]] = {}
+    for name in sorted(vocabulary().places, key=lambda name_of: -len(name_of.split())):
+        relations.setdefault(name.split()[0], []).append(tuple(name.split()))
+    return relations
 
 
 @cache
@@ -268,5 +270,5 @@ def _usable_before(many: bool) -> frozenset[str]:
 def _animate_words() -> frozenset[str]:
     shown = vocabulary().shown_by
     return _PERSONS | frozenset(
-        word for name, one in vocabulary().objects.items() if one.animate for word in shown[name]
+        word for name, concept in vocabulary().objects.items() if concept.animate for word in shown[name]
     )

@@ -50,16 +50,16 @@ def read_sources(
     with `objects` (names, or boxes that begin with the number of the class), or a folder of YOLO files; numbers of
     classes are lines of `classes`, by default the 80 of COCO in their order.
     """
-    found: dict[str, AnnotatedImage] = {}
+    images: dict[str, AnnotatedImage] = {}
     for entry in captions:
         for image in _captioned(*_named(str(entry))):
-            found[image.name] = _joined(found.get(image.name), image)
+            images[image.name] = _joined(images.get(image.name), image)
     if objects is not None:
         shown = read_objects(objects, classes)
-        found = {name: replace(one, objects=shown.get(_key(name), one.objects)) for name, one in found.items()}
-    if not found:
+        images = {name: replace(known, objects=shown.get(_key(name), known.objects)) for name, known in images.items()}
+    if not images:
         raise InputError("expected captions of images, got none; name caption files")
-    return [found[name] for name in sorted(found)]
+    return [images[name] for name in sorted(images)]
 
 
 def read_objects(path: Path, classes: Path | None = None) -> dict[str, frozenset[str]]:
@@ -100,9 +100,9 @@ def _captioned(source: str, path: Path) -> Iterable[AnnotatedImage]:
 
 def _coco(content: Mapping[str, Any], source: str) -> list[AnnotatedImage]:
     texts: dict[int, list[SourcedCaption]] = defaultdict(list)
-    for one in content["annotations"]:
-        texts[one["image_id"]].append(SourcedCaption(tidy(one["caption"]), source))
-    return [AnnotatedImage(str(one["file_name"]), tuple(texts[one["id"]])) for one in content["images"]]
+    for entry in content["annotations"]:
+        texts[entry["image_id"]].append(SourcedCaption(tidy(entry["caption"]), source))
+    return [AnnotatedImage(str(entry["file_name"]), tuple(texts[entry["id"]])) for entry in content["images"]]
 
 
 def _row(row: Mapping[str, Any], source: str, where: str) -> AnnotatedImage:
@@ -120,21 +120,21 @@ def _row_objects(row: Mapping[str, Any], names: Sequence[str], where: str) -> fr
     given = row.get("objects")
     if given is None:
         return None
-    if all(isinstance(one, str) for one in given):
+    if all(isinstance(entry, str) for entry in given):
         return frozenset(given)
-    return _numbered([int(one[0]) for one in given], names, where)
+    return _numbered([int(entry[0]) for entry in given], names, where)
 
 
 def _instances(content: Mapping[str, Any], path: Path) -> dict[str, frozenset[str]]:
     try:
-        names = {one["id"]: str(one["name"]) for one in content["categories"]}
-        files = {one["id"]: _key(one["file_name"]) for one in content["images"]}
+        names = {entry["id"]: str(entry["name"]) for entry in content["categories"]}
+        files = {entry["id"]: _key(entry["file_name"]) for entry in content["images"]}
         shown: dict[str, set[str]] = {key: set() for key in files.values()}
-        for one in content["annotations"]:
-            shown[files[one["image_id"]]].add(names[one["category_id"]])
+        for entry in content["annotations"]:
+            shown[files[entry["image_id"]]].add(names[entry["category_id"]])
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: expected COCO's instances with images, annotations and categories") from error
-    return {key: frozenset(found) for key, found in shown.items()}
+    return {key: frozenset(names_shown) for key, names_shown in shown.items()}
 
 
 def _yolo(file: Path) -> list[int]:

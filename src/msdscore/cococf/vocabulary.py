@@ -5,7 +5,7 @@ can be true of the same thing, such as gray and silver, are near synonyms and ne
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -51,14 +51,6 @@ SUPPORTS = word_set(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What may stand for a relation of place."""
-
-    easy: tuple[str, ...]
-    hard: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Vocabulary:
     """All concepts by kind, and the words that show each of them."""
 
@@ -66,7 +58,7 @@ class Vocabulary:
     shown_by: Mapping[str, frozenset[str]]  # by class, every word that may name it
     qualities: Mapping[str, Concept]  # attributes by word
     actions: Mapping[str, Concept]  # relations between -ing, and -s
-    places: Mapping[str, Place]  # relations of place, longest first
+    places: Mapping[str, Mapping[str, tuple[str, ...]]]  # by relation of place and split, what may stand for it
     people: Mapping[str, str]  # man -> woman
 
 
@@ -95,17 +87,17 @@ def _objects(text: str) -> tuple[dict[str, Concept], dict[str, frozenset[str]]]:
             family = name.strip("[]")
             continue
         singular, plural, *more = [part.strip() for part in rest.split(";")] if colon else ["", ""]
-        one = None if singular == "-" else singular or name
+        form = None if singular == "-" else singular or name
         many = plural or f"{singular or name}s"
-        objects[name] = Concept(name, "object", family, "noun", one, many)
+        objects[name] = Concept(name, "object", family, "noun", form, many)
         others = " ".join(more).split()
-        shown[name] = frozenset(filter(None, [name, one, many, f"{name}s", *others]))
+        shown[name] = frozenset(filter(None, [name, form, many, f"{name}s", *others]))
     shown["person"] |= {word for pair in _PEOPLE for word in pair} | {"lady", "ladies", "guy", "guys", "male", "female"}
     return objects, shown
 
 
 def _concepts(text: str, kind: ChangeKind) -> dict[str, Concept]:
-    found: dict[str, Concept] = {}
+    concepts: dict[str, Concept] = {}
     for line in text.splitlines():
         slot, _, rest = line.partition(":")
         family = ""
@@ -114,18 +106,14 @@ def _concepts(text: str, kind: ChangeKind) -> dict[str, Concept]:
                 family = part.strip("[]")
                 continue
             word, *near = part.split("/")
-            found[word] = Concept(word, kind, family, slot, word, near=frozenset(near))
-    return found
+            concepts[word] = Concept(word, kind, family, slot, word, near=frozenset(near))
+    return concepts
 
 
-def _places(text: str) -> dict[str, Place]:
-    found = {}
+def _places(text: str) -> dict[str, dict[str, tuple[str, ...]]]:
+    places = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
-        easy, hard = (tuple(_listed(part)) for part in rest.split("|"))
-        found[name] = Place(easy, hard)
-    return found
-
-
-def _listed(text: str) -> Iterable[str]:
-    return filter(None, (part.strip() for part in text.split(",")))
+        listed = (tuple(filter(None, (place.strip() for place in part.split(",")))) for part in rest.split("|"))
+        places[name] = dict(zip(("easy", "hard"), listed, strict=True))
+    return places
