@@ -1,4 +1,8 @@
-"""Intervals and tests by resampling: bootstrap over items or images, permutations, Holm's correction."""
+"""Intervals and tests by resampling: bootstrap over items or images, permutations, Holm's correction.
+
+`scipy.stats.bootstrap` draws no clusters and has no expanded percentiles; `scipy.stats.permutation_test` takes about 60
+times as long for the means of 7,500 pairs, since it permutes items where signs of cluster sums are enough.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from msdscore.errors import ConfigError, InputError
+from msdscore.stats.ranks import mid_ranks, rank_groups
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -165,7 +170,8 @@ def swap_test(
 
     Both columns are replaced by their normalised ranks first: swapping raw scores would compare two scales.
     """
-    a, b = _unit_ranks(first), _unit_ranks(second)
+    columns = (np.asarray(values, dtype=np.float64) for values in (first, second))
+    a, b = (mid_ranks(rank_groups(values), np.ones(len(values))) / len(values) for values in columns)
     codes, units = _units(len(a), clusters)
     observed = statistic(a) - statistic(b)
     if np.isnan(observed):
@@ -258,10 +264,3 @@ def _random_flips(sums: Floats, how: Resampling) -> Floats:
     block = max(1, BLOCK // max(1, len(sums)))
     rows = [min(block, how.samples - start) for start in range(0, how.samples, block)]
     return np.concatenate([(1 - 2 * rng.integers(0, 2, size=(r, len(sums)))) @ sums for r in rows])
-
-
-def _unit_ranks(values: ArrayLike) -> Floats:
-    x = np.asarray(values, dtype=np.float64)
-    _, groups, sizes = np.unique(x, return_inverse=True, return_counts=True)
-    ranks: Floats = (np.cumsum(sizes) - (sizes - 1) / 2)[groups] / len(x)
-    return ranks
