@@ -208,24 +208,23 @@ def _softened(contest: Contest) -> Contest:
     """Soft-MSD over the captions of all captioners of an image: one candidate set, however they were scored."""
     import torch
 
-    from msdscore.core.paper import set_uncertainty
+    from msdscore.core.paper import soften
 
     facts = dict(fact.partition(":")[::2] for fact in contest.signature.split("|"))
-    temperature = float(facts.get("xi", 0.2))
-    places = [
-        (who, what, at)
-        for what in contest.images
+    rows = [
+        (who, what, number, entry)
+        for number, what in enumerate(contest.images)
         for who in contest.captioners
-        for at in range(len(contest.entries[who][what]))
+        for entry in contest.entries[who][what]
     ]
-    rows = [contest.entries[who][what][at] for who, what, at in places]
-    group = {what: number for number, what in enumerate(contest.images)}
-    similarity = torch.tensor([one.numbers["similarity"] for one in rows], dtype=torch.float64)
-    gate = set_uncertainty(similarity, torch.tensor([group[what] for _, what, _ in places]), temperature=temperature)
+    similarity, msd = (
+        torch.tensor([entry.numbers[name] for *_, entry in rows], dtype=torch.float64) for name in ("similarity", "msd")
+    )
+    sets = torch.tensor([number for _, _, number, _ in rows])
+    _, values = soften(similarity, msd, sets, temperature=float(facts.get("xi", 0.2)))
     soft: dict[str, dict[str, list[Entry]]] = {who: defaultdict(list) for who in contest.captioners}
-    for (who, what, _), one, u in zip(places, rows, gate.tolist(), strict=True):
-        g, msd = one.numbers["similarity"], one.numbers["msd"]
-        soft[who][what].append(Entry(one.file, one.row, one.caption, {**one.numbers, "soft_msd": g - u * (g - msd)}))
+    for (who, what, _, entry), value in zip(rows, values.tolist(), strict=True):
+        soft[who][what].append(Entry(entry.file, entry.row, entry.caption, {**entry.numbers, "soft_msd": value}))
     kept = {who: {what: tuple(some) for what, some in own.items()} for who, own in soft.items()}
     return Contest(contest.files, contest.signature, contest.captioners, contest.images, kept, contest.left_out)
 
