@@ -225,7 +225,7 @@ def stranger_of(items: Iterable[Item], seed: int) -> dict[str, Image]:
     ring = image_ring(items, seed)
     if len(ring) < 2:
         raise InputError(f"the wrong-image control needs at least 2 different images, got {len(ring)}")
-    there = [is_there(image) for image in ring]
+    there = [not isinstance(image, Path) or image.is_file() for image in ring]  # a row of a table is there
     usable = there if sum(there) > 1 else [True] * len(ring)
     following = next(image for image, good in zip(ring, usable, strict=True) if good)
     strangers: dict[str, Image] = {}
@@ -239,11 +239,6 @@ def wrong_images(items: Sequence[Item], seed: int) -> list[Image]:
     """The stranger of every item's image."""
     strangers = stranger_of(items, seed)
     return [strangers[image_key(item.image)] for item in items]
-
-
-def is_there(image: Image) -> bool:
-    """Whether an image's file exists; a row of a table does."""
-    return not isinstance(image, Path) or image.is_file()
 
 
 def stamp(image: Image) -> str:

@@ -53,6 +53,8 @@ def caparena(sheet: Sheet[Battle]) -> Figures:
     decided = _decide_by_protocol(sheet)
     ranking = {"posh": _posh_ranking, "bradley-terry": _strength_ranking, "authors": _authors_ranking}
     agreements = tuple(credit.figure() for credit in _agreements(decided))
+    if not decided.sheet.items:
+        return (*agreements, *_compare(None, {}, decided))
     return (*agreements, *ranking.get(sheet.protocol, _official_ranking)(decided))
 
 
@@ -68,9 +70,11 @@ def auto_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
 
 
 def _decide_by_protocol(sheet: Sheet[Battle]) -> Decided:
+    battles = sheet.items
     if sheet.protocol == "authors":
-        return _decide(sheet, _not_tied(sheet), AUTHORS_EPSILON)
-    return _decide(sheet, _without_human(sheet), None)
+        return _decide(sheet, np.array([b.winner in ("a", "b") for b in battles], dtype=bool), AUTHORS_EPSILON)
+    without_human = [b.winner is not None and "human" not in (b.system_a, b.system_b) for b in battles]
+    return _decide(sheet, np.array(without_human, dtype=bool), None)
 
 
 def caparena_auto(sheet: Sheet[Battle]) -> Figures:
@@ -81,15 +85,6 @@ def caparena_auto(sheet: Sheet[Battle]) -> Figures:
     # A system that is itself an opponent has no battles there and scores 0, as on the leaderboard.
     whole = _margin(decided, np.ones(len(levels), dtype=bool), "score/average", share=3)
     return (whole, *parts)
-
-
-def _without_human(sheet: Sheet[Battle]) -> NDArray[np.bool_]:
-    battles = sheet.items
-    return np.array([b.winner is not None and "human" not in (b.system_a, b.system_b) for b in battles], dtype=bool)
-
-
-def _not_tied(sheet: Sheet[Battle]) -> NDArray[np.bool_]:
-    return np.array([b.winner in ("a", "b") for b in sheet.items], dtype=bool)
 
 
 def _decide(sheet: Sheet[Battle], eligible: NDArray[np.bool_], epsilon: float | None) -> Decided:
@@ -121,15 +116,11 @@ def _agreements(decided: Decided) -> list[Credit[Battle]]:
 
 
 def _official_ranking(decided: Decided) -> Figures:
-    if not decided.sheet.items:
-        return _compare(None, {}, decided)
     position = {name: -float(rank) for rank, name in enumerate(HUMAN_ORDER) if name != "human"}
     return _compare(bootstrap_elo(decided.played(decided.metric)), position, decided)
 
 
 def _posh_ranking(decided: Decided) -> Figures:
-    if not decided.sheet.items:
-        return _compare(None, {}, decided)
     human = bootstrap_elo(decided.played(decided.human)).rounded
     metric = bootstrap_elo(decided.played(decided.metric))
     rounded = np.array([metric.rounded[name] for name in metric.systems], dtype=np.float64)
@@ -138,16 +129,12 @@ def _posh_ranking(decided: Decided) -> Figures:
 
 
 def _strength_ranking(decided: Decided) -> Figures:
-    if not decided.sheet.items:
-        return _compare(None, {}, decided)
     human = bradley_terry(decided.played(decided.human))
     strengths = dict(zip(human.systems, human.values.tolist(), strict=True))
     return _compare(bradley_terry(decided.played(decided.metric)), strengths, decided)
 
 
 def _authors_ranking(decided: Decided) -> Figures:
-    if not decided.sheet.items:
-        return _compare(None, {}, decided)
     metric, human = (_shuffled_elo(decided.played(side)) for side in (decided.metric, decided.human))
     human.pop("human", None)
     names = tuple(metric)

@@ -164,8 +164,12 @@ def matched_pairs(sheet: Sheet[Any], count: Callable[[Sheet[Any]], Figures]) -> 
 def matched_ratings(sheet: Sheet[Any], statistics: Callable[[Sequence[Any]], list[Statistic]]) -> Figure:
     """The headline within bins of like length, averaged over the bins by their number of judgements."""
     bins = _bins([words(item.captions[0]) for item in sheet.items])
-    parts = [(np.flatnonzero(bins == code), _headline(sheet, bins == code, statistics)) for code in np.unique(bins)]
-    known = [(at, measured) for at, measured in parts if not math.isnan(measured.value(np.ones(len(at))))]
+    known: list[tuple[NDArray[np.int64], Measured]] = []
+    for code in np.unique(bins):
+        part = sheet.take(bins == code)
+        measured = statistics(part.items)[0].of(part.scores[:, 0])
+        if not math.isnan(measured.value(np.ones(len(part.items)))):
+            known.append((np.flatnonzero(bins == code), measured))
     total = sum(measured.n for _, measured in known)
 
     def statistic(weights: Floats) -> float:
@@ -174,11 +178,6 @@ def matched_ratings(sheet: Sheet[Any], statistics: Callable[[Sequence[Any]], lis
         return sum(n * value for n, value in usable) / sum(n for n, _ in usable) if usable else math.nan
 
     return sheet.figure(statistics(sheet.items)[0].name, statistic, total)
-
-
-def _headline(sheet: Sheet[Any], at: Flags, statistics: Callable[[Sequence[Any]], list[Statistic]]) -> Measured:
-    part = sheet.take(at)
-    return statistics(part.items)[0].of(part.scores[:, 0])
 
 
 def _bins(lengths: Sequence[int]) -> NDArray[np.int64]:

@@ -93,10 +93,11 @@ def read_pairs(path: Path, *, subsets: str | Sequence[str] = ()) -> ItemSet[Pair
 
 def read_ratings(path: Path) -> ItemSet[Rated]:
     """Rows with one caption and one or more ratings."""
-    items = [
-        Rated(line.id, line.image, tidy(line.get("caption")), _ratings(line), line.references, line.subset)
-        for line in read_lines(path)
-    ]
+    items = []
+    for line in read_lines(path):
+        given = line.get("expert", "ratings", "human", "rating")
+        ratings = tuple(float(rating) for rating in (given if isinstance(given, list) else [given]))
+        items.append(Rated(line.id, line.image, tidy(line.get("caption")), ratings, line.references, line.subset))
     unique((item.id for item in items), str(path))
     return ItemSet(tuple(items))
 
@@ -142,11 +143,6 @@ def _pair(line: Line) -> Pair:
     else:
         better, other = line.get("caption"), line.get("negative_caption")
     return Pair(line.id, line.image, str(better), str(other), line.subset, line.references)
-
-
-def _ratings(line: Line) -> tuple[float, ...]:
-    given = line.get("expert", "ratings", "human", "rating")
-    return tuple(float(rating) for rating in (given if isinstance(given, list) else [given]))
 
 
 def _battle(line: Line) -> Battle:

@@ -1,6 +1,6 @@
 """Two metrics on the same items: differences with intervals, paired tests, Holm's correction over subsets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -113,7 +113,8 @@ def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Co
     if not known.any():
         raise InputError("the two results have no item that both scored")
     sheets = [
-        _sheet(row, side, items, matrix, known, how) for side, matrix in zip((first, second), scores, strict=True)
+        make_sheet(row, items, matrix, protocol=side.result.protocol, how=how, judged=side.metric.judged).take(known)
+        for side, matrix in zip((first, second), scores, strict=True)
     ]
     differences = _by_credits(row, *sheets) if row.credits else _by_statistics(row, *sheets)
     apart = len(first.table) + len(second.table) - 2 * len(items)
@@ -160,13 +161,6 @@ def _oriented(side: Side) -> Floats:
     scores = score_matrix(side.table, side.metric.label)
     assert scores is not None, "a result names only metrics whose scores lie beside it"
     return scores if side.metric.higher_is_better else -scores
-
-
-def _sheet(
-    row: Benchmark, side: Side, items: Sequence[Item], scores: Floats, known: Flags, how: Resampling
-) -> Sheet[Item]:
-    whole = make_sheet(row, items, scores, protocol=side.result.protocol, how=how, judged=side.metric.judged)
-    return whole.take(known)
 
 
 def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:

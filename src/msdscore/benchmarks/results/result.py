@@ -118,7 +118,7 @@ def read_result(path: Path) -> Result:
         notes = tuple(Note(**note) for note in content.pop("notes"))
         length = content.pop("length")
         more: dict[str, Any] = {"made": Made(**content.pop("made")), "failures": tuple(content.pop("failures"))}
-        more["length"] = length and LengthAlone(length["longer_wins"], _figures(length["figures"]))
+        more["length"] = length and LengthAlone(length["longer_wins"], tuple(map(_figure, length["figures"])))
         return Result(**content, **more, metrics=metrics, notes=notes)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: is damaged ({error}); run the same `msdscore bench` again") from error
@@ -134,27 +134,20 @@ def is_result(path: Path) -> bool:
 
 
 def _metric(content: dict[str, Any]) -> MetricResult:
-    figures, control = (_figures(content.pop(name)) for name in ("figures", "control"))
+    figures, control = (tuple(map(_figure, content.pop(name))) for name in ("figures", "control"))
     matched = content.pop("matched")
     return MetricResult(**content, figures=figures, control=control, matched=matched and _figure(matched))
 
 
-def _figures(content: list[dict[str, Any]]) -> Figures:
-    return tuple(map(_figure, content))
-
-
 def _figure(content: dict[str, Any]) -> Figure:
     interval = content.pop("interval")
-    value = _number(content.pop("value"))
-    return Figure(value=value, interval=None if interval is None else _interval(interval), **content)
+    return Figure(**_with_nan(content), interval=interval and Interval(**_with_nan(interval)))
 
 
-def _interval(content: dict[str, Any]) -> Interval:
-    return Interval(**content | {name: _number(content[name]) for name in ("value", "low", "high")})
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+def _with_nan(content: dict[str, Any]) -> dict[str, Any]:
+    """Numbers that were NaN, which JSON has as null."""
+    nulls = [name for name in ("value", "low", "high") if content.get(name, 0) is None]
+    return content | dict.fromkeys(nulls, math.nan)
 
 
 def _plain(value: Any) -> Any:
