@@ -474,14 +474,14 @@ def test_a_judge_calls_its_own_ties_on_battles(tmp_path):
 
 def test_a_limit_keeps_the_ratings_of_a_picture_together(tmp_path):
     made = plan(make_expert(tmp_path), name="flickr8k-expert", metrics=("length",))
-    whole = prepare_work(made, lambda: None).reading.items
-    some = prepare_work(replace(made, limit=7), lambda: None).reading.items
+    whole = prepare_work(made, lambda: None).item_set.items
+    some = prepare_work(replace(made, limit=7), lambda: None).item_set.items
     assert len(some) == 7
     counts = Counter(item.image.name for item in some)
     assert sorted(counts.values()) == [1, 3, 3]
     assert len({item.id for item in some}) == 7
     assert set(some) <= set(whole)
-    assert len(prepare_work(replace(made, limit=23), lambda: None).reading.items) == 23
+    assert len(prepare_work(replace(made, limit=23), lambda: None).item_set.items) == 23
 
 
 def test_images_replaced_during_a_run_are_refused_and_scored_again(tmp_path, scorer):

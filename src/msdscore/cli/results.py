@@ -29,7 +29,7 @@ def table(
 ) -> None:
     """Print a table per benchmark and protocol, with intervals, controls and signatures; or one of all benchmarks."""
     from msdscore.benchmarks.results.grids import result_grids
-    from msdscore.benchmarks.results.overview import Opened, mean_ranks
+    from msdscore.benchmarks.results.overview import StoredResult, mean_ranks
     from msdscore.benchmarks.results.overview import overview as all_in_one
     from msdscore.benchmarks.results.result import read_result
     from msdscore.io.outputs.manifest import RUN_NOTES
@@ -41,7 +41,7 @@ def table(
     # A pattern such as results/*.json also finds what a run notes beside its scores.
     wanted = [path for path in results if not path.name.endswith(RUN_NOTES)] or results
     read = {path: read_result(path) for path in wanted}
-    opened = [Opened(result, path.parent) for path, result in read.items()]
+    opened = [StoredResult(result, path.parent) for path, result in read.items()]
     if ranks:
         grids = [mean_ranks(opened, how=Resampling(samples=samples))]
     elif overview:

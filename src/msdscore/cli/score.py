@@ -103,8 +103,10 @@ def score(
     names = ColumnNames(image=image_column, caption=caption_column, id=id_column)
     if target is not None and shards.is_folder(target, [source]):
         shards.refuse(prefix=prefix, input_format=input_format)
-        reading = shards.reading(names, images, copy_column, retry=retry, overwrite=overwrite, verify=verify)
-        whole = shards.score_shards(spec, [source, *(captions or [])], target, reading, engine=how_to_run, as_json=json)
+        how_to_read = shards.shard_options(names, images, copy_column, retry=retry, overwrite=overwrite, verify=verify)
+        whole = shards.score_shards(
+            spec, [source, *(captions or [])], target, how_to_read, engine=how_to_run, as_json=json
+        )
         raise typer.Exit(0 if whole else SOME_FAILED)
     how_to_run.refuse_file(source, captions)
     file = None if target is None else Path(target)

@@ -129,7 +129,7 @@ def refuse(*, prefix: str, input_format: str | None) -> None:
         raise ConfigError("--prefix and --input-format are for files of rows; shards are told apart by their names")
 
 
-def reading(names: "ColumnNames", images: Path | None, copied: Sequence[str], **more: bool) -> "ShardOptions":
+def shard_options(names: "ColumnNames", images: Path | None, copied: Sequence[str], **more: bool) -> "ShardOptions":
     """How the options ask for shards to be read; `more` are fields of `ShardOptions`."""
     from msdscore.run.shards import ShardOptions
 

@@ -72,7 +72,7 @@ Row = tuple[str, str]  # metric, and its signature without the benchmark's part
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class StoredResult:
     """A result with the folder of its scores."""
 
     result: Result
@@ -93,7 +93,7 @@ class HeadlineCell:
 
 
 def overview(
-    opened: Sequence[Opened],
+    opened: Sequence[StoredResult],
     *,
     against: str = "",
     quoted: bool = False,
@@ -128,7 +128,7 @@ def overview(
 
 
 def headline_cells(
-    opened: Sequence[Opened], marked: Mapping[str, set[str]] | None = None
+    opened: Sequence[StoredResult], marked: Mapping[str, set[str]] | None = None
 ) -> dict[Row, dict[Column, HeadlineCell]]:
     """The headline figure of every metric on every benchmark that has one."""
     marked = marked or {}
@@ -159,7 +159,7 @@ def labels(rows: Sequence[Row]) -> list[str]:
     return names
 
 
-def _different(entry: Opened, against: str, how: Resampling) -> set[str]:
+def _different(entry: StoredResult, against: str, how: Resampling) -> set[str]:
     if not any(metric.label == against and metric.figures for metric in entry.result.metrics):
         return set()
     comparisons = compare_all(entry.result, entry.folder, against, how=how)
@@ -176,7 +176,7 @@ def _text(cell: HeadlineCell | None) -> str:
     return NONE if cell is None else number(cell.figure) + (MARK if cell.marked else "")
 
 
-def _length_row(opened: Sequence[Opened], columns: Sequence[Column]) -> tuple[str, ...]:
+def _length_row(opened: Sequence[StoredResult], columns: Sequence[Column]) -> tuple[str, ...]:
     lengths = {entry.column: entry.result.length for entry in opened if entry.result.length is not None}
     ways = {length_label(alone) for alone in lengths.values()}
     label = ways.pop() if len(ways) == 1 else "length alone (better direction)"
@@ -205,7 +205,7 @@ def _title(result: Result) -> str:
     return f"{result.title} {name}" + ("" if result.protocol == "official" else f", {result.protocol}")
 
 
-def _notes(opened: Sequence[Opened], against: str) -> list[str]:
+def _notes(opened: Sequence[StoredResult], against: str) -> list[str]:
     notes = [f"{MARK} differs from {against} (p < {LEVEL}, Holm over the metrics of a benchmark)"] if against else []
     for entry in opened:
         result = entry.result
@@ -214,7 +214,7 @@ def _notes(opened: Sequence[Opened], against: str) -> list[str]:
     return notes
 
 
-def mean_ranks(opened: Sequence[Opened], *, how: Resampling | None = None) -> Grid:
+def mean_ranks(opened: Sequence[StoredResult], *, how: Resampling | None = None) -> Grid:
     """Ranks of the headline figures, 1 is best and ties share; intervals of the mean come from resampled benchmarks.
 
     Only metrics with a figure on every benchmark are ranked.

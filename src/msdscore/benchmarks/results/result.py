@@ -44,7 +44,7 @@ class MetricResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class Provenance:
     """How a result came about: when, by which command, on which device, in how many seconds, from which data."""
 
     date: str = ""
@@ -81,7 +81,7 @@ class Result:
     scores: str  # file name of the scores beside the result
     length: LengthAlone | None = None
     seeds: int = 1
-    made: Made = field(default_factory=Made, compare=False)
+    made: Provenance = field(default_factory=Provenance, compare=False)
 
     def metric(self, label: str) -> MetricResult:
         """A metric by its label."""
@@ -117,7 +117,7 @@ def read_result(path: Path) -> Result:
         metrics = tuple(_metric(metric) for metric in content.pop("metrics"))
         notes = tuple(Note(**note) for note in content.pop("notes"))
         length = content.pop("length")
-        more: dict[str, Any] = {"made": Made(**content.pop("made")), "failures": tuple(content.pop("failures"))}
+        more: dict[str, Any] = {"made": Provenance(**content.pop("made")), "failures": tuple(content.pop("failures"))}
         more["length"] = length and LengthAlone(length["longer_wins"], tuple(map(_figure, length["figures"])))
         return Result(**content, **more, metrics=metrics, notes=notes)
     except (KeyError, TypeError, AttributeError, ValueError) as error:

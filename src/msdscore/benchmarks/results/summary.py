@@ -23,7 +23,7 @@ from msdscore.benchmarks.protocols.counting import (
     make_sheet,
     matched_length,
 )
-from msdscore.benchmarks.results.result import Made, MetricResult, Result, fact_sums, score_matrix
+from msdscore.benchmarks.results.result import MetricResult, Provenance, Result, fact_sums, score_matrix
 from msdscore.metrics.base import Metric
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Resampling
@@ -71,7 +71,7 @@ class Counting:
     options: Mapping[str, Any]
     notes: tuple[Note, ...]
     scores: str
-    made: Made
+    made: Provenance
 
     def sheet(self, items: Sequence[Item], scores: Floats, *, judged: bool = False) -> Sheet[Any]:
         """Items with scores, ready to count."""

@@ -16,7 +16,7 @@ from msdscore.encoders.base import Embeddings
 from msdscore.errors import RowError
 from msdscore.io.images import open_image
 from msdscore.io.parquet_images import StoredImage
-from msdscore.metrics.base import Cases, Floats, Ints, Metric, Vectors
+from msdscore.metrics.base import Cases, Floats, Ints, Need, Vectors
 from msdscore.scoring.embedded import Decoded, Embedded
 from msdscore.scoring.measurement import columns
 from msdscore.scoring.pipeline import Pipeline
@@ -75,29 +75,6 @@ _DECODERS = 4
 Seen = TypeVar("Seen")
 
 
-@dataclass(frozen=True, slots=True)
-class Wants:
-    """What the metrics of a run need between them."""
-
-    encoder: bool
-    mixtures: bool
-    pixels: bool
-
-    @property
-    def images(self) -> bool:
-        """Whether images have to be read at all."""
-        return self.encoder or self.pixels
-
-    @classmethod
-    def of(cls, metrics: Sequence[Metric]) -> "Wants":
-        """The union of their needs."""
-        return cls(
-            any(metric.needs("encoder") for metric in metrics),
-            any(metric.needs("mixtures") for metric in metrics),
-            any(metric.needs("pictures") for metric in metrics),
-        )
-
-
 def text_cases(
     items: Sequence[Item], batch: ItemBatch, references: dict[int, tuple[str, ...]], *, whole: bool
 ) -> Cases:
@@ -125,18 +102,20 @@ def text_cases(
     )
 
 
-def fill(bare: Cases, batch: ItemBatch, wants: Wants, pipeline: Pipeline | None) -> tuple[Cases, dict[int, str]]:
-    """Decode and encode what the metrics want; the reasons of items that cannot be scored by place in the batch."""
-    if not wants.images:
+def fill(
+    bare: Cases, batch: ItemBatch, needs: Collection[Need], pipeline: Pipeline | None
+) -> tuple[Cases, dict[int, str]]:
+    """Decode and encode what metrics need; the reasons of items that cannot be scored by place in the batch."""
+    if "encoder" not in needs and "pictures" not in needs:
         return bare, {}
     if pipeline is None:
         seen = _read_all(batch.images, open_image)
         images = tuple(None if isinstance(opened, RowError) else opened for opened in seen)
         return replace(bare, images=images), _image_errors(batch, seen)
-    decoded = _read_all(batch.images, lambda source: pipeline.decode([source], keep=wants.pixels)[0])
+    decoded = _read_all(batch.images, lambda source: pipeline.decode([source], keep="pictures" in needs)[0])
     images = tuple(opened.picture if isinstance(opened, Decoded) else None for opened in decoded)
     errors = _image_errors(batch, decoded)
-    vectors, unread = make_vectors(bare, decoded, pipeline, mixtures=wants.mixtures)
+    vectors, unread = make_vectors(bare, decoded, pipeline, mixtures="mixtures" in needs)
     for number, row in enumerate(bare.captions[: len(batch.items)].tolist()):
         reasons = [unread[text] for text in row if text in unread]
         errors |= {number: reasons[0]} if reasons and number not in errors else {}

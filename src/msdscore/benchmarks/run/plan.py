@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 from msdscore.benchmarks.base import Benchmark, Item, ItemSet, ItemT, Note, Rated, image_key
 from msdscore.benchmarks.registry import benchmark, load
-from msdscore.benchmarks.run.cases import BATCH_IMAGES, ItemBatch, Wants, item_batches
+from msdscore.benchmarks.run.cases import BATCH_IMAGES, ItemBatch, item_batches
 from msdscore.benchmarks.run.score_file import fingerprint
 from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore.metrics.base import Metric
 from msdscore.metrics.registry import load_metrics
 from msdscore.scoring.pipeline import Pipeline
 
-Some = TypeVar("Some")
+T = TypeVar("T")
 
 
 def _nothing() -> Mapping[str, Any]:
@@ -58,7 +58,7 @@ class Work:
 
     plan: BenchmarkPlan
     row: Benchmark
-    reading: ItemSet[Any]
+    item_set: ItemSet[Any]
     metrics: tuple[Metric, ...]
     pipeline: Callable[[], Pipeline]  # loads it on the first call
     stamp: str | None  # of what the pipeline is built from
@@ -66,12 +66,12 @@ class Work:
     @property
     def encodes(self) -> bool:
         """Whether a metric needs an encoder."""
-        return Wants.of(self.metrics).encoder
+        return any(metric.needs("encoder") for metric in self.metrics)
 
     @property
     def control(self) -> bool:
         """Whether there are images enough to swap."""
-        return self.plan.control and len({image_key(item.image) for item in self.reading.items}) > 1
+        return self.plan.control and len({image_key(item.image) for item in self.item_set.items}) > 1
 
     @property
     def base(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Work:
             "benchmark": self.plan.name,
             "options": {name: str(value) for name, value in sorted(self.plan.options.items())},
             "limit": self.plan.limit,
-            "items": fingerprint(self.reading.items),
+            "items": fingerprint(self.item_set.items),
             "control": self.control,
             "seed": self.plan.seed,
         }
@@ -88,14 +88,14 @@ class Work:
     def batches(self, size: int, chosen: Sequence[int] | None = None) -> list[ItemBatch]:
         """Items in batches of images."""
         seed = self.plan.seed
-        return list(item_batches(self.reading.items, seed=seed, control=self.control, size=size, chosen=chosen))
+        return list(item_batches(self.item_set.items, seed=seed, control=self.control, size=size, chosen=chosen))
 
     def notes(self) -> tuple[Note, ...]:
         """What the reader noted, and whether there is no control."""
         if self.plan.control and not self.control:
-            lone = Note("no wrong-image control: the items share one picture", len(self.reading.items))
-            return (*self.reading.notes, lone)
-        return self.reading.notes
+            lone = Note("no wrong-image control: the items share one picture", len(self.item_set.items))
+            return (*self.item_set.notes, lone)
+        return self.item_set.notes
 
 
 def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline], *, stamp: str | None = None) -> Work:
@@ -103,26 +103,26 @@ def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline], *, stamp
     row = benchmark(plan.name)
     if plan.protocol not in row.protocols:
         raise unknown_name(f"protocol of {row.name}", plan.protocol, row.protocols)
-    reading = _limited(load(plan.name, plan.root, **plan.options), plan.limit)
+    item_set = _limited(load(plan.name, plan.root, **plan.options), plan.limit)
     metrics = load_metrics(plan.metrics)
-    _check_needs(row, reading.items, metrics)
-    return Work(plan, row, reading, metrics, cache(pipeline), stamp)
+    _check_needs(row, item_set.items, metrics)
+    return Work(plan, row, item_set, metrics, cache(pipeline), stamp)
 
 
-def _limited(reading: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
+def _limited(item_set: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
     """Some items, spread evenly so that every subset has its share; a note says how many were left out.
 
     Ratings are taken image by image: a caption alone could not be held against the others of its image.
     """
-    total = len(reading.items)
+    total = len(item_set.items)
     if limit is None or limit >= total:
-        return reading
+        return item_set
     left = Note("items left out by --limit", total - limit)
-    kept = _whole_images if isinstance(reading.items[0], Rated) else _evenly
-    return ItemSet(kept(reading.items, limit), (*reading.notes, left))
+    kept = _whole_images if isinstance(item_set.items[0], Rated) else _evenly
+    return ItemSet(kept(item_set.items, limit), (*item_set.notes, left))
 
 
-def _evenly(items: Sequence[Some], limit: int) -> tuple[Some, ...]:
+def _evenly(items: Sequence[T], limit: int) -> tuple[T, ...]:
     return tuple(items[number * len(items) // limit] for number in range(limit))
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from msdscore.benchmarks.base import Item, image_key, image_names, stamp
 from msdscore.benchmarks.registry import reader_options
 from msdscore.benchmarks.results.result import (
-    Made,
+    Provenance,
     Result,
     is_result,
     joined_columns,
@@ -25,7 +25,7 @@ from msdscore.benchmarks.results.result import (
     write_result,
 )
 from msdscore.benchmarks.results.summary import Counting, ScorerRecord, average, signature, summarise
-from msdscore.benchmarks.run.cases import ItemBatch, Wants, fill, text_cases
+from msdscore.benchmarks.run.cases import ItemBatch, fill, text_cases
 from msdscore.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
 from msdscore.benchmarks.run.score_file import (
     Kept,
@@ -94,7 +94,7 @@ def _check_free(path: Path, ours: Callable[[Path], bool], root: Path, *, overwri
 
 def _draws(work: Work) -> int:
     """How often the protocol wants to draw: only metrics that read references depend on how they are drawn."""
-    return work.reading.draws if any(metric.needs("references") for metric in work.metrics) else 1
+    return work.item_set.draws if any(metric.needs("references") for metric in work.metrics) else 1
 
 
 def _drawn(work: Work, number: int) -> Work:
@@ -111,7 +111,7 @@ def _one(work: Work, scores: Path, *, overwrite: bool, progress: Progress) -> Re
     _check_free(scores, is_ours, work.plan.root, overwrite=overwrite)
     if overwrite:
         scores.unlink(missing_ok=True)
-    items = work.reading.items
+    items = work.item_set.items
     sources = sources_of(items, seed=work.plan.seed, control=work.control)
     scorer = recorded_scorer(scores, work.stamp) if work.encodes else None
     kept = keep(scores, work.base, _signatures(work, scorer), sources) if scorer else None
@@ -129,7 +129,7 @@ def _one(work: Work, scores: Path, *, overwrite: bool, progress: Progress) -> Re
         write(scores, table, work.base, {**kept.signatures, **signatures}, known)
         _clear_parts(scores)
     progress(len(items), len(items))
-    about = Made(
+    about = Provenance(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         command=work.plan.command,
         device=scorer.device if scorer else "",
@@ -143,7 +143,7 @@ def _signatures(work: Work, scorer: ScorerRecord | None) -> dict[str, str]:
     return {metric.label: signature(metric, scorer) for metric in work.metrics}
 
 
-def _counting(work: Work, scorer: ScorerRecord | None, scores: str, about: Made) -> Counting:
+def _counting(work: Work, scorer: ScorerRecord | None, scores: str, about: Provenance) -> Counting:
     plan = work.plan
     return Counting(
         row=work.row, protocol=plan.protocol, scorer=scorer, seed=plan.seed, samples=plan.samples,
@@ -153,7 +153,7 @@ def _counting(work: Work, scorer: ScorerRecord | None, scores: str, about: Made)
 
 def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress: Progress) -> dict[str, list[Any]]:
     """The columns of all items: those kept, and those of parts that this or an earlier try has written."""
-    items = work.reading.items
+    items = work.item_set.items
     left = [(batch, task) for task in kept.tasks for batch in work.batches(work.plan.batch_images, task.items)]
     total = sum(len(batch.items) for batch, _ in left)
     # Every distinct caption is embedded once, whichever batches it appears in.
@@ -188,16 +188,17 @@ def _part(
 ) -> pa.Table:
     """The scores of one batch, with each item's number in the benchmark."""
     bare = text_cases(items, batch, _of_images(batch, references), whole=False)
-    cases, errors = fill(bare, batch, Wants.of(metrics), pipeline)
+    needs = {need for metric in metrics for need in metric.row.needs}
+    cases, errors = fill(bare, batch, needs, pipeline)
     columns: dict[str, Any] = {"item": pa.array(batch.items, pa.int64())}
-    if Wants.of(metrics).images:
+    if needs & {"encoder", "pictures"}:
         columns["error"] = pa.array([errors.get(number) for number in range(len(batch.items))], pa.string())
     return pa.table(columns | score_columns(metrics, cases))
 
 
 def _corpus(work: Work, tasks: Sequence[MetricTask], references: Mapping[str, tuple[str, ...]]) -> dict[str, list[Any]]:
     """Columns of metrics that look at all items together, in the order of the items."""
-    items, labels = work.reading.items, {label for task in tasks for label in task.labels}
+    items, labels = work.item_set.items, {label for task in tasks for label in task.labels}
     whole = [metric for metric in work.metrics if metric.row.scope == "corpus" and metric.label in labels]
     columns: dict[str, list[Any]] = {}
     if whole:
