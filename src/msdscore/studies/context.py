@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from msdscore.benchmarks.base import Item, Pair, image_key
+from msdscore.benchmarks.base import Image, Item, Pair, image_key, source_or_empty
 from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import ConfigError, InputError
 from msdscore.io.outputs.run import discard, open_run
 from msdscore.scoring.config import Paper
+from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
@@ -72,6 +73,21 @@ class Study:
     def items(self, benchmark: str) -> tuple[Item, ...]:
         """The items of a benchmark, from released files or rows."""
         return load(benchmark, self.folder(benchmark), **self.options).items
+
+    def present(self, benchmarks: Sequence[str]) -> list[str]:
+        """The benchmarks whose files lie under `root`; damaged ones raise, and so does a root without any."""
+        names = []
+        for name in benchmarks:
+            try:
+                load(name, self.folder(name))
+            except InputError as error:
+                if "found nothing there" not in str(error):
+                    raise
+            else:
+                names.append(name)
+        if not names:
+            raise InputError(f"expected one of {', '.join(benchmarks)} under {self.root}, found none")
+        return names
 
     def pairs(self, benchmark: str) -> list[Pair]:
         """At most `limit` pairs of a benchmark, drawn by `seed` and kept in the order of the file."""
@@ -138,6 +154,23 @@ class Study:
                 return known[number]
 
             yield step
+
+
+def measure_readable(
+    pipeline: Pipeline, images: Sequence[Image], texts: Sequence[str], pairs: Sequence[tuple[int, int]]
+) -> tuple[list[int], Measurement | None]:
+    """Which pairs (numbers of image and text) can be read, and what is measured of these; None where none can."""
+    embedded = pipeline.embed_images(pipeline.decode([source_or_empty(image) for image in images]))
+    captions = pipeline.embed_texts(texts)
+    readable = [
+        number
+        for number, (image, text) in enumerate(pairs)
+        if embedded.rows[image] is not None and captions.rows[text] is not None
+    ]
+    if not readable:
+        return [], None
+    owner, text_of = zip(*(pairs[number] for number in readable), strict=True)
+    return readable, pipeline.measure(embedded, captions, owner, text_of)
 
 
 def forget(output: Path) -> None:

@@ -12,17 +12,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.benchmarks.base import Item, source_or_empty
+from msdscore.benchmarks.base import Item
 from msdscore.benchmarks.results.compare import Difference, Side, compare_sides
 from msdscore.benchmarks.run.cases import ItemBatch, item_batches
 from msdscore.core.evidence import Evidence
-from msdscore.errors import ConfigError, InputError
+from msdscore.errors import ConfigError
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Resampling
-from msdscore.studies.context import Study
+from msdscore.studies.context import Study, measure_readable
 from msdscore.studies.sweep import Variant, VariantResult, run_sweep
 from msdscore.studies.table import Column, Plot, Row, Table, Value
-from msdscore.studies.transfer import is_present
 
 Floats = npt.NDArray[np.float64]
 SETS = ("sugarcrepe", "flickr8k-expert", "thumb", "composite", "pascal50s", "long-captions", "rsicd")
@@ -45,9 +44,7 @@ FormOf = Callable[[Words], float]
 
 def form(study: Study, *, benchmark: Sequence[str] = SETS, samples: int = 1000) -> list[Table]:
     """The form in use against the form with one part changed, on every set; and `balance` from 0 to 1."""
-    present = [name for name in benchmark if is_present(name, study.folder(name))]
-    if not present:
-        raise InputError(f"expected one of {', '.join(benchmark)} under {study.root}, found none")
+    present = study.present(benchmark)
     pipeline = study.pipeline()
     settings, bank = pipeline.config, pipeline.bank
     if not isinstance(settings, Evidence) or bank is None or bank.bank.words is None:
@@ -138,25 +135,21 @@ def _measure(
     pipeline: Pipeline, items: Sequence[Item], batch: ItemBatch
 ) -> list[tuple[int, list[tuple[float, list[float], list[float]] | None]]]:
     """For every item the similarity, margins and weights of each caption; None where it could not be measured."""
-    images = pipeline.embed_images(pipeline.decode([source_or_empty(image) for image in batch.images]))
-    distinct = dict.fromkeys(text for item in batch.items for text in items[item].captions)
-    row_of = {text: number for number, text in enumerate(distinct)}
-    embedded = pipeline.embed_texts(list(row_of))
+    row_of: dict[str, int] = {}
     cells = [
-        (at, number, owner, row_of[text])
+        (at, number, owner, row_of.setdefault(text, len(row_of)))
         for at, (item, owner) in enumerate(zip(batch.items, batch.owner, strict=True))
         for number, text in enumerate(items[item].captions)
-        if images.rows[owner] is not None and embedded.rows[row_of[text]] is not None
     ]
     answers: list[tuple[int, list[tuple[float, list[float], list[float]] | None]]] = [
         (item, [None] * len(items[item].captions)) for item in batch.items
     ]
-    if not cells:
+    readable, measured = measure_readable(pipeline, batch.images, list(row_of), [cell[2:] for cell in cells])
+    if measured is None:
         return answers
-    measured = pipeline.measure(images, embedded, [cell[2] for cell in cells], [cell[3] for cell in cells])
     assert measured.words is not None, "measured by the evidence form"
     margins, weights = measured.words.margin.cpu(), measured.words.index.weights
-    for pair, (at, number, _, _) in enumerate(cells):
+    for pair, (at, number, _, _) in enumerate(cells[cell] for cell in readable):
         count = len(measured.words.judged[pair])
         local = margins[pair, :count].tolist(), weights[pair, :count].tolist()
         answers[at][1][number] = (float(measured.similarity[pair]), *local)

@@ -25,7 +25,7 @@ from msdscore.scoring.embedded import require_some
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.ranks import auc, prepare
 from msdscore.stats.resample import Interval, bootstrap, bootstrap_share
-from msdscore.studies.context import Study, every_nth, split
+from msdscore.studies.context import Study, every_nth, measure_readable, split
 from msdscore.studies.table import Column, Plot, Row, Table, cell, per_cent
 from msdscore.text.edits import joined
 
@@ -143,16 +143,11 @@ def _judged_words(
 ) -> list[JudgedWord]:
     """Every judged word of own captions, and of similar images' captions where the own ones do not have it."""
     texts = [(at, kind == 0, text) for at, kinds in enumerate(shown) for kind, own in kinds if kind < 2 for text in own]
-    images = pipeline.embed_images(pipeline.decode([image_source(entries[number].image) for number in batch]))
-    embedded = pipeline.embed_texts([text for *_, text in texts])
-    good = [
-        number
-        for number, (at, _, _) in enumerate(texts)
-        if images.rows[at] is not None and embedded.rows[number] is not None
-    ]
-    if not good:
+    images = [entries[number].image for number in batch]
+    pairs = [(at, number) for number, (at, _, _) in enumerate(texts)]
+    good, measured = measure_readable(pipeline, images, [text for *_, text in texts], pairs)
+    if measured is None:
         return []
-    measured = pipeline.measure(images, embedded, [texts[number][0] for number in good], good)
     assert measured.words is not None, "measured by the evidence form"
     known = [stems_of(entries[number].captions) for number in batch]
     rows: list[JudgedWord] = []

@@ -11,10 +11,10 @@ from msdscore.align.recipe import Recipe
 from msdscore.align.recipe_file import load_recipe
 from msdscore.align.run.session import Event, TrainOptions
 from msdscore.align.run.train import RunReport, train
-from msdscore.benchmarks.registry import load, reader_options
+from msdscore.benchmarks.registry import reader_options
 from msdscore.benchmarks.results.compare import compare_sides, side_of
 from msdscore.benchmarks.run.plan import BenchmarkPlan
-from msdscore.errors import ConfigError, InputError
+from msdscore.errors import ConfigError
 from msdscore.stats.resample import Resampling, holm
 from msdscore.studies.context import PAPER, Progress, Study
 from msdscore.studies.sweep import PAIRS, Variant, VariantResult, chance, interval_of, run_sweep, slug, sweep_table
@@ -50,11 +50,8 @@ def ood(
     samples: int = 1000,
 ) -> list[Table]:
     """Own against other captions in domains that an encoder was not trained on; easy and hard negatives."""
-    present = [name for name in benchmark if is_present(name, study.folder(name))]
-    if not present:
-        raise InputError(f"expected one of {', '.join(benchmark)} under {study.root}, found none")
     plans = {}
-    for name in present:
+    for name in study.present(benchmark):
         hard = "negatives" in reader_options(name, study.folder(name))
         for negatives in ("easy", "hard") if hard else ("easy",):
             options = {"negatives": negatives} if hard else {}
@@ -87,17 +84,6 @@ def reconstruction(  # noqa: PLR0913, the options of the command
         summary, *tables = compare_encoders(study, plans, encoders, folder)
     reports = {name: asdict(report) for name, (_, report) in trained.items()}
     return [replace(summary, facts={**summary.facts, "training": reports}), *tables]
-
-
-def is_present(name: str, data: Path) -> bool:
-    """Whether the files of a benchmark lie under a folder; damaged ones raise."""
-    try:
-        load(name, data)
-    except InputError as error:
-        if "found nothing there" in str(error):
-            return False
-        raise
-    return True
 
 
 def train_both(study: Study, recipe: Recipe, data: DataSource, folder: Path) -> dict[str, tuple[Path, RunReport]]:

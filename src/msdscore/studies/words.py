@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.benchmarks.base import Rated, clusters, source_or_empty
+from msdscore.benchmarks.base import Rated, clusters
 from msdscore.benchmarks.readers.ratings import MarkedCaption, read_hat_words, read_long_words
 from msdscore.benchmarks.run.cases import ItemBatch, item_batches
 from msdscore.errors import InputError, unknown_name
@@ -17,7 +17,7 @@ from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.ranks import auc, prepare
 from msdscore.stats.resample import Interval, bootstrap, bootstrap_mean
-from msdscore.studies.context import Study, every_nth
+from msdscore.studies.context import Study, every_nth, measure_readable
 from msdscore.studies.match import word_reliability
 from msdscore.studies.table import Column, Plot, Row, Table, per_cent
 from msdscore.text.words import segment, stem
@@ -119,24 +119,23 @@ def _measure(
     pipeline: Pipeline, items: Sequence[Rated], batch: ItemBatch, mentions: Sequence[Sequence[Mention]]
 ) -> list[tuple[int, bool, list[float]]]:
     """The doubt of every mention of a batch's captions, with the item and whether the image is the wrong one."""
-    images = pipeline.embed_images(pipeline.decode([source_or_empty(image) for image in batch.images]))
-    texts = pipeline.embed_texts([items[number].caption for number in batch.items])
+    texts = [items[number].caption for number in batch.items]
     wanted = [
         (number, owner, wrong)
         for wrong, owners in ((False, batch.owner), (True, batch.stranger))
         for number, owner in enumerate(owners)
-        if images.rows[owner] is not None and texts.rows[number] is not None
     ]
-    if not wanted:
+    pairs = [(owner, number) for number, owner, _ in wanted]
+    readable, measured = measure_readable(pipeline, batch.images, texts, pairs)
+    if measured is None:
         return []
-    measured = pipeline.measure(images, texts, [owner for _, owner, _ in wanted], [number for number, _, _ in wanted])
     return [
         (
             batch.items[number],
             wrong,
             _doubts(items[batch.items[number]].caption, mentions[number], pipeline.config, measured, pair),
         )
-        for pair, (number, _, wrong) in enumerate(wanted)
+        for pair, (number, _, wrong) in enumerate(wanted[number] for number in readable)
     ]
 
 
