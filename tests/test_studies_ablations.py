@@ -142,8 +142,8 @@ def test_the_commands_write_table_figure_and_numbers_and_go_on(root, tmp_path):
     assert found["study"] == "kappa"
     rows = [row for row in table_of(found, "sugarcrepe")["rows"] if row["metric"] == "msd"]
     assert [row["value"] for row in rows] == [10.0, 20.0]
-    assert "| add_att | " in part("kappa", found)
-    assert "kappa:10|" in part("kappa", found)
+    assert "| kappa=10 | " in part("kappa", found)
+    assert "kappa:20|" in part("kappa", found)
     assert "kappa:10|" in rows[0]["signature"]
     assert (tmp_path / "kappa.png").is_file()
     runs = sorted(tmp_path.glob("kappa.runs/*/*.json"))
@@ -163,7 +163,7 @@ def test_every_distribution_is_tried_at_one_alpha_and_at_equal_weight(root, tmp_
         for name in ("same_alpha", "equal_weight")
     )
     assert [row["variant"] for row in same] == list(MIXTURES)
-    assert "paper, vMF, fixed kappa" in part("mixtures", json.loads(text))
+    assert "| vMF, fixed kappa | " in part("mixtures", json.loads(text))
     signatures = [row["signature"].split("|") for row in equal]
     assert [part for parts in signatures for part in parts if part.startswith("mix:")] == [
         f"mix:{kind}" for kind in MIXTURES.values() if kind != "vmf"
@@ -185,7 +185,7 @@ def test_direction_and_margin(root):
     assert sum(row["pairs"] for row in table_of(answer, "by_length")["rows"]) == 16
     assert "| support only |" in part("direction", answer)
     answer = json.loads(invoke("margin", *common, "--bins", 2))
-    assert "The paper's, Easy-CF" in part("margin", answer)
+    assert "paper's gain, Easy-CF" in part("margin", answer)
     bins = table_of(answer, "bins")["rows"]
     bins[0]["gain"] |= {"low": None, "high": None}  # of too few images
     assert "| +" in part("margin", answer) or "| -" in part("margin", answer)
