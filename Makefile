@@ -25,14 +25,21 @@ help:
 	@echo "make release   wheel, source, list of parts and licences in dist"
 	@echo "make clean     remove the environment and everything that was built"
 
-$(VENV)/ready: pyproject.toml constraints.txt
+$(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[$(EXTRAS)]'
+
+# What the demo needs, and no package of tests, checks and integrations.
+$(VENV)/demo-ready: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[demo]'
 	touch $@
+
+$(VENV)/ready: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[$(EXTRAS)]'
+	touch $(VENV)/demo-ready $@
 
 setup: $(VENV)/ready
 
-demo: setup
+demo: $(VENV)/demo-ready
 	$(BIN)/msdscore demo --output demo-out --overwrite
 
 test: setup
