@@ -86,8 +86,10 @@ class MiniLM(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.kinds = nn.Embedding(2, WIDTH)
+        # Left empty: to fill them on the meta device torch would import its compiler, which takes a second.
+        self.words, self.places, self.kinds = (
+            nn.Embedding(rows, WIDTH, _weight=torch.empty(rows, WIDTH)) for rows in (VOCABULARY, CONTEXT, 2)
+        )
         self.norm = nn.LayerNorm(WIDTH, eps=1e-12)
         self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
 
