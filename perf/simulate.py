@@ -83,8 +83,7 @@ def main():
     ideal = asked.rows / asked.rate / asked.workers / 3600
     print(f"{asked.workers} workers, {asked.rows:.0e} pairs, ideal {ideal:.2f} hours\n")
     columns = ("", "hours", "of the ideal", "store", "failures", "starts", "laggards", "idle at the end")
-    print(f"| {' | '.join(columns)} |
-|{'---|' * len(columns)}")
+    print(f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", sep="\n")
     for name, changed in cases.items():
         world = World(**plain | changed)
         hours, spent = simulate(world)
