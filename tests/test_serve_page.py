@@ -152,18 +152,25 @@ def test_only_the_changed_caption_is_computed_and_the_image_is_sent_once(browser
 
 def test_an_input_method_undo_and_the_selection_stay_the_browser_s_own(browser, picture):
     opened(browser, picture, "a red square")
+
+    def holds(text: str) -> None:
+        browser.wait(f"document.querySelector('#captions textarea').value === {json.dumps(text)} && {READY}")
+        # What the scores drew again must not have taken the focus, on which the next keys depend.
+        browser.wait("document.activeElement === document.querySelector('#captions textarea')")
+
     focus(browser)
+    holds("a red square")
     browser.compose("n", "ね", "ねこ", "猫", result="猫")
-    browser.wait(f"document.activeElement.value === 'a red square猫' && {READY}")
+    holds("a red square猫")
     browser.type(" blue")
-    browser.wait(f"document.activeElement.value === 'a red square猫 blue' && {READY}")
+    holds("a red square猫 blue")
     browser.press("z", "undo")
-    browser.wait("document.activeElement.value === 'a red square猫'")
+    holds("a red square猫")
     browser.press("z", "redo")
-    browser.wait(f"document.activeElement.value === 'a red square猫 blue' && {READY}")
+    holds("a red square猫 blue")
     browser.run("document.activeElement.setSelectionRange(2, 5)")
     browser.type("green")
-    browser.wait(f"document.activeElement.value === 'a green square猫 blue' && {READY}")
+    holds("a green square猫 blue")
     assert browser.run("return document.activeElement.selectionStart") == 7
 
 
@@ -215,15 +222,15 @@ def test_a_slow_answer_never_overwrites_a_newer_one(browser, picture):
         "const old = fetch; let first = true; window.fetch = async (path, options) => {"
         " const slow = first && path === 'v1/explain'; first = false;"
         " const answer = await old(path, { ...options, signal: undefined });"
-        " if (slow) await new Promise(done => setTimeout(done, 1500)); window.done = (window.done ?? 0) + 1; return answer; }"
+        " if (slow) await new Promise(done => { window.release = done; }); window.done = (window.done ?? 0) + 1; return answer; }"
     )
     focus(browser)
     browser.type(" blue")
-    browser.wait("document.querySelector('.stale')")
-    time.sleep(0.4)  # the first request is on its way
+    browser.wait("window.release")  # the first answer is held back
     browser.type(" dog")
     browser.wait(f"window.done === 1 && {READY}")
     score = browser.run("return document.querySelector('.match b').textContent")
+    browser.run("window.release()")
     browser.wait("window.done === 2")
     assert browser.run("return document.querySelector('.match b').textContent") == score
     assert browser.run(TEXTS) == ["a red square blue dog"]
@@ -419,7 +426,7 @@ def test_a_map_is_drawn_as_the_figures_draw_it(browser, picture, role):
     opened(browser, picture, "a red square", "a green dog on a blue sofa")
     browser.click(f"[data-map={role}]")
     browser.wait("document.querySelector('figcaption')")
-    time.sleep(0.2)  # it is painted after the next frame
+    browser.run("return new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")  # it is painted then
     found = browser.run("return document.querySelector('#stages canvas').toDataURL('image/png')")
     drawn = np.asarray(Image.open(BytesIO(b64decode(found.partition(",")[2]))).convert("RGB"), dtype=float)
     caption = browser.run("return document.querySelector('figcaption').textContent")
@@ -525,6 +532,22 @@ def test_a_scored_file_is_paged_worst_first_and_a_row_opens(browser, tmp_path, p
     assert browser.run(TEXTS) == ["a green dog"]
     browser.run("history.back()")
     browser.wait("!document.getElementById('scored').hidden && document.querySelectorAll('#rows li').length === 1")
+
+
+def test_a_scored_file_can_be_dropped_and_its_errors_are_said_there(browser):
+    script = (
+        "const data = new DataTransfer(); data.items.add(new File([arguments[0]], 'scored.jsonl'));"
+        " document.dispatchEvent(new DragEvent('drop', { dataTransfer: data }))"
+    )
+    browser.run(script, '{"caption": "a dog"}')
+    browser.wait("document.getElementById('rows-note').textContent.includes('run msdscore score first')", seconds=60)
+    assert browser.run("return document.getElementById('status').textContent") == ""
+    browser.run(script, '{"caption": "a dog", "match": 0.25}')
+    browser.wait("document.querySelectorAll('#rows li').length === 1", seconds=60)
+    assert browser.run("return document.getElementById('rows-note').textContent") == ""
+    assert browser.run("return document.querySelector('main').hidden")
+    browser.click("#to-image")
+    browser.wait(f"!document.querySelector('main').hidden && {READY}")
 
 
 def test_images_of_rows_are_found_by_the_end_of_their_path_never_by_the_bare_name(browser):

@@ -33,6 +33,7 @@ _TO_LAB = np.array(
         [0.0259040371, 0.7827717662, -0.8086757660],
     ]
 )
+_FROM_LMS, _FROM_LAB = np.linalg.inv(_TO_LMS), np.linalg.inv(_TO_LAB)
 WHITE, DARK = (255, 255, 255), (29, 32, 38)  # papers: of figures and light pages, of the cards of dark pages
 
 
@@ -84,7 +85,7 @@ def _linear(rgb: npt.NDArray[np.generic]) -> Floats:
 
 
 def _rgb(lab: Floats) -> npt.NDArray[np.uint8]:
-    linear = (lab @ np.linalg.inv(_TO_LAB).T) ** 3 @ np.linalg.inv(_TO_LMS).T
+    linear = (lab @ _FROM_LAB.T) ** 3 @ _FROM_LMS.T
     linear = np.clip(linear, 0, 1)
     share = np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
     return np.round(np.clip(share, 0, 1) * 255).astype(np.uint8)

@@ -4,9 +4,10 @@ Every word of a vocabulary has evidence under an image, as the words of captions
 that gives the probability that people would name it.
 """
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ SAME = 0.75  # correlation over background images from which two words mean the 
 MISSING, INSTEAD = 10, 3  # words named at most: missing from a caption, and instead of one of its words
 LIKELY = 0.3  # least probability of a missing word
 SURE = 0.45  # its least reliability: words that the encoder hardly judges are no news
+LATEST = 64  # images whose probabilities are kept
 _IMAGES = 256  # compared at once
 
 
@@ -102,6 +104,7 @@ class Namer:
         self._background = pipeline.bank.bank.images
         self._profiles = _profiles(self._background, vocabulary.points)
         self._expected = expected_densities(pipeline, vocabulary.points)
+        self._images = OrderedDict[bytes, Tensor]()  # probabilities of the latest images: captions are edited
         self._number = {stem: number for number, stem in enumerate(vocabulary.stems)}
         words = pipeline.bank.bank.words
         assert words is not None, "a vocabulary comes with words"
@@ -109,8 +112,13 @@ class Namer:
 
     def probabilities(self, images: Embedded) -> Tensor:
         """The probability of every word of the vocabulary under the first of some images."""
-        evidence = image_evidence(self._pipeline, images, self._vocabulary.points, self._expected)
-        return self._vocabulary.probabilities(evidence[0])
+        key = sha256(images.vectors.points[0].float().cpu().numpy()).digest()
+        if key not in self._images:
+            evidence = image_evidence(self._pipeline, images, self._vocabulary.points, self._expected)
+            self._images[key] = self._vocabulary.probabilities(evidence[0])
+            if len(self._images) > LATEST:
+                self._images.popitem(last=False)
+        return self._images[key]
 
     def missing(self, probabilities: Tensor, words: Sequence[Word], points: Tensor) -> tuple[NamedWord, ...]:
         """Words that are probably true of the image and neither said nor meant by what is said.
