@@ -184,6 +184,21 @@ def gathering(do, **changes) -> Batcher:
     return Batcher(do, **({"max_batch": 4, "max_wait": 0.05, "max_queue": 8} | changes))
 
 
+def test_a_job_that_gains_nothing_by_company_is_answered_by_itself():
+    batches = []
+
+    async def main():
+        batcher = gathering(lambda jobs: batches.append(list(jobs)) or list(jobs))
+        batcher.start()
+        jobs = [batcher.submit(name, size=1, alone=name == "b") for name in "abcd"]
+        results = await asyncio.gather(*jobs)
+        await batcher.stop()
+        return results
+
+    assert asyncio.run(main()) == list("abcd")
+    assert batches == [["a"], ["b"], ["c", "d"]]
+
+
 def test_work_is_gathered_up_to_a_batch():
     sizes: list[int] = []
 

@@ -112,7 +112,7 @@ class Namer:
 
     def probabilities(self, images: Embedded) -> Tensor:
         """The probability of every word of the vocabulary under the first of some images."""
-        key = sha256(images.vectors.points[0].float().cpu().numpy()).digest()
+        key = sha256(images.vectors.points[0].float().cpu().numpy().tobytes()).digest()
         if key not in self._images:
             evidence = image_evidence(self._pipeline, images, self._vocabulary.points, self._expected)
             self._images[key] = self._vocabulary.probabilities(evidence[0])

@@ -12,10 +12,11 @@ Result = TypeVar("Result")
 
 
 class _Entry(NamedTuple, Generic[Job, Result]):
-    """A job in the queue, how many captions it has, and the future that its caller awaits."""
+    """A job in the queue, how many captions it has, whether it gains by company, and the future its caller awaits."""
 
     job: Job
     size: int
+    alone: bool
     future: "asyncio.Future[Result]"
 
 
@@ -65,13 +66,16 @@ class Batcher(Generic[Job, Result]):
             self._task.cancel()
         self._thread.shutdown(wait=True)
 
-    async def submit(self, job: Job, *, size: int) -> Result:
-        """The result of one job; refused at once where the queue is full or the service stops."""
+    async def submit(self, job: Job, *, size: int, alone: bool = False) -> Result:
+        """The result of one job; refused at once where the queue is full or the service stops.
+
+        A job that runs `alone` is answered as soon as it is done, not with others of a batch.
+        """
         if self._closing:
             raise RefusedError(503, "the service is stopping")
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         try:
-            self._queue.put_nowait(_Entry(job, size, future))
+            self._queue.put_nowait(_Entry(job, size, alone, future))
         except asyncio.QueueFull:
             raise queue_full() from None
         # A caller that goes away cancels this await, and with it the future: the worker then skips the job.
@@ -88,13 +92,13 @@ class Batcher(Generic[Job, Result]):
         first = self._next or await self._queue.get()
         self._next = None
         batch, size, until = [first], first.size, loop.time() + self._max_wait
-        while size < self._max_batch:
+        while size < self._max_batch and not first.alone:
             try:
                 left = until - loop.time()
                 entry = self._queue.get_nowait() if left <= 0 else await asyncio.wait_for(self._queue.get(), left)
             except (asyncio.QueueEmpty, TimeoutError):
                 break
-            if size + entry.size > self._max_batch:
+            if entry.alone or size + entry.size > self._max_batch:
                 self._next = entry
                 break
             batch.append(entry)

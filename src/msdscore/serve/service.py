@@ -125,7 +125,7 @@ class Service:
         with self._accept(1):
             async with self._figures:
                 job = Job(_content(asked), asked.captions, "figure")
-                explanations, reasons = await self.queue.submit(job, size=len(asked.captions))
+                explanations, reasons = await self.queue.submit(job, size=len(asked.captions), alone=True)
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._drawer, draw, explanations, reasons)
 
@@ -165,7 +165,8 @@ class Service:
     async def _explain(self, asked: Asked) -> dict[str, Any]:
         try:
             # Decoded by the worker, one at a time: an explanation needs the image in full size.
-            return await self.queue.submit(Job(_content(asked), asked.captions, "document"), size=len(asked.captions))
+            job = Job(_content(asked), asked.captions, "document")
+            return await self.queue.submit(job, size=len(asked.captions), alone=True)
         except RowError as error:
             self.metrics.failed(len(asked.captions))
             count, reason = len(asked.captions), str(error)
