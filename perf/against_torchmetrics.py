@@ -20,7 +20,7 @@ from transformers import CLIPModel
 
 from msdscore.encoders.registry import load_encoder
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.stream import by_picture, request, score_requests
+from msdscore.scoring.stream import score_batches, split_pairs
 
 
 def clip_scores(folder, *, device, batch=64):
@@ -66,10 +66,9 @@ def clip_scores(folder, *, device, batch=64):
 def ours(pipeline, paths, captions):
     """All numbers of every pair, as a run over files makes them: captions of one picture together."""
     pictures = list(dict.fromkeys(paths))
-    owner, asked = [pictures.index(path) for path in paths], []
-    for chosen in by_picture(owner, size=pipeline.batch_size):
-        asked.append((chosen, request(pictures, captions, owner, chosen)))
-    numbers = score_requests(pipeline, [one for _, one in asked])
+    owner = [pictures.index(path) for path in paths]
+    asked = split_pairs(pictures, captions, owner, size=pipeline.batch_size)
+    numbers = score_batches(pipeline, [one for _, one in asked])
     found = {
         row: one for (rows, _), some in zip(asked, numbers, strict=True) for row, one in zip(rows, some, strict=True)
     }

@@ -33,7 +33,7 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.vision.canvas import read_pixels
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.stream import Request, score_requests
+from msdscore.scoring.stream import Batch, score_batches
 
 
 class Pooled:
@@ -120,11 +120,11 @@ def peak(encoder, batch, device, repeats):
 def requests(sources, captions, size):
     for first in range(0, len(sources), size):
         some = captions[first : first + size]
-        yield Request(sources[first : first + size], some, range(len(some)))
+        yield Batch(sources[first : first + size], some, range(len(some)))
 
 
 def stream(pipeline, sources, captions):
-    return sum(len(found) for found in score_requests(pipeline, requests(sources, captions, pipeline.batch_size)))
+    return sum(len(found) for found in score_batches(pipeline, requests(sources, captions, pipeline.batch_size)))
 
 
 def run_file(pipeline, folder, output):

@@ -29,7 +29,7 @@ from msdscore.scoring import pipeline as scoring_pipeline
 from msdscore.scoring import stream as scoring_stream
 from msdscore.scoring.decoding import DecodingProcesses
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.stream import Request, score_requests
+from msdscore.scoring.stream import Batch, score_batches
 
 DECODERS = {4, 8, 12, 14, 15, 20}  # beside a GPU
 WORKERS = (1, 2, 3)  # processes that share the GPU
@@ -52,10 +52,10 @@ def several(pipeline, paths, each, device):
         for first in range(0, len(some), pipeline.batch_size):
             part = some[first : first + pipeline.batch_size]
             owner = [place for place in range(len(part)) for _ in range(each)]
-            yield Request(part, captions[first * each : first * each + len(owner)], owner)
+            yield Batch(part, captions[first * each : first * each + len(owner)], owner)
 
     def run(some, seed):
-        assert sum(map(len, score_requests(pipeline, requests(some, seed)))) == each * len(some)
+        assert sum(map(len, score_batches(pipeline, requests(some, seed)))) == each * len(some)
 
     run(paths[: 2 * pipeline.batch_size], 7 + each)
     return each * len(paths) / seconds(lambda: run(paths, 70 + each), device)
@@ -155,7 +155,7 @@ def stages(folder, device, count, said):
     found = {}
     for decoders in (0, cpu_count()):
         pipeline = Pipeline(encoder, decoders=decoders)
-        asked = score_requests(pipeline, requests(paths[:300], captions[:300], pipeline.batch_size))
+        asked = score_batches(pipeline, requests(paths[:300], captions[:300], pipeline.batch_size))
         found[decoders] = [one.msd for some in asked for one in some]
     said("threads_against_decoders", max(abs(a - b) for a, b in zip(*found.values(), strict=True)))
     spent = defaultdict(list)

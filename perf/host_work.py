@@ -101,14 +101,14 @@ def pictures(pipeline):
 
 
 def at_once(pipeline, requests, *, worst=0):
-    """Numbers for every caption, in the place of `score_requests`."""
+    """Numbers for every caption, in the place of `score_batches`."""
     for request in requests:
         yield [Numbers(0.1, 1.0, 2.0, 0.3, 1.5, None, 12, 1, 0.05, None) for _ in request.captions]
 
 
 def rows(pipeline, folder, count, run):
     """All that a run over files does beside scoring: reading, planning, writing."""
-    with patch("msdscore.run.plan.score_requests", at_once):
+    with patch("msdscore.run.plan.score_batches", at_once):
         return best(lambda number: run(pipeline, folder, folder / f"{run.__name__}.parquet"), count, passes=4)
 
 

@@ -17,7 +17,7 @@ from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_pictur
 from msdscore.errors import ConfigError, ImageError
 from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.stream import Request, score_requests
+from msdscore.scoring.stream import Batch, score_batches
 from tiny_clip import make_tiny_clip
 
 CPU = torch.device("cpu")
@@ -101,10 +101,10 @@ def test_every_way_through_the_pipeline_reduces_alike(clip, tmp_path):
     for path in paths:
         path.write_bytes(jpeg(photograph(int(path.stem), 300)))
     encoder, captions = load_encoder(clip, device="cpu", jpeg="reduced"), ["a cat", "the dog"]
-    asked = [Request(paths, captions, range(2))]
+    asked = [Batch(paths, captions, range(2))]
     alone = Pipeline(encoder).score(Pipeline(encoder).decode(paths), captions, range(2))
     threads, processes = (
-        [one for found in score_requests(Pipeline(encoder, decoders=count), asked) for one in found] for count in (0, 1)
+        [one for found in score_batches(Pipeline(encoder, decoders=count), asked) for one in found] for count in (0, 1)
     )
     assert alone == threads == processes
 
@@ -217,11 +217,11 @@ def test_files_decoded_by_the_device_score_nearly_as_usual_and_fail_for_the_same
     captions, owner = ["a cat on the mat"] * len(files), range(len(files))
     usual, there = (load_encoder(clip, device="cpu", jpeg=how) for how in ("full", "device"))
     assert there.signature == usual.signature.replace(",dtype", ",jpeg:device,dtype")
-    asked = [Request(files, captions, owner)]
+    asked = [Batch(files, captions, owner)]
     before = Pipeline(usual).score(Pipeline(usual).decode(files), captions, owner)
     alone = Pipeline(there).score(Pipeline(there).decode(files), captions, owner)
     threads, processes = (
-        [one for found in score_requests(Pipeline(there, decoders=count), asked) for one in found] for count in (0, 1)
+        [one for found in score_batches(Pipeline(there, decoders=count), asked) for one in found] for count in (0, 1)
     )
     for path, first, *others in zip(files, before, alone, threads, processes, strict=True):
         if path.name in ("cut.jpg", "empty.jpg"):
@@ -286,6 +286,6 @@ def test_mini_decodes_on_the_device_too(files):
     before = usual.score(usual.decode(files[:3]), captions, owner)
     for count in (0, 1):
         there.decoders = count
-        (after,) = score_requests(there, [Request(files[:3], captions, owner)])
+        (after,) = score_batches(there, [Batch(files[:3], captions, owner)])
         for left, right in zip(before, after, strict=True):
             assert left.msd == pytest.approx(right.msd, abs=0.02)

@@ -30,7 +30,7 @@ from msdscore.scoring.config import Paper
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import concatenate
 from msdscore.scoring.score import columns_of
-from msdscore.scoring.stream import Request, score_requests
+from msdscore.scoring.stream import Batch, score_batches
 
 COLOURS = ("red", "green", "blue", "white", "yellow")
 
@@ -275,8 +275,8 @@ def test_every_distinct_picture_and_caption_is_embedded_once_within_a_run():
 
 def test_one_refused_caption_does_not_cost_its_company_their_scores():
     pipeline = Pipeline(Spy(refuse=("bad",)))
-    requests = [Request([picture()], ["red", "bad", "blue"], [0, 0, 0]), Request([picture()], ["bad", "red"], [0, 0])]
-    found = [[type(one).__name__ for one in scored] for scored in score_requests(pipeline, requests)]
+    batches = [Batch([picture()], ["red", "bad", "blue"], [0, 0, 0]), Batch([picture()], ["bad", "red"], [0, 0])]
+    found = [[type(one).__name__ for one in scored] for scored in score_batches(pipeline, batches)]
     assert found == [["Numbers", "CaptionError", "Numbers"], ["CaptionError", "Numbers"]]
 
 

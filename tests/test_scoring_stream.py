@@ -1,4 +1,4 @@
-"""Many requests: batches that shrink with the memory, captions that are encoded once, a GPU that is kept busy."""
+"""Many batches: batches that shrink with the memory, captions that are encoded once, a GPU that is kept busy."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ from msdscore.run.shards import ShardOptions
 from msdscore.run.workers import plan_jobs, score_jobs
 from msdscore.scoring.pipeline import BATCH_SIZES, Pipeline
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.scoring.stream import Request, score_requests, waiting_requests
+from msdscore.scoring.stream import Batch, score_batches, waiting_batches
 from tar_shards import write_tar
 from tiny_clip import make_tiny_clip
 
@@ -50,17 +50,17 @@ class Elsewhere:
         return self._toy.encode_texts(texts)
 
 
-def requests(count, size=3):
+def batches(count, size=3):
     for first in range(count):
         names = [COLOURS[(first + number) % len(COLOURS)] for number in range(size)]
         pictures = [Image.new("RGB", (32, 32), name) for name in names]
-        yield Request(pictures, [f"a {name} square" for name in names], range(size))
+        yield Batch(pictures, [f"a {name} square" for name in names], range(size))
 
 
 def test_a_gpu_has_several_requests_at_a_time_and_the_same_numbers_in_order():
     plain, busy = Elsewhere("cpu"), Elsewhere()
-    expected = list(score_requests(Pipeline(plain), requests(12)))
-    found = list(score_requests(Pipeline(busy), requests(12)))
+    expected = list(score_batches(Pipeline(plain), batches(12)))
+    found = list(score_batches(Pipeline(busy), batches(12)))
     for one, other in zip(expected, found, strict=True):
         assert [row.msd for row in other] == pytest.approx([row.msd for row in one], abs=1e-6)
     assert get_ident() not in busy.threads
@@ -68,15 +68,15 @@ def test_a_gpu_has_several_requests_at_a_time_and_the_same_numbers_in_order():
     assert sorted(busy.texts) == sorted(f"a {name} square" for name in COLOURS)  # each caption once
 
 
-def test_a_stream_that_nobody_reads_to_its_end_leaves_no_thread_waiting():
+def test_a_stream_that_nobody_reads_to_its_end_leaves_no_threadwaiting_batches():
     taken = []
 
     def endless():
         for number in range(10_000):
             taken.append(number)
-            yield next(requests(1))
+            yield next(batches(1))
 
-    stream = score_requests(Pipeline(Elsewhere()), endless())
+    stream = score_batches(Pipeline(Elsewhere()), endless())
     next(stream)
     stream.close()
     assert len(taken) < 10
@@ -117,8 +117,8 @@ def test_a_request_launches_alone_and_waits_for_its_numbers_beside_others(monkey
 
 def test_a_request_that_fails_ends_its_stream_and_no_other():
     with pytest.raises(ConfigError, match="refused"):
-        list(score_requests(Pipeline(Watched()), requests(12)))
-    assert len(list(score_requests(Pipeline(Elsewhere()), requests(12)))) == 12
+        list(score_batches(Pipeline(Watched()), batches(12)))
+    assert len(list(score_batches(Pipeline(Elsewhere()), batches(12)))) == 12
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_so_many_requests_wait_with_their_pictures_as_the_shared_memory_holds(ed
         encoder.preprocessing = Preprocessing(edge, (edge, edge))
     pipeline = Pipeline(encoder, batch_size=batch)
     pipeline.streams = streams
-    assert waiting_requests(pipeline) == expected
+    assert waiting_batches(pipeline) == expected
 
 
 def test_shards_that_overlap_beside_a_gpu_have_the_same_bytes(tmp_path, monkeypatch):
@@ -198,11 +198,11 @@ def test_processes_decode_as_threads_do(tmp_path):
     sources = [*files, tmp_path / "broken.jpg", files[0].read_bytes()]
     captions = [f"the {number}" for number in range(len(sources))]
     asked = [
-        Request(sources, captions, range(len(sources))),
-        Request([Image.open(files[1])], ["in memory"], [0]),
+        Batch(sources, captions, range(len(sources))),
+        Batch([Image.open(files[1])], ["in memory"], [0]),
     ]
     threads, processes = (
-        [row for found in score_requests(Pipeline(encoder, decoders=count), asked) for row in found] for count in (0, 1)
+        [row for found in score_batches(Pipeline(encoder, decoders=count), asked) for row in found] for count in (0, 1)
     )
     assert list(map(repr, processes)) == list(map(repr, threads))
     assert "not an image" in str(processes[len(files)])
@@ -214,7 +214,7 @@ def test_threads_decode_where_no_process_can_be_started(tmp_path, monkeypatch):
     pipeline = Pipeline(load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu"), decoders=1)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     kept_decoders.close_all()
-    (found,) = score_requests(pipeline, [Request([file], ["a cat"], [0])])
+    (found,) = score_batches(pipeline, [Batch([file], ["a cat"], [0])])
     kept_decoders.close_all()
     assert found == pipeline.score(pipeline.decode([file]), ["a cat"], [0])
 
@@ -223,10 +223,10 @@ def test_a_stream_that_is_left_early_drops_what_is_still_to_be_decoded(tmp_path)
     file = tmp_path / "red.png"
     Image.new("RGB", (32, 32), "red").save(file)
     pipeline = Pipeline(load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu"), decoders=1)
-    stream = score_requests(pipeline, (Request([file] * 8, ["a cat"] * 8, range(8)) for _ in range(100)))
+    stream = score_batches(pipeline, (Batch([file] * 8, ["a cat"] * 8, range(8)) for _ in range(100)))
     first = next(stream)
     stream.close()
-    assert next(score_requests(pipeline, [Request([file], ["a cat"], [0])])) == first[:1]
+    assert next(score_batches(pipeline, [Batch([file], ["a cat"], [0])])) == first[:1]
 
 
 def test_overflow_is_found_when_the_numbers_are_read(tmp_path):

@@ -24,7 +24,7 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
 from msdscore.scoring.score import Score
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
-from msdscore.scoring.stream import Request, by_picture, request, score_requests
+from msdscore.scoring.stream import Batch, score_batches, split_pairs
 from msdscore.scoring.table import as_table, read_pairs, with_scores
 
 Item = TypeVar("Item")
@@ -223,12 +223,12 @@ class Scorer:
         sets: Sequence[int],
         progress: Progress,
     ) -> Scores:
-        batches = list(by_picture(owner, size=self.pipeline.batch_size))
+        batches = split_pairs(images, captions, owner, size=self.pipeline.batch_size)
         rows: dict[int, Numbers | RowError] = {}
         progress(0, len(captions))
-        requests = (request(images, captions, owner, batch) for batch in batches)
-        for batch, scored in zip(batches, score_requests(self.pipeline, requests), strict=True):
-            rows.update(zip(batch, scored, strict=True))
+        results = score_batches(self.pipeline, (batch for _, batch in batches))
+        for (chosen, _), scored in zip(batches, results, strict=True):
+            rows.update(zip(chosen, scored, strict=True))
             progress(len(rows), len(captions))
         return Scores.of(captions, [rows[n] for n in range(len(captions))], sets, self.config, self.signature)
 
@@ -244,16 +244,16 @@ class Scorer:
         >>> [score.candidates for score in Scorer("toy").stream([row])]
         [2, 2]
         """
-        pairs, waiting = map(_pair, rows), deque[Request]()
+        pairs, waiting = map(_pair, rows), deque[Batch]()
 
-        def requests() -> Iterator[Request]:
-            while batch := list(islice(pairs, self.pipeline.batch_size)):
-                owner = [number for number, (_, captions) in enumerate(batch) for _ in captions]
-                texts = [caption for _, captions in batch for caption in captions]
-                waiting.append(Request([image for image, _ in batch], texts, owner))
+        def batches() -> Iterator[Batch]:
+            while sets := list(islice(pairs, self.pipeline.batch_size)):
+                owner = [number for number, (_, captions) in enumerate(sets) for _ in captions]
+                texts = [caption for _, captions in sets for caption in captions]
+                waiting.append(Batch([image for image, _ in sets], texts, owner))
                 yield waiting[-1]
 
-        for scored in score_requests(self.pipeline, requests()):
+        for scored in score_batches(self.pipeline, batches()):
             done = waiting.popleft()
             yield from Scores.of(done.captions, scored, done.owner, self.config, self.signature)
 

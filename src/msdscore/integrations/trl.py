@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request as WebRequest
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from PIL.Image import Image
 
@@ -23,7 +22,7 @@ from msdscore.scorer import Scorer
 from msdscore.scoring.config import Paper
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
-from msdscore.scoring.stream import Request, score_requests
+from msdscore.scoring.stream import Batch, score_batches
 
 By = Literal["msd", "match"]
 Rewards = list[float | None]
@@ -205,9 +204,9 @@ class MSDReward:
         """Numbers or a reason by the number of the completion; each distinct image goes through the encoder once."""
         if not read.captions:
             return {}
-        request = Request(read.images, read.captions, read.owner)
+        batch = Batch(read.images, read.captions, read.owner)
         pipeline = shared_scorer(self._given).pipeline
-        (rows,) = score_requests(pipeline, [request], worst=self._words)
+        (rows,) = score_batches(pipeline, [batch], worst=self._words)
         return dict(zip(read.numbers, rows, strict=True))
 
 
@@ -257,7 +256,7 @@ class RemoteReward:
             if attempt:
                 time.sleep(min(2.0 ** (attempt - 1), 30.0))
             try:
-                asked = WebRequest(address, json.dumps(body).encode(), headers)
+                asked = Request(address, json.dumps(body).encode(), headers)
                 with urlopen(asked, timeout=self.timeout) as reply:
                     answer: dict[str, Any] = json.load(reply)
                     return answer

@@ -11,6 +11,7 @@ import numpy as np
 
 from msdscore.errors import InputError
 from msdscore.report.results import LOWER_IS_BETTER, METRICS, Floats, Results, read_results
+from msdscore.scoring.identity import facts_of
 from msdscore.stats.ranks import kendall_b, prepare, spearman
 from msdscore.stats.resample import Interval, Resampling, bootstrap, bootstrap_mean, holm, paired_difference
 from msdscore.stats.resample import permutation_test as permute
@@ -210,7 +211,6 @@ def _softened(contest: Contest) -> Contest:
 
     from msdscore.core.paper import soften
 
-    facts = dict(fact.partition(":")[::2] for fact in contest.signature.split("|"))
     rows = [
         (who, what, number, entry)
         for number, what in enumerate(contest.images)
@@ -221,7 +221,7 @@ def _softened(contest: Contest) -> Contest:
         torch.tensor([entry.numbers[name] for *_, entry in rows], dtype=torch.float64) for name in ("similarity", "msd")
     )
     sets = torch.tensor([number for _, _, number, _ in rows])
-    _, values = soften(similarity, msd, sets, temperature=float(facts.get("xi", 0.2)))
+    _, values = soften(similarity, msd, sets, temperature=float(facts_of(contest.signature).get("xi", 0.2)))
     soft: dict[str, dict[str, list[Entry]]] = {who: defaultdict(list) for who in contest.captioners}
     for (who, what, _, entry), value in zip(rows, values.tolist(), strict=True):
         soft[who][what].append(Entry(entry.file, entry.row, entry.caption, {**entry.numbers, "soft_msd": value}))

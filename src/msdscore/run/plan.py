@@ -15,7 +15,7 @@ from msdscore.io.inputs.rows import Row
 from msdscore.io.tar import TarImage
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.stream import Request, by_picture, request, score_requests
+from msdscore.scoring.stream import Batch, score_batches, split_pairs
 
 WINDOW_ROWS = 1 << 16  # rows that are looked at together: images repeated within them are read once
 FIRST_ROWS = 1024  # of the first window, while nothing else has to be done; every further one is twice as large
@@ -77,18 +77,18 @@ def score_parts(
     """
     waiting: deque[tuple[Part, list[int], bool]] = deque()
 
-    def batches() -> Iterator[Request]:
+    def batches() -> Iterator[Batch]:
         for part in parts:
             captions = [row.caption or "" for row in part.rows]
-            chosen = list(by_picture(part.owner, size=pipeline.batch_size))
-            for number, rows in enumerate(chosen, start=1):
-                waiting.append((part, rows, number == len(chosen)))
-                yield request(part.images, captions, part.owner, rows)
+            split = split_pairs(part.images, captions, part.owner, size=pipeline.batch_size)
+            for number, (rows, batch) in enumerate(split, start=1):
+                waiting.append((part, rows, number == len(split)))
+                yield batch
 
     numbers: dict[int, Numbers | RowError] = {}
-    for batch in score_requests(pipeline, batches(), worst=worst):
+    for results in score_batches(pipeline, batches(), worst=worst):
         part, rows, is_last = waiting.popleft()
-        numbers.update(zip(rows, batch, strict=True))
+        numbers.update(zip(rows, results, strict=True))
         scored(len(rows))
         if is_last:
             yield part, [numbers[row] for row in range(len(numbers))]

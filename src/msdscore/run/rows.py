@@ -10,7 +10,7 @@ from typing import Any
 
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, RowError, RunError
-from msdscore.io.hashing import file_key, file_stamp
+from msdscore.io.hashing import file_stamp
 from msdscore.io.images import ImageLimits
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import Row, RowSource
@@ -113,7 +113,7 @@ def score_rows(
             _drop_failed(run)
         work = _score(pipeline, source, run, earlier, how, progress)
         naming = Naming(how.prefix, frozenset(work.names))
-        more = {"parts": work.keys, "spec": None if spec is None else description(spec), "source": source.place}
+        more = {"parts": work.keys, "spec": None if spec is None else spec.record(), "source": source.place}
         summary = run.finish(
             output_tables(source, run, pipeline.config, naming),
             metadata={"msdscore": pipeline.signature},
@@ -160,16 +160,9 @@ def _work_of(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[st
 
 def _manifest(pipeline: Pipeline, source: RowSource, how: RunOptions) -> dict[str, Any]:
     """Everything that must be the same for a run to go on."""
-    return {
-        "encoder": pipeline.encoder.signature,
-        "settings": {
-            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(pipeline.config).items()
-        },
-        "bank": None if pipeline.bank is None else pipeline.bank.name,
-        **_work_of(source, how, pipeline.limits),
-        # Last, so that a difference is named by its own setting first; readers of the run metadata find it here.
-        "signature": pipeline.signature,
-    }
+    # The signature comes last, so that a difference is named by its own setting first.
+    work = _work_of(source, how, pipeline.limits)
+    return {**pipeline.identity.manifest(), **work, "signature": pipeline.signature}
 
 
 def _parts(source: RowSource, how: RunOptions, names: set[str]) -> Iterator[Part]:
@@ -258,8 +251,8 @@ class EarlierRun:
 
     def is_of(self, spec: ScorerSpec, work: Mapping[str, Any]) -> bool:
         """Whether the output was made by the same scorer from the same input, as far as can be told without loading."""
-        described = description(spec)
-        if described is None or self.notes.get("spec") != described:
+        record = spec.record()
+        if record is None or self.notes.get("spec") != record:
             return False
         manifest = self.notes.get("manifest", {})
         return all(manifest.get(name) == value for name, value in json.loads(json.dumps(work)).items())
@@ -297,14 +290,3 @@ class EarlierRun:
 def _number(values: Mapping[str, Any], column: str, name: str) -> float | None:
     """A number as it was written; those of another form, and what a bank cannot tell, were written as nothing."""
     return None if name in OPTIONAL and values.get(column) in (None, "") else float(values[column])
-
-
-def description(spec: ScorerSpec) -> dict[str, Any] | None:
-    """A scorer's description if it always builds the same one; None for a folder, whose content may change."""
-    if Path(spec.encoder).exists():
-        return None
-    plain = spec.to_dict() | {"bank": None if spec.bank is None else file_key(Path(spec.bank))}
-    for name in ("batch_size", "decoders"):  # they change no number
-        plain.pop(name)
-    plain["cache"] = "float16" if spec.cache and spec.cache.half else None  # nor does a cache, unless it rounds
-    return dict(json.loads(json.dumps(plain, default=str)))

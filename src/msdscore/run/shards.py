@@ -1,7 +1,7 @@
 """Shards: `score_shard(in, out)` is pure and knows no framework, so any scheduler can run it, and twice."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -20,7 +20,6 @@ from msdscore.io.outputs.manifest import REMEDY
 from msdscore.io.outputs.shards import ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.outputs.targets import is_same_file, refuse_inputs
 from msdscore.run.plan import plan, score_parts
-from msdscore.run.rows import description
 from msdscore.run.table import ShardRows, part_table
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
@@ -107,11 +106,12 @@ def score_shard(
         RunError: the output holds something else, or is what the shard is read from.
     """
     how, name, target = options or ShardOptions(), str(source), str(output)
-    spec = scorer if isinstance(scorer, ScorerSpec) else None
+    # The same for every worker on every device.
+    record = replace(scorer, device="auto").record() if isinstance(scorer, ScorerSpec) else None
     fingerprint = _fingerprint(name, target, how)
-    _refuse_losing(name, target)
+    refuse_inputs([Path(target)], [name])  # the shard itself, and the metadata beside it
     facts = None if how.overwrite else _finished(target, fingerprint, how)
-    if facts is not None and spec is not None and facts.spec is not None and facts.spec == spec_facts(spec):
+    if facts is not None and record is not None and facts.spec == record:
         return _result(facts, target, fresh=False)
     pipeline = scorer if isinstance(scorer, Pipeline) else build() if build else scorer.build()
     if facts is not None and facts.signature == pipeline.signature:
@@ -133,23 +133,13 @@ def score_shard(
         failed=len(reasons),
         warned=len(table) - table["warnings"].null_count,
         signature=pipeline.signature,
-        spec=None if spec is None else spec_facts(spec),
+        spec=record,
         options=how.reading(),
         reasons=tuple(reasons[:_REASONS]),
     )
     write_shard(table, target, facts)
     use = pipeline.cache_use
     return replace(_result(facts, target, fresh=True), cache=None if use is None else use.since(before))
-
-
-def spec_facts(spec: ScorerSpec) -> Mapping[str, Any] | None:
-    """A scorer's description without what changes no number: the same for every worker on every device."""
-    return description(replace(spec, device="auto"))
-
-
-def _refuse_losing(name: str, target: str) -> None:
-    """Refuse a target that is the shard itself, or the metadata beside it."""
-    refuse_inputs([Path(target)], [name])
 
 
 def _fingerprint(name: str, target: str, how: ShardOptions) -> str:

@@ -33,8 +33,8 @@ from msdscore.scoring.bank import NamedBank, moved, own_bank
 from msdscore.scoring.config import Form, Paper, preset
 from msdscore.scoring.decoding import DecodingProcesses, open_prepared, reader, room_per_picture, sendable_prepare
 from msdscore.scoring.embedded import Decoded, Embedded, checked_caption, sort_out, without_empty
+from msdscore.scoring.identity import Identity
 from msdscore.scoring.measurement import Measurement, Numbers, measure_pairs, numbers
-from msdscore.scoring.signature import signature
 
 # Pictures per batch by kind of device: what fills it, halved where its memory runs out.
 BATCH_SIZES = {"cpu": 32, "cuda": 256}
@@ -106,9 +106,14 @@ class Pipeline:
         return encoder.use if isinstance(encoder, CachedEncoder) and encoder.is_lasting else None
 
     @property
+    def identity(self) -> Identity:
+        """Everything that can change a score."""
+        return Identity(self.encoder.signature, self.config, None if self.bank is None else self.bank.name)
+
+    @property
     def signature(self) -> str:
         """Everything that can change a score, in one line."""
-        return signature(self.encoder, self.config, None if self.bank is None else self.bank.name)
+        return self.identity.signature
 
     def decode(
         self, sources: Iterable[ImageSource], *, pool: Executor | None = None, keep: bool = False

@@ -12,6 +12,7 @@ from msdscore.encoders.backbone import place
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.registry import encoder_folder, load_encoder
 from msdscore.errors import ConfigError
+from msdscore.io.hashing import file_key
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.bank import NamedBank, load_bank
 from msdscore.scoring.config import Form, Paper, changed, preset
@@ -93,6 +94,19 @@ class ScorerSpec:
         given = self.to_dict() | {"batch_size": None, "decoders": 0}
         content = json.dumps([given, str(place(self.device, self.dtype)), held, __version__], default=str)
         return blake2b(content.encode(), digest_size=16).hexdigest()
+
+    def record(self) -> dict[str, Any] | None:
+        """The description without what changes no number, as finished work keeps it; None for an encoder in a folder.
+
+        Equal records build equal scorers without loading them; what lies in a folder may change.
+        """
+        if Path(self.encoder).exists():
+            return None
+        values = self.to_dict() | {"bank": None if self.bank is None else file_key(Path(self.bank))}
+        for name in ("batch_size", "decoders"):
+            del values[name]
+        values["cache"] = "float16" if self.cache and self.cache.half else None  # it changes nothing unless it rounds
+        return dict(json.loads(json.dumps(values, default=str)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON and for a run's metadata."""

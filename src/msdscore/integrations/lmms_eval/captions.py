@@ -7,7 +7,7 @@ from msdscore.errors import ConfigError
 from msdscore.integrations.scorers import SHOWN, ScorerLike, shared_scorer
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER
-from msdscore.scoring.stream import Request, score_requests
+from msdscore.scoring.stream import Batch, score_batches
 
 Document = Mapping[str, Any]
 
@@ -31,8 +31,8 @@ def caption_scores(
             raise ConfigError(
                 f"the document has no {image!r}, only {', '.join(doc)}; set process_results_use_image: true in the task"
             )
-        request = Request([doc[image]], [results[0] if results else ""], [0])
-        ((row,),) = score_requests(shared_scorer(scorer).pipeline, [request], worst=words)
+        batch = Batch([doc[image]], [results[0] if results else ""], [0])
+        ((row,),) = score_batches(shared_scorer(scorer).pipeline, [batch], worst=words)
         if not isinstance(row, Numbers):
             return {"msd_judged": 0.0, "msd_reason": str(row)}
         numbers = {name if name == "msd" else f"msd_{name}": getattr(row, name, None) for name in SHOWN}
