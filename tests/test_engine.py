@@ -284,16 +284,16 @@ def test_pictures_that_vanish_during_a_run_are_scored_when_they_are_back(tmp_pat
     away = tmp_path / "away"
     away.mkdir()
 
-    def lose(request_of):
-        def lost(*arguments):
-            for picture in tmp_path.glob("*.png"):
-                picture.rename(away / picture.name)
-            return request_of(*arguments)
+    def lose(split):
+        def lost(*arguments, **options):
+            for image in tmp_path.glob("*.png"):
+                image.rename(away / image.name)
+            return split(*arguments, **options)
 
         return lost
 
     with monkeypatch.context() as network:
-        network.setattr("msdscore.run.plan.request", lose(plan_of_run.request))
+        network.setattr("msdscore.run.plan.split_pairs", lose(plan_of_run.split_pairs))
         assert run(Scorer("toy"), path, output, part_rows=8).failed == 40
     for picture in away.iterdir():
         picture.rename(tmp_path / picture.name)
