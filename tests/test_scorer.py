@@ -240,6 +240,15 @@ def test_lists_of_captions_in_a_table_become_rows(kind, tmp_path):
     assert rows[2]["error"]
 
 
+def test_a_dataset_of_the_datasets_library_is_a_table():
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"image": [picture("red")], "caption": ["a red square"]})
+    rows = rows.cast_column("image", datasets.Image())
+    scorer = Scorer("toy")
+    result = scorer.score_table(rows)
+    assert result["msd"].to_pylist() == [scorer.score(picture("red"), "a red square").msd]
+
+
 def test_tables_that_cannot_be_scored_say_why():
     scorer, images = Scorer("toy"), [png("red")]
     with pytest.raises(ConfigError, match="expected a pandas DataFrame, a pyarrow Table or .*, got list; for a file"):

@@ -33,6 +33,8 @@ def as_table(table: Any) -> Any:
         return table
     if hasattr(table, "__arrow_c_stream__"):
         return pa.table(table)
+    if hasattr(table, "with_format") and hasattr(table, "__getitem__"):  # datasets.Dataset, its images as cells
+        return table.with_format("arrow")[:]
     raise ConfigError(
         "expected a pandas DataFrame, a pyarrow Table or another table with the Arrow interface, "
         f"got {type(table).__name__}; for a file use msdscore score, for a list of rows Scorer.stream"
