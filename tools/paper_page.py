@@ -18,6 +18,7 @@ from msdscore.io.atomic import write_bytes
 
 Json = Mapping[str, Any]  # a table of a result file, a row of it, or an interval
 _PER_CENT = 100
+_RULE = re.compile(r"^\|[ :|-]+\|$", re.MULTILINE)  # below the head of a table, written as narrow as those by hand
 
 
 def means_grid(tables: Mapping[str, Json], papers: Mapping[str, Sequence[float]], heads: Mapping[str, str]) -> Grid:
@@ -214,7 +215,8 @@ def fill(page: str, parts: Mapping[str, str]) -> str:
     >>> fill("a <!-- study kappa: begin --> old <!-- study kappa: end --> z", {"kappa": "new"}).split()[6:-6]
     ['new']
     """
-    for study, text in parts.items():
+    for study, content in parts.items():
+        text = _RULE.sub(lambda found: found[0].replace(" ", ""), content)
         marks = re.compile(rf"(<!-- study {study}: begin -->).*?(<!-- study {study}: end -->)", re.DOTALL)
         if not marks.search(page):
             raise InputError(f"the page has no place for study {study}; expected <!-- study {study}: begin --> and end")
