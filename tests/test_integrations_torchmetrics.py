@@ -193,6 +193,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_two_processes_see_all_pairs(tmp_path, expected):
     torch.save((batch(), CAPTIONS), tmp_path / "pairs.pt")
     with subprocess.Popen([sys.executable, "-c", f"rank, place = 1, {str(tmp_path)!r}\n{RANK}"]) as other:
