@@ -421,6 +421,7 @@ print(scores.failed)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and limits the address space")
 def test_large_photographs_do_not_lie_in_memory_together(tmp_path):
     # 96 pictures of 16 megapixels are 4.6 GB decoded; eight at a time, with the copies that decoding makes, are 1 GB.
