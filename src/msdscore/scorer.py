@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import index
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from PIL.Image import Image
 
@@ -13,7 +13,6 @@ from msdscore.core.evidence import Evidence
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.errors import ConfigError, RowError
-from msdscore.explain.explanation import Explanation, Explanations, explain
 from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.io.inputs.columns import SEVERAL, ColumnNames
 from msdscore.io.tar import TarImage
@@ -25,7 +24,9 @@ from msdscore.scoring.results import Scores
 from msdscore.scoring.score import Score
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches, split_pairs
-from msdscore.scoring.table import as_table, read_pairs, with_scores
+
+if TYPE_CHECKING:  # imported by the methods that need them: a score needs neither
+    from msdscore.explain.explanation import Explanation, Explanations
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
@@ -201,6 +202,8 @@ class Scorer:
         >>> Scorer("toy").score_table(table).column_names[:4]
         ['image', 'caption', 'similarity', 'coverage']
         """
+        from msdscore.scoring.table import as_table, read_pairs, with_scores
+
         names, given = columns or ColumnNames(), as_table(table)
         pairs = list(read_pairs(given, names, None if images is None else Path(images)))
         sources = {pair.image_key: pair.image for pair in pairs}
@@ -270,12 +273,14 @@ class Scorer:
         seen = pipeline.embed_images(pipeline.decode(sources)).require()
         return pipeline.measure(seen, pipeline.embed_texts(texts).require(), places, range(len(texts)))
 
-    def explain(self, image: ImageSource, caption: str) -> Explanation:
+    def explain(self, image: ImageSource, caption: str) -> "Explanation":
         """The score of one caption with its terms per word and per region, ready to look at or to `save`."""
         return self.contrast(image, [caption])[0]
 
-    def contrast(self, image: ImageSource, captions: Iterable[str]) -> Explanations:
+    def contrast(self, image: ImageSource, captions: Iterable[str]) -> "Explanations":
         """Explanations of captions of one picture, scored as a candidate set and shown side by side."""
+        from msdscore.explain.explanation import explain
+
         return explain(self.pipeline, image, _listed(captions))
 
 
