@@ -22,7 +22,7 @@ from urllib.request import urlopen
 
 from PIL import Image
 
-PICTURES = 16  # distinct ones that requests bring in turn
+IMAGES = 16  # distinct ones that requests bring in turn
 
 
 @contextmanager
@@ -52,9 +52,9 @@ def _wait(port: int, process: "subprocess.Popen[bytes]") -> None:
 
 
 def bodies() -> list[bytes]:
-    """Requests with a picture and two captions each."""
+    """Requests with an image and two captions each."""
     found = []
-    for number in range(PICTURES):
+    for number in range(IMAGES):
         place = BytesIO()
         Image.new("RGB", (96, 96), (number * 15, 255 - number * 15, 90)).save(place, "JPEG")
         asked = {"image": base64.b64encode(place.getvalue()).decode(), "captions": ["a red square", f"number {number}"]}
@@ -75,7 +75,7 @@ async def load(port: int, requests: int, callers: int) -> tuple[Counter[int], fl
     async def caller() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for number in turn:
-            writer.write(asked[number % PICTURES])
+            writer.write(asked[number % IMAGES])
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))[15:])
             await reader.readexactly(length)

@@ -1,4 +1,4 @@
-"""Terms laid out over the picture: what backs the caption, what speaks against it, what it leaves out."""
+"""Terms laid out over the image: what backs the caption, what speaks against it, what it leaves out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The picture's mixture: unit means, logarithms of weights, one concentration."""
+    """The image's mixture: unit means, logarithms of weights, one concentration."""
 
     means: Floats
     log_weights: Floats
@@ -35,7 +35,7 @@ def affinities(patches: Floats, tokens: Floats, kappa: float) -> Floats:
 
 
 def removals(patches: Floats, tokens: Floats, mixture: Components) -> Floats:
-    r"""How the picture's log density at each token (rows) changes, to first order, when a patch (columns) is lost.
+    r"""How the image's log density at each token (rows) changes, to first order, when a patch (columns) is lost.
 
     .. math:: -\sum_k r_{jk} \Bigl[\frac{\gamma_{ik}}{N_k} - \frac1N
         + \frac{\kappa\,\gamma_{ik}}{\lVert S_k\rVert}\bigl(x_i^\top y_j - (x_i^\top\mu_k)(\mu_k^\top y_j)\bigr)\Bigr]
@@ -91,7 +91,7 @@ def influence(terms: Terms) -> Regions:
 
     with :math:`c_i` the patch's log ratio, :math:`\omega` the tokens' shares and :math:`\Delta` the `removals`.
     Coverage is a mean over patches, so losing one moves it by its distance from the mean; support falls with the
-    picture's density at the tokens. A rise backs the caption, a fall speaks against it.
+    image's density at the tokens. A rise backs the caption, a fall speaks against it.
     """
     return _both_ways(terms, -(terms.shares @ terms.removal))
 
@@ -153,20 +153,20 @@ def over_all(values: Floats, visible: npt.NDArray[np.bool_]) -> Floats:
 
 
 def grid(values: Floats, layout: PatchLayout) -> Floats:
-    """Values of patches as rows and columns of the picture."""
+    """Values of patches as rows and columns of the image."""
     return values.reshape(layout.grid)
 
 
 def extent(layout: PatchLayout) -> tuple[float, float, float, float]:
-    """The part of the picture that the encoder saw: left, top, right, bottom in pixels of the picture."""
+    """The part of the image that the encoder saw: left, top, right, bottom in pixels of the image."""
     low, high = layout.boxes.amin(dim=0).tolist(), layout.boxes.amax(dim=0).tolist()
     return low[0], low[1], high[2], high[3]
 
 
 def pixels(values: Floats, layout: PatchLayout, size: tuple[int, int] | None = None) -> Floats:
-    """Values of patches for every pixel of the picture, smooth between patches; NaN where the encoder did not look.
+    """Values of patches for every pixel of the image, smooth between patches; NaN where the encoder did not look.
 
-    `size` is (width, height) of the result: the original picture's unless told otherwise.
+    `size` is (width, height) of the result: the original image's unless told otherwise.
     """
     width, height = size or layout.size
     boxes = layout.boxes.double().numpy().reshape(*layout.grid, 4)
@@ -190,7 +190,7 @@ def _spread(cells: Floats, length: int) -> Floats:
 
 
 def strongest(values: Floats, layout: PatchLayout, count: int) -> list[dict[str, float]]:
-    """The patches with the largest values: their boxes in pixels of the picture, strongest first."""
+    """The patches with the largest values: their boxes in pixels of the image, strongest first."""
     order = np.argsort(-values, kind="stable")[:count]
     names = ("left", "top", "right", "bottom")
     boxes = [dict(zip(names, layout.boxes[number].tolist(), strict=True)) for number in order]

@@ -120,8 +120,8 @@ class Attribution:
     @cached_property
     def regions(self) -> maps.Regions:
         """For each patch one number for the caption and one against it; the maps show where they are above zero."""
-        found = maps.project(self.terms, PROJECTION)
-        return maps.Regions(*(maps.over_all(side, self.visible) for side in (found.support, found.penalty)))
+        regions = maps.project(self.terms, PROJECTION)
+        return maps.Regions(*(maps.over_all(side, self.visible) for side in (regions.support, regions.penalty)))
 
     @property
     def support_map(self) -> Floats:

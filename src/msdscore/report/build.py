@@ -119,9 +119,9 @@ def build(source: Path, output: Path, options: ReportOptions, *, scorer: "Scorer
         results, galleries, cards, title=options.title or source.name, legend=legend_html(items) if items else ""
     )
     put(output, text.encode(), overwrite=options.overwrite)
-    every = [one for own in cards for one in own]
-    unseen = tuple(one.note for one in every if not one.images)
-    return ReportSummary(len(results), sum(map(bool, results.errors)), sum(one.explained for one in every), unseen)
+    every = [card for own in cards for card in own]
+    unseen = tuple(card.note for card in every if not card.images)
+    return ReportSummary(len(results), sum(map(bool, results.errors)), sum(card.explained for card in every), unseen)
 
 
 def choose(results: Results, count: int) -> list[Gallery]:
@@ -259,7 +259,7 @@ def page(
             },
             "lower": sorted(LOWER_IS_BETTER),
             "galleries": [
-                {"title": gallery.title, "note": gallery.note, "cards": [asdict(one) for one in own]}
+                {"title": gallery.title, "note": gallery.note, "cards": [asdict(card) for card in own]}
                 for gallery, own in zip(galleries, cards, strict=True)
             ],
             "colours": {name: css(role, 1.0) for name, role in _COLOURS.items()},  # type: ignore[arg-type]

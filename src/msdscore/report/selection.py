@@ -27,28 +27,30 @@ WHAT = {
 }
 
 
-def page(found: Selected, rule: Rule, *, title: str) -> str:
+def page(selected: Selected, rule: Rule, *, title: str) -> str:
     """The whole document, self-contained; images come from the tars that were scored, where they can be read."""
-    assert found.survey is not None, "the selection was made with a survey"
-    survey = found.survey
-    images = _images([one for some in survey.examples.values() for one in some])
+    assert selected.survey is not None, "the selection was made with a survey"
+    survey = selected.survey
+    images = _images([example for examples in survey.examples.values() for example in examples])
     values = {
         "title": f"Selection: {title}",
         "style": asset("msdscore.report", "selection.css") + Markup(f":root {{ --kept: {css('support', 1.0)}; }}"),
         "script": "",
-        "found": found,
-        "share": 100 * found.kept / found.rows if found.rows else 0.0,
+        "selected": selected,
+        "share": 100 * selected.kept / selected.rows if selected.rows else 0.0,
         "rule": rule,
-        "plots": [(one, _plot(one, found, rule), one.name in LOWER_IS_BETTER) for one in survey.histograms],
+        "plots": [(plot, _plot(plot, selected, rule), plot.name in LOWER_IS_BETTER) for plot in survey.histograms],
         "agreement": survey.agreement,
         "galleries": [
-            (WHAT[what], [_card(one, rule, images) for one in some]) for what, some in survey.examples.items() if some
+            (WHAT[what], [_card(example, rule, images) for example in examples])
+            for what, examples in survey.examples.items()
+            if examples
         ],
     }
     return str(render("selection.html", values)) + "\n"
 
 
-def _plot(histogram: Histogram, found: Selected, rule: Rule) -> Markup:
+def _plot(histogram: Histogram, selected: Selected, rule: Rule) -> Markup:
     """Bars of kept rows upon bars of dropped ones, with a line at the threshold."""
     most = max(int((histogram.kept + histogram.dropped).max()), 1)
     wide = _WIDTH / BINS
@@ -60,40 +62,42 @@ def _plot(histogram: Histogram, found: Selected, rule: Rule) -> Markup:
             bars.append(
                 f'<rect class="{kind}" x="{place * wide:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{high:.1f}"/>'
             )
-    if histogram.name == rule.by and found.threshold is not None:
-        at = _WIDTH * (found.threshold - histogram.low) / (histogram.high - histogram.low)
+    if histogram.name == rule.by and selected.threshold is not None:
+        at = _WIDTH * (selected.threshold - histogram.low) / (histogram.high - histogram.low)
         bars.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{_HEIGHT}"/>')
     # Only numbers of our own: nothing to escape.
     return Markup(f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(bars)}</svg>')
 
 
-def _card(one: Example, rule: Rule, images: dict[int, str]) -> dict[str, Any]:
+def _card(example: Example, rule: Rule, images: dict[int, str]) -> dict[str, Any]:
     names = dict.fromkeys([rule.by, "similarity", "match"])
-    numbers = {name: one.numbers[name] for name in names if np.isfinite(one.numbers.get(name, np.nan))}
+    numbers = {name: example.numbers[name] for name in names if np.isfinite(example.numbers.get(name, np.nan))}
     return {
-        "key": one.key,
-        "caption": one.caption,
+        "key": example.key,
+        "caption": example.caption,
         "numbers": numbers,
-        "worst": ", ".join(one.worst_words),
-        "image": images.get(one.row),
+        "worst": ", ".join(example.worst_words),
+        "image": images.get(example.row),
     }
 
 
 def _images(examples: list[Example]) -> dict[int, str]:
     """Small images of rows by their number; a tar that cannot be read gives none."""
-    found: dict[int, str] = {}
-    for name in dict.fromkeys(one.file.name for one in examples):
-        own = [one for one in examples if one.file.name == name]
+    uris: dict[int, str] = {}
+    for name in dict.fromkeys(example.file.name for example in examples):
+        own = [example for example in examples if example.file.name == name]
         facts = own[0].file.facts
         if facts is None or not facts.source.lower().endswith(".tar"):
             continue
         try:
             with stores.fetched(facts.source) as path:
-                images = images_of(own[0].file, path, np.array(sorted({one.position for one in own})))
-                found |= {one.row: uri for one in own if (uri := _thumb(images.get(one.position))) is not None}
+                images = images_of(own[0].file, path, np.array(sorted({example.position for example in own})))
+                uris |= {
+                    example.row: uri for example in own if (uri := _thumb(images.get(example.position))) is not None
+                }
         except (MSDScoreError, OSError):
             continue
-    return found
+    return uris
 
 
 def _thumb(image: TarImage | None) -> str | None:
