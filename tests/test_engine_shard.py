@@ -99,7 +99,7 @@ def test_what_cannot_be_scored_says_why(tmp_path):
     reasons = table["error"].to_pylist()
     for reason, part in zip(
         reasons,
-        ["no picture", "no caption", "00000.tar/2.jpg: not an image", "3.json: not valid JSON", "404"],
+        ["no image", "no caption", "00000.tar/2.jpg: not an image", "3.json: not valid JSON", "404"],
         strict=False,
     ):
         assert part in reason

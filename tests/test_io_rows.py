@@ -171,7 +171,7 @@ def test_empty_and_odd_values_are_row_errors(tmp_path):
         "caption must be text, got int",
         "caption must be text, got dict",
         "no caption; expected one of caption, text, candidate, cand, prediction, captions; found: image",
-        "no picture; expected one of image, image_path, file_name, filename, img; found: caption",
+        "no image; expected one of image, image_path, file_name, filename, img; found: caption",
         "image is empty",
         "image must be a path or bytes, got int",
         "image is an address, not a file; download it first; got https://example.org/a.jpg",
@@ -274,7 +274,7 @@ def test_missing_columns_are_named(writer, tmp_path):
     with pytest.raises(InputError, match=r"no caption column; expected one of caption, .*; found: picture, words, id"):
         open_rows(path)
     path = writer(tmp_path / "more", [{"picture": "a.jpg", "caption": "x"}])
-    with pytest.raises(InputError, match=r"no picture column; .*image_id, id or index together with a folder"):
+    with pytest.raises(InputError, match=r"no image column; .*image_id, id or index together with a folder"):
         open_rows(path)
 
 
@@ -318,7 +318,7 @@ def test_lists_of_captions_beside_single_ones(tmp_path):
     assert rows[0].group == "mine"
     assert rows[2].columns["captions"] == ["never read"]
     assert rows[4].error is not None
-    assert rows[4].error.startswith("no picture")
+    assert rows[4].error.startswith("no image")
     named = rows_of(
         jsonl(tmp_path / "b.jsonl", {"image": "a", "texts": ["p", "q"]}), columns=ColumnNames(caption="texts")
     )
@@ -384,7 +384,7 @@ def test_inputs_that_are_not_there(tmp_path):
         open_rows(write(tmp_path / "rows.txt", ""))
     with pytest.raises(InputError, match="unknown input format ''"):
         open_rows(write(tmp_path / "rows", ""))
-    with pytest.raises(InputError, match="no such folder of pictures"):
+    with pytest.raises(InputError, match="no such folder of images"):
         open_rows(jsonl(tmp_path / "a.jsonl", {"image": "a", "caption": "b"}), images=tmp_path / "none")
     with pytest.raises(InputError, match=r"a folder without state\.json"):
         open_rows(tmp_path)
@@ -473,9 +473,9 @@ def test_coco_results_never_guess(tmp_path):
     assert [row.image and Path(str(row.image)).name for row in found] == [
         None, "42.jpg", None, None, "7.png", None, "x.jpg", None, None, None, None,
     ]  # fmt: skip
-    assert found[0].error == f"several pictures for id 42 in {pictures}: 42.jpg, COCO_val2014_000000000042.jpg"
-    assert found[3].error == f"several pictures for id 7 in {pictures}: 7.jpg, 7.png"
-    assert found[5].error == f"no picture for id 8 in {pictures}"
+    assert found[0].error == f"several images for id 42 in {pictures}: 42.jpg, COCO_val2014_000000000042.jpg"
+    assert found[3].error == f"several images for id 7 in {pictures}: 7.jpg, 7.png"
+    assert found[5].error == f"no image for id 8 in {pictures}"
     assert found[7].error == "image_id must be text or a whole number, got None"
 
 
@@ -497,7 +497,7 @@ def test_clipscore_candidates(tmp_path):
         None,
         None,
         "caption is empty",
-        f"no picture for id 4 in {pictures}",
+        f"no image for id 4 in {pictures}",
         None,
     ]
     assert [row.warning for row in rows] == [None] * 4 + ["the name 'b' appears more than once"]

@@ -17,7 +17,7 @@ from msdscore.io.hashing import file_stamp, source_key, text_key
 from msdscore.io.images import from_cell, open_image
 from msdscore.io.inputs.columns import IMAGE_NAMES, first_of, listed
 from msdscore.io.inputs.formats import open_records
-from msdscore.io.inputs.picture_folder import is_picture
+from msdscore.io.inputs.rows import is_image_name
 from msdscore.io.outputs.files import check_output
 from msdscore.io.outputs.run import discard, finished, open_run, run_notes
 from msdscore.version import __version__
@@ -183,7 +183,7 @@ def _open(image: NamedImage) -> Any:
 
 def _in_folder(folder: Path) -> Iterator[NamedImage]:
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and is_picture(path):
+        if path.is_file() and is_image_name(path):
             yield NamedImage(path.relative_to(folder).as_posix(), path)
 
 

@@ -19,7 +19,7 @@ from msdscore.scoring.config import Form
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Need = Literal["encoder", "mixtures", "pictures", "references", "pairs"]
-Scope = Literal["portion", "corpus"]
+Scope = Literal["part", "corpus"]
 
 
 def _nothing() -> Mapping[str, Any]:
@@ -152,7 +152,7 @@ class MetricRow:
     argument: str = ""  # what NAME:ARGUMENT stands for; empty: it takes none
     extra: str = ""  # of pip install 'msdscore[EXTRA]'
     options: tuple[str, ...] = ()
-    scope: Scope = "portion"
+    scope: Scope = "part"
     judged: bool = False
     citation: str = ""
     note: str = ""

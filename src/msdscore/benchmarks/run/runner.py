@@ -164,7 +164,7 @@ def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress:
         for number, (batch, task) in enumerate(left):
             progress(done, total)
             asked = [metric for metric in work.metrics if metric.label in task.labels]
-            metrics = [metric for metric in asked if metric.row.scope == "portion"]
+            metrics = [metric for metric in asked if metric.row.scope == "part"]
             key = _image_key(batch)
             if earlier.get(number) != key:
                 run.write(number, _part(items, batch, metrics, references, pipeline), key=key)

@@ -11,12 +11,12 @@ from msdscore.errors import InputError, unknown_name
 IMAGE_NAMES = ("image", "image_path", "file_name", "filename", "img")
 CAPTION_NAMES = ("caption", "text", "candidate", "cand", "prediction")
 SEVERAL = "captions"  # a list of captions, one candidate set
-KEY_NAMES = ("image_id", "id", "index")  # looked up in the folder of pictures where a row has no picture of its own
+KEY_NAMES = ("image_id", "id", "index")  # looked up in the folder of images where a row has no image of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnNames:
-    """The columns that hold pictures, captions and ids; None stands for the usual names.
+    """The columns that hold images, captions and ids; None stands for the usual names.
 
     >>> ColumnNames().image_in({"Image": 1, "caption": 2}), ColumnNames(image="photo").image_in({"image": 1})
     ('Image', None)
@@ -27,7 +27,7 @@ class ColumnNames:
     id: str | None = None
 
     def image_in(self, names: Iterable[str]) -> str | None:
-        """The column of the picture among these names."""
+        """The column of the image among these names."""
         return first_of(names, IMAGE_NAMES if self.image is None else (self.image,))
 
     def caption_in(self, names: Iterable[str]) -> str | None:
@@ -39,7 +39,7 @@ class ColumnNames:
         return first_of(names, ("id",) if self.id is None else (self.id,))
 
     def image_names(self) -> str:
-        """The names that a picture may stand under, for a message."""
+        """The names that an image may stand under, for a message."""
         return ", ".join(IMAGE_NAMES) if self.image is None else self.image
 
     def caption_names(self) -> str:
@@ -47,7 +47,7 @@ class ColumnNames:
         return ", ".join((*CAPTION_NAMES, SEVERAL)) if self.caption is None else self.caption
 
     def check(self, names: Sequence[str], source: str, *, folder: bool, lists: bool) -> None:
-        """Refuse an input without the columns that are needed; with a `folder` pictures may be found by id.
+        """Refuse an input without the columns that are needed; with a `folder` images may be found by id.
 
         `lists` says that a cell of the input can hold a list of captions.
         """
@@ -67,8 +67,8 @@ class ColumnNames:
             )
         if self.image_in(names) is None and not (folder and first_of(names, KEY_NAMES)):
             raise InputError(
-                f"{source}: no picture column; expected one of {self.image_names()}, or image_id, id or index together "
-                f"with a folder of pictures (images); found: {listed(names)}; name it with --image-column"
+                f"{source}: no image column; expected one of {self.image_names()}, or image_id, id or index together "
+                f"with a folder of images (images); found: {listed(names)}; name it with --image-column"
             )
 
 

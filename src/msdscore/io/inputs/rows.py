@@ -1,6 +1,8 @@
 """Rows to score, from every input format."""
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -10,12 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from msdscore.errors import ImageError, RunError, shortened
+from msdscore.errors import ImageError, InputError, RunError, shortened
 from msdscore.io.hashing import file_key, text_key
 from msdscore.io.images import from_cell, refuse_address
 from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed, single_name
 from msdscore.io.inputs.formats import open_records
-from msdscore.io.inputs.picture_folder import PictureFolder
 from msdscore.io.inputs.records import Record, Records, seen_columns
 from msdscore.io.inputs.shards import stem
 from msdscore.io.parquet_images import StoredImage, stored_images
@@ -24,13 +25,17 @@ from msdscore.io.tar import TarImage
 
 _USUAL = ColumnNames()
 _NO_ANSWER = "Failed to obtain answer"  # what VLMEvalKit writes in place of a prediction
+_SUFFIXES = re.compile(r"\.(jpe?g|jpe|jfif|png|webp|gif|bmp|tiff?|avif|hei[cf]|jp2|p[bgnp]m)", re.IGNORECASE)
+# Behind a prefix only a padded number counts: "1_2.jpg" is not the image of 2.
+_NUMBER = re.compile(r"(?:[0-9]+|.*[_-][0-9]{8,})", re.DOTALL)
+_DIGITS = re.compile(r"[0-9]{1,19}$")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One picture with one caption, and everything else that its input row holds.
+    """One image with one caption, and everything else that its input row holds.
 
-    `columns` has the input's names, order and values, except that pictures given as bytes are left out: their
+    `columns` has the input's names, order and values, except that images given as bytes are left out: their
     path stands there (in a tar: the name within), or None. A row with an `error` cannot be scored and says why.
     """
 
@@ -41,15 +46,75 @@ class Row:
     group: str | None
     columns: Mapping[str, Any]
     error: str | None = None
-    lookup: str | None = None  # the id by which its picture is looked for in the folder of pictures
+    lookup: str | None = None  # the id by which its image is looked for in the folder of images
     warning: str | None = None
     has_id: bool = True  # False where `id` is the position
 
     @property
     def key(self) -> int:
-        """A number that stands for the position and everything the row says; pictures given as bytes are left out."""
+        """A number that stands for the position and everything the row says; images given as bytes are left out."""
         offset = self.image.offset if isinstance(self.image, TarImage) else None
         return text_key(repr((self.index, offset, self.id, self.caption, self.group, self.columns)))
+
+
+def is_image_name(path: Path) -> bool:
+    """Whether a name says that a file is an image; hidden files are none.
+
+    >>> is_image_name(Path("dog.JPG")), is_image_name(Path(".dog.jpg")), is_image_name(Path("dog.txt"))
+    (True, False, False)
+    """
+    return _SUFFIXES.fullmatch(path.suffix) is not None and not path.name.startswith(".")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFolder:
+    """The images lying directly in a folder, by name and by the number that ends their name.
+
+    The image of 42 may be called `42.jpg`, `000000000042.png` or `COCO_val2014_000000000042.jpg`. A text id
+    is first taken as a name; a number fits all spellings alike. Where several images fit, none is chosen.
+    """
+
+    path: Path
+    _stems: dict[str, list[str]] = field(init=False, repr=False)
+    _numbers: dict[int, list[str]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.path.is_dir():
+            raise InputError(f"{self.path}: no such folder of images")
+        object.__setattr__(self, "_stems", defaultdict(list))
+        object.__setattr__(self, "_numbers", defaultdict(list))
+
+    def find(self, key: str | int) -> Path:
+        """The one image of this id, or an `ImageError` that says why there is none."""
+        self._list_once()
+        names = self._named(key) if isinstance(key, str) else self._numbered(key)
+        if not names:
+            raise ImageError(f"no image for id {shortened(str(key))} in {self.path}")
+        if len(names) > 1:
+            raise ImageError(
+                f"several images for id {shortened(str(key))} in {self.path}: {', '.join(sorted(names)[:4])}"
+            )
+        return self.path / names[0]
+
+    def _named(self, key: str) -> list[str]:
+        stem = key.rpartition(".")[0]
+        if key in self._stems.get(stem, ()):
+            return [key]
+        if names := self._stems.get(key, []):
+            return names
+        return self._numbered(int(key)) if key.isascii() and key.isdigit() else []
+
+    def _numbered(self, number: int) -> list[str]:
+        return self._numbers.get(number, [])
+
+    def _list_once(self) -> None:
+        if self._stems:
+            return
+        for entry in self.path.iterdir():
+            if is_image_name(entry):
+                self._stems[entry.stem].append(entry.name)
+                if _NUMBER.fullmatch(entry.stem) and (digits := _DIGITS.search(entry.stem)):
+                    self._numbers[int(digits[0])].append(entry.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +131,15 @@ class RowSource:
     _may_list: bool = field(repr=False)  # whether a row may hold several captions
     _records: Records = field(repr=False)
     _folder: Path = field(repr=False)
-    _pictures: PictureFolder | None = field(repr=False)
+    _image_folder: ImageFolder | None = field(repr=False)
     _tables: tuple[Path, ...] = field(repr=False)
     _stored: Mapping[str, StoredImage] = field(repr=False)
     _opened: ExitStack = field(repr=False)
 
     @property
     def images(self) -> str | None:
-        """The folder of pictures, if one was given."""
-        return None if self._pictures is None else str(self._pictures.path.resolve())
+        """The folder of images, if one was given."""
+        return None if self._image_folder is None else str(self._image_folder.path.resolve())
 
     @property
     def place(self) -> str:
@@ -138,7 +203,7 @@ class RowSource:
             group=_text(values.get("group")),
             columns=_without_bytes(values, own),
             error=next((error for error in errors if error is not None), None),
-            lookup=None if self._pictures is None or own is not None else _lookup(values),
+            lookup=None if self._image_folder is None or own is not None else _lookup(values),
             warning=record.warning,
             has_id=given is not None,
         )
@@ -164,14 +229,14 @@ class RowSource:
             stored = self._stored.get(PurePosixPath(content).name)
             return self._folder / content if stored is None else stored.read()
         key_name = first_of(values, KEY_NAMES)
-        if self._pictures is None or key_name is None:
-            raise ImageError(f"no picture; expected one of {self.names.image_names()}; found: {listed(values)}")
+        if self._image_folder is None or key_name is None:
+            raise ImageError(f"no image; expected one of {self.names.image_names()}; found: {listed(values)}")
         key = values[key_name]
         if isinstance(key, float) and key.is_integer():
             key = int(key)
         if not isinstance(key, str | int) or isinstance(key, bool):
             raise ImageError(f"{key_name} must be text or a whole number, got {shortened(repr(key))}")
-        return self._pictures.find(key)
+        return self._image_folder.find(key)
 
 
 def open_rows(
@@ -183,22 +248,22 @@ def open_rows(
 ) -> RowSource:
     """Open rows from a file by its suffix, a saved dataset, or `-` for JSON lines on standard input.
 
-    Relative pictures are looked for in `images`, else in tables `NAME.images*.parquet` beside the rows (columns
-    `file_name` and `image`), else beside the rows. Rows without a picture column are matched with the pictures in
+    Relative images are looked for in `images`, else in tables `NAME.images*.parquet` beside the rows (columns
+    `file_name` and `image`), else beside the rows. Rows without an image column are matched with the images in
     `images` by `image_id` or `id`. `columns` names columns that are not called as usual.
 
     A row whose caption is a list, such as `{"id": "7", "image": …, "captions": [a, b]}`, becomes one row per caption
     with the ids `7#0` and `7#1`; they are one candidate set, named by the columns `group` and `candidates`.
     """
     with ExitStack() as stack:
-        pictures = None if images is None else PictureFolder(Path(images))
+        image_folder = None if images is None else ImageFolder(Path(images))
         records = open_records(source, format=format, until=stack)
         names = seen_columns(records)
         caption, id_name = columns.caption_in(names), columns.id_in(names) or columns.id or "id"
         schema = records.schema
         if names or records.columns is not None:
             columns.check(
-                names, str(source), folder=pictures is not None, lists=records.columns is None or bool(schema)
+                names, str(source), folder=image_folder is not None, lists=records.columns is None or bool(schema)
             )
         tables = () if images is not None else image_tables(str(source))
         return RowSource(
@@ -214,8 +279,8 @@ def open_rows(
             _may_list=records.columns is None
             or (schema is not None and caption is not None and _holds_lists(schema, caption)),
             _records=records,
-            _folder=_base(source) if pictures is None else pictures.path,
-            _pictures=pictures,
+            _folder=_base(source) if image_folder is None else image_folder.path,
+            _image_folder=image_folder,
             _tables=tables,
             _stored=stored_images(tables, "file_name"),
             _opened=stack.pop_all(),
@@ -223,7 +288,7 @@ def open_rows(
 
 
 def image_tables(source: str) -> tuple[Path, ...]:
-    """The Parquet files of pictures that lie beside a file of rows under its name: `NAME.images*.parquet`."""
+    """The Parquet files of images that lie beside a file of rows under its name: `NAME.images*.parquet`."""
     path = Path(source)
     if is_address(source) or not path.is_file() or path.suffix.lower() == ".tar":
         return ()

@@ -19,7 +19,7 @@ from msdscore.io.inputs.records import Record, Records, require_distinct
 
 _NOT_TEXT = Record(error="holds text that is not valid UTF-8")
 _BUFFER = 1 << 20
-_SLICE = 64  # rows turned into Python values at once; pictures may be inside
+_SLICE = 64  # rows turned into Python values at once; images may be inside
 
 
 @dataclass(frozen=True, slots=True)

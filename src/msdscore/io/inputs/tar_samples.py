@@ -17,7 +17,7 @@ from msdscore.io.tar import TarSample, read_samples
 
 TEXT_ENDINGS = ("txt", "caption", "text")
 CAPTION_LISTS = ("captions", "texts", "sentences")
-DOWNLOADED = "success"  # img2dataset's status of a picture that it has fetched
+DOWNLOADED = "success"  # img2dataset's status of an image that it has fetched
 _BESIDE = ("key", "uid", "caption", "text", "status", "error_message")  # columns that are read of the table beside
 
 
