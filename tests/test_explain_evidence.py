@@ -11,6 +11,9 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+import msdscore.explain
+import msdscore.report
+import msdscore.serve
 from msdscore import Scorer
 from msdscore.cli.tables import coloured
 from msdscore.core.evidence import ZERO, Evidence
@@ -248,3 +251,16 @@ def test_words_have_the_same_colours_in_every_form_and_on_dark_pages_the_same_hu
             if back:
                 assert (back, word["dark_back"]) == (css(role, strength), css(role, strength, DARK))
                 assert f"background:{back};color:{ink}" in page_of_item
+
+
+def test_scripts_of_pages_have_no_palette_of_their_own_and_lines_that_fit_a_screen():
+    folders = [Path(package.__path__[0]) / "assets" for package in (msdscore.explain, msdscore.report, msdscore.serve)]
+    scripts = [
+        path for folder in folders for path in folder.glob("*.js") if not path.name.startswith(("swag", "preact"))
+    ]
+    assert len(scripts) > 8
+    hues = [css(role, 1.0) for role in ("support", "penalty", "omission", "leaning")]
+    for path in scripts:
+        text = path.read_text(encoding="utf-8")
+        assert not [hue for hue in hues if hue in text.lower()], path.name
+        assert max(map(len, text.splitlines())) <= 120, path.name

@@ -263,6 +263,7 @@ def page(
                 for gallery, own in zip(galleries, cards, strict=True)
             ],
             "colours": {name: css(role, 1.0) for name, role in _COLOURS.items()},  # type: ignore[arg-type]
+            "mark": css("penalty", 1.0),
         },
     }
     return str(render("report.html", values)) + "\n"

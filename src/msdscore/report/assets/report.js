@@ -153,7 +153,7 @@ function scatter(canvas) {
   dots(null, total, "#ddd", size);
   dots(visible, visible.length, total > 5000 ? "rgba(0,60,130,.35)" : "rgba(0,60,130,.65)", size);
   if (shownRow >= 0) {
-    pen.strokeStyle = "#c44800";
+    pen.strokeStyle = data.mark;
     pen.lineWidth = 2;
     pen.beginPath();
     pen.arc(x(numbers[partX][shownRow]), y(numbers[partY][shownRow]), 6, 0, 7);
