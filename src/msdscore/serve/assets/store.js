@@ -2,7 +2,7 @@
 import * as service from "./service.js";
 import * as images from "./images.js";
 
-const PAUSE = 100; // milliseconds without a key before the service is asked
+const PAUSE = 60; // milliseconds without a key before the service is asked
 
 export const state = {
   view: "image", // or "file": a scored file
