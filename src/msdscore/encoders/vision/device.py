@@ -1,7 +1,7 @@
 """Images decoded and resized where the network runs: JPEG files by the device's decoder, sizes by two matrix products.
 
-The weights of the products are Pillow's, so images of any sizes are resized together. float16 holds the levels of
-pixels exactly and sums are made in float32, so on a GPU a level differs from Pillow's by rounding alone.
+The weights of the products are Pillow's, so images of any sizes are resized together. On a GPU they are rounded to
+float16, which holds the levels of pixels exactly; the decoder's own differences are larger (docs/performance.md).
 """
 
 from collections.abc import Callable, Iterator, Sequence
