@@ -81,7 +81,7 @@ def test_caparena_auto_leaves_a_system_out_against_itself(tmp_path: Path) -> Non
     _auto(tmp_path, {f"test_{k}.jpg": "x" for k in range(3)}, name="GPT-4o-0806.json")
     reading = load("caparena-auto", tmp_path, captions=tmp_path / "GPT-4o-0806.json")
     assert [item.id for item in reading.items] == ["test_1.jpg", "test_2.jpg"]
-    assert reading.notes == (Note("pictures left out: the opponent is the system itself", 1),)
+    assert reading.notes == (Note("images left out: the opponent is the system itself", 1),)
 
 
 def test_caparena_auto_needs_every_caption(tmp_path: Path) -> None:

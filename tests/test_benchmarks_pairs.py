@@ -295,7 +295,7 @@ def test_rsicd_pairs_come_from_other_pictures(tmp_path: Path) -> None:
     assert image_source(reading.items[4].image) == b"picture rsicd_images/airport_4.jpg"
     assert reading == load("rsicd", tmp_path, seed=1)
     assert reading != load("rsicd", tmp_path, seed=2)
-    assert reading.notes == (Note("pictures left out: no caption", 1),)
+    assert reading.notes == (Note("images left out: no caption", 1),)
 
 
 def test_rocov2_reads_its_columns_and_both_folder_layouts(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_expert_text_files_drop_own_captions_by_their_words(raw: Path) -> None:
         ("1:1", "the cat", (2.0, 3.0, 2.0)),
         ("3_x:0", "a dog runs .", (1.0, 1.0, 1.0)),
     ]
-    assert reading.notes == (Note("pairs left out: the caption is one of the picture's own", 2),)
+    assert reading.notes == (Note("pairs left out: the caption is one of the image's own", 2),)
     assert reading.items[0].references == ("a dog runs .", "the dog", "dog", "brown dog", "a pet")
     assert reading.items[3].references[0] == "a bird"  # listed as 3_x.jpg.1
 
@@ -176,7 +176,7 @@ def test_composite_exports(tmp_path: Path) -> None:
     reading = load("composite", tmp_path)
     assert [item.subset for item in reading.items].count("flickr8k") == 6
     assert len(reading) == 14
-    assert reading.notes == (Note("export rows left out: no picture or no rating", 6),)
+    assert reading.notes == (Note("export rows left out: no image or no rating", 6),)
     by_id = {item.id: item for item in reading.items}
     rated = by_id["coco/COCO_val2014_000000000042:1"]
     assert (rated.caption, rated.ratings, rated.references) == ("caption 1 of 2.jpg", (2.0,), ("an own one",))

@@ -65,7 +65,7 @@ def test_captions_alone_become_pairs_easy_or_hard(tmp_path):
     assert {pair.positive: pair.negative.split(" ")[1] for pair in hard.items} == {
         "the airport_1": "airport_2", "the airport_2": "airport_1", "the beach_1": "beach_2", "the beach_2": "beach_1",
     }  # fmt: skip
-    assert hard.notes == (Note("pictures left out: no other caption in their scene class", 1),)
+    assert hard.notes == (Note("images left out: no other caption in their scene class", 1),)
     assert [pair.negative for pair in load("rsicd", tmp_path, seed=2).items] != [p.negative for p in easy.items]
     with pytest.raises(UnknownNameError, match="unknown kind of negatives 'hrad'. Did you mean 'hard'"):
         load("rsicd", tmp_path, negatives="hrad")

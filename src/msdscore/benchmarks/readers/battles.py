@@ -98,7 +98,7 @@ def read_caparena_auto(root: Path, *, captions: Path | None = None, system: str 
         if row["ref_model"] != name
     ]
     own = len(rows) - len(battles)
-    return ItemSet(tuple(battles), (Note("pictures left out: the opponent is the system itself", own),) if own else ())
+    return ItemSet(tuple(battles), (Note("images left out: the opponent is the system itself", own),) if own else ())
 
 
 ASPECTS = ("mistakes", "omissions", "overall_quality")

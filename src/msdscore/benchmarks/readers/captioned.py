@@ -93,8 +93,8 @@ def draw_pairs(entries: Sequence[CaptionedImage], seed: int, negatives: Negative
                 "expected several images with different captions"
             )
     left = {
-        "pictures left out: no caption": len(entries) - len(usable),
-        "pictures left out: no other caption in their scene class": len(usable) - len(pairs),
+        "images left out: no caption": len(entries) - len(usable),
+        "images left out: no other caption in their scene class": len(usable) - len(pairs),
     }
     return ItemSet(tuple(pairs), tuple(Note(what, count) for what, count in left.items() if count))
 

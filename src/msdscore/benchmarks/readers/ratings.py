@@ -88,7 +88,7 @@ def _expert_from_text(root: Path, raw: Path) -> ItemSet[Rated]:
         seen[stem(image)] += 1
         judged = tuple(float(rating) for rating in ratings)
         items.append(Rated(key, images / f"{stem(image)}.jpg", tidy(caption), judged, _tidied(references)))
-    return ItemSet(tuple(items), (Note("pairs left out: the caption is one of the picture's own", own),) if own else ())
+    return ItemSet(tuple(items), (Note("pairs left out: the caption is one of the image's own", own),) if own else ())
 
 
 def _crowd_from_text(root: Path, raw: Path) -> ItemSet[Rated]:
@@ -199,7 +199,7 @@ def _composite_exports(root: Path) -> tuple[list[_CompositeRow], tuple[Note, ...
             image = str(record.get("Input.image_url") or "").rsplit("/", 1)[-1]
             unusable += not (rated and image)
             rows += [(source, image, caption, rating) for caption, rating in rated if image]
-    notes = (Note("export rows left out: no picture or no rating", unusable),) if unusable else ()
+    notes = (Note("export rows left out: no image or no rating", unusable),) if unusable else ()
     return rows, notes
 
 
