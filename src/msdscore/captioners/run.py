@@ -20,6 +20,7 @@ from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import is_image_name
 from msdscore.io.outputs.files import check_output
 from msdscore.io.outputs.run import discard, finished, open_run, run_notes
+from msdscore.run.plan import write_parts
 from msdscore.version import __version__
 
 _SCHEMA = pa.schema([("image", pa.string()), ("caption", pa.string()), ("system", pa.string()), ("error", pa.string())])
@@ -80,31 +81,39 @@ def caption_images(
     check_output(output, inputs=[about.source, *(image.source for image in images if isinstance(image.source, Path))])
     if about.overwrite:
         discard(output)
-    system, part = about.system, about.part
     manifest = {
         "captioner": about.identity,
-        "system": system,
+        "system": about.system,
         "settings": asdict(settings),
-        "pictures": blake2b("\n".join(image.name for image in images).encode(), digest_size=8).hexdigest(),
-        "part": part,
+        "images": blake2b("\n".join(image.name for image in images).encode(), digest_size=8).hexdigest(),
+        "part": about.part,
         "version": __version__,
     }
-    parts = [images[start : start + part] for start in range(0, len(images), part)]
-    keys, earlier = _keys(parts), 0
+    parts = [images[start : start + about.part] for start in range(0, len(images), about.part)]
+    keys, described, earlier = _keys(parts), 0, 0
+    writer: CaptionWriter | None = None
     done, before = finished(output, manifest), run_notes(output) or {}
     if done and before.get("parts") == keys:
         return CaptionedFile(done.rows, done.failed, done.rows, done.reasons)
+
+    def describe(missing: Iterator[tuple[str, Sequence[NamedImage]]]) -> Iterator[tuple[str, pa.Table]]:
+        nonlocal described, writer
+        for key, batch in missing:
+            first, writer = writer is None and not earlier, writer or load()
+            yield key, _table(batch, writer, settings, about.system, first=first)
+            described += len(batch)
+            progress(earlier + described, len(images))
+
+    def reused(batch: Sequence[NamedImage]) -> None:
+        nonlocal earlier
+        earlier += len(batch)
+        progress(earlier + described, len(images))
+
     with open_run(output, manifest, again=done is not None) as run:
-        there, known, writer = run.keys(), _described(output, before, part) if done else {}, None
-        for number, (batch, key) in enumerate(zip(parts, keys, strict=True)):
-            if there.get(number) == key or key in known:
-                earlier += len(batch)
-            if there.get(number) != key and key in known:
-                run.write(number, known[key], key=key)
-            elif there.get(number) != key:
-                first, writer = writer is None and not earlier, writer or load()
-                run.write(number, _table(batch, writer, settings, system, first=first), key=key)
-            progress(min((number + 1) * part, len(images)), len(images))
+        known = _described(output, before, about.part) if done else {}
+        write_parts(
+            run, zip(keys, parts, strict=True), describe, known=lambda key, batch: known.get(key), reused=reused
+        )
         model = {"prompt": writer.prompt, "model": writer.identity} if writer else {}
         kept: dict[str, Any] = {name: before[name] for name in ("prompt", "model") if name in before}
         written = run.finish(

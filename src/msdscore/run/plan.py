@@ -1,4 +1,4 @@
-"""The order of work: rows of one image together, in parts that are finished one after the other."""
+"""Rows become parts, parts become tables: rows of one image together, finished parts written one after the other."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -8,10 +8,14 @@ from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
 
 from msdscore.errors import RowError
 from msdscore.io.hashing import source_key
 from msdscore.io.inputs.rows import Row
+from msdscore.io.outputs.run import Run
 from msdscore.io.tar import TarImage
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
@@ -23,6 +27,7 @@ WINDOW_BYTES = 512 << 20  # of images that come as bytes
 _READERS = 8  # threads that look at image files
 Stamp = Callable[[Path], str]
 Scored = list[Numbers | RowError]
+P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,44 @@ def score_parts(
         if is_last:
             yield part, [numbers[row] for row in range(len(numbers))]
             numbers = {}
+
+
+def write_parts(
+    run: Run,
+    parts: Iterable[tuple[str, P]],
+    compute: Callable[[Iterator[tuple[str, P]]], Iterable[tuple[str, pa.Table]]],
+    *,
+    known: Callable[[str, P], pa.Table | None] = lambda key, part: None,
+    reused: Callable[[P], None] = lambda part: None,
+) -> list[str]:
+    """Write the parts that a run does not hold yet, and return the keys of all of them.
+
+    Every part comes with the key of what it is made from; one that was written with the same key is kept. `known` may
+    return the table of a part from an earlier output. `compute` turns the others into tables, in their order, each
+    with its key; `reused` is called with every part that it need not see. Parts beyond the last are dropped.
+    """
+    written, keys, missing = run.keys(), list[str](), deque[int]()
+
+    def unfinished() -> Iterator[tuple[str, P]]:
+        for number, (key, part) in enumerate(parts):
+            keys.append(key)
+            if written.get(number) != key:
+                table = known(key, part)
+                if table is None:
+                    missing.append(number)
+                    yield key, part
+                    continue
+                run.write(number, table, key=key)
+            reused(part)
+
+    for key, table in compute(unfinished()):
+        number = missing.popleft()
+        keys[number] = key
+        run.write(number, table, key=key)
+    for number in run.done():
+        if number >= len(keys):
+            run.drop(number)
+    return keys
 
 
 def _windows(rows: Iterable[Row], most: int, most_bytes: int) -> Iterator[list[Row]]:

@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, RowError, RunError
@@ -18,7 +21,7 @@ from msdscore.io.outputs.files import check_output
 from msdscore.io.outputs.manifest import REMEDY, compare
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
 from msdscore.io.outputs.targets import refuse_inputs, run_files
-from msdscore.run.plan import Part, Scored, plan, score_parts
+from msdscore.run.plan import Part, Scored, plan, score_parts, write_parts
 from msdscore.run.table import COUNTS, MIXED, Naming, output_tables, part_table
 from msdscore.scoring.measurement import NUMBERS, Numbers
 from msdscore.scoring.pipeline import Pipeline
@@ -111,9 +114,9 @@ def score_rows(
     with open_run(output, manifest, again=earlier is not None) as run:
         if how.retry:
             _drop_failed(run)
-        work = _score(pipeline, source, run, earlier, how, progress)
-        naming = Naming(how.prefix, frozenset(work.names))
-        more = {"parts": work.keys, "spec": None if spec is None else spec.record(), "source": source.place}
+        keys, columns, scored, kept = _write_scores(pipeline, source, run, earlier, how, progress)
+        naming = Naming(how.prefix, frozenset(columns))
+        more = {"parts": keys, "spec": None if spec is None else spec.record(), "source": source.place}
         summary = run.finish(
             output_tables(source, run, pipeline.config, naming),
             metadata={"msdscore": pipeline.signature},
@@ -122,7 +125,7 @@ def score_rows(
             warnings=naming.added("warnings"),
             check=source.check_unchanged,
         )
-    result = _scored(summary, (work.scored, work.earlier), pipeline.signature, naming)
+    result = _scored(summary, (scored, kept), pipeline.signature, naming)
     return replace(result, cache=pipeline.cache_use)
 
 
@@ -173,7 +176,9 @@ def _parts(source: RowSource, how: RunOptions, names: set[str]) -> Iterator[Part
             names.update(row.columns)
             yield row
 
-    return plan(rows(), part_rows=how.part_rows, stamp=partial(file_stamp, verify=how.verify))
+    parts = plan(rows(), part_rows=how.part_rows, stamp=partial(file_stamp, verify=how.verify))
+    # An input without rows has one part, so that its output has the columns of any other.
+    return chain([first], parts) if (first := next(parts, None)) else iter([Part(0)])
 
 
 def _drop_failed(run: Run) -> None:
@@ -185,55 +190,37 @@ def _drop_failed(run: Run) -> None:
             run.drop(number)
 
 
-@dataclass(slots=True)
-class _Progress:
-    """Keys of the parts and columns of the rows so far, and how many rows this call and an earlier one have scored."""
-
-    keys: list[str]
-    names: set[str]
-    scored: int = 0
-    earlier: int = 0
-
-
-def _score(
+def _write_scores(
     pipeline: Pipeline, source: RowSource, run: Run, earlier: "EarlierRun | None", how: RunOptions, progress: Progress
-) -> _Progress:
-    """Score what no earlier run has finished, one part after the other."""
-    total, work, done = source.count(), _Progress([], set(source.seen)), run.keys()
-
-    def write(part: Part, scored: Scored) -> None:
-        key = part.key
-        # Images that were lost between planning and reading failed for a reason that the key does not know.
-        lost = any(isinstance(result, RowError) for result in scored)
-        if lost and part.has_changed(partial(file_stamp, verify=how.verify)):
-            key = work.keys[part.number] = _NEVER
-        run.write(part.number, part_table(part, scored), key=key)
-
-    def unfinished() -> Iterator[Part]:
-        for part in _parts(source, how, work.names):
-            work.keys.append(part.key)
-            known = [] if not part.rows else earlier.scores(part) if earlier else None
-            if done.get(part.number) != part.key and known is None:
-                yield part
-                continue
-            if done.get(part.number) != part.key:
-                write(part, known or [])
-            work.earlier += len(part.rows)
+) -> tuple[list[str], set[str], int, int]:
+    """Score what no earlier run has; the parts' keys, the rows' columns, and how many rows are new and earlier ones."""
+    names, total, fresh, kept = set(source.seen), source.count(), 0, 0
 
     def count(rows: int) -> None:
-        work.scored += rows
-        progress(work.earlier + work.scored, total)
+        nonlocal fresh
+        fresh += rows
+        progress(kept + fresh, total)
+
+    def reused(part: Part) -> None:
+        nonlocal kept
+        kept += len(part.rows)
+
+    def compute(parts: Iterator[tuple[str, Part]]) -> Iterator[tuple[str, pa.Table]]:
+        for part, scored in score_parts(pipeline, (part for _, part in parts), scored=count):
+            # Images that were lost between planning and reading failed for a reason that the key does not know.
+            lost = any(isinstance(result, RowError) for result in scored)
+            is_stale = lost and part.has_changed(partial(file_stamp, verify=how.verify))
+            yield _NEVER if is_stale else part.key, part_table(part, scored)
+
+    def known(_: str, part: Part) -> pa.Table | None:
+        scores = [] if not part.rows else earlier.scores(part) if earlier else None
+        return None if scores is None else part_table(part, scores)
 
     progress(0, total)
-    for part, scored in score_parts(pipeline, unfinished(), scored=count):
-        write(part, scored)
-    if not work.keys:
-        run.write(0, part_table(Part(0), []), key="")
-    for number in run.done():
-        if number >= max(1, len(work.keys)):
-            run.drop(number)
+    parts = ((part.key, part) for part in _parts(source, how, names))
+    keys = write_parts(run, parts, compute, known=known, reused=reused)
     progress(total, total)
-    return work
+    return keys, names, fresh, kept
 
 
 @dataclass(frozen=True)

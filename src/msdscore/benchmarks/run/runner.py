@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -41,6 +41,7 @@ from msdscore.errors import ConfigError, RunError
 from msdscore.io.outputs.manifest import REMEDY
 from msdscore.io.outputs.run import discard, open_run
 from msdscore.metrics.base import Metric
+from msdscore.run.plan import write_parts
 from msdscore.scoring.pipeline import Pipeline
 
 Progress = Callable[[int, int], None]
@@ -159,16 +160,21 @@ def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress:
     # Every distinct caption is embedded once, whichever batches it appears in.
     pipeline = work.pipeline().remembering() if work.encodes else None
     references, done = _references(items), 0
-    with open_run(*parts) as run:
-        earlier = run.keys()
-        for number, (batch, task) in enumerate(left):
+
+    def compute(missing: Iterator[tuple[str, tuple[ItemBatch, MetricTask]]]) -> Iterator[tuple[str, pa.Table]]:
+        for key, (batch, task) in missing:
             progress(done, total)
             asked = [metric for metric in work.metrics if metric.label in task.labels]
             metrics = [metric for metric in asked if metric.row.scope == "part"]
-            key = _image_key(batch)
-            if earlier.get(number) != key:
-                run.write(number, _part(items, batch, metrics, references, pipeline), key=key)
-            done += len(batch.items)
+            yield key, _part(items, batch, metrics, references, pipeline)
+            count((batch, task))
+
+    def count(part: tuple[ItemBatch, MetricTask]) -> None:
+        nonlocal done
+        done += len(part[0].items)
+
+    with open_run(*parts) as run:
+        write_parts(run, ((_image_key(batch), (batch, task)) for batch, task in left), compute, reused=count)
         columns = joined_columns(run.tables(), kept.columns, len(items))
     return columns | _corpus(work, kept.tasks, references)
 

@@ -9,6 +9,7 @@ from msdscore.errors import RunError
 
 RUN_NOTES = ".run.json"  # suffix of the run-metadata file, which lies beside a run's output
 MADE_BY = {"made_by": "msdscore"}  # the mark of such a file; one without it is never replaced or deleted
+_RENAMED = {"pictures": "images"}  # names of manifests that were written by earlier versions
 REMEDY = "choose another -o or pass --overwrite"
 
 
@@ -61,6 +62,8 @@ def read_notes(path: Path) -> dict[str, Any] | None:
 def compare(owner: Path, old: Any, manifest: Mapping[str, Any]) -> None:
     """Refuse to go on where something differs, and name the first thing that does."""
     new = json.loads(dump(manifest))
+    if isinstance(old, dict):
+        old = {_RENAMED.get(name, name): value for name, value in old.items()}
     if old != new:
         key, before, now = next(_differences(old, new, ""))
         raise RunError(f"{owner}: belongs to a run with another {key} ({before}, now {now}); {REMEDY}")
