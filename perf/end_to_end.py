@@ -27,7 +27,7 @@ from against_torchmetrics import clip_scores
 from made_up_clip import LARGE, SMALL, TAR_ROWS, make_captions, make_checkpoint, make_lists, make_rows
 
 from msdscore.core.device import launching
-from msdscore.core.sphere import unit
+from msdscore.core.embeddings import unit
 from msdscore.encoders.base import Embeddings
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.vision.canvas import read_pixels

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from msdscore.align.data.formats import DataSource
 from msdscore.align.recipe import Recipe
 from msdscore.align.recipe_file import recipe_from
-from msdscore.core.sphere import masked_mean
+from msdscore.core.embeddings import masked_mean
 from msdscore.encoders.base import Embeddings
 
 COLOURS = ("red", "green", "blue", "yellow")

@@ -2,10 +2,9 @@
 
 import torch
 
-from msdscore.core.embeddings import Embeddings
+from msdscore.core.embeddings import Embeddings, real_points
 from msdscore.core.mixture import log_density
 from msdscore.core.paper import share
-from msdscore.core.sphere import real_points
 
 
 def point_set(points, mask, keys):

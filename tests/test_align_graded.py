@@ -20,8 +20,8 @@ from msdscore.align.losses import (
     relevance,
     same_images,
 )
+from msdscore.core.embeddings import unit
 from msdscore.core.mixture import FitSettings, fit
-from msdscore.core.sphere import unit
 from msdscore.text.edits import words_of
 from msdscore.text.words import stem
 from point_sets import terms

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msdscore.core import blocks
+from msdscore.core import schedule
 from msdscore.core.mixture import FitSettings
 from msdscore.core.schedule import fit_all
 from point_sets import point_set
@@ -15,11 +15,12 @@ from point_sets import point_set
 @given(sizes=st.lists(st.integers(1, 700), min_size=1, max_size=40), room=st.sampled_from([1, 50_000, 10_000_000]))
 def test_blocks_hold_every_item_once_within_their_room(sizes, room):
     mask = torch.arange(700) < torch.tensor(sizes).unsqueeze(1)
-    with mock.patch.object(blocks, "BLOCK_BYTES", room):
-        parts = list(blocks.blocks(blocks.widths(mask), lambda width: 40 * width))
+    side = point_set(torch.zeros(*mask.shape, 1), mask, torch.zeros(len(sizes), dtype=torch.int64))
+    with mock.patch.object(schedule, "BLOCK_BYTES", room):
+        parts = list(schedule.blocks(side, schedule.widths(mask), components=1))
     assert sorted(torch.cat([part.items for part in parts]).tolist()) == list(range(len(sizes)))
     for part in parts:
-        assert len(part.items) == 1 or len(part.items) * 40 * part.width <= room
+        assert len(part.items) == 1 or len(part.items) * 48 * part.width <= room  # 48 bytes per point at least
         assert all(sizes[item] <= part.width for item in part.items.tolist())
 
 
@@ -27,18 +28,18 @@ def test_blocks_hold_every_item_once_within_their_room(sizes, room):
 def test_a_size_class_depends_on_the_item_alone_and_wastes_little(size, extra):
     mask = torch.zeros(1, size + extra, dtype=torch.bool)
     mask[0, :size] = True
-    width = blocks.widths(mask).item()
-    assert width == blocks.widths(mask[:, :size]).item()
+    width = schedule.widths(mask).item()
+    assert width == schedule.widths(mask[:, :size]).item()
     assert size <= width <= max(8 * -(-size // 8), 1.34 * size)
 
 
 def test_cut_and_place_are_inverse():
     values = torch.arange(24.0).reshape(4, 6)
-    block = blocks.Block(torch.tensor([2, 0]), width=8, whole=False)
-    rows = blocks.cut(values, block)
+    block = schedule.Block(torch.tensor([2, 0]), width=8, whole=False)
+    rows = schedule.cut(values, block)
     assert rows.shape == (2, 8)
     target = torch.zeros_like(values)
-    blocks.place(target, block.items, rows)
+    schedule.place(target, block.items, rows)
     assert torch.equal(target[[2, 0]], values[[2, 0]])
     assert torch.equal(target[[1, 3]], torch.zeros(2, 6))
 
@@ -50,7 +51,7 @@ def test_an_error_in_one_block_reaches_the_caller_and_threads_are_as_before():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        blocks.for_each(work, iter([blocks.Block(torch.tensor([0]), 64, True)]), torch.device("cpu"))
+        schedule.for_each(work, iter([schedule.Block(torch.tensor([0]), 64, True)]), torch.device("cpu"))
     assert torch.get_num_threads() == before
     seen = []
     thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
@@ -85,6 +86,6 @@ def test_modes_of_the_caller_hold_for_the_work(mode):
         side = point_set(vectors.clone(), torch.ones(3, 40, dtype=torch.bool), torch.zeros(3, dtype=torch.int64))
         assert fit_all(side, FitSettings(components=3)).means.isfinite().all()
         seen = []
-        parts = iter([blocks.Block(torch.arange(3), 64, True)])
-        blocks.for_each(lambda _: seen.append(torch.is_grad_enabled()), parts, torch.device("cpu"))
+        parts = iter([schedule.Block(torch.arange(3), 64, True)])
+        schedule.for_each(lambda _: seen.append(torch.is_grad_enabled()), parts, torch.device("cpu"))
         assert set(seen) == {torch.is_grad_enabled()}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import reference
-from msdscore.core import blocks, mixture
+from msdscore.core import mixture, schedule
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture, expected_log_density, log_density
 from msdscore.core.paper import total
@@ -114,7 +114,7 @@ def test_the_bank_counts_in_the_size_of_a_block(bank):
         return expected_log_density(background, solid)
 
     with (
-        mock.patch.object(blocks, "BLOCK_BYTES", 1 << 17),
+        mock.patch.object(schedule, "BLOCK_BYTES", 1 << 17),
         mock.patch("msdscore.core.schedule.expected_log_density", watched),
     ):
         calibrated(images, ragged([8] * 12, 12, seed=2), torch.zeros(12, dtype=torch.int64), many)

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import reference
-from msdscore.core import blocks, schedule
+from msdscore.core import schedule
 from msdscore.core.mixture import FitSettings
 from msdscore.core.paper import total
 from msdscore.core.schedule import diverge, fit_all
@@ -73,7 +73,7 @@ def test_the_same_item_has_the_same_bits_in_any_company(sizes, seed, room, dtype
     images, texts = ragged(patches, 16, seed=seed, dtype=dtype), ragged(sizes, 16, seed=seed + 1, dtype=dtype)
     alone = [both(take(images, [i]), take(texts, [i]), torch.tensor([0]), init=init) for i in range(len(sizes))]
     order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(seed))
-    with mock.patch.object(blocks, "BLOCK_BYTES", room):
+    with mock.patch.object(schedule, "BLOCK_BYTES", room):
         together = both(images, take(texts, order), order, init=init)
     for position, item in enumerate(order.tolist()):
         width, length = patches[item], sizes[item]
@@ -104,7 +104,7 @@ def of_one_pair(image, text, dtype):
 def test_a_caption_that_meets_several_pictures_has_the_bits_of_each_pair_alone(rows, room, dtype):
     images, texts = several_sides(dtype)
     image_of, text_of = torch.tensor(rows).T
-    with mock.patch.object(blocks, "BLOCK_BYTES", room):
+    with mock.patch.object(schedule, "BLOCK_BYTES", room):
         together = both(images, texts, image_of, text_of)
     for pair, (image, text) in enumerate(rows):
         alone = of_one_pair(image, text, dtype)

@@ -17,7 +17,8 @@ SPACES = [GramSpace, DirectSpace]
 
 def seeds_of(side, count, init="spread", seed=0):
     solid = torch.where(side.mask.unsqueeze(-1), side.points, 0.0)
-    return start_points(GramSpace(solid).similarities, side.mask, side.keys, init=init, seed=seed, count=count)
+    settings = FitSettings(components=count // 2, init=init, seed=seed)
+    return start_points(GramSpace(solid).similarities, side.mask, side.keys, settings)
 
 
 @pytest.mark.parametrize("space", SPACES)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from msdscore.core.sphere import masked_mean, real_points, unit
+from msdscore.core.embeddings import masked_mean, real_points, unit
 from point_sets import ragged
 
 

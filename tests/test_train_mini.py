@@ -24,8 +24,8 @@ from msdscore.align.run.checkpoint import read_run
 from msdscore.align.run.session import TrainOptions, open_towers, tune_towers
 from msdscore.align.run.train import train as train_heads
 from msdscore.cli.app import app
+from msdscore.core.embeddings import unit
 from msdscore.core.mixture import Mixture, log_density
-from msdscore.core.sphere import unit
 from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.base import Embeddings, encode_pictures, prepare_all
 from msdscore.encoders.registry import load_encoder

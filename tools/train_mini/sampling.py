@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from msdscore.align.recipe import SampleSpec
-from msdscore.core.sphere import unit
+from msdscore.core.embeddings import unit
 from train_mini.texts import TextPool, TokenRows
 
 _NEAR = 40  # images among which the members of a group are drawn

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.align.data.formats import Pairs
-from msdscore.core.sphere import unit
+from msdscore.core.embeddings import unit
 from msdscore.text.words import stem
 from train_mini.phrases import Lexicon
 from train_mini.texts import TextPool

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from msdscore.align.data.formats import Pairs
 from msdscore.align.data.samples import Sample
-from msdscore.core.embeddings import widen
-from msdscore.core.sphere import unit
+from msdscore.core.embeddings import unit, widen
 from msdscore.encoders.aligned.towers import ImageTower, TextTower
 from msdscore.encoders.base import Features, TokenLayout, prepare_all
 from msdscore.errors import ConfigError

@@ -10,6 +10,12 @@ from torch.nn.functional import pad
 
 from msdscore.core.device import sent
 
+Points = Float[Tensor, "batch points dim"]
+Mask = Bool[Tensor, "batch points"]  # True for real points
+PerPoint = Float[Tensor, "batch points"]
+# Smallest length a vector is divided by: the authors' scripts use the same.
+TINY = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class PatchLayout:
@@ -50,8 +56,8 @@ class Embeddings:
     numbers made from each item's content, for mixtures whose start is drawn by them.
     """
 
-    points: Float[Tensor, "batch points dim"]
-    mask: Bool[Tensor, "batch points"]
+    points: Points
+    mask: Mask
     pooled: Float[Tensor, "batch pooled_dim"]
     layout: tuple[PatchLayout | TokenLayout, ...] = ()
     filled: tuple[bool, ...] | None = None
@@ -120,3 +126,45 @@ def widen(values: Tensor, width: int) -> Tensor:
     """
     missing = width - values.shape[1]
     return pad(values, (0, 0) * (values.dim() - 2) + (0, missing)) if missing > 0 else values
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype sums are made in: float32 for half precision, else the dtype itself.
+
+    >>> accumulation_dtype(torch.bfloat16)
+    torch.float32
+    """
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def unit(vectors: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+    r"""Vectors of length one, :math:`x/\lVert x\rVert`, in float32 or better; a zero vector stays zero.
+
+    >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
+    wide = vectors.to(accumulation_dtype(vectors.dtype))
+    # Scaling by the largest entry first keeps squares of huge and tiny vectors inside the dtype.
+    peak = wide.abs().amax(dim=-1, keepdim=True)
+    scaled = wide / torch.where(peak > 0, peak, torch.ones_like(peak))
+    return scaled / scaled.norm(dim=-1, keepdim=True).clamp_min(TINY)
+
+
+def real_points(points: Points, mask: Mask) -> Points:
+    """The points in their accumulation dtype, with zeros where the mask says padding."""
+    wide = points.to(accumulation_dtype(points.dtype))
+    # Looking first saves a pass over the vectors on a CPU, but on a GPU the host would wait for the device.
+    if mask.device.type == "cpu" and bool(mask.all()):
+        return wide
+    return wide.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
+def masked_mean(points: Points, mask: Mask) -> Float[Tensor, "batch dim"]:
+    r"""Normalised mean of the real points, :math:`\sum_i x_i / \lVert\sum_i x_i\rVert`.
+
+    >>> points = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [9.0, 9.0]]])
+    >>> masked_mean(points, torch.tensor([[True, True, False]]))
+    tensor([[0.7071, 0.7071]])
+    """
+    return unit(real_points(points, mask).sum(dim=1))

@@ -6,18 +6,25 @@ the memory taken does not grow with the batch, and an item's bits depend on that
 
 import math
 import warnings
-from dataclasses import dataclass
 from functools import cache
 from subprocess import SubprocessError
-from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from msdscore.core import mixture
-from msdscore.core.mixture import DEAD_MASS, NEAR_TIE, FitSettings, Mixture, expected_log_density, log_density, sample
-from msdscore.core.sphere import TINY, counts, unit
+from msdscore.core.embeddings import TINY, Mask, PerPoint, Points, unit
+from msdscore.core.mixture import (
+    DEAD_MASS,
+    NEAR_TIE,
+    FitSettings,
+    Keys,
+    Mixture,
+    expected_log_density,
+    log_density,
+    sample,
+)
 
 # Items with more points are fitted through their vectors: from here on a Gram matrix costs more than it saves.
 MOST_POINTS = 1024
@@ -32,40 +39,12 @@ AGREEMENT = 1e-3
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Tiles for the items of one size class; chosen by measurement (docs/performance.md)."""
-
-    most_points: int  # of the class
-    tile: int  # edge of a tile of the Gram matrix
-    strip: int  # its rows that one step of EM reads at a time
-    depth: int  # coordinates read at a time
-    warps: int
-    stages: int
-    programs: int  # per multiprocessor
-    held: bool = False  # the Gram matrix stays in shared memory during EM
-
-
-# Of points in half precision: their Gram matrix is not finer than its large halves.
-HALF_SHAPES = (
-    # Too short to be held: one step of the matrix units takes more rows than there are points.
-    Shape(16, tile=16, strip=16, depth=64, warps=1, stages=3, programs=16),
-    Shape(64, tile=64, strip=64, depth=64, warps=4, stages=3, programs=4, held=True),
-    Shape(256, tile=128, strip=64, depth=128, warps=8, stages=2, programs=1, held=True),
-    Shape(MOST_POINTS, tile=64, strip=16, depth=32, warps=4, stages=2, programs=1),
-)
-SHAPES = (
-    Shape(16, tile=16, strip=16, depth=64, warps=1, stages=3, programs=16),
-    Shape(64, tile=64, strip=64, depth=32, warps=4, stages=3, programs=4),
-    Shape(256, tile=64, strip=32, depth=64, warps=4, stages=3, programs=2),
-    Shape(MOST_POINTS, tile=64, strip=16, depth=32, warps=4, stages=2, programs=1),
-)
 TERMS_TILE, TERMS_DEPTH = 64, 64
 # Points, and components of background items, that one product of `expected` compares.
 EXPECTED_TILE, EXPECTED_COLUMNS = 16, 64
 
 
-def serves(points: Float[Tensor, "batch points dim"], *mixtures: int | Mixture) -> bool:
+def serves(points: Points, *mixtures: int | Mixture) -> bool:
     """Whether points on this device, of this dtype, without gradients, are worked on here; mixtures by size or kind."""
     tensors = [points, *(one.means for one in mixtures if isinstance(one, Mixture))]
     sizes = (one if isinstance(one, int) else one.means.shape[1] for one in mixtures)
@@ -116,42 +95,46 @@ def _agrees(device: torch.device) -> bool:
     return all(_agrees_on(points.to(dtype)) for dtype in (torch.float32, torch.float16))
 
 
-def _agrees_on(points: Float[Tensor, "items points dim"]) -> bool:
+def _agrees_on(points: Points) -> bool:
     device = points.device
     mask = (torch.arange(200) < torch.tensor([[200], [11]])).to(device)
     items, settings = torch.arange(2, device=device), FitSettings(components=3, iterations=5)
     ours, plain = fit(points, mask, items, settings), mixture.fit(points, mask, items, settings)
     densities = [log_density(one, points) for one in (ours, plain, plain.take(items.flip(0)))]
-    difference = terms(points, mask, plain, plain, source=items, target=items.flip(0)) * counts(mask).unsqueeze(1)
+    difference = terms(points, mask, plain, plain, source=items, target=items.flip(0)) * mask.sum(dim=1, keepdim=True)
     mean = expected(points, mask, plain) - expected_log_density(plain, points.float())
     gaps = (densities[0] - densities[1], difference - densities[1] + densities[2], mean)
     return all(bool((gap[mask].abs() < AGREEMENT).all()) for gap in gaps)
 
 
-def fit(
-    points: Float[Tensor, "batch points dim"],
-    mask: Bool[Tensor, "batch points"],
-    keys: Int[Tensor, " batch"],
-    settings: FitSettings,
-) -> Mixture:
+def fit(points: Points, mask: Mask, keys: Keys, settings: FitSettings) -> Mixture:
     """`mixture.fit` for items of at most `MOST_POINTS` points."""
-    from msdscore.core.kernels import fit_kernel
+    from msdscore.core.kernels import HALF_SHAPES, SHAPES, fit_kernel
 
     batch, width, dim = points.shape
     points, there = _rows(points), mask.contiguous().view(torch.uint8)
-    seeds = _seeds(mask, keys, settings)
+    # Farthest first is found by the kernel itself.
+    seeds = keys.new_empty((batch, 0))
+    if settings.init == "sample":
+        seeds = sample(mask, keys, seed=settings.seed, count=2 * settings.components)
     means = points.new_empty((batch, settings.components, dim), dtype=torch.float32)
     log_weights = points.new_empty((batch, settings.components), dtype=torch.float32)
+    cuda = points.device.type == "cuda"
+    processors = torch.cuda.get_device_properties(points.device).multi_processor_count if cuda else 1
     shapes = SHAPES if points.dtype == torch.float32 else HALF_SHAPES
     for lower, shape in zip((-1, *(shape.most_points for shape in shapes)), shapes, strict=False):
         # An item may be shorter than the width says: a launch finds its own items, and the host need not know.
         if lower >= width:
             break
-        programs, gram, shares = _scratch(shape, batch, width, points.device)
+        # Each program has room for one Gram matrix and one set of shares.
+        programs = max(1, min(batch, shape.programs * processors))
+        edge = min(shape.most_points, -(-width // shape.tile) * shape.tile)
+        gram = points.new_empty((programs, 2, edge, edge), dtype=torch.float16)
+        shares = points.new_empty((programs, 2 * MOST_COMPONENTS, shape.most_points), dtype=torch.float16)
         with _on(points.device):
             fit_kernel[(programs,)](
                 points, there, seeds, means, log_weights, gram, shares,
-                batch, width, dim, points.stride(1), points.stride(0), gram.shape[2],
+                batch, width, dim, points.stride(1), points.stride(0), edge,
                 settings.components, settings.iterations, settings.kappa, -math.log(settings.components),
                 SEEDED=settings.init == "sample", NEAR_TIE=NEAR_TIE, DEAD_MASS=DEAD_MASS, TINY=TINY,
                 HELD=shape.held, LOWER=lower, BLOCK=shape.most_points, TILE=shape.tile, STRIP=shape.strip,
@@ -161,14 +144,14 @@ def fit(
 
 
 def terms(
-    points: Float[Tensor, "items points dim"],
-    mask: Bool[Tensor, "items points"],
+    points: Points,
+    mask: Mask,
     own: Mixture,
     other: Mixture,
     *,
     source: Int[Tensor, " pairs"],
     target: Int[Tensor, " pairs"],
-    expected: Float[Tensor, "items points"] | None = None,
+    expected: PerPoint | None = None,
 ) -> Float[Tensor, "pairs points"]:
     """Each pair's terms: points and own mixture of item `source`, against the other mixture `target`.
 
@@ -181,7 +164,7 @@ def terms(
     given = result if expected is None else expected.contiguous()
     with _on(points.device):
         terms_kernel[(len(source), -(-width // TERMS_TILE))](
-            points, mask.contiguous().view(torch.uint8), counts(mask),
+            points, mask.contiguous().view(torch.uint8), mask.sum(dim=1),
             source, own.means.contiguous(), own.log_weights.contiguous(),
             target, other.means.contiguous(), other.log_weights.contiguous(), given, result,
             width, dim, points.stride(1), points.stride(0),
@@ -191,9 +174,7 @@ def terms(
     return result
 
 
-def expected(
-    points: Float[Tensor, "items points dim"], mask: Bool[Tensor, "items points"], background: Mixture
-) -> Float[Tensor, "items points"]:
+def expected(points: Points, mask: Mask, background: Mixture) -> PerPoint:
     """`mixture.expected_log_density` of the real points, zero for padding; the background may be half precision."""
     from msdscore.core.kernels import expected_kernel
 
@@ -211,30 +192,9 @@ def expected(
     return result
 
 
-def _seeds(
-    mask: Bool[Tensor, "batch points"], keys: Int[Tensor, " batch"], settings: FitSettings
-) -> Int[Tensor, "batch seeds"]:
-    """The start that is drawn by key; farthest first is found by the kernel itself."""
-    if settings.init == "sample":
-        return sample(mask, keys, seed=settings.seed, count=2 * settings.components)
-    return keys.new_empty((len(keys), 0))
-
-
-def _rows(points: Float[Tensor, "batch points dim"]) -> Float[Tensor, "batch points dim"]:
+def _rows(points: Points) -> Points:
     """Points whose coordinates lie side by side."""
     return points if points.stride(2) == 1 else points.contiguous()
-
-
-def _scratch(
-    shape: Shape, batch: int, width: int, device: torch.device
-) -> tuple[int, Float[Tensor, "programs halves edge edge"], Float[Tensor, "programs rows points"]]:
-    """Programs to launch, and for each the room for one Gram matrix and one set of shares."""
-    processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-    programs = max(1, min(batch, shape.programs * processors))
-    edge = min(shape.most_points, -(-width // shape.tile) * shape.tile)
-    options: dict[str, Any] = {"dtype": torch.float16, "device": device}
-    gram = torch.empty(programs, 2, edge, edge, **options)
-    return programs, gram, torch.empty(programs, 2 * MOST_COMPONENTS, shape.most_points, **options)
 
 
 def _on(device: torch.device) -> torch.cuda.device:

@@ -8,7 +8,7 @@ instead of three, and their Gram matrix stays in shared memory during EM as its 
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -22,6 +22,35 @@ POINT_SCALE = tl.constexpr(64.0)
 SHARE_SCALE = tl.constexpr(1024.0)
 # Points of an item up to which both halves of its Gram matrix find room in shared memory.
 ROOM_FOR_SMALL = tl.constexpr(64)
+
+
+class Shape(NamedTuple):
+    """Tiles for the items of one size class; chosen by measurement (docs/performance.md)."""
+
+    most_points: int  # of the class; the largest is `fused.MOST_POINTS`
+    tile: int  # edge of a tile of the Gram matrix
+    strip: int  # its rows that one step of EM reads at a time
+    depth: int  # coordinates read at a time
+    warps: int
+    stages: int
+    programs: int  # per multiprocessor
+    held: bool = False  # the Gram matrix stays in shared memory during EM
+
+
+# Of points in half precision: their Gram matrix is not finer than its large halves.
+HALF_SHAPES = (
+    # Too short to be held: one step of the matrix units takes more rows than there are points.
+    Shape(16, tile=16, strip=16, depth=64, warps=1, stages=3, programs=16),
+    Shape(64, tile=64, strip=64, depth=64, warps=4, stages=3, programs=4, held=True),
+    Shape(256, tile=128, strip=64, depth=128, warps=8, stages=2, programs=1, held=True),
+    Shape(1024, tile=64, strip=16, depth=32, warps=4, stages=2, programs=1),
+)
+SHAPES = (
+    Shape(16, tile=16, strip=16, depth=64, warps=1, stages=3, programs=16),
+    Shape(64, tile=64, strip=64, depth=32, warps=4, stages=3, programs=4),
+    Shape(256, tile=64, strip=32, depth=64, warps=4, stages=3, programs=2),
+    Shape(1024, tile=64, strip=16, depth=32, warps=4, stages=2, programs=1),
+)
 
 
 def _kernel(function: Callable[..., Any]) -> Any:
@@ -181,7 +210,7 @@ def _maximise(
     gram, shares, log_weights, real, first, reserve, end, edge, components, iterations, kappa, log_share,
     DEAD_MASS: tl.constexpr, TINY: tl.constexpr, BLOCK: tl.constexpr, STRIP: tl.constexpr,
 ):  # fmt: skip
-    """`mixture._maximise` for one item: writes log weights, leaves shares in the scratch, returns their lengths.
+    """`mixture.fit` for one item: writes log weights, leaves shares in the scratch, returns their lengths.
 
     A component's shares are scaled to a largest one of SHARE_SCALE; cosines do not see the scale.
     """

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from msdscore.core.sphere import TINY, counts, real_points
+from msdscore.core.embeddings import TINY, Mask, PerPoint, Points, real_points
 
 # What a component is; all but the first live in `variants`.
 Kind = Literal["vmf", "vmf-adaptive", "gaussian", "gaussian-diagonal", "gaussian-shrunk"]
@@ -47,9 +47,11 @@ _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15, splitmix64
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 
-Points = Float[Tensor, "batch points dim"]
-PerPoint = Float[Tensor, "batch components points"]
+Shares = Float[Tensor, "batch components points"]  # of points in components, or products with them
 PerComponent = Float[Tensor, "batch components"]
+Means = Float[Tensor, "batch components dim"]
+Numbers = Int[Tensor, "batch components"]  # of points
+Keys = Int[Tensor, " batch"]  # made from each item's own content
 # Numbers of points: the first half begins the components, the second half is the reserve from which a component that
 # dies is seeded anew. With fewer points than seeds the list begins again from its front.
 Seeds = Int[Tensor, "batch seeds"]
@@ -73,8 +75,8 @@ class FitSettings:
 class Mixture:
     """A batch of fitted mixtures; means lie on the sphere, weights are logarithms."""
 
-    means: Float[Tensor, "batch components dim"]
-    log_weights: Float[Tensor, "batch components"]
+    means: Means
+    log_weights: PerComponent
     kappa: float
 
     def __len__(self) -> int:
@@ -89,13 +91,13 @@ class Mixture:
 class Space(Protocol):
     """What EM asks of a batch of points."""
 
-    def similarities(self, index: Int[Tensor, "batch components"]) -> PerPoint:
+    def similarities(self, index: Numbers) -> Shares:
         """Inner products of chosen points with all points."""
 
-    def resultant(self, shares: PerPoint) -> tuple[PerPoint, PerComponent]:
+    def resultant(self, shares: Shares) -> tuple[Shares, PerComponent]:
         """Inner products of each weighted sum of points with all points, and the sums' lengths."""
 
-    def combine(self, coefficients: PerPoint) -> Float[Tensor, "batch components dim"]:
+    def combine(self, coefficients: Shares) -> Means:
         """Weighted sums of points."""
 
 
@@ -104,33 +106,23 @@ class GramSpace:
 
     def __init__(self, points: Points) -> None:
         self._points = points
-        self._gram = _square(points)
+        # For few points a CPU is faster with a transposed copy than with a transposed view.
+        self._few = points.device.type == "cpu" and points.shape[1] <= FEW_POINTS
+        self._gram = points @ (points.mT.contiguous() if self._few else points.mT)
 
-    def similarities(self, index: Int[Tensor, "batch components"]) -> PerPoint:
+    def similarities(self, index: Numbers) -> Shares:
         """Rows of the Gram matrix."""
         return self._gram.gather(1, index.unsqueeze(-1).expand(-1, -1, self._gram.shape[2]))
 
-    def resultant(self, shares: PerPoint) -> tuple[PerPoint, PerComponent]:
+    def resultant(self, shares: Shares) -> tuple[Shares, PerComponent]:
         r""":math:`\gamma G` and :math:`\sqrt{\gamma G \gamma^\top}`."""
-        pull = _thin_product(shares, self._gram)
+        # For few points a CPU spends less on one broadcast than on one library call per item.
+        pull = (self._gram.unsqueeze(1) * shares.unsqueeze(2)).sum(dim=-1) if self._few else shares @ self._gram
         return pull, (shares * pull).sum(dim=-1).clamp_min(TINY**2).sqrt()
 
-    def combine(self, coefficients: PerPoint) -> Float[Tensor, "batch components dim"]:
+    def combine(self, coefficients: Shares) -> Means:
         r""":math:`a X`."""
         return coefficients @ self._points
-
-
-def _square(points: Points) -> Float[Tensor, "batch points points"]:
-    """`points @ points.mT`; for few points a CPU is faster with a transposed copy than with a transposed view."""
-    few = points.device.type == "cpu" and points.shape[1] <= FEW_POINTS
-    return points @ (points.mT.contiguous() if few else points.mT)
-
-
-def _thin_product(shares: PerPoint, gram: Float[Tensor, "batch points points"]) -> PerPoint:
-    """`shares @ gram`; for few points a CPU spends less on one broadcast than on one library call per item."""
-    if gram.device.type == "cpu" and gram.shape[1] <= FEW_POINTS:
-        return (gram.unsqueeze(1) * shares.unsqueeze(2)).sum(dim=-1)
-    return shares @ gram
 
 
 class DirectSpace:
@@ -139,17 +131,17 @@ class DirectSpace:
     def __init__(self, points: Points) -> None:
         self._points = points
 
-    def similarities(self, index: Int[Tensor, "batch components"]) -> PerPoint:
+    def similarities(self, index: Numbers) -> Shares:
         """Products of gathered points with all points."""
         chosen = self._points.gather(1, index.unsqueeze(-1).expand(-1, -1, self._points.shape[2]))
         return chosen @ self._points.mT
 
-    def resultant(self, shares: PerPoint) -> tuple[PerPoint, PerComponent]:
+    def resultant(self, shares: Shares) -> tuple[Shares, PerComponent]:
         r""":math:`(\gamma X) X^\top` and :math:`\lVert \gamma X \rVert`."""
         sums = shares @ self._points
         return sums @ self._points.mT, sums.norm(dim=-1).clamp_min(TINY)
 
-    def combine(self, coefficients: PerPoint) -> Float[Tensor, "batch components dim"]:
+    def combine(self, coefficients: Shares) -> Means:
         r""":math:`a X`."""
         return coefficients @ self._points
 
@@ -171,22 +163,15 @@ def gram_is_cheaper(points: int, dim: int, components: int, iterations: int) -> 
     return points * (dim + steps) < 2 * steps * dim
 
 
-def start_points(
-    similarities: Similarities,
-    mask: Bool[Tensor, "batch points"],
-    keys: Int[Tensor, " batch"],
-    *,
-    init: Init,
-    seed: int,
-    count: int,
-) -> Seeds:
-    """`count` point numbers per item, drawn by key (`sample`) or farthest first (`spread`)."""
-    if init == "sample":
-        return sample(mask, keys, seed=seed, count=count)
+def start_points(similarities: Similarities, mask: Mask, keys: Keys, settings: FitSettings) -> Seeds:
+    """Two point numbers per component of every item, drawn by key (`sample`) or farthest first (`spread`)."""
+    count = 2 * settings.components
+    if settings.init == "sample":
+        return sample(mask, keys, seed=settings.seed, count=count)
     return spread(similarities, mask, count=count)
 
 
-def sample(mask: Bool[Tensor, "batch points"], keys: Int[Tensor, " batch"], *, seed: int, count: int) -> Seeds:
+def sample(mask: Mask, keys: Keys, *, seed: int, count: int) -> Seeds:
     """A draw without replacement that depends on (seed, key, number of the point) alone.
 
     Integers decide, so neither device nor dtype nor padding nor the rest of the batch can change the draw.
@@ -201,25 +186,21 @@ def sample(mask: Bool[Tensor, "batch points"], keys: Int[Tensor, " batch"], *, s
     return _cycle(priority.argsort(dim=1, stable=True), mask, count)
 
 
-def spread(similarities: Similarities, mask: Bool[Tensor, "batch points"], *, count: int) -> Seeds:
+def spread(similarities: Similarities, mask: Mask, *, count: int) -> Seeds:
     """Farthest first: the first real point, then each time the point least like all chosen ones."""
     distinct = min(count, mask.shape[1])
     chosen = [mask.to(torch.uint8).argmax(dim=1, keepdim=True)]
     nearest = similarities(chosen[0]).squeeze(1)
     for _ in range(distinct - 1):
-        chosen.append(_farthest(nearest, mask))
+        # The first point whose similarity to its nearest chosen one is smallest, up to near-ties.
+        open_points = nearest.masked_fill(~mask, torch.inf)
+        lowest = open_points.amin(dim=1, keepdim=True)
+        chosen.append((open_points <= lowest + NEAR_TIE).to(torch.uint8).argmax(dim=1, keepdim=True))
         nearest = torch.maximum(nearest, similarities(chosen[-1]).squeeze(1))
     return _cycle(torch.cat(chosen, dim=1), mask, count)
 
 
-def _farthest(nearest: Float[Tensor, "batch points"], mask: Bool[Tensor, "batch points"]) -> Int[Tensor, "batch 1"]:
-    """The first point whose similarity to its nearest chosen one is smallest, up to near-ties."""
-    open_points = nearest.masked_fill(~mask, torch.inf)
-    lowest = open_points.amin(dim=1, keepdim=True)
-    return (open_points <= lowest + NEAR_TIE).to(torch.uint8).argmax(dim=1, keepdim=True)
-
-
-def _cycle(order: Int[Tensor, "batch some"], mask: Bool[Tensor, "batch points"], count: int) -> Seeds:
+def _cycle(order: Int[Tensor, "batch listed"], mask: Mask, count: int) -> Seeds:
     """The first `count` of an order over the real points, which begins again where the real points end."""
     real = mask.sum(dim=1, keepdim=True).clamp(min=1, max=order.shape[1])
     places = torch.arange(count, device=order.device).unsqueeze(0) % real
@@ -240,34 +221,24 @@ def _shift(number: Int[Tensor, "..."], bits: int) -> Int[Tensor, "..."]:
 
 
 def fit(
-    points: Float[Tensor, "batch points dim"],
-    mask: Bool[Tensor, "batch points"],
-    keys: Int[Tensor, " batch"],
+    points: Points,
+    mask: Mask,
+    keys: Keys,
     settings: FitSettings,
     *,
-    space: Callable[[Float[Tensor, "batch points dim"]], Space] | None = None,
+    space: Callable[[Points], Space] | None = None,
 ) -> Mixture:
-    """Fit one mixture to the real points of every item.
+    """Fit one mixture to the real points of every item, by Algorithm 1 of the paper.
 
-    `keys` are integers made from each item's own content; `init="sample"` draws by them. `space` forces one of the
-    two forms of the same arithmetic; by default the cheaper one is taken.
+    `init="sample"` draws by the keys. `space` forces one of the two forms of the same arithmetic; by default the
+    cheaper one is taken. Rows are components, columns are points.
     """
     solid = real_points(points, mask)
     form = (space or choose_space(solid, settings.components, settings.iterations))(solid)
-    seeds = start_points(
-        form.similarities, mask, keys, init=settings.init, seed=settings.seed, count=2 * settings.components
-    )
-    return _maximise(form, mask, seeds, settings)
-
-
-def _maximise(
-    form: Space, mask: Bool[Tensor, "batch points"], seeds: Int[Tensor, "batch seeds"], settings: FitSettings
-) -> Mixture:
-    """Algorithm 1 of the paper; rows are components, columns are points."""
-    first, reserve = seeds.chunk(2, dim=1)
+    first, reserve = start_points(form.similarities, mask, keys, settings).chunk(2, dim=1)
     pull, spare = form.similarities(first), form.similarities(reserve)
     real = mask.unsqueeze(1).to(pull.dtype)
-    size = counts(mask).clamp_min(1).unsqueeze(1).to(pull.dtype)
+    size = mask.sum(dim=1).clamp_min(1).unsqueeze(1).to(pull.dtype)
     log_weights = torch.full_like(pull[:, :, 0], -math.log(settings.components))
     shares, length = _one_hot(first, pull), torch.ones_like(log_weights)
     dead = torch.zeros_like(log_weights, dtype=torch.bool)
@@ -285,11 +256,7 @@ def _maximise(
     return Mixture(form.combine(coefficients), log_weights, settings.kappa)
 
 
-def _revive(
-    dead: Bool[Tensor, "batch components"],
-    spare: Float[Tensor, "batch components points"],
-    living: Float[Tensor, "batch components points"],
-) -> Float[Tensor, "batch components points"]:
+def _revive(dead: Bool[Tensor, "batch components"], spare: Shares, living: Shares) -> Shares:
     """Rows of the reserve for dead components, the living rows for the rest."""
     # Dead components are rare: looking first saves a pass on a CPU, but on a GPU the host would wait for the device.
     if dead.device.type == "cpu" and not dead.any():
@@ -297,21 +264,17 @@ def _revive(
     return torch.where(dead.unsqueeze(-1), spare, living)
 
 
-def _one_hot(
-    index: Int[Tensor, "batch components"], like: Float[Tensor, "batch components points"]
-) -> Float[Tensor, "batch components points"]:
+def _one_hot(index: Numbers, like: Shares) -> Shares:
     return torch.zeros_like(like).scatter_(2, index.unsqueeze(-1), 1.0)
 
 
-def log_density(mixture: Mixture, points: Float[Tensor, "batch points dim"]) -> Float[Tensor, "batch points"]:
+def log_density(mixture: Mixture, points: Points) -> PerPoint:
     """log P of any points under the mixture of the same item, without the shared normaliser."""
     cosines = mixture.means @ points.to(mixture.means.dtype).mT
     return (mixture.kappa * cosines + mixture.log_weights.unsqueeze(-1)).logsumexp(dim=1)
 
 
-def expected_log_density(
-    background: Mixture, points: Float[Tensor, "batch points dim"]
-) -> Float[Tensor, "batch points"]:
+def expected_log_density(background: Mixture, points: Points) -> PerPoint:
     """Mean over all background items of log P of each point, in the points' dtype.
 
     A background in half precision is converted a few items at a time.
@@ -320,7 +283,7 @@ def expected_log_density(
     return sum(parts[1:], start=parts[0]) / len(background)
 
 
-def log_density_spread(background: Mixture, points: Float[Tensor, "batch points dim"]) -> Float[Tensor, "batch points"]:
+def log_density_spread(background: Mixture, points: Points) -> PerPoint:
     """Standard deviation of log P of each point over all background items, in the points' dtype."""
     return torch.cat([log_densities(part, points) for part in _parts(background)], dim=1).std(dim=1, correction=0)
 
@@ -334,9 +297,7 @@ def _parts(background: Mixture) -> list[Mixture]:
     return [background.take(slice(start, start + ITEMS)) for start in range(0, len(background), ITEMS)]
 
 
-def log_densities(
-    background: Mixture, points: Float[Tensor, "batch points dim"]
-) -> Float[Tensor, "batch items points"]:
+def log_densities(background: Mixture, points: Points) -> Float[Tensor, "batch items points"]:
     """log P of each point under every background item."""
     items, components, dim = background.means.shape
     # One product per item of the batch, so that the batch's size cannot change the rounding.

@@ -14,12 +14,12 @@ uncertainty, Soft-MSD and rank aggregation work on columns, one number per capti
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from msdscore.core.embeddings import Mask, PerPoint
 from msdscore.core.mixture import Mixture
-from msdscore.core.sphere import counts
 
 Column = Float[Tensor, " captions"]
 
@@ -47,15 +47,13 @@ class Divergence:
         return total(self.support_terms)
 
 
-def share(
-    difference: Float[Tensor, "batch points"], mask: Bool[Tensor, "batch points"]
-) -> Float[Tensor, "batch points"]:
+def share(difference: PerPoint, mask: Mask) -> PerPoint:
     """Differences of log densities as terms of a mean over the real points; padding is zero."""
-    size = counts(mask).clamp_min(1).unsqueeze(1)
+    size = mask.sum(dim=1, keepdim=True).clamp_min(1)
     return (difference / size).masked_fill(~mask, 0.0)
 
 
-def total(terms: Float[Tensor, "batch points"]) -> Float[Tensor, " batch"]:
+def total(terms: PerPoint) -> Float[Tensor, " batch"]:
     """The sum of each row, made by adding halves of the row.
 
     A library's sum may take another order for another batch or device. Here the order is fixed: the width is a power

@@ -2,33 +2,58 @@
 
 `image_of[p]` and `text_of[p]` are the numbers of the image and of the caption of pair p. An image with several
 captions, like a caption with several images, is fitted once and compared with the background once.
+
+The shape of a block depends on its items alone, so that no item's number depends on its neighbours: reductions of
+floating point numbers depend on the padded width they run over. A block therefore holds items of one size class and is
+padded to that class, never to the longest item that happens to be in the batch.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from functools import cache
+from threading import Barrier
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from msdscore.core import fused, variants
-from msdscore.core.blocks import Block, blocks, cut, for_each, place, widths
-from msdscore.core.embeddings import Embeddings
+from msdscore.core import fused
+from msdscore.core.embeddings import Embeddings, Mask, PerPoint, Points, accumulation_dtype, real_points, widen
 from msdscore.core.evidence import Bank
-from msdscore.core.mixture import FitSettings, Mixture, expected_log_density, fit, log_density, room_per_point
+from msdscore.core.mixture import FitSettings, Keys, Mixture, expected_log_density, fit, log_density, room_per_point
 from msdscore.core.paper import Divergence, share
-from msdscore.core.sphere import accumulation_dtype, real_points
+
+# Bytes one block may take while it is worked on: on a CPU some cache-friendly items for every core.
+BLOCK_BYTES = 64 << 20
+# Work on so few points is over before another thread has taken it (measured; see docs/performance.md).
+FEW_POINTS = 32
+# On a GPU a share of its memory: few large launches, and room for the encoder.
+GPU_SHARE = 8
 
 # Captions of an image that are compared in one product. The number is fixed, so that a product's shape, and with it the
 # rounding of every row, is the same however many captions there are; eight cost little more than one.
 SLOTS = 8
 
+OfPairs = Int[Tensor, " pairs"]  # the number of an image or a caption for every pair
+Terms = Float[Tensor, "pairs points"]
+
+
+class Block(NamedTuple):
+    """Items of a batch and the width they are padded to; `whole` when it is the batch as it stands."""
+
+    items: Int[Tensor, " items"]
+    width: int
+    whole: bool
+
 
 def diverge(
     images: Embeddings,
     texts: Embeddings,
-    image_of: Int[Tensor, " pairs"],
-    text_of: Int[Tensor, " pairs"],
+    image_of: OfPairs,
+    text_of: OfPairs,
     *,
     image_fit: FitSettings,
     text_fit: FitSettings,
@@ -38,7 +63,7 @@ def diverge(
 
     With a `bank` the terms are calibrated against its background (see `mixture`).
     """
-    images, texts = _in_its_space(images, image_fit), _in_its_space(texts, text_fit)
+    images, texts = _features(images, image_fit), _features(texts, text_fit)
     image_mixtures, text_mixtures = fit_all(images, image_fit), fit_all(texts, text_fit)
     background = (None, None) if bank is None else (bank.images, bank.texts)
     pairs = {"image_of": image_of, "text_of": text_of}
@@ -56,10 +81,14 @@ def fit_all(side: Embeddings, settings: FitSettings) -> Mixture:
     quick = settings.mixture == "vmf" and fused.serves(side.points, settings.components)
     if quick and side.points.shape[1] <= fused.MOST_POINTS:
         return fused.fit(side.points, side.mask, keys, settings)
-    plain = fit if settings.mixture == "vmf" else variants.fit
-    like, size = _like(side.points), (len(side), settings.components)
-    means = like.new_empty(*size, side.points.shape[2])
-    log_weights = like.new_empty(size)
+    plain: Callable[[Points, Mask, Keys, FitSettings], Mixture] = fit
+    if settings.mixture != "vmf":
+        from msdscore.core import variants  # for comparisons alone
+
+        plain = variants.fit
+    wide, size = accumulation_dtype(side.points.dtype), (len(side), settings.components)
+    means = side.points.new_empty((*size, side.points.shape[2]), dtype=wide)
+    log_weights = side.points.new_empty(size, dtype=wide)
 
     def work(block: Block) -> None:
         # The block's width follows from its items, so an item takes the same way in every batch.
@@ -67,22 +96,24 @@ def fit_all(side: Embeddings, settings: FitSettings) -> Mixture:
         mixture = fitted(cut(side.points, block), cut(side.mask, block), keys[block.items], settings)
         means[block.items], log_weights[block.items] = mixture.means, mixture.log_weights
 
-    for_each(work, blocks_of(side, widths(side.mask), settings.components), side.points.device)
+    for_each(work, blocks(side, widths(side.mask), settings.components), side.points.device)
     return Mixture(means, log_weights, settings.kappa if settings.mixture == "vmf" else 1.0)
 
 
-def _in_its_space(side: Embeddings, settings: FitSettings) -> Embeddings:
+def _features(side: Embeddings, settings: FitSettings) -> Embeddings:
     """The side as its mixtures take it: unit vectors as they are, or the features of another family in float64."""
     if settings.mixture == "vmf":
         return side
+    from msdscore.core import variants
+
     return replace(side, points=variants.FAMILIES[settings.mixture].lift(side.points.double()))
 
 
-def expected_densities(side: Embeddings, own: Mixture, background: Mixture | None) -> Float[Tensor, "batch points"]:
+def expected_densities(side: Embeddings, own: Mixture, background: Mixture | None) -> PerPoint:
     """What the other side's log density at a point is held against: the own mixture's, or the background's mean."""
     if background is not None and fused.serves(side.points, own, background):
         return fused.expected(side.points, side.mask, background)
-    result = _like(side.points).new_zeros(side.mask.shape)
+    result = side.points.new_zeros(side.mask.shape, dtype=accumulation_dtype(side.points.dtype))
 
     def work(block: Block) -> None:
         solid = real_points(cut(side.points, block), cut(side.mask, block))
@@ -91,7 +122,7 @@ def expected_densities(side: Embeddings, own: Mixture, background: Mixture | Non
         else:
             place(result, block.items, expected_log_density(background, solid))
 
-    for_each(work, blocks_of(side, widths(side.mask), own.means.shape[1], background), side.points.device)
+    for_each(work, blocks(side, widths(side.mask), own.means.shape[1], background), side.points.device)
     return result
 
 
@@ -100,10 +131,10 @@ def support_terms(
     text_mixtures: Mixture,
     image_mixtures: Mixture,
     *,
-    image_of: Int[Tensor, " pairs"],
-    text_of: Int[Tensor, " pairs"],
+    image_of: OfPairs,
+    text_of: OfPairs,
     background: Mixture | None = None,
-) -> Float[Tensor, "pairs tokens"]:
+) -> Terms:
     """Support terms of every token of every pair, block by block of pairs.
 
     With a `background` of images each term is less its mean over them.
@@ -115,14 +146,14 @@ def support_terms(
     result = expected.new_zeros((len(text_of), expected.shape[1]))
 
     def work(block: Block) -> None:
-        captions = replace(block, items=text_of[block.items], whole=False)
+        captions = Block(text_of[block.items], block.width, whole=False)
         mask = cut(texts.mask, captions)
         solid = real_points(cut(texts.points, captions), mask)
         other = log_density(image_mixtures.take(image_of[block.items]), solid)
         place(result, block.items, share(cut(expected, captions) - other, mask))
 
     components = text_mixtures.means.shape[1]
-    for_each(work, blocks_of(texts, widths(texts.mask)[text_of], components), texts.points.device)
+    for_each(work, blocks(texts, widths(texts.mask)[text_of], components), texts.points.device)
     return result
 
 
@@ -131,10 +162,10 @@ def coverage_terms(
     image_mixtures: Mixture,
     text_mixtures: Mixture,
     *,
-    image_of: Int[Tensor, " pairs"],
-    text_of: Int[Tensor, " pairs"],
+    image_of: OfPairs,
+    text_of: OfPairs,
     background: Mixture | None = None,
-) -> Float[Tensor, "pairs patches"]:
+) -> Terms:
     """Coverage terms of every patch of every pair; patches are read in place, never copied once per caption.
 
     With a `background` of captions each term is less its mean over them.
@@ -144,31 +175,31 @@ def coverage_terms(
         return _fused_terms(*sides, source=image_of, target=text_of, background=background)
     expected = expected_densities(images, image_mixtures, background)
     result = expected.new_zeros((len(image_of), expected.shape[1]))
-    sets = CandidateSets.of(image_of, len(images))
+    # The pairs of image i are order[first[i] : first[i] + sizes[i]]; sizes are on the CPU, where they cut the work.
+    size, order = torch.bincount(image_of, minlength=len(images)), image_of.argsort(stable=True)
+    first, sizes = size.cumsum(0) - size, size.cpu()
 
     def work(block: Block) -> None:
-        block = sets.largest_first(block)
+        here = sizes[block.items.cpu()]
+        largest = here.argsort(descending=True, stable=True)
+        if (largest[1:] < largest[:-1]).any():
+            block = Block(block.items[largest.to(block.items.device)], block.width, whole=False)
         mask, own = cut(images.mask, block), cut(expected, block)
         solid = real_points(cut(images.points, block), mask)
-        for pairs in sets.rounds(block):
+        for pairs in _rounds(order, first[block.items], here[largest]):
             kept = pairs >= 0
             image = kept.nonzero()[:, 0]
             other = _by_slot(text_mixtures, text_of[pairs.clamp_min(0)], solid[: len(pairs)])
             place(result, pairs[kept], share(own[image] - other[kept], mask[image]))
 
     components = image_mixtures.means.shape[1]
-    for_each(work, blocks_of(images, widths(images.mask), components), images.points.device)
+    for_each(work, blocks(images, widths(images.mask), components), images.points.device)
     return result
 
 
 def token_evidence(
-    texts: Embeddings,
-    image_mixtures: Mixture,
-    background: Mixture,
-    *,
-    image_of: Int[Tensor, " pairs"],
-    text_of: Int[Tensor, " pairs"],
-) -> Float[Tensor, "pairs tokens"]:
+    texts: Embeddings, image_mixtures: Mixture, background: Mixture, *, image_of: OfPairs, text_of: OfPairs
+) -> Terms:
     """log P of every token under its image's mixture, less the mean over background images; padding is zero."""
     pairs = {"image_of": image_of, "text_of": text_of}
     # Calibrated support terms are the negative shares of it; no mixture of the text takes part.
@@ -177,14 +208,8 @@ def token_evidence(
 
 
 def _fused_terms(
-    side: Embeddings,
-    own: Mixture,
-    others: Mixture,
-    *,
-    source: Int[Tensor, " pairs"],
-    target: Int[Tensor, " pairs"],
-    background: Mixture | None,
-) -> Float[Tensor, "pairs points"]:
+    side: Embeddings, own: Mixture, others: Mixture, *, source: OfPairs, target: OfPairs, background: Mixture | None
+) -> Terms:
     """Terms on a GPU: the own density is made beside the other one, a background's mean beforehand once per item."""
     expected = None if background is None else expected_densities(side, own, background)
     return fused.terms(side.points, side.mask, own, others, source=source, target=target, expected=expected)
@@ -201,51 +226,104 @@ def _by_slot(
     return logits.logsumexp(dim=2)
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateSets:
-    """The pairs of every image, in ragged sets: `order[first[i] : first[i] + size[i]]` are those of image i."""
+def _rounds(
+    order: OfPairs, first: Int[Tensor, " images"], size: Int[Tensor, " images"]
+) -> Iterator[Int[Tensor, "open slots"]]:
+    """Pairs of images, which come in falling order of their number of pairs, SLOTS of each image at a time.
 
-    order: Int[Tensor, " pairs"]
-    first: Int[Tensor, " images"]
-    size: Int[Tensor, " images"]  # on the CPU: it decides how the work is cut
-
-    @classmethod
-    def of(cls, image_of: Int[Tensor, " pairs"], images: int) -> "CandidateSets":
-        """Sets from the image number of every pair."""
-        size = torch.bincount(image_of, minlength=images)
-        return CandidateSets(image_of.argsort(stable=True), size.cumsum(0) - size, size.cpu())
-
-    def largest_first(self, block: Block) -> Block:
-        """The block with its images ordered by the size of their sets, so that each round is a prefix of it."""
-        size = self.size[block.items.cpu()]
-        order = size.argsort(descending=True, stable=True)
-        kept = bool((order[1:] > order[:-1]).all())
-        return block if kept else replace(block, items=block.items[order.to(block.items.device)], whole=False)
-
-    def rounds(self, block: Block) -> Iterator[Int[Tensor, "some slots"]]:
-        """The first pairs of all images of an ordered block, then the next of images that have more; −1: none."""
-        size = self.size[block.items.cpu()]
-        for start in range(0, int(size.max()) if len(size) else 0, SLOTS):
-            some = int((size > start).sum())
-            turn = torch.arange(start, start + SLOTS, device=self.order.device)
-            position = (self.first[block.items[:some]].unsqueeze(1) + turn).clamp(max=len(self.order) - 1)
-            has = turn < size[:some].to(turn.device).unsqueeze(1)
-            yield torch.where(has, self.order[position], -1)
+    The next rows are those of images that have more; −1: none.
+    """
+    for start in range(0, int(size.max()) if len(size) else 0, SLOTS):
+        more = int((size > start).sum())
+        turn = torch.arange(start, start + SLOTS, device=order.device)
+        position = (first[:more].unsqueeze(1) + turn).clamp(max=len(order) - 1)
+        has = turn < size[:more].to(turn.device).unsqueeze(1)
+        yield torch.where(has, order[position], -1)
 
 
-def blocks_of(
+def widths(mask: Mask) -> Int[Tensor, " batch"]:
+    """The size class of an item: the end of its last real point, rounded up to a quarter of the power of two below it.
+
+    Above 128 to a sixteenth: images have so many points, mostly one number of them, and padding costs a copy.
+
+    >>> widths(torch.tensor([[True, True, False], [True, False, False]]))
+    tensor([4, 4])
+    """
+    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    ends = (mask * places).amax(dim=1).clamp_min(1)
+    power = 2 ** (ends - 1).clamp_min(1).to(torch.float64).log2().floor().to(torch.int64)
+    steps = torch.where(power < 128, power // 4, power // 16).clamp_min(4)
+    return (ends + steps - 1) // steps * steps
+
+
+def blocks(
     side: Embeddings, classes: Int[Tensor, " items"], components: int, background: Mixture | None = None
 ) -> Iterator[Block]:
-    """Blocks of items of these size classes, sized by what fitting and comparing one of them takes."""
-    dim, wide = side.points.shape[2], _like(side.points).element_size()
+    """Blocks of items of these size classes, by the memory that fitting and comparing one of them takes."""
+    here, room = classes.cpu(), BLOCK_BYTES
+    if classes.device.type == "cuda":
+        room = int(torch.cuda.get_device_properties(classes.device).total_memory) // GPU_SHARE
+    dim, wide = side.points.shape[2], accumulation_dtype(side.points.dtype).itemsize
     bank = 0 if background is None else room_per_point(background)
+    for width in here.unique().tolist():
+        items = (here == width).nonzero().squeeze(1).to(classes.device)
+        bytes_per_item = wide * width * (2 * dim + min(width, 2 * dim) + 8 * components + bank)
+        for part in items.split(max(1, room // bytes_per_item)):
+            yield Block(part, width, whole=len(part) == len(here))
 
-    def bytes_per_item(width: int) -> int:
-        return wide * width * (2 * dim + min(width, 2 * dim) + 8 * components + bank)
 
-    return blocks(classes, bytes_per_item)
+def cut(values: Shaped[Tensor, "batch points *rest"], block: Block) -> Shaped[Tensor, "items width *rest"]:
+    """The block's rows of a padded tensor, cropped or padded with zeros to the block's width."""
+    return widen((values if block.whole else values[block.items])[:, : block.width], block.width)
 
 
-def _like(points: Float[Tensor, "batch points dim"]) -> Float[Tensor, " none"]:
-    """An empty tensor of the dtype and device that results have."""
-    return points.new_empty(0, dtype=accumulation_dtype(points.dtype))
+def place(target: PerPoint, items: Int[Tensor, " items"], rows: Float[Tensor, "items width"]) -> None:
+    """Write rows to their items, without the padding of their block."""
+    width = min(rows.shape[1], target.shape[1])
+    target[items, :width] = rows[:, :width]
+
+
+def for_each(work: Callable[[Block], None], parts: Iterator[Block], device: torch.device) -> None:
+    """Do the work for every block; on a CPU each block by one thread, large items side by side.
+
+    A library that shares one product out over threads adds in another order for every number of threads and of items.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1:
+        for part in parts:
+            work(part)
+        return
+    pool, waiting = _single_threads(threads), []
+    inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+    def as_here(block: Block) -> None:
+        with torch.inference_mode(inference), torch.set_grad_enabled(gradients):  # each thread has its own modes
+            work(block)
+
+    for part in parts:
+        split = threads if part.width > FEW_POINTS and len(part.items) >= threads else 1
+        shares = (
+            [part] if split == 1 else [part._replace(items=own, whole=False) for own in part.items.tensor_split(split)]
+        )
+        waiting += [pool.submit(as_here, own) for own in shares]
+    wait(waiting)  # none may go on writing after an error of another
+    for done in waiting:
+        done.result()
+
+
+@cache
+def _single_threads(count: int) -> ThreadPoolExecutor:
+    """Threads whose libraries use no further ones; kept, for a new thread of torch copies the last number set."""
+    pool, met = ThreadPoolExecutor(count, "msdscore-core"), Barrier(count)
+
+    def begin() -> None:
+        met.wait()
+        torch.get_num_threads()  # a thread takes the number of the process at its first look, so look before setting
+        torch.set_num_threads(1)
+
+    wait([pool.submit(begin) for _ in range(count)])
+    torch.set_num_threads(count)
+    return pool
+
+
+os.register_at_fork(after_in_child=_single_threads.cache_clear)  # a child has none of its parent's threads

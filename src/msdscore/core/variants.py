@@ -18,16 +18,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from msdscore.core.mixture import DEAD_MASS, DirectSpace, FitSettings, Kind, Mixture, start_points
-from msdscore.core.sphere import TINY, counts, real_points
+from msdscore.core.embeddings import TINY, Mask, Points, real_points
+from msdscore.core.mixture import DEAD_MASS, DirectSpace, FitSettings, Keys, Kind, Mixture, PerComponent, start_points
 
 Statistics = Float[Tensor, "batch components features"]
 PerAxis = Float[Tensor, "batch components dim"]
 # Vectors and offsets of components.
-Natural = tuple[Statistics, Float[Tensor, "batch components"]]
+Natural = tuple[Statistics, PerComponent]
 
 # Added to every variance, as scikit-learn does.
 LEAST_VARIANCE = 1e-6
@@ -63,7 +63,7 @@ def _adaptive(means: Statistics, kappa: float) -> Natural:
     return _directed(means / length.clamp_min(TINY).unsqueeze(-1), sharpness)
 
 
-def _directed(directions: Statistics, sharpness: Float[Tensor, "batch components"]) -> Natural:
+def _directed(directions: Statistics, sharpness: PerComponent) -> Natural:
     dim = directions.shape[-1]
     return sharpness.unsqueeze(-1) * directions, log_normaliser(sharpness, dim) - log_uniform(dim)
 
@@ -111,20 +111,16 @@ FAMILIES: Mapping[Kind, Family] = {
 }
 
 
-def fit(
-    points: Float[Tensor, "batch points features"],
-    mask: Bool[Tensor, "batch points"],
-    keys: Int[Tensor, " batch"],
-    settings: FitSettings,
-) -> Mixture:
+def fit(points: Points, mask: Mask, keys: Keys, settings: FitSettings) -> Mixture:
     """One mixture per item, of the family that the settings name, from the features of its points."""
     family, kappa = FAMILIES[settings.mixture], settings.kappa
     lifted = real_points(points, mask)
     solid, real = lifted[..., : lifted.shape[2] // family.features], mask.unsqueeze(1).to(lifted.dtype)
-    first, reserve = _starts(solid, mask, keys, settings)
+    seeds = start_points(DirectSpace(solid).similarities, mask, keys, settings)
+    first, reserve = solid.gather(1, seeds.unsqueeze(-1).expand(-1, -1, solid.shape[2])).chunk(2, dim=1)
     natural, spare = family.at(first, kappa), family.at(reserve, kappa)
     log_weights = torch.full_like(natural[1], -math.log(settings.components))
-    size = counts(mask).clamp_min(1).unsqueeze(1).to(solid.dtype)
+    size = mask.sum(dim=1).clamp_min(1).unsqueeze(1).to(solid.dtype)
     for _ in range(settings.iterations):
         vectors, offsets = natural
         shares = (vectors @ lifted.mT + (offsets + log_weights).unsqueeze(-1)).softmax(dim=1) * real
@@ -135,20 +131,6 @@ def fit(
         weights = torch.where(dead, 1.0, mass) / size
         log_weights = (weights / weights.sum(dim=1, keepdim=True)).log()
     return Mixture(natural[0], natural[1] + log_weights, 1.0)
-
-
-def _starts(
-    solid: Float[Tensor, "batch points dim"],
-    mask: Bool[Tensor, "batch points"],
-    keys: Int[Tensor, " batch"],
-    settings: FitSettings,
-) -> tuple[Float[Tensor, "batch components dim"], Float[Tensor, "batch components dim"]]:
-    """The points that components begin from, and their reserve."""
-    space, count = DirectSpace(solid), 2 * settings.components
-    seeds = start_points(space.similarities, mask, keys, init=settings.init, seed=settings.seed, count=count)
-    chosen = solid.gather(1, seeds.unsqueeze(-1).expand(-1, -1, solid.shape[2]))
-    first, reserve = chosen.chunk(2, dim=1)
-    return first, reserve
 
 
 def _revive(dead: Bool[Tensor, "batch components"], spare: Natural, living: Natural) -> Natural:

@@ -14,8 +14,8 @@ from PIL.Image import Image
 from torch import Tensor
 
 from msdscore.core.device import launching, sent
+from msdscore.core.embeddings import masked_mean, real_points, unit
 from msdscore.core.evidence import Bank
-from msdscore.core.sphere import masked_mean, real_points, unit
 from msdscore.encoders.base import Embeddings, Encoder, Features, PatchLayout, Prepared
 from msdscore.encoders.table import languages_of
 from msdscore.encoders.text.tokens import Reading, TextBatch, pack_texts

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from msdscore.core.device import sent
-from msdscore.core.sphere import unit
+from msdscore.core.embeddings import unit
 from msdscore.encoders.backbone import (
     Backbone,
     Identity,

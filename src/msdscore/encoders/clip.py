@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from msdscore.core.device import sent
-from msdscore.core.sphere import unit
+from msdscore.core.embeddings import unit
 from msdscore.encoders.backbone import (
     Backbone,
     Identity,

@@ -16,7 +16,7 @@ from PIL.Image import Resampling
 from torch import Tensor
 
 from msdscore.core.device import sent
-from msdscore.core.sphere import unit
+from msdscore.core.embeddings import unit
 from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, compile_towers, place, read_options
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.clip import merge_positions, stretch_positions

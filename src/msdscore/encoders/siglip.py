@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.core.device import sent
-from msdscore.core.sphere import unit
+from msdscore.core.embeddings import unit
 from msdscore.encoders.backbone import (
     Backbone,
     Identity,

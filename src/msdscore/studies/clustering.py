@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from msdscore.benchmarks.base import Item, Pair, clusters, image_source
+from msdscore.core.embeddings import real_points
 from msdscore.core.schedule import fit_all
-from msdscore.core.sphere import real_points
 from msdscore.core.variants import FAMILIES
 from msdscore.errors import InputError
 from msdscore.scoring.config import Paper

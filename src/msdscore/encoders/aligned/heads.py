@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from msdscore.core.sphere import masked_mean, real_points, unit
+from msdscore.core.embeddings import masked_mean, real_points, unit
 from msdscore.encoders.base import Embeddings, Features
 from msdscore.encoders.text.tokens import join_windows
 from msdscore.errors import ConfigError, unknown_name

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from msdscore.core.device import sent
-from msdscore.core.sphere import unit
+from msdscore.core.embeddings import unit
 from msdscore.encoders.base import TokenLayout, Windows
 from msdscore.encoders.text.windows import Span, Window, plan_cut, plan_windows
 from msdscore.errors import WeightsError
