@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from PIL import Image
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from msdscore import load_encoder
@@ -69,11 +70,12 @@ def test_every_public_name_is_importable_and_listed():
 
 
 def test_every_command_has_help():
-    for command in app.registered_commands:
-        name = command.name or command.callback.__name__.replace("_", "-")
+    program = get_command(app)
+    for name in program.list_commands(None):
         result = CliRunner().invoke(app, [name, "--help"])
         assert result.exit_code == 0, name
-        assert (command.help or command.callback.__doc__).splitlines()[0][:40] in " ".join(result.stdout.split()), name
+        help_text = program.get_command(None, name).help
+        assert help_text.splitlines()[0][:40] in " ".join(result.stdout.split()), name
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def _sections(command: Any, path: str, parent: Any = None) -> Iterator[str]:
         yield f"```text\n{path} {pieces}\n```"
         yield "\n".join(["| | |", "|---|---|", *_rows(command, context)])
     for name in sorted(nested or ()):
-        yield from _sections(nested[name], f"{path} {name}", context)
+        yield from _sections(command.get_command(context, name), f"{path} {name}", context)
 
 
 def reference() -> str:

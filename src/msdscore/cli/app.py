@@ -5,32 +5,40 @@ import json
 import os
 import sys
 from contextlib import suppress
+from importlib import import_module
 from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from msdscore.cli.align import align
-from msdscore.cli.bank import bank
-from msdscore.cli.bench import bench
-from msdscore.cli.caption import caption
-from msdscore.cli.cococf import cococf
-from msdscore.cli.demo import demo
-from msdscore.cli.doctor import doctor
-from msdscore.cli.explain import explain
-from msdscore.cli.listings import benchmarks, encoders, metrics
 from msdscore.cli.progress import be_quiet
-from msdscore.cli.rank_captioners import rank_captioners
-from msdscore.cli.report import report
-from msdscore.cli.results import compare, table
-from msdscore.cli.score import score
-from msdscore.cli.select import select
-from msdscore.cli.serve import serve
-from msdscore.cli.study import HELP as STUDY_HELP
-from msdscore.cli.study import study
 from msdscore.errors import MSDScoreError, shortened
 from msdscore.version import __version__
+
+# Command -> its module in this folder and its name there. A module is imported when its command is called or its help
+# is shown, and modules import what they need when they are called, so that help answers at once.
+_COMMANDS = {
+    "score": ("score", "score"),
+    "select": ("select", "select"),
+    "explain": ("explain", "explain"),
+    "report": ("report", "report"),
+    "demo": ("demo", "demo"),
+    "serve": ("serve", "serve"),
+    "doctor": ("doctor", "doctor"),
+    "encoders": ("listings", "encoders"),
+    "bank": ("bank", "bank"),
+    "bench": ("bench", "bench"),
+    "compare": ("results", "compare"),
+    "table": ("results", "table"),
+    "metrics": ("listings", "metrics"),
+    "caption": ("caption", "caption"),
+    "rank-captioners": ("rank_captioners", "rank_captioners"),
+    "study": ("study", "study"),
+    "benchmarks": ("listings", "benchmarks"),
+    "align": ("align", "align"),
+    "cococf": ("cococf", "cococf"),
+}
 
 
 class _FlagsWithoutType:
@@ -52,36 +60,40 @@ class _Group(_FlagsWithoutType, TyperGroup):
     pass
 
 
+class _Program(_Group):
+    """All commands by name, each loaded when it is first asked for."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "commands": dict.fromkeys(_COMMANDS)})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name; None where there is none."""
+        if cmd_name in _COMMANDS and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _load_command(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
+def _load_command(name: str) -> Any:
+    file, attribute = _COMMANDS[name]
+    module = import_module(f"msdscore.cli.{file}")
+    command, alone = getattr(module, attribute), typer.Typer()
+    if isinstance(command, typer.Typer):
+        for nested in command.registered_commands:
+            nested.cls = _Command
+        alone.add_typer(command, name=name, cls=_Group)
+    else:
+        listing = getattr(module, "HELP", None)  # names to choose from, shown where none is given
+        alone.command(name, cls=_Command, help=listing, no_args_is_help=listing is not None)(command)
+    return typer.main.get_group(alone).commands[name]
+
+
 app = typer.Typer(
-    cls=_Group,
+    cls=_Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Judge image captions without references, and see which words the picture does not support.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# Command modules import what they need when they are called, so that help answers at once.
-app.command()(score)
-app.command()(select)
-app.command()(explain)
-app.command()(report)
-app.command()(demo)
-app.command()(serve)
-app.command()(doctor)
-app.command()(encoders)
-app.command()(bank)
-app.command()(bench)
-app.command()(compare)
-app.command()(table)
-app.command()(metrics)
-app.command()(caption)
-app.command()(rank_captioners)
-app.command(no_args_is_help=True, help=STUDY_HELP)(study)
-app.add_typer(benchmarks, name="benchmarks", cls=_Group)
-app.add_typer(align, name="align", cls=_Group)
-app.add_typer(cococf, name="cococf", cls=_Group)
-for _commands in (app, benchmarks, align, cococf):
-    for _command in _commands.registered_commands:
-        _command.cls = _Command
 
 
 def _version(wanted: bool) -> None:
