@@ -19,13 +19,10 @@ from typing import NamedTuple
 
 from msdscore.cococf.changes import Counterfactual
 from msdscore.cococf.knowledge import CaptionModel, Gram
-from msdscore.cococf.sites import read_caption
-from msdscore.text.words import STOP_WORDS
 
 _SLACK, _SHARE = 3, 0.02  # a sum may be off by so many pairs, or by this share of all
 _STEPS = (0.7, 1.5, 3.0)  # nats between the preferences that are counted apart
 _STEER = 0.3  # nats that the zero point moves for each pair by which the control finds the true captions too often
-_KNOWN = 10  # times that a word must have been seen before it can be said to be unusual somewhere
 _WORD_SHARE = 0.1  # and that of a word by this share of the pairs that have it
 
 
@@ -59,32 +56,6 @@ def _hints(reader: Reader, options: Sequence[Counterfactual]) -> list[float]:
     """For each option, how many nats more a reader gives the true caption."""
     known = {text: reader(text) for text in {option.positive for option in options}}
     return [known[option.positive] - reader(option.negative) for option in options]
-
-
-def reads_well(change: Counterfactual, readers: Sequence[GramReader]) -> bool:
-    """Whether what was put in is usual where it stands, by the captions of other images.
-
-    An action must be known with the words behind it ("kneeling down a" is not), a thing that changed places with the
-    words before it ("in a man" is not). Words that the captions hardly have cannot be judged and pass.
-    """
-    if change.subset not in ("replace_rel", "swap_obj"):
-        return True
-    words = read_caption(change.negative)
-    for (start, end), inserted in zip(change.negative_spans, change.inserted, strict=True):
-        positions = [position for position, span in enumerate(words.spans) if start <= span[0] and span[1] <= end]
-        if change.subset == "swap_obj":
-            first = positions[-len(inserted.split())]
-            gram = words.words[max(0, first - 2) : first + 1]
-        else:
-            gram = words.words[positions[-1] : positions[-1] + 3] if len(inserted.split()) == 1 else ()
-        word = (inserted.split()[0 if change.subset == "swap_obj" else -1],)
-        if len(gram) == 3 and gram[1] in STOP_WORDS and _seen(word, readers) >= _KNOWN and not _seen(gram, readers):
-            return False
-    return True
-
-
-def _seen(gram: Gram, readers: Sequence[GramReader]) -> int:
-    return sum(reader.model.seen(gram, reader.own) for reader in readers)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from itertools import islice
 from math import ceil
 from random import Random
 
-from msdscore.cococf.balance import Balance, GramReader, reads_well
+from msdscore.cococf.balance import Balance, GramReader
 from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, Split, plainly, subject
 from msdscore.cococf.knowledge import (
     CaptionModel,
@@ -15,6 +15,7 @@ from msdscore.cococf.knowledge import (
     ImageFacts,
     Knowledge,
     caption_model,
+    count_collocations,
     count_grams,
     image_facts,
     learn,
@@ -95,7 +96,9 @@ def build(
     usable = [image for image in images if image.captions]
     if not any(image.objects is not None for image in usable):
         raise InputError("expected annotated objects for some images, got none; give --objects")
-    knowledge = learn(usable)
+    # Not of the judge's captions, which would then like what is chosen.
+    texts = (caption.text for image in usable if part_of(image) != JUDGE for caption in image.captions)
+    knowledge = replace(learn(usable), collocations=count_collocations(texts))
     models = [model_of(usable, part) for part in (*CHOOSING, CONTROL)]
     chosen = Random(settings.seed).sample(usable, min(settings.pictures or len(usable), len(usable)))
     balances = {split: Balance() for split in SPLITS}
@@ -178,7 +181,8 @@ def _pair(
             options += [
                 plainly(change, text) if settings.add == "plain" and change.action == "add" else change
                 for change in changes
-                if reads_well(change, unit.readers)
+                # What is added stands behind the caption, with words that captions hardly have.
+                if subset == "add_obj" or knowledge.collocations.read_well(change.positive, change.negative)
             ]
         *choosing, control = unit.readers
         chosen = balance.choose(options, choosing, chance, control=control)

@@ -23,7 +23,7 @@ from msdscore.cococf.sites import (
     relation_sites,
     words_said,
 )
-from msdscore.cococf.vocabulary import ChangeKind, Concept, vocabulary
+from msdscore.cococf.vocabulary import WORKED_AT, ChangeKind, Concept, vocabulary
 from msdscore.text.edits import ARTICLES, article, put_in, with_articles
 from msdscore.text.words import Span
 
@@ -33,6 +33,8 @@ SPLITS: tuple[Split, ...] = ("easy", "hard")
 _SHORT: dict[ChangeKind, str] = {"object": "obj", "attribute": "att", "relation": "rel"}
 # They say nothing about where a thing is, so that one that is annotated is truly there.
 _ENDINGS = (" with {} in view", ", along with {}", ", and there is {} too", " and {}")
+
+_EITHER_SIDE = frozenset(("in front of", "behind"))  # who sits at a desk is in front of it, or behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def replace_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
                 for form in _forms(concept, site.many):
                     yield _exchange(about.caption, [(site, form)], "replace", "object")
         other = vocabulary().people.get(site.text)
-        if split == "hard" and other and other not in about.facts.said:
+        if split == "hard" and other and not {other, "his", "her", "he", "she", "him"} & about.facts.said:
             yield _exchange(about.caption, [(site, other)], "replace", "object")
 
 
@@ -102,6 +104,7 @@ def replace_relation(about: Subject, split: Split) -> Iterator[Counterfactual]:
     for site in relation_sites(about.words):
         if site.concept is None:
             said = about.facts.said | _pairs(about.facts.said)
+            said |= _EITHER_SIDE if site.head in WORKED_AT else frozenset()
             others: Iterable[str] = (name for name in vocabulary().places[site.text][split] if name not in said)
         else:
             others = _other_words(site, about, split, vocabulary().actions.values())
@@ -245,6 +248,8 @@ def _other_words(site: Site, about: Subject, split: Split, concepts: Iterable[Co
     here = site.concept
     assert here is not None
     usual = about.knowledge.usual.get(site.head, frozenset())
+    if site.kind == "attribute" and not site.many and f"{site.head}s" in about.facts.said:
+        return  # another one of them may be so
     for other in concepts:
         if other.slot != here.slot or other.name == here.name or not about.facts.unsaid(other):
             continue

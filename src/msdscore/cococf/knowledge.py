@@ -2,12 +2,20 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
-from msdscore.cococf.sites import attribute_sites, read_caption, relation_sites, words_said
+from msdscore.cococf.sites import (
+    DETERMINERS,
+    attribute_sites,
+    read_caption,
+    relation_sites,
+    things_and_words,
+    words_said,
+)
 from msdscore.cococf.sources import AnnotatedImage
 from msdscore.cococf.vocabulary import Concept, vocabulary
+from msdscore.text.words import STOP_WORDS
 
 _SHARES = (0.6, 0.3, 0.1)  # of three words, two and one
 _BEGIN, _END = "<s>", "</s>"
@@ -38,10 +46,6 @@ class CaptionModel:
                 mixed += share * max(0, known(gram, 0) - left_out(gram, 0)) / before
         return math.log(mixed)
 
-    def seen(self, gram: Gram, own: Mapping[Gram, int]) -> int:
-        """How often words stood in a row in the captions of other images."""
-        return self.counts.get(gram, 0) - own.get(gram, 0)
-
 
 def count_grams(texts: Iterable[str]) -> dict[Gram, int]:
     """Every one, two and three words in a row, and with an empty last word how often the words before it stood."""
@@ -67,16 +71,64 @@ def caption_model(texts: Iterable[str]) -> CaptionModel:
     return CaptionModel(counts, sum(single.values()), len(single))
 
 
+_KNOWN = 10  # captions that must have a word before it can be said to be unusual somewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Collocations:
+    """In how many captions words stand together, and each word; things of `rare` classes count for their family."""
+
+    counts: Mapping[Gram, int] = field(default_factory=dict)
+    rare: Collection[str] = ()
+
+    def read_well(self, positive: str, negative: str) -> bool:
+        """Whether captions have what a change brings together: "kneeling down street" and "in person" are in none.
+
+        A word that the captions hardly have cannot be judged and passes.
+        """
+        new = collocations(negative, self.rare) - collocations(positive, self.rare)
+        unknown = {gram[0] for gram in new if len(gram) == 1 and self.counts.get(gram, 0) < _KNOWN}
+        return all(self.counts.get(gram) or not unknown.isdisjoint(gram) for gram in new)
+
+
+def count_collocations(captions: Iterable[str]) -> Collocations:
+    """Learn what stands together."""
+    texts = list(captions)
+    names = Counter(name for text in texts for name in things_and_words(text))
+    rare = frozenset(name for name in vocabulary().objects if names[name] < _KNOWN)
+    return Collocations(Counter(gram for text in texts for gram in collocations(text, rare)), rare)
+
+
+def collocations(text: str, rare: Collection[str] = ()) -> set[Gram]:
+    """One to three words in a row of a caption without its articles and qualities, and qualities with their noun.
+
+    Things are classes, so that a puppy is a dog, and of `rare` classes their families. Numbers go with every noun.
+
+    >>> sorted(gram for gram in collocations("A puppy on a large couch") if len(gram) > 1)
+    [('dog', 'on'), ('dog', 'on', 'couch'), ('large', 'couch'), ('on', 'couch')]
+    """
+    grams, after = set[Gram](), Gram()
+    for word in reversed(things_and_words(text)):
+        quality = vocabulary().qualities.get(word) if after and after[0] not in STOP_WORDS else None
+        if word in DETERMINERS or (quality and quality.slot == "number"):
+            continue
+        gram = (f"[{vocabulary().objects[word].family}]" if word in rare else word, *after)
+        grams |= {gram[:1], gram[:2]} if quality else {gram[:1], gram[:2], gram}
+        after = after if quality else gram[:2]
+    return grams
+
+
 _TOGETHER = 0.1  # share of a class's images that a companion is in
 _OFTEN = 3  # times that a word was said of a noun before it counts as usual
 
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """Companions of every class, and the words that are usual for a noun."""
+    """Companions of every class, the words that are usual for a noun, and what stands together in captions."""
 
     companions: Mapping[str, frozenset[str]]
     usual: Mapping[str, frozenset[str]]
+    collocations: Collocations = field(default_factory=Collocations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from msdscore.text.words import STOP_WORDS
 
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
 _KEPT = 1024  # captions whose sites are remembered: all changes of one caption are made together
-_DETERMINERS = word_set("a an the his her its their another one this that")
+DETERMINERS = word_set("a an the his her its their another one this that")
 _BEFORE_MANY = word_set("the some several many these those two three four five six of with and different")
 # Words that go on after a noun without belonging to it.
 _AFTER = STOP_WORDS | word_set(
@@ -115,6 +115,18 @@ def object_sites(text: CaptionWords) -> list[Site]:
 
 
 @lru_cache(_KEPT)
+def things_and_words(caption: str) -> tuple[str, ...]:
+    """The words of a caption in order, those of COCO's classes by the name of the class."""
+    words, forms, names, at = read_caption(caption).words, _noun_forms(), list[str](), 0
+    while at < len(words):
+        length = 2 if " ".join(words[at : at + 2]) in forms else 1
+        name = " ".join(words[at : at + length])
+        names.append(forms[name][0].name if name in forms else name)
+        at += length
+    return tuple(names)
+
+
+@lru_cache(_KEPT)
 def attribute_sites(text: CaptionWords) -> list[Site]:
     """Qualities right before the noun that they belong to."""
     known, sites = vocabulary().qualities, []
@@ -138,7 +150,7 @@ def bare_heads(text: CaptionWords) -> list[tuple[int, str]]:
     return [
         (text.spans[at][0], word)
         for at, word in enumerate(text.words)
-        if at and text.words[at - 1] in _DETERMINERS and text.after(at - 1) == word and _is_head(word)
+        if at and text.words[at - 1] in DETERMINERS and text.after(at - 1) == word and _is_head(word)
     ]
 
 
@@ -192,8 +204,8 @@ def _actions(text: CaptionWords) -> list[Site]:
         if concept is None or not _of_someone(text.words[max(0, at - 4) : at]):
             continue
         after = text.after(at)
-        fits = after in _DETERMINERS if concept.slot == "handling" else not after or after in _AFTER_ACTION
-        if fits and after not in ("of", "to") and (concept.slot == "handling" or after not in _DETERMINERS):
+        fits = after in DETERMINERS if concept.slot == "handling" else not after or after in _AFTER_ACTION
+        if fits and after not in ("of", "to") and (concept.slot == "handling" or after not in DETERMINERS):
             start, end = text.spans[at]
             sites.append(Site(start, end, word, "relation", concept, head=_noun_behind(text, at + 1)))
     return sites
@@ -215,7 +227,7 @@ def _places(text: CaptionWords) -> list[Site]:
         side = name in ("on the left", "on the right")
         after = text.after(at + length - 1)
         if (side and after in ("", "and", "of")) or (
-            not side and after in _DETERMINERS and (head in SUPPORTS or name not in ("on", "under", "beneath"))
+            not side and after in DETERMINERS and (head in SUPPORTS or name not in ("on", "under", "beneath"))
         ):
             start, end = text.spans[at][0], text.spans[at + length - 1][1]
             sites.append(Site(start, end, name, "relation", None, head=head))
@@ -233,7 +245,7 @@ def _place_at(words: tuple[str, ...], at: int) -> str:
 
 def _noun_behind(text: CaptionWords, at: int) -> str:
     """The noun that a determiner at `place` belongs to, with at most two words between."""
-    if text.word(at) not in _DETERMINERS:
+    if text.word(at) not in DETERMINERS:
         return ""
     for step in range(1, 4):
         word, after = text.word(at + step), text.after(at + step)
@@ -263,7 +275,7 @@ def _first_words() -> dict[str, list[tuple[str, ...]]]:
 
 @cache
 def _usable_before(many: bool) -> frozenset[str]:
-    return _DETERMINERS | vocabulary().qualities.keys() | (_BEFORE_MANY if many else frozenset())
+    return DETERMINERS | vocabulary().qualities.keys() | (_BEFORE_MANY if many else frozenset())
 
 
 @cache

@@ -49,6 +49,8 @@ SUPPORTS = word_set(
     "roof cart stool nightstand dresser cabinet stove suitcase log rock trailer platform wagon rug blanket"
 )
 
+WORKED_AT = word_set("laptop computer desk counter table keyboard monitor podium microphone grill stove piano register")
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
