@@ -14,6 +14,7 @@ import json
 import random
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -52,8 +53,10 @@ def without_towers(folder):
     """The encoder of a checkpoint, without its networks."""
     encoder = load_encoder(str(folder), device="cpu", dtype="float32")
     model = encoder._model
-    model.text_model, model.vision_model = Answers(), Answers(encoder._grid[0] * encoder._grid[1] + 1)
+    side = model.config.vision_config.image_size // model.config.vision_config.patch_size
+    model.text_model, model.vision_model = Answers(), Answers(side * side + 1)
     model.text_projection = model.visual_projection = nn.Identity()
+    encoder._preprocessing = replace(encoder.preprocessing, resize=16, crop=(16, 16))
     return encoder
 
 

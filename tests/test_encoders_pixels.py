@@ -5,12 +5,12 @@ from io import BytesIO
 import numpy as np
 import pytest
 import torch
-import torchvision.io
 from PIL import Image
 
+from msdscore.encoders.base import Prepared
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.vision import canvas
+from msdscore.encoders.vision import canvas, nvjpeg
 from msdscore.encoders.vision import device as on_device
 from msdscore.encoders.vision.canvas import prepared_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_picture, stack_pixels
@@ -165,9 +165,11 @@ def test_open_image_still_decodes_in_full():
 def test_images_of_many_sizes_are_resized_together_with_pillows_own_weights(resample):
     steps = Preprocessing(48, (48, 48), resample)
     pictures = [photograph(*size) for size in ((500, 333), (480, 360), (385, 257), (512, 384))]
-    pixels = [torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in pictures]
+    batch = torch.randint(0, 255, (4, 3, 384, 512), dtype=torch.uint8)  # what is beside an image has no weight
+    for row, picture in zip(batch, pictures, strict=True):
+        row[:, : picture.height, : picture.width] = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
     views = [canvas.view(steps, picture.size) for picture in pictures]
-    found = on_device.resize(pixels, views, steps, CPU)
+    found = on_device.resize(batch, views, steps)
     for row, picture in zip(found, pictures, strict=True):
         usual = prepare_picture(picture, steps).pixels
         assert (row.int() - usual.int()).abs().max() <= 1
@@ -202,8 +204,7 @@ def test_what_the_device_decodes_and_what_it_leaves_to_pillow(files):
     assert sizes == {
         "plain.jpg": (400, 300),
         "grey.jpg": (300, 200),
-        "progressive.jpg": (333, 500),
-        **dict.fromkeys(("turned.jpg", "cmyk.jpg", "rgb.jpg", "cut.jpg", "other.png")),
+        **dict.fromkeys(("progressive.jpg", "turned.jpg", "cmyk.jpg", "rgb.jpg", "cut.jpg", "other.png")),
     }
 
 
@@ -229,35 +230,28 @@ def test_files_decoded_by_the_device_score_nearly_as_usual_and_fail_for_the_same
         else:
             assert others[0] == others[1] == others[2]
             assert others[0].msd == pytest.approx(first.msd, abs=2e-3), path.name
-            pillow = path.name in ("turned.jpg", "cmyk.jpg", "rgb.jpg", "other.png")
+            pillow = path.name in ("progressive.jpg", "turned.jpg", "cmyk.jpg", "rgb.jpg", "other.png")
             assert not pillow or others[0].msd == pytest.approx(first.msd, abs=1e-6)
 
 
-def test_a_file_that_the_decoder_refuses_goes_the_usual_way_and_the_rest_stays_there(clip, files, monkeypatch):
-    plain, refused = files[0], files[2].read_bytes()
-    decode = torchvision.io.decode_jpeg
-
-    def picky(contents, **settings):
-        if any(len(content) == len(refused) for content in contents):
-            raise RuntimeError("unsupported")
-        return decode(contents, **settings)
-
-    monkeypatch.setattr(torchvision.io, "decode_jpeg", picky)
+def test_a_file_that_the_decoder_refuses_goes_the_usual_way_and_the_rest_stays_there(clip, files):
+    plain, other = files[0], files[1].read_bytes()
+    broken = other[:2] + bytes(len(other) - 4) + other[-2:]
     pipeline = Pipeline(load_encoder(clip, device="cpu", jpeg="device"))
     usual = Pipeline(load_encoder(clip, device="cpu"))
-    first, second = pipeline.decode([plain, refused])
-    assert torch.equal(second.prepared.pixels, usual.decode([refused])[0].prepared.pixels)
+    first, reason = pipeline.decode([plain, broken])
     assert first.prepared.pixels.shape == (3, 32, 32)
-    broken = refused[:2] + bytes(len(refused) - 4) + refused[-2:]
-    (reason,) = pipeline.decode([broken])
     assert str(reason) == str(usual.decode([broken])[0])
+    # One that only the decoder of the device refuses.
+    size = canvas.view(pipeline.encoder.preprocessing, (300, 200))
+    unread = Prepared(torch.zeros(50, dtype=torch.uint8), size)
+    (again,) = pipeline.decode_on_device([other], [unread])
+    assert torch.equal(again.pixels, usual.decode([other])[0].prepared.pixels)
 
 
 def test_large_files_are_decoded_few_at_a_time(clip, files, monkeypatch):
-    calls, decode = [], torchvision.io.decode_jpeg
-    monkeypatch.setattr(
-        torchvision.io, "decode_jpeg", lambda some, **more: calls.append(len(some)) or decode(some, **more)
-    )
+    calls, resize = [], on_device.resize
+    monkeypatch.setattr(on_device, "resize", lambda some, *more: calls.append(len(some)) or resize(some, *more))
     pipeline, asked = Pipeline(load_encoder(clip, device="cpu", jpeg="device")), [files[0]] * 5
     together = pipeline.decode(asked)
     monkeypatch.setattr(on_device, "TOGETHER", 2 * 512 * 384)
@@ -268,6 +262,29 @@ def test_large_files_are_decoded_few_at_a_time(clip, files, monkeypatch):
     monkeypatch.setattr(canvas, "DEVICE_JPEG_PIXELS", 400 * 300 - 1)
     pipeline.decode(asked)
     assert len(calls) == 4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with nvJPEG")
+def test_a_gpu_decodes_nearly_the_same_pixels_and_refuses_single_files(clip, files):
+    pytest.importorskip("nvidia", reason="needs nvidia-nvjpeg-cu12 or nvidia-nvjpeg")
+    usual = Pipeline(load_encoder(clip, device="cpu"))
+    there = Pipeline(load_encoder(clip, device="cuda", jpeg="device"))
+    plain = files[0].read_bytes()
+    broken = plain[:700] + b"\xff\xd9"
+    sources = [*files, *[jpeg(photograph(200 + number, 150 + number)) for number in range(60)], broken, plain]
+    for left, right in zip(usual.decode(sources), there.decode(sources), strict=True):
+        if isinstance(left, ImageError):
+            assert str(left) == str(right)
+        else:
+            moved = left.prepared.pixels.int() - right.prepared.pixels.cpu().int()
+            assert moved.abs().float().mean() < 2
+
+
+def test_a_machine_without_nvjpeg_is_told_what_to_install(monkeypatch):
+    monkeypatch.setattr(nvjpeg, "NAMES", ("libnvjpeg.so.none",))
+    nvjpeg.library.cache_clear()
+    with pytest.raises(ConfigError, match="pip install nvidia-nvjpeg-cu12"):
+        nvjpeg.library()
 
 
 def test_vectors_of_files_decoded_by_the_device_are_kept(clip, files, tmp_path):

@@ -17,9 +17,11 @@ from msdscore.core.device import launching, sent
 from msdscore.core.embeddings import masked_mean, real_points, unit
 from msdscore.core.evidence import Bank
 from msdscore.encoders.base import Embeddings, Encoder, Features, PatchLayout, Prepared
+from msdscore.encoders.graphs import graph_layers
 from msdscore.encoders.table import languages_of
 from msdscore.encoders.text.tokens import Reading, TextBatch, pack_texts
-from msdscore.encoders.vision.device import FILTERS, require_decoder
+from msdscore.encoders.vision.device import FILTERS
+from msdscore.encoders.vision.nvjpeg import library
 from msdscore.encoders.vision.preprocessing import (
     Preprocessing,
     patch_layout,
@@ -116,7 +118,7 @@ class SharedOptions:
 
     pool: str = "model"  # or "mean": of the local vectors, as the paper's text has it
     long_text: str = "window"  # or "cut"
-    compile: str = ""  # a backend of torch.compile, such as "inductor"
+    compile: str = ""  # a backend of torch.compile, such as "inductor", or "graphs"
     # Or "reduced", "smallest": large files are decoded at a half, a quarter or an eighth; "device": by the GPU.
     jpeg: str = "full"
     resize: str = "pillow"  # or "device": by torch, where the network runs
@@ -141,8 +143,6 @@ class SharedOptions:
                 f"{', '.join(self.pixel_choices)} resizes with one of Pillow's filters, and this checkpoint does not; "
                 "leave it out"
             )
-        if jpeg_on_device:
-            require_decoder()
         return replace(steps, reduced=_REDUCED[self.jpeg], on_device=on_device, jpeg_on_device=jpeg_on_device)
 
     def refuse_pixel_choices(self) -> None:
@@ -237,6 +237,8 @@ class Backbone(ABC):
         self._identity, self._own_prepare = identity, prepare
         self._model, self._tokenizer, self._reading = model, tokenizer, reading
         self._preprocessing = preprocessing
+        if preprocessing is not None and preprocessing.jpeg_on_device and self.device.type == "cuda":
+            library()  # refused now where it is missing, not at the first file
 
     @property
     def name(self) -> str:
@@ -368,16 +370,23 @@ def square_layouts(images: Sequence[Prepared], config: Any) -> tuple[PatchLayout
 def compile_towers(options: SharedOptions, *towers: Any) -> None:
     """Compile modules in place with the backend that the options name; nothing for an empty name.
 
+    `graphs` compiles nothing: on a GPU layers are replayed as CUDA graphs.
+
     Raises:
-        ConfigError: torch knows no such backend.
+        ConfigError: torch knows no such backend, or graphs are asked for without a GPU.
     """
     if not options.compile:
         return
-    known = torch.compiler.list_backends(exclude_tags=None)
+    known = ["graphs", *sorted(torch.compiler.list_backends(exclude_tags=None))]
     if options.compile not in known:
-        raise ConfigError(f"compile must be empty or one of {', '.join(sorted(known))}, got {options.compile!r}")
+        raise ConfigError(f"compile must be empty or one of {', '.join(known)}, got {options.compile!r}")
     for tower in towers:
-        tower.compile(backend=options.compile)
+        if options.compile != "graphs":
+            tower.compile(backend=options.compile)
+        elif next(tower.parameters()).device.type != "cuda":
+            raise ConfigError("compile=graphs needs a GPU; leave it out on a CPU")
+        else:
+            graph_layers(tower)
 
 
 def _require_items(items: Sequence[object], kind: str) -> None:

@@ -126,7 +126,7 @@ def plain_jpeg(
 ) -> tuple[bytes, Size | None]:
     """The bytes of a file, and its width and height where it is a JPEG that any decoder reads alike.
 
-    That is one which lies upright, is grey or YCbCr, and has its end; all else is for `open_image` to judge.
+    That is one which lies upright, is grey or YCbCr, not progressive, and has its end; all else is for `open_image`.
     """
     name = name or source_name(source)
     content = read_source(source, limits=limits)
@@ -139,7 +139,8 @@ def plain_jpeg(
             letters = [layer[0] for layer in getattr(image, "layer", ())]
             ycc = image.info.get("adobe_transform", 1) == 1 and letters != _RGB
             known = image.format == "JPEG" and (image.mode == "L" or (image.mode == "RGB" and ycc))
-            return content, image.size if known and _orientation(image) == 1 else None
+            whole = "progressive" not in image.info and _orientation(image) == 1
+            return content, image.size if known and whole else None
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error
     except Exception:  # noqa: BLE001, `open_image` says what is wrong with it

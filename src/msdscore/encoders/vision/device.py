@@ -1,98 +1,100 @@
-"""Images decoded and resized where the network runs: JPEG files by the device's decoder, sizes by two matrix products.
+"""Images decoded and resized where the network runs: JPEG files by nvJPEG, sizes by two matrix products.
 
 The weights of the products are Pillow's, so images of any sizes are resized together. On a GPU they are rounded to
 float16, which holds the levels of pixels exactly; the decoder's own differences are larger (docs/performance.md).
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
-from threading import Lock, local
-from typing import Any, TypeAlias
+from contextlib import nullcontext
+from functools import cache
+from io import BytesIO
+from threading import Lock
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
 from msdscore.core.device import sent
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.vision.canvas import Preprocessing, View
-from msdscore.errors import ConfigError
+from msdscore.encoders.vision.nvjpeg import Decoder
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Taps: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]  # first pixel and weights, a row per output
+Batch: TypeAlias = UInt8[Tensor, "batch 3 height width"]
+Side: TypeAlias = tuple[
+    int, int, int, int
+]  # of a view: pixels of the original, resized, first and number on the canvas
 TOGETHER = 2**26  # pixels that are decoded and resized in one go: 0.4 GB in float16
 CLASS = 128  # images whose sides round up to the same multiples of it are resized together
 _PRECISION = 1 << 22  # Pillow's weights are multiples of its inverse
 _PILLOW_BICUBIC = -0.5
-# One batch at a time is decoded, and others are resized meanwhile: the decoder of a process takes no more.
 _decoding = Lock()
-_own = local()  # a stream of every thread
-
-
-def require_decoder() -> None:
-    """Refuse `jpeg=device` where torchvision is missing.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
-    try:
-        import torchvision.io  # noqa: F401
-    except ImportError:
-        raise ConfigError("jpeg=device needs torchvision; pip install torchvision, or leave jpeg=device out") from None
 
 
 def decode_jpegs(files: Sequence[Prepared], steps: Preprocessing, device: torch.device) -> list[Prepared | None]:
     """Undecoded files on their canvases, on the device; None for one that its decoder refuses.
 
-    It may be called from any thread; work that others have begun on the device goes on meanwhile.
+    It may be called from any thread: one batch is decoded at a time, on a stream that goes before those of encoders.
     """
     canvases: list[Prepared | None] = [None] * len(files)
-    with _aside(device) as finish:
+    stream = _stream(device) if device.type == "cuda" else None
+    with _decoding, torch.cuda.stream(stream) if stream else nullcontext():
         for numbers in _together([file.view.size for file in files]):
-            with _decoding:
-                decoded = _decoded([files[number].pixels for number in numbers], device)
-            good = [(number, pixels) for number, pixels in zip(numbers, decoded, strict=True) if pixels is not None]
-            if good:
-                views = [files[number].view for number, _ in good]
-                resized = resize([pixels for _, pixels in good], views, steps, device)
-                for (number, _), view, pixels in zip(good, views, resized, strict=True):
-                    canvases[number] = Prepared(pixels, view)
-            # The decoder's own stream writes into memory that this one has given back: all here must be over.
-            finish()
+            views = [files[number].view for number in numbers]
+            batch = _empty([view.size for view in views], device)
+            good = _decode([files[number].pixels for number in numbers], views, batch)
+            resized = resize(batch, views, steps)
+            for number, view, pixels, taken in zip(numbers, views, resized, good, strict=True):
+                canvases[number] = Prepared(pixels, view) if taken else None
+            if stream:
+                done = torch.cuda.Event(blocking=True)  # the processor is left to others
+                done.record(stream)
+                done.synchronize()
     return canvases
 
 
-@contextmanager
-def _aside(device: torch.device) -> Iterator[Callable[[], None]]:
-    """Work on a stream of its own, ahead of what waits on others; gives a function that waits until it is done."""
-    if device.type != "cuda":
-        yield lambda: None
-        return
-    stream = _stream(device)
-
-    def finish() -> None:
-        event = torch.cuda.Event(blocking=True)  # the processor is left to others
-        event.record(stream)
-        event.synchronize()
-
-    with torch.cuda.stream(stream):
-        yield finish
-
-
+@cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    streams = _own.__dict__.setdefault("streams", {})
-    if device not in streams:
-        streams[device] = torch.cuda.Stream(device, priority=-1)
-    return streams[device]
+    return torch.cuda.Stream(device, priority=-1)
 
 
-def on_canvases(
-    images: Sequence[Prepared], steps: Preprocessing, device: torch.device
-) -> UInt8[Tensor, "batch 3 height width"]:
+@cache
+def decoder(device: torch.device) -> Decoder:
+    """nvJPEG on a GPU, started once.
+
+    Raises:
+        ConfigError: it is missing, or cannot be used.
+    """
+    return Decoder(device)
+
+
+def _decode(files: Sequence[UInt8[Tensor, " bytes"]], views: Sequence[View], batch: Batch) -> list[bool]:
+    """Decode files into the upper left of their rows; says of each whether it could be decoded."""
+    if batch.device.type == "cuda":
+        return decoder(batch.device).decode(files, [view.size for view in views], batch)
+    good = []
+    for file, view, row in zip(files, views, batch, strict=True):
+        try:
+            with Image.open(BytesIO(file.numpy().tobytes())) as image:
+                pixels = np.array(image.convert("RGB"))
+        except OSError:
+            good.append(False)
+        else:
+            row[:, : view.size[1], : view.size[0]] = torch.from_numpy(pixels).permute(2, 0, 1)
+            good.append(True)
+    return good
+
+
+def _empty(sizes: Sequence[tuple[int, int]], device: torch.device) -> Batch:
+    """Room for images in the upper left of one size; what is beside them has no weight when they are resized."""
+    width, height = (max(size[side] for size in sizes) for side in (0, 1))
+    return torch.empty((len(sizes), 3, height, width), dtype=torch.uint8, device=device)
+
+
+def on_canvases(images: Sequence[Prepared], steps: Preprocessing, device: torch.device) -> Batch:
     """Images on the canvas: those that lie on it already, here or on the device, and those still to be resized."""
     sizes = [(image.pixels.shape[2], image.pixels.shape[1]) for image in images]
     ready = [number for number, size in enumerate(sizes) if size == images[number].view.canvas]
@@ -105,8 +107,11 @@ def on_canvases(
     rest = sorted(set(range(len(images))) - set(ready))
     for places in _together([sizes[number] for number in rest]):
         numbers = [rest[place] for place in places]
-        pixels = [sent(images[number].pixels, device) for number in numbers]
-        batch[_index(numbers, device)] = resize(pixels, [images[number].view for number in numbers], steps, device)
+        pixels = _empty([sizes[number] for number in numbers], device)
+        for row, number in zip(pixels, numbers, strict=True):
+            image = sent(images[number].pixels, device)
+            row[:, : image.shape[1], : image.shape[2]] = image
+        batch[_index(numbers, device)] = resize(pixels, [images[number].view for number in numbers], steps)
     return batch
 
 
@@ -114,7 +119,7 @@ def _index(numbers: Sequence[int], device: torch.device) -> Tensor:
     return sent(torch.tensor(numbers), device)
 
 
-def _stacked(pixels: Sequence[Tensor], device: torch.device) -> UInt8[Tensor, "batch 3 height width"]:
+def _stacked(pixels: Sequence[Tensor], device: torch.device) -> Batch:
     here = [number for number, image in enumerate(pixels) if image.device.type == "cpu"]
     if len(here) == len(pixels):
         return sent(torch.stack(list(pixels)), device)
@@ -138,38 +143,18 @@ def _size_class(size: tuple[int, int]) -> tuple[int, int]:
     return -(-size[0] // CLASS) * CLASS, -(-size[1] // CLASS) * CLASS
 
 
-def _decoded(files: Sequence[UInt8[Tensor, " bytes"]], device: torch.device) -> list[Tensor | None]:
-    """Pixels (3, height, width); the decoder refuses a whole list for one file, so then each is tried alone."""
-    from torchvision.io import ImageReadMode, decode_jpeg
+def resize(batch: Batch, views: Sequence[View], steps: Preprocessing) -> UInt8[Tensor, "batch 3 down across"]:
+    """Images in the upper left of a batch, resized and cut out as their views say.
 
-    try:
-        return list(decode_jpeg(list(files), mode=ImageReadMode.RGB, device=device))
-    except RuntimeError:
-        if len(files) == 1:
-            return [None]
-        return [pixels for file in files for pixels in _decoded([file], device)]
-
-
-def resize(
-    images: Sequence[UInt8[Tensor, "3 _ _"]], views: Sequence[View], steps: Preprocessing, device: torch.device
-) -> UInt8[Tensor, "batch 3 height width"]:
-    """Images of one size class resized and cut out as their views say; one direction after the other, as Pillow does.
-
-    Both are rounded to whole levels, as Pillow does too.
+    One direction after the other, both rounded to whole levels, as Pillow does.
     """
-    width, height = (max(image.shape[side] for image in images) for side in (2, 1))
-    levels = torch.float16 if device.type == "cuda" else torch.float32
-    if all(image.shape == images[0].shape for image in images):
-        batch = torch.stack(list(images)).to(levels)
-    else:
-        batch = torch.zeros((len(images), 3, height, width), dtype=levels, device=device)
-        for row, image in zip(batch, images, strict=True):
-            row[:, : image.shape[1], : image.shape[2]] = image
+    levels = torch.float16 if batch.device.type == "cuda" else torch.float32
+    height, width = batch.shape[2:]
     across, down = (
-        _weights([(view, side, steps.resample, room) for view in views], levels, device)
+        _matrices([_side(view, side) for view in views], room, steps.resample, batch.device).to(levels)
         for side, room in ((0, width), (1, height))
     )
-    narrow = _rounded(batch.flatten(1, 2) @ across.mT).unflatten(1, (3, height))
+    narrow = _rounded(batch.to(levels).flatten(1, 2) @ across.mT).unflatten(1, (3, height))
     return _rounded(down.unsqueeze(1) @ narrow).to(torch.uint8)
 
 
@@ -178,74 +163,73 @@ def _rounded(levels: Tensor) -> Tensor:
     return levels.add_(0.5).floor_().clamp_(0, 255)
 
 
-def _weights(
-    sides: Sequence[tuple[View, int, int, int]], dtype: torch.dtype, device: torch.device
+def _side(view: View, side: int) -> Side:
+    return view.size[side], view.resized[side], view.offset[side], view.canvas[side]
+
+
+def _matrices(
+    sides: Sequence[Side], room: int, resample: int, device: torch.device
 ) -> Float[Tensor, "batch canvas room"]:
-    """The weights of all images along one side; one matrix for all where they are alike."""
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    matrices = {side: _matrix(*side, dtype, device, stream) for side in dict.fromkeys(sides)}
-    return torch.stack([matrices[side] for side in (sides if len(matrices) > 1 else matrices)])
+    """The weights of images along one side as matrices, most of them zero; one for all where they are alike."""
+    numbers = {side: number for number, side in enumerate(dict.fromkeys(sides))}
+    first, weights = taps(list(numbers), resample, device)
+    columns = first.unsqueeze(2) + torch.arange(weights.shape[2], device=device)
+    matrices = torch.zeros((*first.shape, room + weights.shape[2]), device=device)
+    matrices = matrices.scatter_(2, columns, weights)[..., :room]
+    return matrices if len(numbers) == 1 else matrices[_index([numbers[side] for side in sides], device)]
 
 
-@lru_cache(maxsize=256)
-def _matrix(
-    view: View, side: int, resample: int, room: int, dtype: torch.dtype, device: torch.device, stream: int
-) -> Float[Tensor, "canvas room"]:
-    """The weights along one side as a matrix on the device, most of it zero; one for each stream that uses it."""
-    first, weights = taps(view.size[side], view.resized[side], view.offset[side], view.canvas[side], resample)
-    matrix = np.zeros((len(first), room + weights.shape[1]), dtype=np.float32)
-    np.put_along_axis(matrix, first[:, None] + np.arange(weights.shape[1]), weights, axis=1)
-    return sent(torch.from_numpy(matrix[:, :room]).to(dtype), device)
+def taps(
+    sides: Sequence[Side], resample: int, device: torch.device
+) -> tuple[Int[Tensor, "batch canvas"], Float[Tensor, "batch canvas taps"]]:
+    """Pillow's weights: for each pixel of a canvas its first source pixel, and the weights from it on.
 
-
-def taps(size: int, resized: int, offset: int, canvas: int, resample: int) -> Taps:
-    """Pillow's weights along one side: for each pixel of the canvas its first source pixel, and the weights from it on.
-
-    >>> first, weights = taps(4, 2, 0, 2, Image.Resampling.BOX)
-    >>> first.tolist(), weights.tolist()
-    ([0, 2], [[0.5, 0.5], [0.5, 0.5]])
+    >>> first, weights = taps([(4, 2, 0, 2)], Image.Resampling.BOX, torch.device("cpu"))
+    >>> first.tolist(), weights[..., :2].tolist()
+    ([[0, 2]], [[[0.5, 0.5], [0.5, 0.5]]])
     """
     reach, shape = FILTERS[resample]
+    most = max(2 * math.ceil(reach * max(size / resized, 1.0)) + 1 for size, resized, _, _ in sides)
+    table = sent(torch.tensor([side[:3] for side in sides], dtype=torch.float64), device)
+    size, resized, offset = table.T[..., None]
     scale = size / resized
-    stretch = max(scale, 1.0)
-    outputs = np.arange(offset, offset + canvas)
+    stretch = scale.clamp(min=1.0)
+    outputs = offset + torch.arange(sides[0][3], device=device)
     centres = (outputs + 0.5) * scale
     # Truncated towards zero, as a cast in C does.
-    first = np.maximum((centres - reach * stretch + 0.5).astype(np.int64), 0)
-    last = np.minimum((centres + reach * stretch + 0.5).astype(np.int64), size)
-    inputs = first[:, None] + np.arange(max(int((last - first).max()), 1))
-    weights = np.where(inputs < last[:, None], shape((inputs - centres[:, None] + 0.5) / stretch), 0.0)
-    sums = weights.sum(axis=1, keepdims=True)
-    weights /= np.where(sums == 0, 1.0, sums)
-    weights = np.trunc(weights * _PRECISION + np.where(weights < 0, -0.5, 0.5)) / _PRECISION
+    first = (centres - reach * stretch + 0.5).trunc().clamp(min=0)
+    last = torch.minimum((centres + reach * stretch + 0.5).trunc(), size)
+    inputs = first.unsqueeze(2) + torch.arange(most, device=device)
+    weights = shape((inputs - centres.unsqueeze(2) + 0.5) / stretch.unsqueeze(2))
+    weights = weights.where(inputs < last.unsqueeze(2), 0.0)
+    sums = weights.sum(dim=2, keepdim=True)
+    weights = weights / sums.where(sums != 0, 1.0)
+    weights = (weights * _PRECISION + 0.5 * weights.sign()).trunc() / _PRECISION
     outside = (outputs < 0) | (outputs >= resized)  # the canvas is black there
-    weights[outside] = 0.0
-    return np.where(outside, 0, first), weights.astype(np.float32)
+    return first.where(~outside, 0).long(), weights.where(~outside.unsqueeze(2), 0.0).float()
 
 
-def _box(x: Floats) -> Floats:
-    return ((x > -0.5) & (x <= 0.5)).astype(np.float64)
+def _box(x: Tensor) -> Tensor:
+    return ((x > -0.5) & (x <= 0.5)).double()
 
 
-def _triangle(x: Floats) -> Floats:
-    return np.maximum(1.0 - np.abs(x), 0.0)
+def _triangle(x: Tensor) -> Tensor:
+    return (1.0 - x.abs()).clamp(min=0.0)
 
 
-def _bicubic(x: Floats) -> Floats:
-    a, x = _PILLOW_BICUBIC, np.abs(x)
+def _bicubic(x: Tensor) -> Tensor:
+    a, x = _PILLOW_BICUBIC, x.abs()
     near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * a
-    found: Floats = np.where(x < 1.0, near, np.where(x < 2.0, far, 0.0))
-    return found
+    return near.where(x < 1.0, far.where(x < 2.0, 0.0))
 
 
-def _lanczos(x: Floats) -> Floats:
-    found: Floats = np.where(np.abs(x) < 3.0, np.sinc(x) * np.sinc(x / 3.0), 0.0)
-    return found
+def _lanczos(x: Tensor) -> Tensor:
+    return (torch.sinc(x) * torch.sinc(x / 3.0)).where(x.abs() < 3.0, 0.0)
 
 
 # Reach in source pixels, and shape, of Pillow's filters that resize by weights.
-FILTERS: dict[int, tuple[float, Any]] = {
+FILTERS: dict[int, tuple[float, Callable[[Tensor], Tensor]]] = {
     Image.Resampling.BOX: (0.5, _box),
     Image.Resampling.BILINEAR: (1.0, _triangle),
     Image.Resampling.BICUBIC: (2.0, _bicubic),
