@@ -23,8 +23,7 @@ from PIL import Image
 from msdscore.encoders.vision.preprocessing import prepare_picture, stack_pixels
 from msdscore.io.images import ImageLimits, open_image
 from msdscore.io.parquet_images import stored_images
-from msdscore.scoring.decoding import open_prepared
-from msdscore.scoring.embedded import Decoded
+from msdscore.scoring.embedded import Decoded, open_prepared
 from msdscore.scoring.spec import ScorerSpec
 
 SIDE = 6  # times as large, and pictures along a side of a collage

@@ -120,7 +120,7 @@ def test_an_empty_picture_cell_is_named(tmp_path: Path) -> None:
     _rows(tmp_path / "sugarcrepe.jsonl", [{"image": "a.jpg", "caption": "x", "negative_caption": "y"}])
     table = pa.table({"file_name": ["a.jpg"], "image": [{"bytes": None, "path": "a.jpg"}]})
     pq.write_table(table, tmp_path / "sugarcrepe.images.parquet")
-    with pytest.raises(ImageError, match=r"row 0 \(a\.jpg\) holds no picture bytes"):
+    with pytest.raises(ImageError, match=r"row 0 \(a\.jpg\) holds no image bytes"):
         image_source(load("sugarcrepe", tmp_path).items[0].image)
 
 

@@ -92,7 +92,7 @@ def test_reduced_pictures_score_nearly_as_whole_ones_with_boxes_of_the_original(
     assert not torch.equal(before.points, after.points)
     torch.testing.assert_close(after.points, before.points, rtol=0, atol=0.05)
     (kept,) = reduced.decode([path], keep=True)
-    assert kept.picture.size == (640, 480)
+    assert kept.image.size == (640, 480)
     torch.testing.assert_close(kept.prepared.pixels, reduced.decode([path])[0].prepared.pixels, rtol=0, atol=0)
 
 

@@ -337,7 +337,7 @@ def test_a_tar_replaced_while_it_is_scored_gives_nothing(tmp_path, how):
 
 def test_images_of_a_tar_are_those_of_the_tar_that_was_listed(tmp_path):
     source = write_tar(tmp_path / "00000.tar")
-    image = next(iter(read_samples(source, ("txt",)))).picture
+    image = next(iter(read_samples(source, ("txt",)))).image
     write_tar(tmp_path / "other.tar", first=1).replace(source)
     with pytest.raises(ImageError, match=r"00000\.tar: was changed after its samples were listed; run again"):
         image.read()

@@ -14,7 +14,7 @@ from PIL import Image
 
 from msdscore.encoders.vision.canvas import Preprocessing, read_pixels
 from msdscore.errors import ImageError
-from msdscore.io import kept_decoders
+from msdscore.io import decoders
 from msdscore.io.decoder_process import NICENESS
 from msdscore.io.decoders import TOGETHER, Decoders, DecodersLostError
 from msdscore.io.images import ImageLimits
@@ -165,18 +165,18 @@ def test_where_no_process_can_be_started_that_is_said_at_once(monkeypatch, files
 
 
 def test_processes_are_kept_for_the_next_one_who_asks():
-    first = kept_decoders.borrow(1, CELL, 4)
-    kept_decoders.give_back(first)
-    again = kept_decoders.borrow(1, CELL, 4)
+    first = decoders.borrow(1, CELL, 4)
+    decoders.give_back(first)
+    again = decoders.borrow(1, CELL, 4)
     assert again is first
-    other = kept_decoders.borrow(1, CELL, 5)
+    other = decoders.borrow(1, CELL, 5)
     assert other is not first
     for one in (again, other):
-        kept_decoders.give_back(one)
-    assert kept_decoders.borrow(1, CELL, 5) is other
+        decoders.give_back(one)
+    assert decoders.borrow(1, CELL, 5) is other
     assert first._closed  # nobody used it any more
-    kept_decoders.give_back(other)
-    kept_decoders.close_all()
+    decoders.give_back(other)
+    decoders.close_all()
     assert other._closed
 
 
@@ -192,12 +192,12 @@ SCRIPT = """
 import sys
 from functools import partial
 from msdscore.encoders.vision.canvas import Preprocessing, read_pixels
-from msdscore.io import kept_decoders
+from msdscore.io import decoders
 from msdscore.io.images import ImageLimits
 
 # No main guard: the processes do not import this script.
 read = partial(read_pixels, steps=Preprocessing(16, (16, 16)), limits=ImageLimits())
-pool = kept_decoders.borrow(2, 8 * 768, 4)
+pool = decoders.borrow(2, 8 * 768, 4)
 futures = pool.submit(read, sys.argv[1:] * 20)
 futures[0].result()
 print(*(member.process.pid for member in pool._members), flush=True)

@@ -222,7 +222,7 @@ def test_one_pixel(kind):
 def test_truncated_files_are_refused(kind, kept):
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     data = encoded(Image.fromarray(noise), kind)
-    with pytest.raises(ImageError, match=r"^picture of \d+ bytes: (cannot be decoded|not an image)") as caught:
+    with pytest.raises(ImageError, match=r"^image of \d+ bytes: (cannot be decoded|not an image)") as caught:
         open_image(data[: int(len(data) * kept)])
     assert "\n" not in str(caught.value)
 
@@ -273,7 +273,7 @@ def test_files_that_are_no_pictures(tmp_path):
         open_image(str(tmp_path / "empty.png"))
     with pytest.raises(ImageError, match=r"missing\.png: no such file"):
         open_image(tmp_path / "missing.png")
-    with pytest.raises(ImageError, match="is a folder, not a picture"):
+    with pytest.raises(ImageError, match="is a folder, not an image"):
         open_image(tmp_path)
     with pytest.raises(ImageError, match="/dev/null: is not an ordinary file"):
         open_image("/dev/null")
@@ -287,10 +287,10 @@ def test_postscript_is_never_run():
 
 
 def test_pictures_in_memory(tmp_path):
-    with pytest.raises(ImageError, match="picture in memory: has no pixels"):
+    with pytest.raises(ImageError, match="image in memory: has no pixels"):
         open_image(Image.new("RGB", (0, 5)))
     for odd, got in ((None, "NoneType"), (StringIO("x"), "a file opened as text"), ([1], "list"), ("", "empty text")):
-        with pytest.raises(ImageError, match=f"^picture.*: expected a path, .* an array or a tensor, got {got}$"):
+        with pytest.raises(ImageError, match=f"^image.*: expected a path, .* an array or a tensor, got {got}$"):
             open_image(odd)  # type: ignore[arg-type]
     with pytest.raises(ImageError, match="^https://a.org/b.jpg: is an address, not a file; download it first$"):
         open_image("https://a.org/b.jpg")
@@ -352,7 +352,7 @@ def test_arrays_and_tensors_of_every_accepted_kind_give_the_same_pixels():
     ("source", "reason"),
     [
         (np.zeros((3, 8, 9), dtype=np.uint8), r"got \(3, 8, 9\); channels come last: array.transpose\(1, 2, 0\)"),
-        (np.zeros((1, 8, 9, 3), dtype=np.uint8), "give the pictures of a batch one by one"),
+        (np.zeros((1, 8, 9, 3), dtype=np.uint8), "give the images of a batch one by one"),
         (np.zeros(8, dtype=np.uint8), r"expected an array of shape \(height, width\), .*, got \(8,\)"),
         (np.zeros((8, 9, 2), dtype=np.uint8), r"got \(8, 9, 2\)"),
         (np.zeros((0, 9, 3), dtype=np.uint8), "has no pixels"),
@@ -362,13 +362,13 @@ def test_arrays_and_tensors_of_every_accepted_kind_give_the_same_pixels():
         (np.full((8, 9, 3), np.nan), "NaN or infinite"),
         (torch.zeros(5, 8, 9), r"a tensor of shape \(3, height, width\) or \(height, width, 3\), got \(5, 8, 9\)"),
         (torch.zeros(3, 8, 3), r"shape \(3, 8, 3\) may have its channels first or last"),
-        (torch.zeros(1, 3, 8, 9), "give the pictures of a batch one by one"),
+        (torch.zeros(1, 3, 8, 9), "give the images of a batch one by one"),
         (torch.zeros(3, 8, 9, dtype=torch.int32), "got int32"),
         (torch.zeros(3, 1, 900), r"900x1 pixels is thinner"),
     ],
 )
 def test_wrong_layouts_and_ranges_are_refused(source, reason):
-    with pytest.raises(ImageError, match=f"^picture in memory: .*{reason}"):
+    with pytest.raises(ImageError, match=f"^image in memory: .*{reason}"):
         open_image(source)
 
 

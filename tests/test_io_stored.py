@@ -47,7 +47,7 @@ def test_cells_without_bytes_and_files_without_columns_say_so(tmp_path):
     path = tmp_path / "odd.parquet"
     pq.write_table(pa.table({"file_name": ["a.jpg", "b.jpg"], "image": [None, b"plain bytes"]}), path)
     assert StoredImage("b.jpg", path, 1).read() == b"plain bytes"
-    with pytest.raises(ImageError, match=r"odd\.parquet row 0 \(a\.jpg\) holds no picture bytes"):
+    with pytest.raises(ImageError, match=r"odd\.parquet row 0 \(a\.jpg\) holds no image bytes"):
         StoredImage("a.jpg", path, 0).read()
     with pytest.raises(InputError, match="lacks the columns caption; it has file_name, image"):
         read_columns(path, ("caption",))
@@ -56,16 +56,23 @@ def test_cells_without_bytes_and_files_without_columns_say_so(tmp_path):
 def test_samples_of_a_shard(tmp_path):
     path = tmp_path / "s.tar"
     with tarfile.open(path, "w") as shard:
-        for name, content in (("d/1.jpg", b"one"), ("d/1.txt", b"a dog"), ("d/2.PNG", b"two"), ("d/2.cls", b"7")):
+        for name, content in (
+            ("d/1.jpg", b"one"),
+            ("d/1.txt", b"a dog"),
+            ("d/2.PNG", b"two"),
+            ("d/2.cls", b"7"),
+            ("d/3.jfif", b"three"),
+        ):
             member = tarfile.TarInfo(name)
             member.size = len(content)
             shard.addfile(member, BytesIO(content))
-    first, second = read_samples(path, ("txt",))
+    first, second, third = read_samples(path, ("txt",))
     assert (first.key, first.texts) == ("d/1", [("txt", "a dog")])
     assert (second.key, second.texts) == ("d/2", [])
-    assert first.picture is not None
-    assert second.picture is not None
-    assert (first.picture.read(), second.picture.read()) == (b"one", b"two")
+    assert first.image is not None
+    assert second.image is not None
+    assert third.image is not None, "one list of endings serves folders and tars"
+    assert (first.image.read(), second.image.read()) == (b"one", b"two")
     with pytest.raises(ImageError, match="is cut off before byte"):
         TarImage(path, path.stat().st_size - 1, 5).read()
     (tmp_path / "no.tar").write_text("text" * 400)

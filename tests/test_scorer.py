@@ -260,7 +260,7 @@ def test_tables_that_cannot_be_scored_say_why():
     named = pa.table({"photo": images, "said": ["red"]})
     assert len(scorer.score_table(named, columns=ColumnNames(image="photo", caption="said"))) == 1
     cells = scorer.score_batch([{"bytes": None, "path": None}, {"url": "x"}], ["red", "red"])
-    assert cells.errors[1] == "picture in memory: expected a cell with bytes or a path, got the names url"
+    assert cells.errors[1] == "image in memory: expected a cell with bytes or a path, got the names url"
 
 
 def test_scores_as_plain_values():

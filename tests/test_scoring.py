@@ -187,7 +187,7 @@ def test_any_series_of_captions_will_do():
 
 @pytest.mark.parametrize("owner", [[1], [-1], [], [0, 0], [0.5], ["0"], 0, None])
 def test_owners_that_name_no_picture_are_refused(owner):
-    with pytest.raises(ConfigError, match=r"owner must be the numbers \(0 to 0\) of the pictures of 1 captions, got"):
+    with pytest.raises(ConfigError, match=r"owner must be the numbers \(0 to 0\) of the images of 1 captions, got"):
         Scorer("toy").measure([picture()], ["a dog"], owner)
 
 
@@ -199,7 +199,7 @@ def test_a_lone_picture_or_caption_is_no_list_of_them():
         ([], ["a"]),
         ([picture()], []),
     ):
-        with pytest.raises(ConfigError, match="expected a list of at least one picture and a list of at least one"):
+        with pytest.raises(ConfigError, match="expected a list of at least one image and a list of at least one"):
             Scorer("toy").measure(images, captions, [0])
 
 

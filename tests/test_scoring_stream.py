@@ -16,7 +16,7 @@ from msdscore.encoders.batches import TextMemory, encode_in_batches
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.vision.canvas import Preprocessing
 from msdscore.errors import ConfigError
-from msdscore.io import kept_decoders
+from msdscore.io import decoders
 from msdscore.run.shards import ShardOptions
 from msdscore.run.workers import plan_jobs, score_jobs
 from msdscore.scoring.pipeline import BATCH_SIZES, Pipeline
@@ -213,9 +213,9 @@ def test_threads_decode_where_no_process_can_be_started(tmp_path, monkeypatch):
     Image.new("RGB", (32, 32), "red").save(file)
     pipeline = Pipeline(load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu"), decoders=1)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    kept_decoders.close_all()
+    decoders.close_all()
     (found,) = score_batches(pipeline, [Batch([file], ["a cat"], [0])])
-    kept_decoders.close_all()
+    decoders.close_all()
     assert found == pipeline.score(pipeline.decode([file]), ["a cat"], [0])
 
 

@@ -1,4 +1,4 @@
-"""The scorer: pictures and captions in, scores and explanations out."""
+"""The scorer: images and captions in, scores and explanations out."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,13 +34,13 @@ ImageAndCaption = tuple[ImageSource, str | Sequence[str]] | Mapping[str, Any]
 
 
 class Scorer:
-    """Scores captions against pictures with one encoder and one configuration.
+    """Scores captions against images with one encoder and one configuration.
 
     `Scorer()` is the embedded default encoder `mini` with the evidence form: similarity, plus `precision` (is what is
     said true of this image?), plus `information` (how much does it tell?). `Scorer(..., "short")` is the paper's
     score for captions of a sentence, `Scorer(..., "long")` for captions of a paragraph.
 
-    `bank` is a bank of background pictures or the path of one; `cache` a folder where embeddings are kept for later
+    `bank` is a bank of background images or the path of one; `cache` a folder where embeddings are kept for later
     runs; `options` are `device`, `dtype`, `revision`, `verify` (read every byte of the weights) and those
     of the encoder's family.
 
@@ -107,7 +107,7 @@ class Scorer:
 
     @property
     def pipeline(self) -> Pipeline:
-        """What it scores with: the way from pictures and captions to numbers."""
+        """What it scores with: the way from images and captions to numbers."""
         return self._pipeline
 
     @property
@@ -122,7 +122,7 @@ class Scorer:
 
     @property
     def bank(self) -> NamedBank | None:
-        """The background pictures that terms are calibrated against, if they are."""
+        """The background images that terms are calibrated against, if they are."""
         return self._pipeline.bank
 
     @property
@@ -138,7 +138,7 @@ class Scorer:
         return self.rank(image, [caption])[0]
 
     def rank(self, image: ImageSource, captions: Iterable[str]) -> Scores:
-        """Score captions of one picture as a candidate set; `ranking` and `best` order them by Soft-MSD."""
+        """Score captions of one image as a candidate set; `ranking` and `best` order them by Soft-MSD."""
         texts = _listed(captions)
         if not texts:
             raise ConfigError("rank needs a list of at least one caption; score takes a single one")
@@ -261,13 +261,13 @@ class Scorer:
             yield from Scores.of(done.captions, scored, done.owner, self.config, self.signature)
 
     def measure(self, images: Sequence[ImageSource], captions: Sequence[str], owner: Iterable[int]) -> Measurement:
-        """Similarity and terms of many captions; `owner[i]` is the number of the picture of caption i.
+        """Similarity and terms of many captions; `owner[i]` is the number of the image of caption i.
 
         Raises `ImageError` or `CaptionError` for the first item that cannot be read.
         """
         sources, texts = _listed(images), _listed(captions)
         if not sources or not texts:
-            raise ConfigError("expected a list of at least one picture and a list of at least one caption")
+            raise ConfigError("expected a list of at least one image and a list of at least one caption")
         places = _owners(owner, len(texts), len(sources))
         pipeline = self.pipeline
         seen = pipeline.embed_images(pipeline.decode(sources)).require()
@@ -278,7 +278,7 @@ class Scorer:
         return self.contrast(image, [caption])[0]
 
     def contrast(self, image: ImageSource, captions: Iterable[str]) -> "Explanations":
-        """Explanations of captions of one picture, scored as a candidate set and shown side by side."""
+        """Explanations of captions of one image, scored as a candidate set and shown side by side."""
         from msdscore.explain.explanation import explain
 
         return explain(self.pipeline, image, _listed(captions))
@@ -321,11 +321,11 @@ def _listed(items: Iterable[Item]) -> list[Item]:
     return [] if lone else list(items)
 
 
-def _owners(owner: Iterable[int], captions: int, pictures: int) -> list[int]:
-    """The numbers of the captions' pictures; a wrong one would quietly score a caption with another picture."""
+def _owners(owner: Iterable[int], captions: int, images: int) -> list[int]:
+    """The numbers of the captions' images; a wrong one would quietly score a caption with another image."""
     places = [index(place) for place in _listed(owner) if hasattr(place, "__index__")]
-    if len(places) != captions or not all(0 <= place < pictures for place in places):
+    if len(places) != captions or not all(0 <= place < images for place in places):
         raise ConfigError(
-            f"owner must be the numbers (0 to {pictures - 1}) of the pictures of {captions} captions, got {owner!r}"
+            f"owner must be the numbers (0 to {images - 1}) of the images of {captions} captions, got {owner!r}"
         )
     return places

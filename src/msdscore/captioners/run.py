@@ -17,9 +17,9 @@ from msdscore.io.hashing import file_stamp, source_key, text_key
 from msdscore.io.images import from_cell, open_image
 from msdscore.io.inputs.columns import IMAGE_NAMES, first_of, listed
 from msdscore.io.inputs.formats import open_records
-from msdscore.io.inputs.rows import is_image_name
 from msdscore.io.outputs.files import check_output
 from msdscore.io.outputs.run import discard, finished, open_run, run_notes
+from msdscore.io.tar import is_image_name
 from msdscore.run.plan import write_parts
 from msdscore.version import __version__
 

@@ -11,8 +11,6 @@ from msdscore.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from msdscore.scoring.calibrate import Captioned
 
-PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif")
-
 
 def bank(
     folder: Annotated[
@@ -116,10 +114,12 @@ def _read_captions(path: Path) -> list[str]:
 
 
 def spread_over(folder: Path, limit: int) -> list[Path]:
-    """At most `limit` pictures of a folder, in order of their names, evenly spread."""
+    """At most `limit` images of a folder, in order of their names, evenly spread."""
+    from msdscore.io.tar import is_image_name
+
     if not folder.is_dir():
         raise ConfigError(f"{folder}: expected a folder of images")
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+    paths = sorted(path for path in folder.rglob("*") if is_image_name(path))
     if len(paths) < 2:
         raise ConfigError(f"{folder}: holds {len(paths)} images; a bank needs at least 2")
     step = max(1.0, len(paths) / limit)

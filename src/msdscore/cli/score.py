@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options, shards
-from msdscore.cli.bank import PICTURES
 from msdscore.cli.progress import bar, rows_file, tell, tell_reasons
 from msdscore.errors import ConfigError, shortened
 
@@ -88,6 +87,7 @@ def score(
     """
     from msdscore.io.inputs.columns import ColumnNames
     from msdscore.io.inputs.rows import open_rows
+    from msdscore.io.tar import is_image_name
     from msdscore.run.rows import RunOptions
 
     target = _file_or_none(output)
@@ -113,7 +113,7 @@ def score(
     if captions:
         score_image(spec, source, captions, as_json=json, output=file, overwrite=overwrite)
         return
-    if Path(source).suffix.lower() in PICTURES:
+    if is_image_name(Path(source)):
         raise ConfigError(f"{source}: an image is scored with its captions: msdscore score IMAGE CAPTION…")
     how = RunOptions(overwrite=overwrite, retry=retry, prefix=prefix, verify=verify)
     with open_rows(source, images=images, format=input_format, columns=names) as rows:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from msdscore.cli.bank import PICTURES
 from msdscore.cli.options import print_cache_use
 from msdscore.cli.progress import bar, stoppable, tell, tell_reasons
 from msdscore.errors import ConfigError, shortened, unknown_name
@@ -114,11 +113,12 @@ def is_folder(output: str | None, sources: Sequence[str]) -> bool:
     >>> is_folder("scores", ["a.tar"]), is_folder("a.parquet", ["a.tar"]), is_folder("s3://b/v1.2/", ["a.tar"])
     (True, False, True)
     """
-    if output is None or Path(sources[0]).suffix.lower() in PICTURES:
-        return False
     from msdscore.io.outputs.files import known_outputs
     from msdscore.io.stores import base_name
+    from msdscore.io.tar import is_image_name
 
+    if output is None or is_image_name(Path(sources[0])):
+        return False
     suffix = Path(base_name(output)).suffix.lower()
     return not suffix or output.endswith("/") or (suffix not in known_outputs() and Path(output).is_dir())
 

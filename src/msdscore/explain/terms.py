@@ -148,8 +148,8 @@ class Attribution:
 def image_of(decoded: Decoded | RowError) -> Image:
     """The image of a source that was decoded and kept."""
     assert isinstance(decoded, Decoded), "images that cannot be read have raised their reason"
-    assert decoded.picture is not None, "the image was to be kept"
-    return decoded.picture
+    assert decoded.image is not None, "the image was to be kept"
+    return decoded.image
 
 
 def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measurement) -> list[maps.Terms]:

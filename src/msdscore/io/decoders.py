@@ -4,6 +4,7 @@ Threads share one interpreter: sixteen of them decode half of what sixteen proce
 starts the work of the GPU (docs/performance.md). The processes are started once and kept until this one ends.
 """
 
+import atexit
 import mmap
 import os
 import subprocess
@@ -287,3 +288,51 @@ def _memory(size: int) -> int:
             file = os.dup(held.fileno())
     os.ftruncate(file, size)
     return file
+
+
+_kept: dict[tuple[int, int, int], Decoders] = {}
+_keeping = Lock()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def borrow(count: int, cell: int, cells: int) -> Decoders:
+    """Decoding processes, reused where they fit; return them with `give_back`."""
+    with _keeping:
+        key = (count, cell, cells)
+        for unused in [other for other, decoders in _kept.items() if other != key and not decoders.users]:
+            _kept.pop(unused).close()
+        if key not in _kept:
+            _kept[key] = Decoders(count, cell, cells)
+        _kept[key].users += 1
+        return _kept[key]
+
+
+def give_back(decoders: Decoders) -> None:
+    """Return processes; they stay for the next run."""
+    with _keeping:
+        decoders.users -= 1
+        if not decoders.users:
+            decoders.rest()
+
+
+def close_all() -> None:
+    """End all decoding processes of this process; others are started when they are needed."""
+    with _keeping:
+        while _kept:
+            _kept.popitem()[1].close()
+
+
+def _forget() -> None:
+    """A forked process has neither the threads nor the children, and the lock may have been taken in the other one."""
+    global _keeping
+    _keeping = Lock()
+    _kept.clear()
+
+
+atexit.register(close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

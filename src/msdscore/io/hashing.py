@@ -1,4 +1,4 @@
-"""Stable keys of pictures, captions, sources and files, all from their content."""
+"""Stable keys of images, captions, sources and files, all from their content."""
 
 import os
 import stat
@@ -22,9 +22,9 @@ def pixel_key(image: Image.Image) -> int:
     >>> pixel_key(Image.new("RGB", (2, 1))) == pixel_key(Image.new("RGB", (1, 2)))
     False
     """
-    picture = image if image.mode == "RGB" else image.convert("RGB")
-    digest = blake2b(b"rgb %d %d\n" % picture.size, digest_size=8)
-    digest.update(picture.tobytes())
+    rgb = image if image.mode == "RGB" else image.convert("RGB")
+    digest = blake2b(b"rgb %d %d\n" % rgb.size, digest_size=8)
+    digest.update(rgb.tobytes())
     return int.from_bytes(digest.digest(), "big") & _POSITIVE
 
 

@@ -1,4 +1,4 @@
-"""Safe decoding of pictures: whatever comes, an upright RGB picture or one `ImageError`."""
+"""Safe decoding of images: whatever comes, an upright RGB image or one `ImageError`."""
 
 import os
 import re
@@ -10,16 +10,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from msdscore.errors import ConfigError, ImageError, shortened
-from msdscore.io.pixels import Pixels, Tensor, from_array, from_tensor, to_rgb
 from msdscore.io.tar import TarImage
 
 Size: TypeAlias = tuple[int, int]  # width, height
+Pixels: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+@runtime_checkable
+class Tensor(Protocol):
+    """What a torch tensor can do; torch itself is not imported here."""
+
+    def detach(self) -> Any:
+        """The values without their history."""
+
+    def is_floating_point(self) -> bool:
+        """Whether the values are floats."""
+
 
 # A path, the bytes of a file or an open one, one in a tar, a `{"bytes", "path"}` cell of the datasets library, a Pillow
 # image, an array or a tensor; see `open_image`.
@@ -43,13 +55,18 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_WHITE = (255, 255, 255, 255)
+_DEEP = ("I", "F")  # and everything that starts with "I;"
+_CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
+_HALF_LEVEL = 0.5 / 255.0  # an overshoot of resampling up to this rounds to the nearest level
+_DIM = 16.0  # floats above 1 whose maximum stays below it would be black on the scale of 255
 # Warning filters belong to the whole process: one thread at a time changes them, and for headers only.
 _HEADERS = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLimits:
-    """What a picture may cost before it is refused.
+    """What an image may cost before it is refused.
 
     >>> ImageLimits(max_pixels=1_000_000).max_pixels
     1000000
@@ -69,10 +86,10 @@ _DEFAULT = ImageLimits()
 
 
 def open_image(source: ImageSource, *, limits: ImageLimits = _DEFAULT, name: str | None = None) -> Image.Image:
-    """The picture decoded, upright, in RGB mode; of an animation the first frame, transparency on white.
+    """The image decoded, upright, in RGB mode; of an animation the first frame, transparency on white.
 
     Arrays are (height, width) for grey, else with 1, 3 or 4 channels last; tensors may have their channels first.
-    Their values are uint8, or floats from 0 to 1. Errors call the picture by `name`, where one is given.
+    Their values are uint8, or floats from 0 to 1. Errors call the image by `name`, where one is given.
 
     Raises `ImageError` with one line that names the source and the reason, never anything else.
 
@@ -89,9 +106,9 @@ def open_reduced(
     limits: ImageLimits = _DEFAULT,
     name: str | None = None,
 ) -> tuple[Image.Image, Size]:
-    """The picture as `open_image` gives it, and its size; that of a large JPEG file is decoded at reduced size.
+    """The image as `open_image` gives it, and its size; that of a large JPEG file is decoded at reduced size.
 
-    `resized` says from the upright picture's width and height how large it is needed. The decoder makes a half, a
+    `resized` says from the upright image's width and height how large it is needed. The decoder makes a half, a
     quarter or an eighth as large ones in less time than whole ones; never a smaller one than is needed.
     """
     return _opened(source, limits, name, resized)
@@ -112,7 +129,7 @@ def _opened(
 
 
 def read_source(source: str | Path | bytes | TarImage, *, limits: ImageLimits = _DEFAULT) -> bytes:
-    """The bytes of a picture's file, undecoded; raises `ImageError` as `open_image` does."""
+    """The bytes of an image's file, undecoded; raises `ImageError` as `open_image` does."""
     try:
         return _content(source, limits)
     except ImageError as error:
@@ -173,13 +190,13 @@ def _decode(
     source: ImageSource, limits: ImageLimits, resized: Callable[[Size], Size] | None
 ) -> tuple[Image.Image, Size]:
     if isinstance(source, np.ndarray | Tensor | Image.Image):
-        picture = _from_memory(source, limits)
-        return picture, picture.size
+        given = _from_memory(source, limits)
+        return given, given.size
     with _open(_content(source, limits), limits) as image:
         _checked(image, limits)
         size = None if resized is None else _reduce(image, resized)
-        picture = _finish(image, own=True)
-        return picture, size or picture.size
+        upright = _finish(image, own=True)
+        return upright, size or upright.size
 
 
 def _from_memory(source: Pixels | Tensor | Image.Image, limits: ImageLimits) -> Image.Image:
@@ -228,7 +245,7 @@ def _content(
     if not isinstance(data, bytes):
         got = "empty text" if source == "" else "a file opened as text" if data is not None else type(source).__name__
         raise ImageError(
-            "expected a path, the bytes of a file, a file opened for reading bytes, a Pillow picture, an array or a "
+            "expected a path, the bytes of a file, a file opened for reading bytes, a Pillow image, an array or a "
             f"tensor, got {got}"
         )
     return data
@@ -244,7 +261,7 @@ def _read(path: Path, limits: ImageLimits) -> bytes:
     except OSError as error:  # no rights, or a name that is too long; its text would repeat the name
         raise ImageError(f"cannot be read ({error.strerror})") from error
     if stat.S_ISDIR(status.st_mode):
-        raise ImageError("is a folder, not a picture")
+        raise ImageError("is a folder, not an image")
     if not stat.S_ISREG(status.st_mode):
         raise ImageError("is not an ordinary file")
     _check_bytes(status.st_size, limits)
@@ -259,7 +276,7 @@ def _check_bytes(size: int, limits: ImageLimits) -> None:
 
 
 def _open(data: bytes, limits: ImageLimits) -> Image.Image:
-    """The picture with its header read and no pixel decoded."""
+    """The image with its header read and no pixel decoded."""
     _check_bytes(len(data), limits)
     with _no_warnings():
         Image.init()
@@ -293,10 +310,10 @@ def _finish(image: Image.Image, *, own: bool = False) -> Image.Image:
     image.load()
     # After loading: a PNG may carry its EXIF behind the pixels, and a TIFF is turned by Pillow while loading.
     step = _UPRIGHT.get(_orientation(image))
-    picture = to_rgb(image) if step is None else to_rgb(image).transpose(step)
-    # Plain pixels alone: no open file behind them, no EXIF that would turn the picture a second time.
-    if picture is not image:
-        plain = picture
+    upright = to_rgb(image) if step is None else to_rgb(image).transpose(step)
+    # Plain pixels alone: no open file behind them, no EXIF that would turn the image a second time.
+    if upright is not image:
+        plain = upright
     elif own:
         # The same pixels: nobody else has them, and a copy would hold up all threads that decode.
         plain = image._new(image.im)
@@ -310,7 +327,7 @@ def _orientation(image: Image.Image) -> int:
     with _no_warnings():
         try:
             value = image.getexif().get(_ORIENTATION, 1)
-        except Exception:  # noqa: BLE001, a picture with broken EXIF is still a picture, and upright as far as known
+        except Exception:  # noqa: BLE001, an image with broken EXIF is still an image, and upright as far as known
             return 1
     return value if isinstance(value, int) else 1
 
@@ -324,15 +341,122 @@ def _no_warnings() -> Iterator[None]:
 
 
 def source_name(source: ImageSource) -> str:
-    """What errors call a picture."""
+    """What errors call an image."""
     if isinstance(source, Mapping) and isinstance(source.get("path"), str):
         return shortened(source["path"]) or "image"
     if isinstance(source, str | Path | TarImage):
-        return shortened(str(source)) or "picture"
+        return shortened(str(source)) or "image"
     if isinstance(source, bytes | bytearray):
-        return f"picture of {len(source)} bytes"
-    return "picture in memory"
+        return f"image of {len(source)} bytes"
+    return "image in memory"
 
 
 def _reason(error: Exception) -> str:
     return shortened(" ".join(str(error).split()), 300) or type(error).__name__
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """The image in RGB mode: deep greys scaled to 8 bit, transparency laid on white.
+
+    White is what a transparent image stands on in nearly every page and viewer; dropping the alpha channel
+    instead would show whatever colours the file hides below it, often black.
+
+    >>> to_rgb(Image.new("RGBA", (1, 1), (255, 0, 0, 0))).getpixel((0, 0))
+    (255, 255, 255)
+    """
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode in _DEEP or image.mode.startswith("I;"):
+        return Image.fromarray(_deep_grey(np.asarray(image))).convert("RGB")
+    if image.has_transparency_data:
+        return _on_white(image)
+    return image.convert("RGB")
+
+
+def from_tensor(tensor: Tensor) -> Image.Image:
+    """The image of a tensor, channels first (as torch keeps images) or last.
+
+    Raises:
+        ImageError: the shape or the values can be no image.
+    """
+    plain = tensor.detach().cpu()
+    # numpy has no bfloat16.
+    values: Pixels = (plain.float() if tensor.is_floating_point() else plain).numpy()
+    if values.ndim != 3:
+        return from_array(values)
+    first, last = values.shape[0] in _CHANNELS, values.shape[2] in _CHANNELS
+    if first and last:
+        raise ImageError(f"shape {values.shape} may have its channels first or last; give a numpy array, channels last")
+    if not (first or last):
+        raise ImageError(f"expected a tensor of shape (3, height, width) or (height, width, 3), got {values.shape}")
+    return from_array(np.moveaxis(values, 0, 2) if first else values)
+
+
+def from_array(values: Pixels) -> Image.Image:
+    """The image of an array: (height, width) or with 1, 3 or 4 channels last; uint8, or floats from 0 to 1.
+
+    >>> from_array(np.full((1, 1, 3), 0.5)).getpixel((0, 0))
+    (128, 128, 128)
+    """
+    if values.size == 0:
+        raise ImageError("has no pixels")
+    if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in _CHANNELS):
+        raise ImageError(_wrong_shape(values.shape))
+    levels = np.ascontiguousarray(_array_levels(values))
+    return to_rgb(Image.fromarray(levels[:, :, 0] if levels.ndim == 3 and levels.shape[2] == 1 else levels))
+
+
+def _wrong_shape(shape: tuple[int, ...]) -> str:
+    expected = f"expected an array of shape (height, width), (height, width, 3) or (height, width, 4), got {shape}"
+    if len(shape) == 4:
+        return f"{expected}; give the images of a batch one by one"
+    if len(shape) == 3 and shape[0] in _CHANNELS:
+        return f"{expected}; channels come last: array.transpose(1, 2, 0)"
+    return expected
+
+
+def _array_levels(values: Pixels) -> Pixels:
+    if values.dtype == np.uint8:
+        return values
+    if not np.issubdtype(values.dtype, np.floating):
+        raise ImageError(f"expected uint8 values from 0 to 255 or floats from 0 to 1, got {values.dtype}")
+    low, high = _finite_range(values)
+    if low < -_HALF_LEVEL or high > 1.0 + _HALF_LEVEL:
+        raise ImageError(
+            f"expected floats from 0 to 1, got {low:.4g} to {high:.4g}; undo a normalisation, or give levels as uint8"
+        )
+    return _scaled(values, 1.0)
+
+
+def _deep_grey(values: Pixels) -> Pixels:
+    """Levels of an image with 16 or 32 bits per pixel, by the depth that the values themselves show."""
+    low, high = _finite_range(values)
+    if np.issubdtype(values.dtype, np.floating):
+        if low >= -_HALF_LEVEL and high <= 1.0 + _HALF_LEVEL:
+            return _scaled(values, 1.0)
+        if low >= 0.0 and _DIM <= high <= 255.0:
+            return _scaled(values, 255.0)
+        raise ImageError(f"expected float pixels from 0 to 1 or from 0 to 255, got {low:.4g} to {high:.4g}; rescale it")
+    if low < 0 or high > 65535:
+        raise ImageError(f"expected pixels from 0 to 65535, got {low:.0f} to {high:.0f}; rescale it")
+    # 8, 10 and 12 bits are often stored in 16; read as 16 they would be black.
+    return _scaled(values, next(top for top in (255.0, 1023.0, 4095.0, 65535.0) if high <= top))
+
+
+def _finite_range(values: Pixels) -> tuple[float, float]:
+    low, high = float(values.min()), float(values.max())
+    if not (np.isfinite(low) and np.isfinite(high)):  # a NaN anywhere makes both NaN
+        raise ImageError("holds pixels that are NaN or infinite; replace them first")
+    return low, high
+
+
+def _scaled(values: Pixels, top: float) -> Pixels:
+    levels: Pixels = np.clip(np.rint(values.astype(np.float64) * (255.0 / top)), 0, 255).astype(np.uint8)
+    return levels
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    # Premultiplied modes only convert to their plain twins.
+    plain = image.convert({"La": "LA", "RGBa": "RGBA"}.get(image.mode, image.mode))
+    layer = plain.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", layer.size, _WHITE), layer).convert("RGB")

@@ -1,4 +1,4 @@
-"""Pictures that lie inside Parquet files: found by name, read from any thread when asked for."""
+"""Images that lie inside Parquet files: found by name, read from any thread when asked for."""
 
 import threading
 from collections import OrderedDict
@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 
 from msdscore.errors import ImageError, InputError
 
-_HELD_BYTES = 1 << 30  # of encoded pictures that are kept for neighbouring rows, whatever the number of files
+_HELD_BYTES = 1 << 30  # of encoded images that are kept for neighbouring rows, whatever the number of files
 
 
 @dataclass(frozen=True, slots=True)
 class StoredImage:
-    """One cell of a picture column, in the layout of Hugging Face datasets ({bytes, path}) or as plain bytes."""
+    """One cell of an image column, in the layout of Hugging Face datasets ({bytes, path}) or as plain bytes."""
 
     name: str
     file: Path
@@ -28,14 +28,14 @@ class StoredImage:
 
     @property
     def group(self) -> int:
-        """The row group that holds the cell; pictures of one group are read together."""
+        """The row group that holds the cell; images of one group are read together."""
         return self._group(_state(self.file))
 
     def _group(self, state: "_State") -> int:
         return int(np.searchsorted(_group_starts(self.file, state), self.row, side="right")) - 1
 
     def read(self) -> bytes:
-        """The picture's encoded bytes; neighbouring rows come from the same read.
+        """The image's encoded bytes; neighbouring rows come from the same read.
 
         Raises:
             ImageError: there are no bytes.
@@ -52,12 +52,12 @@ class StoredImage:
         cell = cells[place].as_py()
         data = cell.get("bytes") if isinstance(cell, dict) else cell
         if not isinstance(data, bytes) or not data:
-            raise ImageError(f"{self.file} row {self.row} ({self.name}) holds no picture bytes")
+            raise ImageError(f"{self.file} row {self.row} ({self.name}) holds no image bytes")
         return data
 
 
 def stored_images(files: Iterable[Path], key: str) -> dict[str, StoredImage]:
-    """Every picture of some Parquet files by the file name in column `key`; picture bytes stay unread."""
+    """Every image of some Parquet files by the file name in column `key`; image bytes stay unread."""
     found: dict[str, StoredImage] = {}
     for file in files:
         for row, value in enumerate(read_columns(file, (key,))[key]):
@@ -95,7 +95,7 @@ def _group_starts(file: Path, state: _State) -> Any:
 
 
 class _RowGroups:
-    """Picture columns of the row groups in use, the oldest dropped first; a group is read by one thread alone."""
+    """Image columns of the row groups in use, the oldest dropped first; a group is read by one thread alone."""
 
     def __init__(self) -> None:
         self._columns: OrderedDict[tuple[Path, str, int, _State], pa.ChunkedArray] = OrderedDict()

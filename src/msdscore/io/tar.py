@@ -12,7 +12,11 @@ from zlib import adler32
 
 from msdscore.errors import ImageError, InputError
 
-PICTURE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "avif")
+# Of file names, by which images are known.
+IMAGE_ENDINGS = frozenset({
+    "jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif", "jp2",
+    "pbm", "pgm", "pnm", "ppm",
+})  # fmt: skip
 _LARGEST_TEXT = 1 << 20  # bytes of a text file in a shard
 _END = 2 * tarfile.BLOCKSIZE  # empty bytes at the end of a whole tar, at least
 _BLOCK = 1 << 16
@@ -21,9 +25,18 @@ _TIMES = re.compile(rb"(?:\d+ [acm]time=[-0-9.]+\n)+")  # what an extended heade
 _CUT = "the tar is cut off; samples behind the cut are lost, fetch it again"
 
 
+def is_image_name(path: Path) -> bool:
+    """Whether a name says that a file is an image; hidden files are none.
+
+    >>> is_image_name(Path("dog.JPG")), is_image_name(Path(".dog.jpg")), is_image_name(Path("dog.txt"))
+    (True, False, False)
+    """
+    return path.suffix.lower().removeprefix(".") in IMAGE_ENDINGS and not path.name.startswith(".")
+
+
 @dataclass(frozen=True, slots=True)
 class TarImage:
-    """A picture inside an uncompressed tar file."""
+    """An image inside an uncompressed tar file."""
 
     path: Path
     offset: int
@@ -35,7 +48,7 @@ class TarImage:
         return f"{self.path.name}/{self.name or self.offset}"
 
     def read(self) -> bytes:
-        """The picture's encoded bytes.
+        """The image's encoded bytes.
 
         Raises:
             ImageError: the shard cannot be read, or is cut off.
@@ -55,13 +68,13 @@ class TarImage:
 
 @dataclass(slots=True)
 class TarSample:
-    """The files of one key: the picture, and the texts with the endings of their names, in order.
+    """The files of one key: the image, and the texts with the endings of their names, in order.
 
     `error` says that one of them cannot be read; a sample without a key says that so much of the tar is lost.
     """
 
     key: str
-    picture: TarImage | None = None
+    image: TarImage | None = None
     texts: list[tuple[str, str]] = field(default_factory=list)
     error: str | None = None
     warnings: list[str] = field(default_factory=list)
@@ -78,7 +91,7 @@ def file_state(file: BinaryIO) -> tuple[int, int, int]:
 
 
 def read_samples(path: Path, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
-    """The samples of a shard in order; pictures are not read, texts with one of the endings are.
+    """The samples of a shard in order; images are not read, texts with one of the endings are.
 
     A shard that is cut off or damaged gives the samples before that place, and one without a key that says so.
     """
@@ -234,10 +247,10 @@ def _samples(path: Path, walk: _Walk, text_endings: tuple[str, ...]) -> Iterator
                 yield sample
             sample, endings = TarSample(key), set()
         endings.add(ending)
-        if ending in PICTURE_ENDINGS and sample.picture is not None:
-            sample.warnings.append(f"the sample has several images, of which {sample.picture.name} was scored")
-        elif ending in PICTURE_ENDINGS:
-            sample.picture = TarImage(path, start, size, name, state)
+        if ending in IMAGE_ENDINGS and sample.image is not None:
+            sample.warnings.append(f"the sample has several images, of which {sample.image.name} was scored")
+        elif ending in IMAGE_ENDINGS:
+            sample.image = TarImage(path, start, size, name, state)
         elif ending in text_endings and size <= _LARGEST_TEXT:
             _add_text(sample, ending, walk.content(start, size))
     if sample.key:

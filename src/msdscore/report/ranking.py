@@ -11,7 +11,7 @@ import numpy as np
 
 from msdscore.errors import InputError
 from msdscore.report.results import LOWER_IS_BETTER, METRICS, Floats, Results, read_results
-from msdscore.scoring.identity import facts_of
+from msdscore.scoring.config import facts_of
 from msdscore.stats.ranks import kendall_b, prepare, spearman
 from msdscore.stats.resample import Interval, Resampling, bootstrap, bootstrap_mean, holm, paired_difference
 from msdscore.stats.resample import permutation_test as permute

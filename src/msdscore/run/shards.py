@@ -1,7 +1,7 @@
 """Shards: `score_shard(in, out)` is pure and knows no framework, so any scheduler can run it, and twice."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -14,13 +14,15 @@ import torch
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, MSDScoreError, RunError, shortened, unknown_name
 from msdscore.io import stores
-from msdscore.io.inputs.columns import ColumnNames
+from msdscore.io.inputs.columns import ColumnNames, first_of
 from msdscore.io.inputs.rows import Row, RowSource, image_tables, open_rows
 from msdscore.io.outputs.manifest import REMEDY
-from msdscore.io.outputs.shards import ShardFacts, is_intact, read_facts, write_shard
+from msdscore.io.outputs.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
+from msdscore.io.outputs.tables import table_from_columns
 from msdscore.io.outputs.targets import is_same_file, refuse_inputs
 from msdscore.run.plan import plan, score_parts
-from msdscore.run.table import ShardRows, part_table
+from msdscore.run.table import KEPT, collect, part_table
+from msdscore.scoring.config import Form
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
@@ -210,6 +212,65 @@ def _result(facts: ShardFacts, target: str, *, fresh: bool) -> ShardResult:
         signature=facts.signature,
         reasons=facts.reasons,
     )
+
+
+class ShardRows:
+    """What the scores of a shard say of its rows besides the numbers; grows as the rows are read."""
+
+    def __init__(self, copied: Sequence[str] = ()) -> None:
+        self._copied = tuple(copied)
+        self._keys: list[str] = []
+        self._uids: list[str | None] = []
+        self._captions: list[str | None] = []
+        self._others: list[dict[str, Any]] = []
+        self._errors: list[str | None] = []
+
+    def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The same rows, remembered on their way."""
+        for row in rows:
+            self._keys.append(str(_value(row, "key") or row.id))
+            uid = _value(row, "uid")
+            self._uids.append(None if uid is None else str(uid))
+            self._captions.append(row.caption)
+            self._errors.append(row.error)
+            if self._copied:
+                self._others.append({name: row.columns.get(name) for name in self._copied})
+            yield row
+
+    def table(self, parts: Iterable[pa.Table], form: Form) -> pa.Table:
+        """All rows in order with their numbers, and uncertainty and Soft-MSD of their candidate sets."""
+        scores = collect(parts, len(self._keys), form)
+        added = scores.columns(slice(0, len(self._keys)), self._errors)
+        errors = added.pop("error").to_pylist()
+        warnings = added.pop("warnings")
+        columns = {
+            "key": pa.array(self._keys, pa.string()),
+            "uid": pa.array(self._uids, pa.string()),
+            "caption": pa.array(self._captions, pa.string()),
+            **added,
+            "worst_words": pa.array([scores.words.get(row) for row in range(len(errors))], pa.list_(pa.string())),
+            "warnings": warnings,
+            "status": pa.array([SCORED if error is None else FAILED for error in errors], pa.string()),
+            "error": pa.array(errors, pa.string()),
+        }
+        return self._with_copied(pa.table(columns))
+
+    def _with_copied(self, table: pa.Table) -> pa.Table:
+        if not self._others:
+            return table
+        copied = table_from_columns(self._others)
+        for name in self._copied:
+            column = copied.column(name)
+            kept = name
+            while kept in table.column_names or (kept != name and kept in self._copied):
+                kept = KEPT + kept
+            table = table.append_column(kept, column.cast(pa.string()) if pa.types.is_null(column.type) else column)
+        return table
+
+
+def _value(row: Row, name: str) -> Any:
+    column = first_of(row.columns, (name,))
+    return None if column is None else row.columns[column]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,10 @@ import pyarrow as pa
 from msdscore.core.evidence import reading
 from msdscore.errors import RowError
 from msdscore.io.hashing import source_key, text_key
-from msdscore.io.inputs.columns import first_of
 from msdscore.io.inputs.rows import Row, RowSource
 from msdscore.io.outputs.files import is_json
 from msdscore.io.outputs.run import Run
-from msdscore.io.outputs.shards import FAILED, SCORED
-from msdscore.io.outputs.tables import MergedRows, conform, table_from_columns, unified
+from msdscore.io.outputs.tables import MergedRows, conform, unified
 from msdscore.io.tar import TarImage
 from msdscore.run.plan import Part, Scored
 from msdscore.scoring.config import Form
@@ -30,7 +28,7 @@ MIXED = "its group holds several images, so its Soft-MSD compares captions of di
 Keys = np.ndarray[Any, np.dtype[np.int64]]
 COUNTS = ("length", "windows")
 _TEXTS = ("reading", "warnings", "error")
-_KEPT = "input_"  # put before the name of an input column that is called as one of ours
+KEPT = "input_"  # put before the name of an input column that is called as one of ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +52,9 @@ class Naming:
         """The name of an input column."""
         if not name.startswith(self.prefix) or name.removeprefix(self.prefix) not in ALL_COLUMNS:
             return name
-        new = _KEPT + name
+        new = KEPT + name
         while new in self.taken:
-            new = _KEPT + new
+            new = KEPT + new
         return new
 
     def renamed(self) -> dict[str, str]:
@@ -264,62 +262,3 @@ def _has_numbers(rows: Sequence[Row], source: RowSource) -> bool | None:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return False
     return True if pa.types.is_floating(kind) or kind in (pa.int64(), pa.uint64(), pa.int32(), pa.uint32()) else None
-
-
-class ShardRows:
-    """What the scores of a shard say of its rows besides the numbers; grows as the rows are read."""
-
-    def __init__(self, copied: Sequence[str] = ()) -> None:
-        self._copied = tuple(copied)
-        self._keys: list[str] = []
-        self._uids: list[str | None] = []
-        self._captions: list[str | None] = []
-        self._others: list[dict[str, Any]] = []
-        self._errors: list[str | None] = []
-
-    def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """The same rows, remembered on their way."""
-        for row in rows:
-            self._keys.append(str(_value(row, "key") or row.id))
-            uid = _value(row, "uid")
-            self._uids.append(None if uid is None else str(uid))
-            self._captions.append(row.caption)
-            self._errors.append(row.error)
-            if self._copied:
-                self._others.append({name: row.columns.get(name) for name in self._copied})
-            yield row
-
-    def table(self, parts: Iterable[pa.Table], form: Form) -> pa.Table:
-        """All rows in order with their numbers, and uncertainty and Soft-MSD of their candidate sets."""
-        scores = collect(parts, len(self._keys), form)
-        added = scores.columns(slice(0, len(self._keys)), self._errors)
-        errors = added.pop("error").to_pylist()
-        warnings = added.pop("warnings")
-        columns = {
-            "key": pa.array(self._keys, pa.string()),
-            "uid": pa.array(self._uids, pa.string()),
-            "caption": pa.array(self._captions, pa.string()),
-            **added,
-            "worst_words": pa.array([scores.words.get(row) for row in range(len(errors))], pa.list_(pa.string())),
-            "warnings": warnings,
-            "status": pa.array([SCORED if error is None else FAILED for error in errors], pa.string()),
-            "error": pa.array(errors, pa.string()),
-        }
-        return self._with_copied(pa.table(columns))
-
-    def _with_copied(self, table: pa.Table) -> pa.Table:
-        if not self._others:
-            return table
-        copied = table_from_columns(self._others)
-        for name in self._copied:
-            column = copied.column(name)
-            kept = name
-            while kept in table.column_names or (kept != name and kept in self._copied):
-                kept = _KEPT + kept
-            table = table.append_column(kept, column.cast(pa.string()) if pa.types.is_null(column.type) else column)
-        return table
-
-
-def _value(row: Row, name: str) -> Any:
-    column = first_of(row.columns, (name,))
-    return None if column is None else row.columns[column]

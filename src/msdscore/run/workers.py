@@ -21,9 +21,9 @@ import torch
 
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.io import stores
+from msdscore.io.decoders import cores
 from msdscore.io.inputs.rows import Row
 from msdscore.io.inputs.shards import expand_all, score_names
-from msdscore.io.kept_decoders import cores
 from msdscore.run.shards import THREADS, ShardJob, ShardOptions, ShardResult, ShardWorker
 from msdscore.scoring.spec import ScorerSpec
 

@@ -1,7 +1,7 @@
-"""The settings of the score: the paper's form, the evidence form, and their presets."""
+"""The settings of the score: the paper's form, the evidence form, their presets, and the identity of a scorer."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 from msdscore.core.evidence import Evidence
@@ -17,6 +17,7 @@ from msdscore.core.settings import (
     replace_known,
 )
 from msdscore.errors import ConfigError, unknown_name
+from msdscore.version import __version__
 
 Gate = Literal["length", "coverage", "support", "fixed"]
 Init = Literal["sample", "spread"]
@@ -161,3 +162,40 @@ PRESETS: dict[str, Form] = {
     "authors": Paper(components=(4, 2), init="sample", seed=42),  # the authors' SugarCrepe scripts
     "evidence": Evidence(),  # beyond the paper: precision and information; needs a bank built from captioned images
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Encoder (by its signature), form and bank of a scorer; equal identities and inputs give equal scores.
+
+    >>> Identity("toy@1", Paper()).signature.split("|v:")[0]
+    'msd|enc:toy@1|k:3,2|kappa:20|it:20|init:spread|a:0.1|gate:length,20,3|xi:0.2'
+    """
+
+    encoder: str
+    form: Form
+    bank: str | None = None  # by its name, which holds a hash of its content
+
+    @property
+    def signature(self) -> str:
+        """One line of `key:value` facts joined by bars, which every number carries."""
+        facts = {"enc": self.encoder} | self.form.facts()
+        if self.bank is not None:
+            facts |= {"cal": f"background,{self.bank}"} if isinstance(self.form, Paper) else {"bank": self.bank}
+        return "|".join(["msd", *(f"{name}:{value}" for name, value in facts.items()), f"v:{__version__}"])
+
+    def manifest(self) -> dict[str, Any]:
+        """The same as plain values, setting by setting, so that a run can say what differs."""
+        settings = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self.form).items()
+        }
+        return {"encoder": self.encoder, "settings": settings, "bank": self.bank}
+
+
+def facts_of(signature: str) -> dict[str, str]:
+    """The facts of a signature, which is all that a file of scores says of its scorer.
+
+    >>> facts_of("msd|enc:toy@1|xi:0.2|v:1.0")
+    {'enc': 'toy@1', 'xi': '0.2', 'v': '1.0'}
+    """
+    return dict(fact.partition(":")[::2] for fact in signature.split("|")[1:])

@@ -1,4 +1,4 @@
-"""Pictures on their way to an encoder: decoded and made ready, here or by other processes."""
+"""Decoding processes of a run: files are read, decoded and made ready for the encoder beside it."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -7,35 +7,19 @@ from threading import Lock
 from types import TracebackType
 from typing import TypeAlias
 
-from PIL.Image import Image
-
-from msdscore.encoders.base import Encoder, Prepared, View
+from msdscore.encoders.base import Prepared, View
 from msdscore.encoders.vision.canvas import File, Pixels, read_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared
 from msdscore.errors import RowError
-from msdscore.io.decoders import TOGETHER, DecodersLostError, Seen
+from msdscore.io.decoders import TOGETHER, DecodersLostError, Seen, borrow, cores, give_back
 from msdscore.io.images import ImageLimits, ImageSource, open_image
-from msdscore.io.kept_decoders import borrow, give_back
+from msdscore.scoring.embedded import Prepare
 
-Prepare: TypeAlias = Callable[[Image], Prepared]
 Read: TypeAlias = Callable[[File], tuple[Pixels, View]]
 Otherwise: TypeAlias = Callable[[Sequence[ImageSource]], list[Prepared | RowError]]
-_ANY_SIZE = 1 << 20  # bytes of a picture that is kept in its own size; those of a larger one come through a pipe
+_ANY_SIZE = 1 << 20  # bytes of an image that is kept in its own size; those of a larger one come through a pipe
 _FILE_SIZE = 1 << 18  # and of one that is not decoded
-
-
-def sendable_prepare(encoder: Encoder) -> Prepare | None:
-    """How an encoder makes pictures ready, as something that another process can have; None where it offers none."""
-    return getattr(encoder, "sendable_prepare", None)
-
-
-def open_prepared(
-    source: ImageSource, prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits, name: str | None = None
-) -> Prepared:
-    """A picture decoded and made ready; a file as `read_pixels` gives it, where the `steps` ask for that."""
-    if steps is None or not (steps.reduced or steps.jpeg_on_device) or not isinstance(source, File):
-        return prepare(open_image(source, limits=limits, name=name))
-    return as_prepared(*read_pixels(source, steps=steps, limits=limits, name=name))
+MOST_PROCESSES = 32  # that decode for one GPU, unless more are asked for
 
 
 def reader(prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits) -> Read:
@@ -45,8 +29,8 @@ def reader(prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits
     return partial(_read_prepared, prepare=prepare, limits=limits)
 
 
-def room_per_picture(steps: Preprocessing | None) -> int:
-    """Bytes of shared memory that a prepared picture takes."""
+def room_per_image(steps: Preprocessing | None) -> int:
+    """Bytes of shared memory that a prepared image takes."""
     if steps is not None and steps.jpeg_on_device:
         return _FILE_SIZE
     if steps is None or steps.on_device:
@@ -55,11 +39,16 @@ def room_per_picture(steps: Preprocessing | None) -> int:
     return 3 * canvas[0] * canvas[1] if isinstance(canvas, tuple) else _ANY_SIZE
 
 
+def default_count() -> int:
+    """How many processes decode unless it is given: one per core."""
+    return min(cores(), MOST_PROCESSES)
+
+
 class DecodingProcesses:
     """Processes that read, decode and prepare files for one run; a context manager.
 
-    They outlive it, for the next run. `ahead` pictures at most are decoded and not yet used. `otherwise` decodes what
-    other processes cannot: pictures in memory, and everything where no process can be started.
+    They outlive it, for the next run. `ahead` images at most are decoded and not yet used. `otherwise` decodes what
+    other processes cannot: images in memory, and everything where no process can be started.
     """
 
     def __init__(self, count: int, read: Read, *, room: int, ahead: int, otherwise: Otherwise) -> None:
@@ -80,7 +69,7 @@ class DecodingProcesses:
         give_back(self._decoders)
 
     def decode(self, sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
-        """Prepared pictures or reasons, in order; may be called by several threads."""
+        """Prepared images or reasons, in order; may be called by several threads."""
         files = [source for source in sources if isinstance(source, File)]
         if len(files) < len(sources):
             return self._otherwise(sources)

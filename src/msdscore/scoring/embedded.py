@@ -1,49 +1,62 @@
-"""Pictures and captions on their way to vectors: decoded, then a row of a batch for each, or the reason why not."""
+"""Images and captions on their way to vectors: decoded, then a row of a batch for each, or the reason why not."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from PIL.Image import Image
 
 from msdscore.core.embeddings import join, take
 from msdscore.encoders.base import Embeddings, Prepared
+from msdscore.encoders.vision.canvas import File, read_pixels
+from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared
 from msdscore.errors import CaptionError, InputError, RowError
+from msdscore.io.images import ImageLimits, ImageSource, open_image
 
 Item = TypeVar("Item")
+Prepare: TypeAlias = Callable[[Image], Prepared]
 # The batch, the row of every item, and the reasons of the items that have none.
 SortedOut = tuple[Embeddings | None, tuple[int | None, ...], dict[int, RowError]]
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A picture ready for the encoder.
+    """An image ready for the encoder.
 
-    `key` is made from the pixels where starts are drawn by them, else 0. `picture` is the decoded picture where it
+    `key` is made from the pixels where starts are drawn by them, else 0. `image` is the decoded image where it
     was asked to be kept.
     """
 
     prepared: Prepared
     key: int = 0
-    picture: Image | None = None
+    image: Image | None = None
+
+
+def open_prepared(
+    source: ImageSource, prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits, name: str | None = None
+) -> Prepared:
+    """An image decoded and made ready; a file as `read_pixels` gives it, where the `steps` ask for that."""
+    if steps is None or not (steps.reduced or steps.jpeg_on_device) or not isinstance(source, File):
+        return prepare(open_image(source, limits=limits, name=name))
+    return as_prepared(*read_pixels(source, steps=steps, limits=limits, name=name))
 
 
 def require_some(decoded: Iterable[Decoded | RowError]) -> None:
-    """Refuse pictures none of which can be read, with the reason of the first; with the first that can, it is done."""
+    """Refuse images none of which can be read, with the reason of the first; with the first that can, it is done."""
     reasons: list[RowError] = []
     for one in decoded:
         if not isinstance(one, RowError):
             return
         reasons.append(one)
     if reasons:
-        raise InputError(f"none of {len(reasons)} pictures can be read; the first: {reasons[0]}")
+        raise InputError(f"none of {len(reasons)} images can be read; the first: {reasons[0]}")
 
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
     """Items as vectors: item i is row `rows[i]` of `batch`, or has a reason in `reasons`; equal captions share a row.
 
-    `keys` holds one key per row, `captions` one text per row (none for pictures). `batch` is None where
+    `keys` holds one key per row, `captions` one text per row (none for images). `batch` is None where
     no item could be embedded.
     """
 

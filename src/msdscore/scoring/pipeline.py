@@ -3,12 +3,14 @@
 Everything that scores goes through here: the scorer, runs over files, benchmarks, studies and explanations.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from PIL import __version__ as pillow_version
@@ -27,24 +29,23 @@ from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_
 from msdscore.errors import ConfigError, RowError
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
-from msdscore.io.kept_decoders import can_decode, cores
 from msdscore.io.tar import TarImage
 from msdscore.scoring.bank import NamedBank, moved, own_bank
-from msdscore.scoring.config import Form, Paper, preset
-from msdscore.scoring.decoding import DecodingProcesses, open_prepared, reader, room_per_picture, sendable_prepare
-from msdscore.scoring.embedded import Decoded, Embedded, checked_caption, sort_out, without_empty
-from msdscore.scoring.identity import Identity
+from msdscore.scoring.config import Form, Identity, Paper, preset
+from msdscore.scoring.embedded import Decoded, Embedded, checked_caption, open_prepared, sort_out, without_empty
 from msdscore.scoring.measurement import Measurement, Numbers, measure_pairs, numbers
 
-# Pictures per batch by kind of device: what fills it, halved where its memory runs out.
+if TYPE_CHECKING:  # imported where decoding processes are used
+    from msdscore.scoring.decoding import DecodingProcesses
+
+# Images per batch by kind of device: what fills it, halved where its memory runs out.
 BATCH_SIZES = {"cpu": 32, "cuda": 256}
-MOST_DECODERS = 32  # processes that decode for one GPU, unless more are asked for
 # Texts per batch: short ones go with short ones, so that little is padded; to a GPU every batch is work for the host.
 MOST_TEXTS = {"cpu": 128, "cuda": 256}
 
 
 class Pipeline:
-    """One encoder, one configuration and one bank, and the way from pictures and captions to numbers.
+    """One encoder, one configuration and one bank, and the way from images and captions to numbers.
 
     >>> from PIL import Image
     >>> from msdscore.encoders.registry import load_encoder
@@ -84,7 +85,7 @@ class Pipeline:
         return isinstance(self.config, Paper) and self.config.init == "sample"
 
     def remembering(self) -> "Pipeline":
-        """The same pipeline for one run: every distinct picture and caption goes through the encoder once."""
+        """The same pipeline for one run: every distinct image and caption goes through the encoder once."""
         if isinstance(self.encoder, CachedEncoder):
             return self
         other = copy(self)
@@ -92,7 +93,7 @@ class Pipeline:
         return other
 
     def remembering_texts(self) -> "Pipeline":
-        """The same pipeline for a stream of pictures that come once: every distinct caption is encoded once."""
+        """The same pipeline for a stream of images that come once: every distinct caption is encoded once."""
         if isinstance(self.encoder, CachedEncoder):
             return self
         other = copy(self)
@@ -118,9 +119,9 @@ class Pipeline:
     def decode(
         self, sources: Iterable[ImageSource], *, pool: Executor | None = None, keep: bool = False
     ) -> list[Decoded | RowError]:
-        """Pictures ready for the encoder, in order; the error stands in place of one that cannot be read.
+        """Images ready for the encoder, in order; the error stands in place of one that cannot be read.
 
-        With a `pool` of threads they are read side by side. With `keep` the decoded pictures are kept in full size.
+        With a `pool` of threads they are read side by side. With `keep` the decoded images are kept in full size.
         """
 
         lasting = self._lasting() if not keep else None
@@ -164,32 +165,33 @@ class Pipeline:
         except RowError as error:
             return error
 
-    def decoding_processes(self, threads: Executor, *, ahead: int) -> DecodingProcesses | None:
-        """Processes that decode for a long run, where the encoder and its settings allow it; `ahead` pictures at most.
+    def decoding_processes(self, threads: Executor, *, ahead: int) -> "DecodingProcesses | None":
+        """Processes that decode for a long run, where the encoder and its settings allow it; `ahead` images at most.
 
-        Unless their number is given there is one per core where a GPU waits for pictures, and none on a CPU.
+        Unless their number is given there is one per core where a GPU waits for images, and none on a CPU.
         """
-        prepare, steps = sendable_prepare(self.encoder), preprocessing_of(self.encoder)
+        prepare, steps = getattr(self.encoder, "sendable_prepare", None), preprocessing_of(self.encoder)
         # Without steps a process needs torch, and takes seconds to start: only where it is asked for.
-        useful = self.encoder.device.type == "cuda" and steps is not None
-        count = (min(cores(), MOST_DECODERS) if useful else 0) if self.decoders is None else self.decoders
-        if not count or prepare is None or self._draws or not can_decode():
+        wanted = self.encoder.device.type == "cuda" and steps is not None if self.decoders is None else self.decoders
+        # Only Posix systems can hand open files to other processes.
+        if not wanted or prepare is None or self._draws or os.name != "posix":
             return None
+        from msdscore.scoring.decoding import DecodingProcesses, default_count, reader, room_per_image
 
         def otherwise(sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
-            found = self.decode(sources, pool=threads)
-            return [one.prepared if isinstance(one, Decoded) else one for one in found]
+            decoded = self.decode(sources, pool=threads)
+            return [image.prepared if isinstance(image, Decoded) else image for image in decoded]
 
         return DecodingProcesses(
-            count,
+            self.decoders or default_count(),
             reader(prepare, steps=steps, limits=self.limits),
-            room=room_per_picture(steps),
+            room=room_per_image(steps),
             ahead=ahead,
             otherwise=otherwise,
         )
 
     def embed_images(self, decoded: Sequence[Decoded | RowError]) -> Embedded:
-        """Vectors of decoded pictures, batch by batch."""
+        """Vectors of decoded images, batch by batch."""
 
         def encode(items: Sequence[Decoded]) -> Embeddings:
             prepared = [item.prepared for item in items]
@@ -243,7 +245,7 @@ class Pipeline:
     def measure(
         self, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]
     ) -> Measurement:
-        """Similarity and terms of pairs; `image_of` and `text_of` are the numbers of their picture and caption."""
+        """Similarity and terms of pairs; `image_of` and `text_of` are the numbers of their image and caption."""
         return measure_pairs(
             self._as_computed(images.vectors),
             self._as_computed(texts.vectors),
@@ -257,7 +259,7 @@ class Pipeline:
     def score(
         self, decoded: Sequence[Decoded | RowError], captions: Sequence[str], owner: Sequence[int], *, worst: int = 0
     ) -> list[Numbers | RowError]:
-        """Numbers or a reason for every caption; `owner[i]` is the number of the picture of caption i.
+        """Numbers or a reason for every caption; `owner[i]` is the number of the image of caption i.
 
         With `worst`, the numbers name up to that many of the least supported words.
         """
@@ -267,7 +269,7 @@ class Pipeline:
             with checked_late() if late else nullcontext():
                 texts, images = self.embed_texts(captions), self.embed_images(decoded)
             found: list[Numbers | RowError | None] = [
-                images.reasons.get(picture, texts.reasons.get(item)) for item, picture in enumerate(owner)
+                images.reasons.get(image, texts.reasons.get(item)) for item, image in enumerate(owner)
             ]
             good = [item for item, reason in enumerate(found) if reason is None]
             arrived = self.measure(images, texts, [owner[item] for item in good], good).fetching() if good else None
@@ -281,7 +283,7 @@ class Pipeline:
         return [row for row in found if row is not None]
 
     def _lasting(self) -> CachedEncoder | None:
-        """The cached encoder, where pictures may be known by the bytes of their files; drawn starts need pixels."""
+        """The cached encoder, where images may be known by the bytes of their files; drawn starts need pixels."""
         encoder = self.encoder
         known = isinstance(encoder, CachedEncoder) and encoder.is_lasting and not self._draws
         return encoder if isinstance(encoder, CachedEncoder) and known else None
@@ -316,10 +318,10 @@ class Pipeline:
         hashed = self._draws
         if not (keep or hashed):
             return Decoded(self._prepared(source))
-        picture = open_image(source, limits=self.limits)
-        # A reduced picture is decoded once more, so that it has the same numbers whatever is asked for.
-        prepared = self._prepared(source if isinstance(source, File) else picture)
-        return Decoded(prepared, pixel_key(picture) if hashed else 0, picture if keep else None)
+        image = open_image(source, limits=self.limits)
+        # A reduced image is decoded once more, so that it has the same numbers whatever is asked for.
+        prepared = self._prepared(source if isinstance(source, File) else image)
+        return Decoded(prepared, pixel_key(image) if hashed else 0, image if keep else None)
 
     def _prepared(self, source: ImageSource, *, name: str | None = None) -> Prepared:
         steps = preprocessing_of(self.encoder)

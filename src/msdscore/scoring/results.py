@@ -109,7 +109,7 @@ class Scores:
 
     @property
     def match(self) -> Floats:
-        """The probability that each caption belongs to its picture; NaN where it is not known."""
+        """The probability that each caption belongs to its image; NaN where it is not known."""
         return self.columns["match"]
 
     @property

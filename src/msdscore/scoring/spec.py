@@ -47,9 +47,9 @@ class ScorerSpec:
     changes: NamedValues = ()
     bank: str | None = None
     limits: ImageLimits = field(default_factory=ImageLimits)
-    batch_size: int | None = None  # pictures per batch of the encoder; None: what fills its device
+    batch_size: int | None = None  # images per batch of the encoder; None: what fills its device
     cache: CacheSettings | None = None
-    # Processes that decode pictures; 0: threads of the process that scores; None: one per core beside a GPU, else 0.
+    # Processes that decode images; 0: threads of the process that scores; None: one per core beside a GPU, else 0.
     decoders: int | None = None
 
     def __post_init__(self) -> None:

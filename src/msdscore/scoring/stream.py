@@ -12,9 +12,7 @@ import torch
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import RowError
-from msdscore.io.decoders import ARENA
 from msdscore.io.images import ImageSource
-from msdscore.scoring.decoding import room_per_picture
 from msdscore.scoring.embedded import Decoded
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
@@ -83,7 +81,10 @@ def score_batches(
 
 def waiting_batches(pipeline: Pipeline) -> int:
     """How many batches may wait beside a GPU with their images decoded."""
-    each = pipeline.streams * pipeline.batch_size * room_per_picture(preprocessing_of(pipeline.encoder))
+    from msdscore.io.decoders import ARENA
+    from msdscore.scoring.decoding import room_per_image
+
+    each = pipeline.streams * pipeline.batch_size * room_per_image(preprocessing_of(pipeline.encoder))
     return min(max(ARENA // each - 2 * GPU_BATCHES, GPU_AHEAD[0]), GPU_AHEAD[1])
 
 

@@ -24,8 +24,7 @@ import pyarrow.compute as pc
 
 from msdscore.errors import InputError
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES, first_of
-from msdscore.io.inputs.formats import open_records
-from msdscore.io.inputs.records import Record, Records
+from msdscore.io.inputs.formats import Record, Records, open_records
 from msdscore.serve.guard import RefusedError
 from msdscore.serve.settings import ServeSettings
 

@@ -148,8 +148,8 @@ def _measure(
     images: dict[tuple[int, str], Image.Image] = {}
     for number in dict.fromkeys([*batch, *((number + 1) % len(entries) for number in batch)]):
         decoded = _decoded(pipeline, entries[number])
-        if not isinstance(decoded, RowError) and decoded.picture is not None:
-            images |= {(number, name): image for name, image in variants(decoded.picture).items()}
+        if not isinstance(decoded, RowError) and decoded.image is not None:
+            images |= {(number, name): image for name, image in variants(decoded.image).items()}
     asked: list[tuple[int, Check]] = []
     for number in batch:
         stranger = (number + 1) % len(entries)

@@ -285,11 +285,11 @@ def _read_shard(path: Path) -> Iterator[_Row]:
     for sample in read_samples(path, ("txt", "caption", "json")):
         if sample.error is not None:
             yield sample.error
-        elif sample.picture is None:
+        elif sample.image is None:
             yield f"{path.name}: {sample.key} has no image"
         else:
             captions = [caption for ending, text in sample.texts for caption in _shard_captions(text, ending)]
-            yield _checked(TrainingPair(sample.picture, tuple(captions)))
+            yield _checked(TrainingPair(sample.image, tuple(captions)))
 
 
 def _shard_captions(text: str, ending: str) -> list[Any]:

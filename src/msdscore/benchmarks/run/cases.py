@@ -113,7 +113,7 @@ def fill(
         images = tuple(None if isinstance(opened, RowError) else opened for opened in seen)
         return replace(bare, images=images), _image_errors(batch, seen)
     decoded = _read_all(batch.images, lambda source: pipeline.decode([source], keep="pictures" in needs)[0])
-    images = tuple(opened.picture if isinstance(opened, Decoded) else None for opened in decoded)
+    images = tuple(opened.image if isinstance(opened, Decoded) else None for opened in decoded)
     errors = _image_errors(batch, decoded)
     vectors, unread = make_vectors(bare, decoded, pipeline, mixtures="mixtures" in needs)
     for number, row in enumerate(bare.captions[: len(batch.items)].tolist()):

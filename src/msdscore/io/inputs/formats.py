@@ -1,40 +1,115 @@
-"""Which reader opens which input."""
+"""Inputs by format: which reader opens which, and the records of named values that all of them give."""
 
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib import import_module
+from json import JSONDecoder
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from msdscore.errors import InputError, shortened
-from msdscore.io.inputs.records import Records
-from msdscore.io.inputs.tables import ParquetTable, SavedDataset, Spreadsheet
-from msdscore.io.inputs.tar_samples import TarSamples
-from msdscore.io.inputs.text import Delimited, JsonDocument, JsonLines
+from msdscore.io.hashing import file_key
 
-_READERS: dict[str, Callable[[Path], Records]] = {
-    "jsonl": JsonLines,
-    "ndjson": JsonLines,
-    "json": JsonDocument,
-    "csv": lambda path: Delimited(path, ","),
-    "tsv": lambda path: Delimited(path, "\t"),
-    "xlsx": Spreadsheet,
-    "parquet": ParquetTable,
-    "dataset": SavedDataset,
-    "tar": TarSamples,
+# Format -> the module in this folder and the class that reads it; imported when such an input is opened.
+_READERS = {
+    "jsonl": ("text", "JsonLines"),
+    "ndjson": ("text", "JsonLines"),
+    "json": ("text", "JsonDocument"),
+    "csv": ("text", "Delimited"),
+    "tsv": ("text", "TabDelimited"),
+    "xlsx": ("tables", "Spreadsheet"),
+    "parquet": ("tables", "ParquetTable"),
+    "dataset": ("tables", "SavedDataset"),
+    "tar": ("tar_samples", "TarSamples"),
 }
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
-class Readable(Protocol):
-    """A stream of bytes."""
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The named values of one input row; `error` says why they could not be read, `warning` what is odd about them."""
 
-    def read(self, size: int = -1, /) -> bytes:
-        """At most so many bytes; none at the end."""
+    values: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """One opened input, of which nothing is held in memory but the place where it is read; formats inherit from it.
+
+    `columns` are None where every record may have its own, `schema` where the format has no types.
+    """
+
+    path: Path
+    columns: tuple[str, ...] | None = field(default=None, init=False)
+    schema: pa.Schema | None = field(default=None, init=False)
+
+    def read(self) -> Iterator[Record]:
+        """The records in order."""
+        raise NotImplementedError
+
+    def count(self) -> int:
+        """How many records `read` gives."""
+        return sum(1 for _ in self.read())
+
+    def fingerprint(self) -> str:
+        """A hash of the content."""
+        return file_key(self.path)
+
+
+def require_distinct(names: Sequence[str], path: Path) -> None:
+    """Refuse columns of which two have the same name."""
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: two columns have the same name: {', '.join(names)}")
+
+
+def seen_columns(records: Records, *, sample: int = 20) -> tuple[str, ...]:
+    """The column names, from the first readable records where the format does not tell."""
+    if records.columns is not None:
+        return records.columns
+    names: dict[str, None] = {}
+    for _, record in zip(range(sample), records.read(), strict=False):
+        names.update(dict.fromkeys(record.values))
+    return tuple(names)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise RepeatedNameError(f"the name {shortened(twice)!r} appears more than once in one object")
+    return values
+
+
+# As `json.loads` reads, except that an object with two values under one name is refused: one would silently win.
+JSON = JSONDecoder(object_pairs_hook=_once)
+
+
+class RepeatedNameError(ValueError):
+    """A JSON object has two values under one name."""
+
+
+def valid_text(value: Any) -> Any:
+    """The value with lone surrogates replaced in all its texts; they are no Unicode and cannot be written.
+
+    >>> valid_text({"a": ["\\ud800b"]})
+    {'a': ['�b']}
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [valid_text(item) for item in value]
+    if isinstance(value, dict):
+        return {valid_text(key): valid_text(item) for key, item in value.items()}
+    return value
 
 
 def known_inputs() -> tuple[str, ...]:
@@ -89,7 +164,9 @@ def _reader(name: str, source: str) -> Callable[[Path], Records]:
             f"{shortened(source)}: unknown input format {shortened(name)!r}; expected a name ending in one of {known} "
             "(for text also with .gz or .zst), or --format"
         )
-    return _READERS[name]
+    module, kind = _READERS[name]
+    reader: Callable[[Path], Records] = getattr(import_module(f"{__package__}.{module}"), kind)
+    return reader
 
 
 def _unpacked(path: Path, codec: str, until: ExitStack) -> Path:
@@ -101,7 +178,7 @@ def _unpacked(path: Path, codec: str, until: ExitStack) -> Path:
         raise InputError(f"{path}: cannot be decompressed as {codec} ({reason})") from error
 
 
-def _spool(stream: Readable, until: ExitStack) -> Path:
+def _spool(stream: Any, until: ExitStack) -> Path:
     """Copy a stream to a file that can be read again."""
     # Closed and deleted by hand: Windows opens no file a second time while it is open.
     file = tempfile.NamedTemporaryFile(prefix="msdscore-", suffix=".input", delete=False)  # noqa: SIM115

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from glob import escape
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -16,16 +16,16 @@ from msdscore.errors import ImageError, InputError, RunError, shortened
 from msdscore.io.hashing import file_key, text_key
 from msdscore.io.images import from_cell, refuse_address
 from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed, single_name
-from msdscore.io.inputs.formats import open_records
-from msdscore.io.inputs.records import Record, Records, seen_columns
+from msdscore.io.inputs.formats import Record, Records, open_records, seen_columns
 from msdscore.io.inputs.shards import stem
-from msdscore.io.parquet_images import StoredImage, stored_images
 from msdscore.io.stores import is_address
-from msdscore.io.tar import TarImage
+from msdscore.io.tar import TarImage, is_image_name
+
+if TYPE_CHECKING:  # imported where tables of images lie beside the rows
+    from msdscore.io.parquet_images import StoredImage
 
 _USUAL = ColumnNames()
 _NO_ANSWER = "Failed to obtain answer"  # what VLMEvalKit writes in place of a prediction
-_SUFFIXES = re.compile(r"\.(jpe?g|jpe|jfif|png|webp|gif|bmp|tiff?|avif|hei[cf]|jp2|p[bgnp]m)", re.IGNORECASE)
 # Behind a prefix only a padded number counts: "1_2.jpg" is not the image of 2.
 _NUMBER = re.compile(r"(?:[0-9]+|.*[_-][0-9]{8,})", re.DOTALL)
 _DIGITS = re.compile(r"[0-9]{1,19}$")
@@ -55,15 +55,6 @@ class Row:
         """A number that stands for the position and everything the row says; images given as bytes are left out."""
         offset = self.image.offset if isinstance(self.image, TarImage) else None
         return text_key(repr((self.index, offset, self.id, self.caption, self.group, self.columns)))
-
-
-def is_image_name(path: Path) -> bool:
-    """Whether a name says that a file is an image; hidden files are none.
-
-    >>> is_image_name(Path("dog.JPG")), is_image_name(Path(".dog.jpg")), is_image_name(Path("dog.txt"))
-    (True, False, False)
-    """
-    return _SUFFIXES.fullmatch(path.suffix) is not None and not path.name.startswith(".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +124,7 @@ class RowSource:
     _folder: Path = field(repr=False)
     _image_folder: ImageFolder | None = field(repr=False)
     _tables: tuple[Path, ...] = field(repr=False)
-    _stored: Mapping[str, StoredImage] = field(repr=False)
+    _stored: "Mapping[str, StoredImage]" = field(repr=False)
     _opened: ExitStack = field(repr=False)
 
     @property
@@ -282,7 +273,7 @@ def open_rows(
             _folder=_base(source) if image_folder is None else image_folder.path,
             _image_folder=image_folder,
             _tables=tables,
-            _stored=stored_images(tables, "file_name"),
+            _stored=_stored_images(tables),
             _opened=stack.pop_all(),
         )
 
@@ -293,6 +284,14 @@ def image_tables(source: str) -> tuple[Path, ...]:
     if is_address(source) or not path.is_file() or path.suffix.lower() == ".tar":
         return ()
     return tuple(sorted(path.parent.glob(f"{escape(stem(source))}.images*.parquet")))
+
+
+def _stored_images(tables: tuple[Path, ...]) -> "Mapping[str, StoredImage]":
+    if not tables:
+        return {}
+    from msdscore.io.parquet_images import stored_images
+
+    return stored_images(tables, "file_name")
 
 
 def _fingerprint(records: Records, tables: tuple[Path, ...]) -> str:

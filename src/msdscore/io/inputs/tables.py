@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from msdscore.errors import InputError, require
 from msdscore.io.hashing import file_key
-from msdscore.io.inputs.records import Record, Records, require_distinct
+from msdscore.io.inputs.formats import Record, Records, require_distinct
 
 _NOT_TEXT = Record(error="holds text that is not valid UTF-8")
 _BUFFER = 1 << 20

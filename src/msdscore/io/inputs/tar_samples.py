@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from msdscore.errors import InputError, shortened
 from msdscore.io.hashing import text_key
 from msdscore.io.inputs.columns import CAPTION_NAMES, first_of
-from msdscore.io.inputs.records import JSON, Record, Records, RepeatedNameError, valid_text
+from msdscore.io.inputs.formats import JSON, Record, Records, RepeatedNameError, valid_text
 from msdscore.io.stores import mark
 from msdscore.io.tar import TarSample, read_samples
 
@@ -80,8 +80,8 @@ def _records(sample: TarSample, beside: Mapping[str, Mapping[str, Any]]) -> Iter
     texts = [text.strip() for ending, text in sample.texts if ending in TEXT_ENDINGS]
     if texts:
         values["caption"] = valid_text(texts[0])
-    if sample.picture is not None:
-        values["image"] = sample.picture
+    if sample.image is not None:
+        values["image"] = sample.image
     status = values.get("status", DOWNLOADED)
     if error is None and status != DOWNLOADED:
         error = f"{sample.key}: status {shortened(str(status))} ({values.get('error_message') or 'no reason given'})"

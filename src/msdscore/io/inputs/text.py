@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from msdscore.errors import InputError, shortened
 from msdscore.io.hashing import text_key
-from msdscore.io.inputs.records import JSON, Record, Records, RepeatedNameError, require_distinct, valid_text
+from msdscore.io.inputs.formats import JSON, Record, Records, RepeatedNameError, require_distinct, valid_text
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -139,6 +139,13 @@ class Delimited(Records):
                 f"{self.path}: line {number}: a field of more than {csv.field_size_limit()} characters, "
                 "perhaps a quote that is never closed; use JSON lines or Parquet for such texts"
             ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class TabDelimited(Delimited):
+    """TSV with a header line."""
+
+    delimiter: str = "\t"
 
 
 class JsonDocument(Records):
