@@ -8,10 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from msdscore import Scorer
+from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from msdscore.explain.html import words_html
 from msdscore.explain.overlay import map_scale
 from msdscore.explain.words import word_scale
+from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.batching import Batcher
 from msdscore.serve.guard import RefusedError
 from msdscore.serve.settings import ServeSettings
@@ -181,7 +183,7 @@ def test_binding_elsewhere_without_a_token_is_refused():
 
 
 def gathering(do, **changes) -> Batcher:
-    return Batcher(do, **({"max_batch": 4, "max_wait": 0.05, "max_queue": 8} | changes))
+    return Batcher(do, **({"max_batch": 4, "max_wait": 0.05} | changes))
 
 
 def test_a_job_that_gains_nothing_by_company_is_answered_by_itself():
@@ -217,7 +219,7 @@ def test_work_is_gathered_up_to_a_batch():
     assert sizes == [4, 2]
 
 
-def test_a_full_queue_refuses_a_caller_who_left_costs_nothing_and_stop_finishes():
+def test_a_caller_who_left_costs_nothing_and_stop_finishes():
     gate, done = threading.Event(), []
 
     def do(works):
@@ -226,14 +228,12 @@ def test_a_full_queue_refuses_a_caller_who_left_costs_nothing_and_stop_finishes(
         return list(works)
 
     async def main():
-        queue = gathering(do, max_batch=1, max_queue=2)
+        queue = gathering(do, max_batch=1)
         queue.start()
         first = asyncio.ensure_future(queue.submit("first", size=1))
         await asyncio.sleep(0.1)
         leaver, stayer = (asyncio.ensure_future(queue.submit(name, size=1)) for name in ("leaver", "stayer"))
         await asyncio.sleep(0.05)
-        with pytest.raises(RefusedError, match="queue is full"):
-            await queue.submit("late", size=1)
         leaver.cancel()
         stopping = asyncio.ensure_future(queue.stop())
         await asyncio.sleep(0)
@@ -245,6 +245,46 @@ def test_a_full_queue_refuses_a_caller_who_left_costs_nothing_and_stop_finishes(
 
     assert asyncio.run(main()) == ("first", "stayer")
     assert done == ["first", "stayer"]
+
+
+def test_an_urgent_job_goes_before_those_that_wait_and_batches_become_short_after_it(monkeypatch):
+    gate, batches = threading.Event(), []
+
+    def do(works):
+        gate.wait(10)
+        batches.append(list(works))
+        return list(works)
+
+    async def main():
+        queue = gathering(do, max_wait=0)
+        queue.start()
+        first = asyncio.ensure_future(queue.submit("first", size=1))
+        await asyncio.sleep(0.1)
+        waiting = [asyncio.ensure_future(queue.submit(name, size=1)) for name in "abc"]
+        await asyncio.sleep(0)
+        edit = asyncio.ensure_future(queue.submit("edit", size=1, alone=True, urgent=True))
+        await asyncio.sleep(0)
+        gate.set()
+        answers = await asyncio.gather(first, edit, *waiting)
+        await queue.stop()
+        return answers
+
+    monkeypatch.setattr("msdscore.serve.batching.SHORT", 1e6)
+    assert asyncio.run(main()) == ["first", "edit", *"abc"]
+    assert batches == [["first"], ["edit"], ["a", "b", "c"]]
+    batches.clear()
+    gate.clear()
+    monkeypatch.setattr("msdscore.serve.batching.SHORT", 0.0)
+    asyncio.run(main())
+    assert batches == [["first"], ["edit"], ["a"], ["b"], ["c"]]
+
+
+def test_captions_that_are_scored_in_several_jobs_are_one_candidate_set(client, scorer):
+    captions = [f"a red square and {number} dots" for number in range(7)]
+    item = client.post("/v1/rank", json=asked(captions=captions)).json()["items"][0]
+    expected = scorer.rank(image_bytes(), captions)
+    assert item["ranking"] == list(expected.ranking)
+    assert [row["soft_msd"] for row in item["scores"]] == [score.soft_msd for score in expected]
 
 
 def test_an_error_of_the_worker_reaches_its_callers_alone():
@@ -263,6 +303,25 @@ def test_an_error_of_the_worker_reaches_its_callers_alone():
     bad, good = asyncio.run(main())
     assert str(bad) == "broken"
     assert good == "good"
+
+
+def test_an_edit_of_an_upload_neither_decodes_nor_encodes_its_image_again():
+    class Watched(Pipeline):
+        decoded = 0
+
+        def decode(self, *given, **named):
+            Watched.decoded += 1
+            return super().decode(*given, **named)
+
+    with calling(Watched(load_encoder("toy"))) as client:
+        name = client.post("/v1/images", files={"image": image_bytes()}).json()["image"]
+        answers = [
+            client.post("/v1/explain", json={"image": name, "captions": [caption]}).json()["items"][0]
+            for caption in ("a red square", "a blue square", "a red square")
+        ]
+    assert Watched.decoded == 1
+    assert answers[0] == answers[2]
+    assert answers[0] != answers[1]
 
 
 def test_an_image_is_uploaded_once_and_named_by_its_hash(scorer):

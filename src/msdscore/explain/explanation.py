@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from PIL.Image import Image
+
 from msdscore.core.evidence import ZERO
 from msdscore.errors import ConfigError, MissingExtraError
 from msdscore.explain.document import document, in_words
@@ -81,8 +83,19 @@ def explain(pipeline: Pipeline, image: ImageSource, captions: Sequence[str]) -> 
     """Score captions of one image as a candidate set and keep every term."""
     if isinstance(captions, str) or not captions:
         raise ConfigError("an explanation needs a list of at least one caption")
-    decoded = pipeline.decode([image], keep=True)
-    images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts(captions).require()
+    return explain_embedded(pipeline, *embed_image(pipeline, image), captions)
+
+
+def embed_image(pipeline: Pipeline, image: ImageSource) -> tuple[Image, Embedded]:
+    """An image in full size and its vectors."""
+    (decoded,) = pipeline.decode([image], keep=True)
+    embedded = pipeline.embed_images([decoded]).require()
+    return image_of(decoded), embedded
+
+
+def explain_embedded(pipeline: Pipeline, image: Image, images: Embedded, captions: Sequence[str]) -> Explanations:
+    """Explanations of captions of an image of which the vectors are known."""
+    texts = pipeline.embed_texts(captions).require()
     measured = pipeline.measure(images, texts, [0] * len(captions), range(len(captions)))
     form = pipeline.config
     scores = Scores.of(captions, numbers(measured, form), [0] * len(captions), form, pipeline.signature)
@@ -94,7 +107,7 @@ def explain(pipeline: Pipeline, image: ImageSource, captions: Sequence[str]) -> 
     return Explanations(
         tuple(
             Explanation(
-                score, image_of(decoded[0]), layout, measured.tokens[number], terms[number], visible, form,
+                score, image, layout, measured.tokens[number], terms[number], visible, form,
                 units[number], *named[number],
             )
             for number, score in enumerate(scores)

@@ -1,19 +1,26 @@
-"""Requests of several callers joined into batches: a bounded queue and one worker thread."""
+"""Requests of several callers joined into batches, edits of the page before them: one queue and one worker thread."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Generic, NamedTuple, TypeVar
 
 from msdscore.serve.guard import RefusedError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+PATIENCE = 20.0  # seconds after which a job goes before urgent ones that came later
+EDITING = 30.0  # seconds after an urgent job in which another one is expected
+SHORT = 0.05  # seconds that a batch should take in that time, for the urgent job waits for its end
 
 
 class _Entry(NamedTuple, Generic[Job, Result]):
-    """A job in the queue, how many captions it has, whether it gains by company, and the future its caller awaits."""
+    """A job in the queue, in the order of `due` and `number`, and the future its caller awaits."""
 
+    due: float
+    number: int
     job: Job
     size: int
     alone: bool
@@ -23,8 +30,9 @@ class _Entry(NamedTuple, Generic[Job, Result]):
 class Batcher(Generic[Job, Result]):
     """Passes jobs to `run` in batches of up to `max_batch` captions; `run` gives a result or an error per job.
 
-    The first job of a batch waits at most `max_wait` seconds for others. A job whose caller has gone is dropped before
-    it costs anything. `stop` finishes what was accepted.
+    The first job of a batch waits at most `max_wait` seconds for others. While urgent jobs come, batches are as short
+    as the worker's pace demands. A job whose caller has gone is dropped before it costs anything. `stop` finishes what
+    was accepted.
     """
 
     def __init__(
@@ -33,15 +41,16 @@ class Batcher(Generic[Job, Result]):
         *,
         max_batch: int,
         max_wait: float,
-        max_queue: int,
         observe: Callable[[int, float], None] = lambda size, seconds: None,
     ) -> None:
         self._run, self._max_batch, self._max_wait, self._observe = run, max_batch, max_wait, observe
-        self._queue: asyncio.Queue[_Entry[Job, Result]] = asyncio.Queue(max_queue)
+        self._queue: asyncio.PriorityQueue[_Entry[Job, Result]] = asyncio.PriorityQueue()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="msdscore-worker")
         self._task: asyncio.Task[None] | None = None
-        self._next: _Entry[Job, Result] | None = None  # did not fit into the last batch
+        self._numbers = count()
         self._started: float | None = None  # when the worker began its batch
+        self._urgent = -math.inf  # when the last urgent job came
+        self._pace = 0.0  # seconds per caption of the last batch
         self._closing = False
 
     @property
@@ -66,18 +75,19 @@ class Batcher(Generic[Job, Result]):
             self._task.cancel()
         self._thread.shutdown(wait=True)
 
-    async def submit(self, job: Job, *, size: int, alone: bool = False) -> Result:
-        """The result of one job; refused at once where the queue is full or the service stops.
+    async def submit(self, job: Job, *, size: int, alone: bool = False, urgent: bool = False) -> Result:
+        """The result of one job; refused where the service stops.
 
-        A job that runs `alone` is answered as soon as it is done, not with others of a batch.
+        A job that runs `alone` is answered as soon as it is done, not with others of a batch. An `urgent` one goes
+        before all that have not waited long.
         """
         if self._closing:
             raise RefusedError(503, "the service is stopping")
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        try:
-            self._queue.put_nowait(_Entry(job, size, alone, future))
-        except asyncio.QueueFull:
-            raise queue_full() from None
+        loop = asyncio.get_running_loop()
+        due, future = loop.time() + PATIENCE, loop.create_future()
+        if urgent:
+            self._urgent = due = loop.time()
+        self._queue.put_nowait(_Entry(due, next(self._numbers), job, size, alone, future))
         # A caller that goes away cancels this await, and with it the future: the worker then skips the job.
         return await future
 
@@ -89,17 +99,19 @@ class Batcher(Generic[Job, Result]):
     async def _collect(self) -> list[_Entry[Job, Result]]:
         """The next batch: what waits already, and what comes within `max_wait`."""
         loop = asyncio.get_running_loop()
-        first = self._next or await self._queue.get()
-        self._next = None
+        first = await self._queue.get()
         batch, size, until = [first], first.size, loop.time() + self._max_wait
-        while size < self._max_batch and not first.alone:
+        editing = self._pace > 0 and loop.time() - self._urgent < EDITING
+        most = min(self._max_batch, int(SHORT / self._pace)) if editing else self._max_batch
+        while size < most and not first.alone:
             try:
                 left = until - loop.time()
                 entry = self._queue.get_nowait() if left <= 0 else await asyncio.wait_for(self._queue.get(), left)
             except (asyncio.QueueEmpty, TimeoutError):
                 break
-            if entry.alone or size + entry.size > self._max_batch:
-                self._next = entry
+            if entry.alone or size + entry.size > most:
+                self._queue.put_nowait(entry)  # to its place
+                self._queue.task_done()
                 break
             batch.append(entry)
             size += entry.size
@@ -119,7 +131,10 @@ class Batcher(Generic[Job, Result]):
             self._started = None
             for _ in batch:
                 self._queue.task_done()
-        self._observe(sum(entry.size for entry in wanted), loop.time() - started)
+        size, seconds = sum(entry.size for entry in wanted), loop.time() - started
+        if size and not batch[0].alone:
+            self._pace = seconds / size
+        self._observe(size, seconds)
         for entry, result in zip(wanted, results, strict=True):
             if entry.future.cancelled():
                 continue
@@ -127,8 +142,3 @@ class Batcher(Generic[Job, Result]):
                 entry.future.set_exception(result)
             else:
                 entry.future.set_result(result)
-
-
-def queue_full() -> RefusedError:
-    """The refusal of a request for which there is no room."""
-    return RefusedError(503, "the queue is full; try again in a second")

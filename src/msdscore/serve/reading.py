@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
+from msdscore.errors import ImageError
 from msdscore.serve.guard import RefusedError
 from msdscore.serve.schema import Item, Items, RewardRequest
 from msdscore.serve.settings import ServeSettings
@@ -26,11 +27,22 @@ PREFIX = "sha256:"  # of what was uploaded before
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One image as the bytes of its file, and its captions; `error` says why it has no bytes."""
+    """One image as the bytes of its file, and its captions; `error` says why it has no bytes.
+
+    `name` is that of an upload which the request refers to.
+    """
 
     image: bytes
     captions: tuple[str, ...]
     error: str | None = None
+    name: str = ""
+
+    @property
+    def content(self) -> bytes:
+        """The bytes; raises `ImageError` where there are none."""
+        if self.error is not None:
+            raise ImageError(self.error)
+        return self.image
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +192,7 @@ def _asked(image: str | None, captions: Sequence[str], stored: Stored[bytes]) ->
         if image is None:
             raise ValueError("expected an image, got null")
         if image.startswith(PREFIX):
-            return Asked(stored.get(image), tuple(captions))
+            return Asked(stored.get(image), tuple(captions), name=image)
         return Asked(decode_image(image), tuple(captions))
     except ValueError as error:
         return Asked(b"", tuple(captions), f"image: {error}")

@@ -122,9 +122,13 @@ async def _rank(request: "Request", service: Service) -> dict[str, Any]:
     return {"signature": service.signature, "items": items}
 
 
-async def _explain(request: "Request", service: Service) -> dict[str, Any]:
+async def _explain(request: "Request", service: Service) -> Any:
+    from fastapi.responses import JSONResponse
+
     asked = await read_items(request, service.settings, service.images)
-    return {"signature": service.signature, "items": await _unless_gone(request, service.explain(asked))}
+    items = await _unless_gone(request, service.explain(asked))
+    # As it is: to check thousands of plain numbers against the model takes a tenth of the whole answer's time.
+    return JSONResponse({"signature": service.signature, "items": items})
 
 
 async def _reward(request: "Request", service: Service) -> dict[str, Any]:

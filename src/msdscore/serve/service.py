@@ -2,23 +2,28 @@
 
 import asyncio
 import ctypes
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
+import torch
+from PIL.Image import Image
 
 from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import ImageError, RowError, require
-from msdscore.explain.explanation import Explanations, explain
+from msdscore.explain.explanation import Explanations, embed_image, explain_embedded
 from msdscore.explain.overlay import thumbnail
-from msdscore.scoring.embedded import Decoded
+from msdscore.scoring.embedded import Decoded, Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
-from msdscore.serve.batching import Batcher, queue_full
+from msdscore.serve.batching import Batcher
+from msdscore.serve.guard import RefusedError
 from msdscore.serve.page import explanation_documents
 from msdscore.serve.reading import Asked, Stored
 from msdscore.serve.rows import RowsQuery, read_table, worst_rows
@@ -28,21 +33,19 @@ Result = TypeVar("Result")
 DECODERS = 2  # threads that decode images while the worker scores others
 FIGURES = 4  # explanations that wait to be drawn
 FIGURE_PIXELS = 2048  # longest side of an image that waits to be drawn; figures show it smaller
+CAPTIONS = 4  # per job: a batch is made of whole jobs, and an edit of the page waits for the end of a batch
+LATEST = 8  # uploads whose vectors are kept for further captions
 LARGE = 8_000_000  # pixels of an image after which memory is trimmed
 IDLE_SECONDS = 0.5  # without a request, until freed memory goes back to the system
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One image and its captions for the worker.
+    """Captions of one image for the worker, which scores or explains them; explanations are made from an upload."""
 
-    They are scored `alone` or as one candidate `set` from a decoded image; or explained from the bytes of its file, as
-    plain values (`document`) or to be drawn (`figure`).
-    """
-
-    image: Decoded | bytes
+    image: Decoded | Asked
     captions: tuple[str, ...]
-    kind: Literal["alone", "set", "document", "figure"]
+    draws: bool = False  # as explanations for a figure, not as plain values
 
 
 class Service:
@@ -57,8 +60,6 @@ class Service:
             self._run,
             max_batch=settings.max_batch,
             max_wait=settings.max_wait,
-            # A request may bring several images when there is room for one: all of them are accepted.
-            max_queue=settings.max_queue + settings.max_items,
             observe=self.metrics.observe_batch,
         )
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="msdscore-decode")
@@ -68,6 +69,7 @@ class Service:
         self._figures, self._files = asyncio.Semaphore(FIGURES), asyncio.Semaphore(1)
         self.images = Stored[bytes]("image", "/v1/images", settings.max_stored)
         self._tables = Stored[pa.Table]("file", "/v1/rows", settings.max_stored)
+        self._latest = OrderedDict[str, tuple[Image, Embedded]]()  # uploads that were explained; the worker's own
         self._accepted, self._started = 0, False
         self._idle: asyncio.TimerHandle | None = None
         self.body_bytes = 0  # of requests in flight; kept by the guard
@@ -124,7 +126,7 @@ class Service:
         """What `draw` makes of the explanations of an image's captions; raises `RowError` for an unreadable image."""
         with self._accept(1):
             async with self._figures:
-                job = Job(_content(asked), asked.captions, "figure")
+                job = Job(asked, asked.captions, draws=True)
                 explanations, reasons = await self.queue.submit(job, size=len(asked.captions), alone=True)
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._drawer, draw, explanations, reasons)
@@ -143,7 +145,7 @@ class Service:
     @contextmanager
     def _accept(self, images: int) -> Iterator[None]:
         if self._accepted >= self.settings.max_queue:
-            raise queue_full()
+            raise RefusedError(503, "the queue is full; try again in a second")
         if self._idle is not None:
             self._idle.cancel()
         self._accepted += images
@@ -155,30 +157,34 @@ class Service:
                 self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._decoders.submit, trim_memory)
 
     async def _score(self, asked: Asked, kind: Literal["alone", "set"]) -> Scores | str:
+        captions = asked.captions
         try:
-            async with self._decoded(_content(asked)) as image:
-                return await self.queue.submit(Job(image, asked.captions, kind), size=len(asked.captions))
+            async with self._decoded(asked) as image:
+                jobs = [Job(image, captions[start : start + CAPTIONS]) for start in range(0, len(captions), CAPTIONS)]
+                parts = await gather_all(self.queue.submit(job, size=len(job.captions)) for job in jobs)
         except RowError as error:
-            self.metrics.failed(len(asked.captions))
+            self.metrics.failed(len(captions))
             return str(error)
+        numbers = [row for part in parts for row in part]
+        sets = list(range(len(captions))) if kind == "alone" else [0] * len(captions)
+        return Scores.of(captions, numbers, sets, self._pipeline.config, self.signature)
 
     async def _explain(self, asked: Asked) -> dict[str, Any]:
+        count = len(asked.captions)
         try:
-            # Decoded by the worker, one at a time: an explanation needs the image in full size.
-            job = Job(_content(asked), asked.captions, "document")
-            return await self.queue.submit(job, size=len(asked.captions), alone=True)
+            # An upload is explained for somebody who edits its captions.
+            return await self.queue.submit(Job(asked, asked.captions), size=count, alone=True, urgent=bool(asked.name))
         except RowError as error:
-            self.metrics.failed(len(asked.captions))
-            count, reason = len(asked.captions), str(error)
-            return {"error": reason, "explanations": [None] * count, "errors": [reason] * count}
+            self.metrics.failed(count)
+            return {"error": str(error), "explanations": [None] * count, "errors": [str(error)] * count}
 
     @asynccontextmanager
-    async def _decoded(self, content: bytes) -> AsyncIterator[Decoded]:
+    async def _decoded(self, asked: Asked) -> AsyncIterator[Decoded]:
         """An image ready for the encoder; its pixels count as in memory until the end of the context."""
         held = min(self.settings.max_pixels, self.settings.max_decoded)
         await self._pixels.take(held)
         try:
-            image = await asyncio.get_running_loop().run_in_executor(self._decoders, self._decode, content)
+            image = await asyncio.get_running_loop().run_in_executor(self._decoders, self._decode, asked.content)
             prepared = min(held, image.prepared.pixels.numel() // 3)
             self._pixels.give(held - prepared)
             held = prepared
@@ -194,50 +200,55 @@ class Service:
         return image
 
     def _run(self, jobs: Sequence[Job]) -> list[Any]:
-        """The results of one batch: all scores in one call of the encoder, explanations one after the other."""
-        scores = self._run_scores([job for job in jobs if isinstance(job.image, Decoded)])
-        return [next(scores) if isinstance(job.image, Decoded) else self._run_explanation(job) for job in jobs]
-
-    def _run_scores(self, jobs: Sequence[Job]) -> Iterator[Scores]:
+        """The results of one batch: the scores of all jobs in one call of the encoder, or one explanation."""
+        if isinstance(jobs[0].image, Asked):
+            return [self._explained(job, job.image) for job in jobs if isinstance(job.image, Asked)]
+        images = {id(job.image): job.image for job in jobs if isinstance(job.image, Decoded)}
+        number = {image: number for number, image in enumerate(images)}
         captions = [caption for job in jobs for caption in job.captions]
-        owner = [number for number, job in enumerate(jobs) for _ in job.captions]
-        images = [job.image for job in jobs if isinstance(job.image, Decoded)]
-        numbers = self._pipeline.score(images, captions, owner) if jobs else []
-        start = 0
-        for job in jobs:
-            size = len(job.captions)
-            sets = list(range(size)) if job.kind == "alone" else [0] * size
-            own = numbers[start : start + size]
-            yield Scores.of(job.captions, own, sets, self._pipeline.config, self.signature)
-            start += size
+        owner = [number[id(job.image)] for job in jobs for _ in job.captions]
+        scores = iter(self._pipeline.score(list(images.values()), captions, owner))
+        return [list(islice(scores, len(job.captions))) for job in jobs]
 
-    def _run_explanation(self, job: Job) -> Any:
+    def _explained(self, job: Job, asked: Asked) -> Any:
         """Explanations of the captions that can be read, and by index why the others cannot; or the image's error."""
-        assert isinstance(job.image, bytes), "explanations are made from the bytes of a file"
         try:
-            refused = self._pipeline.embed_texts(job.captions).reasons
-            good = [caption for number, caption in enumerate(job.captions) if number not in refused]
-            explanations = explain(self._pipeline, job.image, good) if good else None
+            with _one_thread() if asked.name in self._latest else nullcontext():
+                image, embedded = self._embedded(asked)
+                refused = self._pipeline.embed_texts(job.captions).reasons
+                good = [caption for number, caption in enumerate(job.captions) if number not in refused]
+                explanations = explain_embedded(self._pipeline, image, embedded, good) if good else None
         except RowError as error:
             return error
-        if explanations is not None:
-            _trim_after(explanations[0].patches.size)
         reasons = {number: str(reason) for number, reason in refused.items()}
-        if job.kind == "document":
-            return explanation_documents(explanations, reasons, len(job.captions))
-        return None if explanations is None else _smaller(explanations), reasons
+        return (explanations, reasons) if job.draws else explanation_documents(explanations, reasons, len(job.captions))
+
+    def _embedded(self, asked: Asked) -> tuple[Image, Embedded]:
+        """The image in the size of figures, and its vectors; those of the latest uploads are kept."""
+        if asked.name in self._latest:
+            self._latest.move_to_end(asked.name)
+            return self._latest[asked.name]
+        # Decoded here, one at a time: an explanation needs the image in full size.
+        image, embedded = embed_image(self._pipeline, asked.content)
+        size = image.size
+        image = thumbnail(image, FIGURE_PIXELS)
+        _trim_after(size)
+        if asked.name:
+            self._latest[asked.name] = image, embedded
+            if len(self._latest) > LATEST:
+                self._latest.popitem(last=False)
+        return image, embedded
 
 
-def _smaller(explanations: Explanations) -> Explanations:
-    """The same with a smaller image, which is all that figures show."""
-    image = thumbnail(explanations[0].picture, FIGURE_PIXELS)
-    return Explanations(tuple(replace(item, image=image) for item in explanations))
-
-
-def _content(asked: Asked) -> bytes:
-    if asked.error is not None:
-        raise ImageError(asked.error)
-    return asked.image
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch work in this thread alone: reading one caption gains little by more, and loses much on busy cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class PixelBudget:
