@@ -24,6 +24,13 @@ def values(name, items, scores):
     return {figure.name: figure for figure in evaluate(benchmark(name), items, scores, how=QUICK)}
 
 
+@pytest.mark.parametrize("given", ["1e999", '"good"', "[1, null]"])
+def test_a_rating_is_a_number(tmp_path, given):
+    (tmp_path / "dev_flickr8k_expert.jsonl").write_text(f'{{"image": "a.jpg", "caption": "x", "expert": {given}}}')
+    with pytest.raises(InputError, match=r"row 1: expected a number as rating, got"):
+        load("flickr8k-expert", tmp_path)
+
+
 def test_pairs_with_a_label_put_the_preferred_caption_first(tmp_path):
     rows = [
         {"image": "a.jpg", "category": "HC", "captions": ["x", "y"], "label": label, "references": [" r  s "]}

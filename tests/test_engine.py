@@ -486,7 +486,11 @@ def test_rows_without_an_id_have_their_number(tmp_path, given, expected):
 def test_numbers_that_json_does_not_have_are_told(tmp_path):
     make_input(tmp_path)
     lines = ['{"image": "red.png", "caption": "Infinity pool", "loss": NaN, "box": [1, -Infinity]}']
-    lines += ['{"image": "red.png", "caption": "NaN"}']
+    lines += ['{"image": "red.png", "caption": "NaN"}', '{"image": "red.png", "caption": "e999", "loss": 1e308}']
+    lines += [
+        '{"image": "red.png", "caption": "a", "loss": -1E+999}',
+        f'{{"image": "red.png", "caption": "b", "loss": {"9" * 400}.0}}',
+    ]
     (tmp_path / "odd.jsonl").write_text("\n".join(lines))
     (tmp_path / "odd.json").write_text(f"[{','.join(lines)}]")
     for name in ("odd.jsonl", "odd.json"):
@@ -494,7 +498,28 @@ def test_numbers_that_json_does_not_have_are_told(tmp_path):
         rows = read_rows(tmp_path / f"{name}.out.jsonl")
         assert rows[0]["loss"] is None
         assert "loss, box holds NaN or Infinity, which is not JSON; a JSON output has null there" in rows[0]["warnings"]
-        assert "NaN" not in (rows[1]["warnings"] or "")
+        assert not [row for row in rows[1:3] if "NaN" in (row["warnings"] or "")]
+        for row in rows[3:]:
+            assert (row["loss"], "loss holds NaN or Infinity" in row["warnings"]) == (None, True)
+
+
+def test_infinities_of_tables_are_told_and_missing_numbers_are_not(tmp_path):
+    make_input(tmp_path)
+    inf, nan = float("inf"), float("nan")
+    columns = {
+        "image": ["red.png"] * 4,
+        "caption": ["red"] * 4,
+        "loss": [inf, nan, 1.0, 2.0],
+        "box": [[1.0], [nan], [-inf, 1.0], []],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "odd.parquet")
+    run(Scorer("toy"), tmp_path / "odd.parquet", tmp_path / "out.jsonl")
+    told = [row["warnings"] or "" for row in read_rows(tmp_path / "out.jsonl")]
+    assert ["loss holds NaN or Infinity" in told[0], "box holds NaN or Infinity" in told[2]] == [True, True]
+    assert "NaN" not in told[3]
+    (tmp_path / "odd.csv").write_text("image,caption,loss\nred.png,red,1e999\n")
+    run(Scorer("toy"), tmp_path / "odd.csv", tmp_path / "text.jsonl")
+    assert read_rows(tmp_path / "text.jsonl")[0]["loss"] == "1e999"  # a text stays as it is written
 
 
 def test_a_prefix_leaves_the_input_alone(tmp_path):

@@ -1,11 +1,12 @@
 """A benchmark's released files: found where people keep them, or named in one line when they are missing."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from msdscore.errors import InputError, unknown_name
+from msdscore.errors import InputError, shortened, unknown_name
 
 _FORMS: dict[type, str] = {dict: "a JSON object", list: "a JSON list", str: "a text"}
 
@@ -109,6 +110,17 @@ def read_tsv(path: Path, columns: int) -> Iterator[tuple[str, ...]]:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     # Not splitlines: captions may hold characters that it takes for line ends.
     return enumerate(path.read_text(encoding="utf-8").split("\n"), start=1)
+
+
+def rating(value: Any, *, where: str) -> float:
+    """A person's judgement as a number; NaN where released files have none."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.inf
+    if math.isinf(number):
+        raise InputError(f"{where}: expected a number as rating, got {shortened(repr(value))}")
+    return number
 
 
 def field(row: Any, *names: str, where: str) -> Any:

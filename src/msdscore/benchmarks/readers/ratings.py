@@ -17,6 +17,7 @@ from msdscore.benchmarks.readers.files import (
     folder,
     locate,
     missing,
+    rating,
     read_json,
     read_jsonl,
     read_tsv,
@@ -86,7 +87,7 @@ def _expert_from_text(root: Path, raw: Path) -> ItemSet[Rated]:
             continue
         key = f"{stem(image)}:{seen[stem(image)]}"
         seen[stem(image)] += 1
-        judged = tuple(float(rating) for rating in ratings)
+        judged = tuple(rating(given, where=f"{raw} {image}") for given in ratings)
         items.append(Rated(key, images / f"{stem(image)}.jpg", tidy(caption), judged, _tidied(references)))
     return ItemSet(tuple(items), (Note("pairs left out: the caption is one of the image's own", own),) if own else ())
 
@@ -94,7 +95,10 @@ def _expert_from_text(root: Path, raw: Path) -> ItemSet[Rated]:
 def _crowd_from_text(root: Path, raw: Path) -> ItemSet[Rated]:
     by_id, by_image = _tokens(raw)
     images = folder(root, *_FLICKR8K_FOLDERS)
-    rows = [(stem(image), _caption(by_id, key, raw), float(yes)) for image, key, yes, _, _ in read_tsv(raw, 5)]
+    rows = [
+        (stem(image), _caption(by_id, key, raw), rating(yes, where=f"{raw} {image}"))
+        for image, key, yes, _, _ in read_tsv(raw, 5)
+    ]
     # A rated own caption leaves the references of all captions of its image, once for each rating.
     for image, caption, _ in rows:
         if caption in by_image[image]:
@@ -128,7 +132,7 @@ def _one_judged(entries: list[dict[str, Any]], where: str) -> tuple[str, tuple[f
     captions = {tidy(field(entry, "caption", where=where)) for entry in entries}
     if len(captions) != 1:
         raise InputError(f"{where}: expected {len(entries)} ratings in a row for one caption, got {captions}")
-    return captions.pop(), tuple(float(field(entry, "rating", where=where)) for entry in entries)
+    return captions.pop(), tuple(rating(field(entry, "rating", where=where), where=where) for entry in entries)
 
 
 def _tokens(raw: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -163,12 +167,12 @@ def read_composite(root: Path) -> ItemSet[Rated]:
     packed = find_optional(root, "composite.json")
     counted = _composite_json(packed) if packed else _composite_exports(root)
     references, seen, items = _composite_references(root), Counter[str](), []
-    for source, image, caption, rating in counted[0]:
+    for source, image, caption, human in counted[0]:
         key = f"{source}/{stem(image)}"
         name = image if Path(image).suffix else f"{image}.jpg"
         others = tuple(r for r in references.get(key, ()) if r != caption)
         source_path = folder(root, *_COMPOSITE_FOLDERS[source]) / Path(name).name
-        items.append(Rated(f"{key}:{seen[key]}", source_path, caption, (rating,), others, subset=source))
+        items.append(Rated(f"{key}:{seen[key]}", source_path, caption, (human,), others, subset=source))
         seen[key] += 1
     return ItemSet(tuple(items), counted[1])
 
@@ -184,7 +188,7 @@ def _composite_json(path: Path) -> tuple[list[_CompositeRow], tuple[Note, ...]]:
         for number, entry in enumerate(entries):
             where = f"{path} {source} row {number}"
             image, caption, human = (field(entry, f, where=where) for f in ("image", "caption", "human"))
-            rows.append((source, str(image), tidy(caption), float(human)))
+            rows.append((source, str(image), tidy(caption), rating(human, where=where)))
     return rows, ()
 
 
@@ -198,7 +202,7 @@ def _composite_exports(root: Path) -> tuple[list[_CompositeRow], tuple[Note, ...
             # The exports end in rows without an image.
             image = str(record.get("Input.image_url") or "").rsplit("/", 1)[-1]
             unusable += not (rated and image)
-            rows += [(source, image, caption, rating) for caption, rating in rated if image]
+            rows += [(source, image, caption, given) for caption, given in rated if image]
     notes = (Note("export rows left out: no image or no rating", unusable),) if unusable else ()
     return rows, notes
 
@@ -272,9 +276,10 @@ def read_thumb_rows(path: Path) -> ItemSet[Rated]:
 
 
 def _thumb_rated(key: str, image: Image, row: dict[str, Any], where: str, references: tuple[str, ...]) -> Rated:
-    precision, recall = (float(field(row, *names, where=where)) for names in (("P", "precision"), ("R", "recall")))
-    penalties = sum(float(row.get(short, row.get(name, 0.0))) for short, name in _PENALTIES)
-    total = float(row.get("human_score", row.get("human", (precision + recall) / 2 + penalties)))
+    scales = (field(row, *names, where=where) for names in (("P", "precision"), ("R", "recall")))
+    precision, recall = (rating(scale, where=where) for scale in scales)
+    penalties = sum(rating(row.get(short, row.get(name, 0.0)), where=where) for short, name in _PENALTIES)
+    total = rating(row.get("human_score", row.get("human", (precision + recall) / 2 + penalties)), where=where)
     return Rated(
         id=key,
         image=image,

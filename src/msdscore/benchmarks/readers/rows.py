@@ -21,7 +21,7 @@ from typing import Any
 
 from msdscore.benchmarks.base import Aspect, Battle, Image, ItemSet, Pair, Rated, Winner, image_key
 from msdscore.benchmarks.readers.captioned import CaptionedImage, Negatives, draw_pairs
-from msdscore.benchmarks.readers.files import chosen, field, find_all, read_jsonl, tidy, unique
+from msdscore.benchmarks.readers.files import chosen, field, find_all, rating, read_jsonl, tidy, unique
 from msdscore.errors import InputError
 from msdscore.io.parquet_images import StoredImage, stored_images
 
@@ -96,7 +96,7 @@ def read_ratings(path: Path) -> ItemSet[Rated]:
     items = []
     for line in read_lines(path):
         given = line.get("expert", "ratings", "human", "rating")
-        ratings = tuple(float(rating) for rating in (given if isinstance(given, list) else [given]))
+        ratings = tuple(rating(value, where=line.where) for value in (given if isinstance(given, list) else [given]))
         items.append(Rated(line.id, line.image, tidy(line.get("caption")), ratings, line.references, line.subset))
     unique((item.id for item in items), str(path))
     return ItemSet(tuple(items))

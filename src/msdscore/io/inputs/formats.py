@@ -1,5 +1,6 @@
 """Inputs by format: which reader opens which, and the records of named values that all of them give."""
 
+import math
 import shutil
 import sys
 import tempfile
@@ -95,6 +96,18 @@ JSON = JSONDecoder(object_pairs_hook=_once)
 
 class RepeatedNameError(ValueError):
     """A JSON object has two values under one name."""
+
+
+def not_finite(values: dict[str, Any]) -> str | None:
+    """The warning for values that are, or hold, NaN or an infinity."""
+    names = ", ".join(shortened(name) for name, value in values.items() if _is_not_finite(value))
+    return f"{names} holds NaN or Infinity, which is not JSON; a JSON output has null there" if names else None
+
+
+def _is_not_finite(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_is_not_finite, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def valid_text(value: Any) -> Any:

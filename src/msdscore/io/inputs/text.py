@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,13 +9,22 @@ from typing import Any, TextIO
 
 from msdscore.errors import InputError, shortened
 from msdscore.io.hashing import text_key
-from msdscore.io.inputs.formats import JSON, Record, Records, RepeatedNameError, require_distinct, valid_text
+from msdscore.io.inputs.formats import (
+    JSON,
+    Record,
+    Records,
+    RepeatedNameError,
+    not_finite,
+    require_distinct,
+    valid_text,
+)
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _READ = 1 << 20
 _LONGEST = 64 << 20  # characters of one row; more is a document of another kind
-_INFINITE = "{} holds NaN or Infinity, which is not JSON; a JSON output has null there"
+# Numbers that `json` reads though JSON has none: by name, or beyond the largest float, such as 1e999.
+_NOT_FINITE = re.compile(r"NaN|Infinity|[eE]\+?[0-9]{3}|[0-9]{300}")
 _EXPECTED = (
     'expected a list of rows such as [{"image_id": 42, "caption": "…"}], an object such as {"42": "…"}, '
     'or COCO annotations {"images": […], "annotations": […]}'
@@ -66,21 +74,11 @@ def _object_record(value: Any, where: str, text: str) -> Record:
         return Record(error=f'{where}: expected an object such as {{"image": …}}, got {type(value).__name__}')
     if _may_escape_surrogate(text) and (clean := valid_text(value)) != value:
         return Record(clean, error=f"{where}: holds half a surrogate pair, which is no valid Unicode")
-    if "NaN" in text or "Infinity" in text:  # `json` reads them, though no JSON has them
-        odd = [shortened(name) for name, content in value.items() if _is_infinite(content)]
-        return Record(value, warning=_INFINITE.format(", ".join(odd)) if odd else None)
-    return Record(value)
+    return Record(value, warning=not_finite(value) if _NOT_FINITE.search(text) else None)
 
 
 def _may_escape_surrogate(text: str) -> bool:
     return r"\ud" in text or r"\uD" in text
-
-
-def _is_infinite(value: Any) -> bool:
-    """Whether a value is, or holds, a number that is not finite."""
-    if isinstance(value, dict | list):
-        return any(map(_is_infinite, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +167,9 @@ class JsonDocument(Records):
                     yield from _records(_Scanner(file))
                     return
                 file.seek(0)
-                names = {str(image.get("id")): image.get("file_name") for image in _section(_Scanner(file), "images")}
+                names = {
+                    str(image.get("id")): image.get("file_name") for image, _ in _section(_Scanner(file), "images")
+                }
                 file.seek(0)
                 yield from _annotation_records(_Scanner(file), names)
         except UnicodeDecodeError as error:
@@ -230,8 +230,8 @@ def _is_coco(scanner: "_Scanner") -> bool:
     return False
 
 
-def _section(scanner: "_Scanner", name: str) -> Iterator[dict[str, Any]]:
-    """The objects of one section of a COCO annotation file."""
+def _section(scanner: "_Scanner", name: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """The objects of one section of a COCO annotation file, each with the text of it."""
     has_section = False
     for _ in scanner.items("{", "}"):
         key, _ = scanner.value()
@@ -244,15 +244,16 @@ def _section(scanner: "_Scanner", name: str) -> Iterator[dict[str, Any]]:
             value, text = scanner.value()
             if not isinstance(value, dict):
                 raise _MalformedError(f"expected objects under {name!r}, got {type(value).__name__}")
-            yield valid_text(value) if _may_escape_surrogate(text) else value
+            yield (valid_text(value) if _may_escape_surrogate(text) else value), text
     if not has_section or scanner.peek():
         raise _MalformedError(f"expected COCO annotations with a list {name!r}, and nothing after the document")
 
 
 def _annotation_records(scanner: "_Scanner", names: dict[Any, Any]) -> Iterator[Record]:
-    for annotation in _section(scanner, "annotations"):
+    for annotation, text in _section(scanner, "annotations"):
         name = names.get(str(annotation.get("image_id")))
-        yield Record(annotation if name is None else {"file_name": name, **annotation})
+        warning = not_finite(annotation) if _NOT_FINITE.search(text) else None
+        yield Record(annotation if name is None else {"file_name": name, **annotation}, warning=warning)
 
 
 class _Scanner:
