@@ -15,18 +15,16 @@ from tokenizers.pre_tokenizers import ByteLevel, Metaspace, Whitespace
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_tokenizer
 from msdscore.encoders.mini.minilm import read_tokenizer
-from msdscore.encoders.text import tokens as word_memory
+from msdscore.encoders.text import tokens
 from msdscore.encoders.text.tokens import (
     Reading,
     Tokens,
-    WordMemory,
     cuts_at_spaces,
+    join_windows,
     literal_backend,
-    memory_of,
     pack,
     tokenise,
     tokenise_all,
-    unpack_pooled,
     unpack_tokens,
 )
 from tiny_clip import make_tiny_clip, vocabulary
@@ -124,14 +122,14 @@ def same_tokens(backend, text):
 @settings(max_examples=120, deadline=None)
 @given(text=WRITTEN)
 def test_known_words_give_the_tokens_of_the_whole_caption(backend, text):
-    assert memory_of(backend) is not None
+    assert cuts_at_spaces(backend)
     same_tokens(backend, text)
 
 
 @settings(max_examples=120, deadline=None)
 @given(text=WRITTEN)
 def test_known_words_of_mini_too(mini_backend, text):
-    assert memory_of(mini_backend) is not None
+    assert cuts_at_spaces(mini_backend)
     same_tokens(mini_backend, text)
 
 
@@ -156,17 +154,12 @@ def test_only_tokenizers_that_cut_at_spaces_remember_words():
 
 
 def test_the_memory_of_words_has_an_end(monkeypatch):
-    monkeypatch.setattr(word_memory, "_MOST", 2)
-    memory, asked = WordMemory(), []
-
-    def read(word):
-        asked.append(word)
-        return (len(word),), ((0, len(word)),), ()
-
-    assert memory.parts("a bb  ccc a", read) == ((1, 2, 3, 1), ((0, 1), (2, 4), (6, 9), (10, 11)), ())
+    backend, asked, read = made(Whitespace()), [], tokens.tokenise
+    monkeypatch.setattr(tokens, "MOST_WORDS", 2)
+    monkeypatch.setattr(tokens, "tokenise", lambda backend, word: asked.append(word) or read(backend, word))
+    tokenise_all(backend, ["a bb  ccc a"])
     assert asked == ["a", "bb", "ccc", "a"]
-    memory.parts("x" * 99, read)
-    memory.parts("x" * 99, read)
+    tokenise_all(backend, ["x" * 99] * 2)
     assert asked[4:] == ["x" * 99] * 2
 
 
@@ -204,7 +197,7 @@ def test_a_text_without_tokens_has_one_window_and_an_empty_mask():
     assert batch.mask.tolist() == [[False], [True]]
     assert batch.layout[0].windows == 1
     assert batch.ids[0].tolist() == [100, 101, 101]
-    assert unpack_pooled(torch.eye(2), batch).tolist() == [[1, 0], [0, 1]]
+    assert join_windows(torch.eye(2), batch.windows).tolist() == [[1, 0], [0, 1]]
 
 
 def test_pooled_vectors_are_averaged_by_the_tokens_each_window_keeps():
@@ -212,8 +205,8 @@ def test_pooled_vectors_are_averaged_by_the_tokens_each_window_keeps():
     assert batch.layout[0].windows == 2
     pooled = torch.tensor([[5.0, 0.0], [0.0, 0.1], [0.0, -3.0]])
     expected = torch.tensor([4.0, 2.0]) / 20**0.5
-    torch.testing.assert_close(unpack_pooled(pooled, batch)[0], expected)
-    assert unpack_pooled(pooled, batch)[1].tolist() == [0, -1]
+    torch.testing.assert_close(join_windows(pooled, batch.windows)[0], expected)
+    assert join_windows(pooled, batch.windows)[1].tolist() == [0, -1]
 
 
 def test_cutting_is_counted():

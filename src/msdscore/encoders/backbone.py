@@ -221,8 +221,12 @@ class Backbone(ABC):
     Vectors come out in float32 whatever the model computes in, as plain tensors without history: heads can be
     trained on them. `tokenizer` is one of the tokenizers library, and `reading` says how the text tower reads.
     `preprocessing` are the steps by which images are made ready; a family with another way gives `prepare`. Neither
-    holds the model, so that other processes can have it too.
+    holds the model, so that other processes can have it too. A family that brings a `bank` or knows the settings that
+    serve it best (`recommended`) sets them.
     """
+
+    bank: Bank | None = None
+    recommended: Mapping[str, Any] | None = None
 
     def __init__(
         self,
@@ -234,46 +238,13 @@ class Backbone(ABC):
         preprocessing: Preprocessing | None = None,
         prepare: Callable[[Image], Prepared] | None = None,
     ) -> None:
+        self.name, self.signature = identity.name, identity.signature
+        self.device, self.precision = identity.placement.device, identity.placement.dtype
+        self.preprocessing = preprocessing
         self._identity, self._own_prepare = identity, prepare
         self._model, self._tokenizer, self._reading = model, tokenizer, reading
-        self._preprocessing = preprocessing
         if preprocessing is not None and preprocessing.jpeg_on_device and self.device.type == "cuda":
             library()  # refused now where it is missing, not at the first file
-
-    @property
-    def name(self) -> str:
-        """The name it was loaded by."""
-        return self._identity.name
-
-    @property
-    def signature(self) -> str:
-        """Everything that can change a vector, as `key:value` parts joined by commas."""
-        return self._identity.signature
-
-    @property
-    def device(self) -> torch.device:
-        """Where the vectors are made."""
-        return self._identity.placement.device
-
-    @property
-    def precision(self) -> torch.dtype:
-        """What its model computes in."""
-        return self._identity.placement.dtype
-
-    @property
-    def bank(self) -> Bank | None:
-        """The background that it is calibrated against; none, unless a family brings one."""
-        return None
-
-    @property
-    def recommended(self) -> Mapping[str, Any] | None:
-        """The settings of the score that serve it best; none, unless a family knows them."""
-        return None
-
-    @property
-    def preprocessing(self) -> Preprocessing | None:
-        """The steps by which images are made ready, where these are all that is done; other processes can do them."""
-        return self._preprocessing
 
     def prepare(self, image: Image) -> Prepared:
         """The image as the network needs it; a family that resizes does it here, where images are decoded."""
@@ -288,7 +259,8 @@ class Backbone(ABC):
     @torch.no_grad()
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
         """Patches and pooled vectors; `layout` holds one `PatchLayout` per item."""
-        _require_items(images, "image")
+        if not images:
+            raise ConfigError("expected at least one image to encode, got none")
         with launching(self.device):
             states = self._see(images)
         return self._finish(states)
@@ -296,7 +268,8 @@ class Backbone(ABC):
     @torch.no_grad()
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Tokens and pooled vectors; `layout` holds one `TokenLayout` per item."""
-        _require_items(texts, "caption")
+        if not texts:
+            raise ConfigError("expected at least one caption to encode, got none")
         with launching(self.device):
             states = self._read(texts)
         embeddings = self._finish(states)
@@ -318,8 +291,8 @@ class Backbone(ABC):
 
     def _pixels(self, images: Sequence[Prepared]) -> Float[Tensor, "batch 3 height width"]:
         """Prepared images as the model takes them."""
-        assert self._preprocessing is not None, "a family with another way makes its own pixels"
-        return stack_pixels(images, self._preprocessing, self.device).to(self.precision)
+        assert self.preprocessing is not None, "a family with another way makes its own pixels"
+        return stack_pixels(images, self.preprocessing, self.device).to(self.precision)
 
     def _pack(self, texts: Sequence[str]) -> TextBatch:
         """The windows of captions as one padded batch of tokens."""
@@ -387,8 +360,3 @@ def compile_towers(options: SharedOptions, *towers: Any) -> None:
             raise ConfigError("compile=graphs needs a GPU; leave it out on a CPU")
         else:
             graph_layers(tower)
-
-
-def _require_items(items: Sequence[object], kind: str) -> None:
-    if not items:
-        raise ConfigError(f"expected at least one {kind} to encode, got none")

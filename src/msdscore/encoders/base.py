@@ -32,6 +32,10 @@ class Prepared:
     view: View
 
 
+# The windows of each caption in a batch of windows, padded with its own first one; their shares in its pooled vector.
+Windows = tuple[Int[Tensor, "batch parts"], Float[Tensor, "batch parts"]]
+
+
 @dataclass(frozen=True, slots=True)
 class Features:
     """Local vectors of any length on their way to `Embeddings`: states of a network, or raw features under heads.
@@ -46,18 +50,10 @@ class Features:
     pooled: Float[Tensor, "rows pooled_dim"] | None = None
     layout: tuple[PatchLayout | TokenLayout, ...] = ()
     whole: "Features | None" = None
-    windows: "Windows | None" = None
+    windows: Windows | None = None
 
     def __len__(self) -> int:
         return self.points.shape[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """How the windows of a batch belong to its captions."""
-
-    own: Int[Tensor, "batch parts"]  # the windows of a caption, padded with its own first one
-    shares: Float[Tensor, "batch parts"]  # of each of them in the caption's pooled vector
 
 
 class PreparesImages(Protocol):

@@ -21,9 +21,9 @@ from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, square_preprocessing
 from msdscore.encoders.text.tokens import (
     Reading,
+    join_windows,
     literal_backend,
     special_ids,
-    unpack_pooled,
     unpack_tokens,
 )
 from msdscore.encoders.vision.preprocessing import mask_of
@@ -52,7 +52,9 @@ class BlipEncoder(Backbone):
             input_ids=sent(batch.ids, self.device), attention_mask=sent(batch.attention, self.device).long()
         )
         vectors = model.text_proj(states.last_hidden_state)
-        return Features(unpack_tokens(vectors, batch), batch.mask, unpack_pooled(vectors[:, 0], batch), batch.layout)
+        return Features(
+            unpack_tokens(vectors, batch), batch.mask, join_windows(vectors[:, 0], batch.windows), batch.layout
+        )
 
 
 def load_blip(

@@ -5,12 +5,12 @@ size; a text by its letters.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from PIL.Image import Image
@@ -18,10 +18,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from msdscore.core.embeddings import join, split
-from msdscore.core.evidence import Bank
 from msdscore.encoders.base import Embeddings, Encoder, Prepared, View
 from msdscore.encoders.vector_files import VectorFiles
-from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
+from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import ConfigError
 
 Item = TypeVar("Item")
@@ -106,56 +105,18 @@ class CachedEncoder:
 
     def __init__(self, encoder: Encoder, *, memory: int = _MEMORY, disk: CacheSettings | None = None) -> None:
         self._encoder = encoder
+        self.name, self.device = encoder.name, encoder.device
+        self.precision: torch.dtype = getattr(encoder, "precision", torch.float32)
+        self.bank, self.recommended = encoder.bank, encoder.recommended
+        self.preprocessing = preprocessing_of(encoder)
         # Images and texts apart: a stream of images, which are large and met once, must not push out the texts.
         self._memories = {kind: _Memory(memory // 2) for kind in (_IMAGE, _TEXT)}
         self._half = disk is not None and disk.half
+        self.signature = encoder.signature + (_HALF if self._half else "")
+        self.is_lasting = disk is not None  # whether vectors are kept on disk
         self._disk = None if disk is None else VectorFiles(Path(disk.folder), self.signature, limit=disk.limit)
-        self._use, self._counting = CacheUse(), Lock()
-
-    @property
-    def name(self) -> str:
-        """The name of the wrapped encoder."""
-        return self._encoder.name
-
-    @property
-    def signature(self) -> str:
-        """Its signature: remembering changes no vector, except in half precision."""
-        return self._encoder.signature + (_HALF if self._half else "")
-
-    @property
-    def use(self) -> CacheUse:
-        """What was asked for so far, and how much of it was there."""
-        return self._use
-
-    @property
-    def is_lasting(self) -> bool:
-        """Whether vectors are kept on disk."""
-        return self._disk is not None
-
-    @property
-    def device(self) -> torch.device:
-        """Where its vectors are made."""
-        return self._encoder.device
-
-    @property
-    def precision(self) -> torch.dtype:
-        """What its model computes in."""
-        return getattr(self._encoder, "precision", torch.float32)
-
-    @property
-    def bank(self) -> Bank | None:
-        """Its bank."""
-        return self._encoder.bank
-
-    @property
-    def recommended(self) -> Mapping[str, Any] | None:
-        """Its settings."""
-        return self._encoder.recommended
-
-    @property
-    def preprocessing(self) -> Preprocessing | None:
-        """Those of the wrapped encoder, where it has some."""
-        return preprocessing_of(self._encoder)
+        # What was asked for so far, and how much of it was there.
+        self.use, self._counting = CacheUse(), Lock()
 
     def prepare(self, image: Image) -> Prepared:
         """The image as the wrapped encoder takes it."""
@@ -208,7 +169,7 @@ class CachedEncoder:
 
     def _count(self, use: CacheUse) -> None:
         with self._counting:
-            self._use += use
+            self.use += use
 
     def _find(self, key: str) -> Embeddings | None:
         found = self._memories[key[0]].find(key)

@@ -23,7 +23,7 @@ from msdscore.encoders.backbone import (
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, square_preprocessing
-from msdscore.encoders.text.tokens import Reading, literal_backend, unpack_pooled, unpack_tokens
+from msdscore.encoders.text.tokens import Reading, join_windows, literal_backend, unpack_tokens
 from msdscore.encoders.vision.preprocessing import mask_of
 from msdscore.errors import ConfigError
 
@@ -72,7 +72,7 @@ class ClipEncoder(Backbone):
         attention = None if self.device.type == "cuda" else sent(batch.attention, self.device).long()
         states = model.text_model(input_ids=sent(batch.ids, self.device), attention_mask=attention)
         tokens = model.text_projection(unpack_tokens(states.last_hidden_state, batch))
-        pooled = unpack_pooled(model.text_projection(states.pooler_output), batch)
+        pooled = join_windows(model.text_projection(states.pooler_output), batch.windows)
         return Features(tokens, batch.mask, pooled, batch.layout)
 
 

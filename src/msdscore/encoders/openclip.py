@@ -25,9 +25,9 @@ from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.loading.transformers import load_tokenizer, quiet
 from msdscore.encoders.text.tokens import (
     Reading,
+    join_windows,
     literal_backend,
     special_ids,
-    unpack_pooled,
     unpack_tokens,
 )
 from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout
@@ -238,7 +238,7 @@ class OpenClipEncoder(Backbone):
         text = getattr(model, "text", model)
         pooled, states = _watch(text.transformer, lambda: model.encode_text(sent(batch.ids, self.device)))
         tokens = _project_text(text, unpack_tokens(getattr(states, "last_hidden_state", states), batch))
-        return Features(tokens, batch.mask, unpack_pooled(pooled, batch), batch.layout)
+        return Features(tokens, batch.mask, join_windows(pooled, batch.windows), batch.layout)
 
 
 def _own_patches(visual: Any, pixels: Tensor, norm: bool) -> ProjectedPatches:

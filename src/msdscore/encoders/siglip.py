@@ -35,10 +35,10 @@ from msdscore.encoders.text.tokens import (
     Reading,
     TextBatch,
     Tokens,
+    join_windows,
     literal_backend,
     pack,
     tokenise,
-    unpack_pooled,
     unpack_tokens,
 )
 from msdscore.encoders.vision.preprocessing import (
@@ -213,7 +213,7 @@ class SiglipEncoder(Backbone):
         points = unpack_tokens(states.last_hidden_state, batch)
         if self._options.local == "heads":
             points = tower.head(points)
-        return Features(points, batch.mask, unpack_pooled(states.pooler_output, batch), batch.layout)
+        return Features(points, batch.mask, join_windows(states.pooler_output, batch.windows), batch.layout)
 
     def _pack(self, texts: Sequence[str]) -> TextBatch:
         if not self._options.keep_end:

@@ -57,34 +57,11 @@ _WORD = re.compile(r"\w+")
 class ToyEncoder:
     """Cells of the image and words of the caption in one space of colours, places and hashed words."""
 
+    signature = "toy@1"  # the version of its rules; there are no choices
+    bank = recommended = None
+
     def __init__(self, *, name: str, device: torch.device) -> None:
-        self._name = name
-        self._device = device
-
-    @property
-    def name(self) -> str:
-        """The name it was loaded by."""
-        return self._name
-
-    @property
-    def signature(self) -> str:
-        """The version of its rules; there are no choices."""
-        return "toy@1"
-
-    @property
-    def device(self) -> torch.device:
-        """Where the vectors are put; they are made on the CPU."""
-        return self._device
-
-    @property
-    def bank(self) -> None:
-        """It brings none."""
-        return
-
-    @property
-    def recommended(self) -> None:
-        """The paper's settings serve it."""
-        return
+        self.name, self.device = name, device  # vectors are made on the CPU
 
     def prepare(self, image: Image) -> Prepared:
         """The pixels that it looks at, evenly spread over the image."""
@@ -117,9 +94,9 @@ class ToyEncoder:
         pooled = points.sum(axis=1)
         pooled[:, 0] += ~mask.any(axis=1)  # a text without words still points somewhere
         return Embeddings(
-            _unit(points).to(self._device),
-            torch.from_numpy(mask).to(self._device),
-            _unit(pooled).to(self._device),
+            _unit(points).to(self.device),
+            torch.from_numpy(mask).to(self.device),
+            _unit(pooled).to(self.device),
             layout,
         )
 

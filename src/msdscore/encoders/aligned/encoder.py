@@ -31,7 +31,7 @@ from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpo
 from msdscore.encoders.loading.hashing import verify_files, verify_sums
 from msdscore.encoders.loading.tensors import read_bank, read_tensors, widened
 from msdscore.encoders.registry import find_row, load_encoder
-from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
+from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError
 
 MODEL_TYPE = "msdscore-aligned"
@@ -68,28 +68,10 @@ class AlignedEncoder(Backbone):
         bank: Bank | None,
         recommended: Mapping[str, Any] | None,
     ) -> None:
-        super().__init__(identity)
-        self._image = image
-        self._text = text
-        self._heads = heads
-        self._bank = bank
-        self._recommended = recommended
-
-    @property
-    def bank(self) -> Bank | None:
-        """The background that it is calibrated against, where its folder holds one."""
-        return self._bank
-
-    @property
-    def recommended(self) -> Mapping[str, Any] | None:
-        """The settings of the score that serve it best, where its folder names them."""
-        return self._recommended
-
-    @property
-    def preprocessing(self) -> Preprocessing | None:
-        """The steps of the image tower, where it has some."""
-        steps = preprocessing_of(self._image)
-        return None if steps is None else self._identity.options.applied(steps)
+        steps = preprocessing_of(image)
+        super().__init__(identity, preprocessing=None if steps is None else identity.options.applied(steps))
+        self._image, self._text, self._heads = image, text, heads
+        self.bank, self.recommended = bank, recommended
 
     def prepare(self, image: Image.Image) -> Prepared:
         """The image as the image tower takes it."""
@@ -214,16 +196,7 @@ class EncoderImages:
 
     def __init__(self, encoder: Encoder, *, files: tuple[Path, ...], whole: bool) -> None:
         self._encoder, self.files, self._whole = encoder, files, whole
-
-    @property
-    def device(self) -> torch.device:
-        """Where its features are made."""
-        return self._encoder.device
-
-    @property
-    def preprocessing(self) -> Preprocessing | None:
-        """The steps of the encoder, where it has some."""
-        return preprocessing_of(self._encoder)
+        self.device, self.preprocessing = encoder.device, preprocessing_of(encoder)
 
     def prepare(self, image: Image.Image) -> Prepared:
         """The image as the encoder takes it."""
@@ -240,11 +213,7 @@ class EncoderTexts:
 
     def __init__(self, encoder: Encoder, *, files: tuple[Path, ...], whole: bool, words: str) -> None:
         self._encoder, self.files, self._whole, self._words = encoder, files, whole, words
-
-    @property
-    def device(self) -> torch.device:
-        """Where its features are made."""
-        return self._encoder.device
+        self.device = encoder.device
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:

@@ -38,6 +38,7 @@ class TimmImages:
         timm = require("timm", extra="train")
         self._spec, self._whole = spec, where.whole
         self._place = place(where.device, where.dtype)
+        self.device = self._place.device
         self._side = spec.size or int(_config(timm, spec.source)["input_size"][-1])
         model = _model(timm, spec.source, self._side)
         self.files: tuple[Path, ...] = _weight_files(spec, model, base)
@@ -46,11 +47,6 @@ class TimmImages:
         self._indices = _indices(model, (*spec.levels, *(spec.global_levels if where.whole else ())))
         self.preprocessing = _preprocessing(model.pretrained_cfg, spec, self._side)
         self._model = frozen(model, self._place)
-
-    @property
-    def device(self) -> torch.device:
-        """Where its features are made."""
-        return self._place.device
 
     def prepare(self, image: Image.Image) -> Prepared:
         """The image as the network takes it."""

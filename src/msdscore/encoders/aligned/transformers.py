@@ -29,10 +29,10 @@ from msdscore.encoders.loading.transformers import load_model, load_preprocessin
 from msdscore.encoders.text.tokens import (
     Reading,
     TextBatch,
+    join_windows,
     literal_backend,
     pack_texts,
     special_ids,
-    unpack_pooled,
     unpack_tokens,
 )
 from msdscore.encoders.vision.preprocessing import (
@@ -56,13 +56,9 @@ class TransformersImages:
         self.files: tuple[Path, ...] = checkpoint.weight_files()
         self._spec, self._whole = spec, where.whole
         self._place = place(where.device, where.dtype)
+        self.device = self._place.device
         self._model = frozen(getattr(model, "vision_model", model), self._place)
         self.preprocessing: Preprocessing = load_preprocessing(checkpoint)
-
-    @property
-    def device(self) -> torch.device:
-        """Where its features are made."""
-        return self._place.device
 
     def prepare(self, image: Image.Image) -> Prepared:
         """The image as the network takes it."""
@@ -95,16 +91,12 @@ class TransformersTexts:
         self.files: tuple[Path, ...] = checkpoint.weight_files()
         self._spec, self._whole = spec, where.whole
         self._place = place(where.device, where.dtype)
+        self.device = self._place.device
         model = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else model
         self._model = frozen(getattr(model, "text_model", model), self._place)
         tokenizer = load_tokenizer(checkpoint)
         self._reading = _reading(self._model, tokenizer, context=spec.context, long_text=where.long_text)
         self._backend = literal_backend(tokenizer)
-
-    @property
-    def device(self) -> torch.device:
-        """Where its features are made."""
-        return self._place.device
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
@@ -137,7 +129,7 @@ def _open(spec: ImageTowerSpec | TextTowerSpec, source: str) -> tuple[Checkpoint
 def _sentence(states: Float[Tensor, "windows positions dim"], batch: TextBatch) -> Float[Tensor, "batch dim"]:
     """A unit vector per caption: the mean of its last states, special tokens among them."""
     real = batch.attention.to(states.device).unsqueeze(-1)
-    return unpack_pooled((states.float() * real).sum(dim=1) / real.sum(dim=1).clamp_min(1), batch)
+    return join_windows((states.float() * real).sum(dim=1) / real.sum(dim=1).clamp_min(1), batch.windows)
 
 
 def _as_map(states: Tensor, config: Any, size: Sequence[int]) -> Tensor:

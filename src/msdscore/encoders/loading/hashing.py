@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from hashlib import blake2b, file_digest, sha1, sha256
 from pathlib import Path
 
@@ -28,15 +27,8 @@ SUMS = "SHA256SUMS"  # lists the files of a folder as `sha256sum` does
 _SETTLED_SECONDS = 3.0
 
 
-@dataclass(slots=True)
-class _Load:
-    """What one load of an encoder has read; a file that several parts need is hashed once."""
-
-    verify: bool
-    hashes: dict[str, str] = field(default_factory=dict)
-
-
-_current: ContextVar[_Load | None] = ContextVar("load", default=None)
+# Whether the present load verifies, and the hashes of what it has read: a file that several parts need is hashed once.
+_current: ContextVar[tuple[bool, dict[str, str]] | None] = ContextVar("load", default=None)
 
 
 @contextmanager
@@ -46,7 +38,7 @@ def loading(*, verify: bool = False) -> Iterator[None]:
     A load inside of another belongs to it.
     """
     outer = _current.get()
-    token = _current.set(_Load(verify) if outer is None else outer)
+    token = _current.set((verify, {}) if outer is None else outer)
     try:
         yield
     finally:
@@ -58,13 +50,11 @@ def file_sha256(path: Path) -> str:
 
     Records lie in `$MSDSCORE_HOME/hashes`, or `~/.cache/msdscore/hashes`; where they cannot be written, all is read.
     """
-    load = _current.get()
-    if load is None:
-        return _hashed(path, verify=False)
+    verify, hashes = _current.get() or (False, {})
     resolved = str(path.resolve())
-    if resolved not in load.hashes:
-        load.hashes[resolved] = _hashed(path, verify=load.verify)
-    return load.hashes[resolved]
+    if resolved not in hashes:
+        hashes[resolved] = _hashed(path, verify=verify)
+    return hashes[resolved]
 
 
 def _hashed(path: Path, *, verify: bool) -> str:

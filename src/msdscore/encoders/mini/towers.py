@@ -42,10 +42,12 @@ class Lite2Images:
         self.files: tuple[Path, ...] = (find_weights(lite2.WEIGHTS),)
         verify_files(self.files, spec.sha256, source=spec.source)
         self._place = place(where.device, where.dtype, half=torch.bfloat16)
-        self._whole, self._grid, self._side = where.whole, spec.grid or GRID, spec.size or SIZE
+        self.device = self._place.device
+        # Cells of a side of the grid of its maps, and pixels of a side of the squares that it reads.
+        self._whole, self.grid, self.side = where.whole, spec.grid or GRID, spec.size or SIZE
         # The network was trained on (x − 127) / 128; the image is squashed, so that no border is lost.
         self.preprocessing = Preprocessing(
-            resize=(self._side, self._side), crop=None, scale=1 / 128, mean=(127 / 128,) * 3
+            resize=(self.side, self.side), crop=None, scale=1 / 128, mean=(127 / 128,) * 3
         )
         network = lite2.load_lite2(read_tensors(self.files)).eval().requires_grad_(False)
         names = spec.branches or ((spec.weights,) if spec.weights else ())
@@ -57,11 +59,6 @@ class Lite2Images:
         ]
         self._shared = lite2.share_stages(self._networks)
 
-    @property
-    def device(self) -> torch.device:
-        """Where its features are made."""
-        return self._place.device
-
     def prepare(self, image: Image) -> Prepared:
         """The image as the network takes it."""
         return prepare_picture(image, self.preprocessing)
@@ -72,14 +69,9 @@ class Lite2Images:
         pixels = stack_pixels(images, self.preprocessing, self.device)
         few = pixels.split(_CPU_BATCH if self.device.type == "cpu" else len(pixels))
         cells, means = (torch.cat(parts) for parts in zip(*map(self._maps, few), strict=True))
-        cell = self._side / self._grid
-        layout = tuple(patch_layout(image.view, (self._grid, self._grid), (cell, cell)) for image in images)
+        cell = self.side / self.grid
+        layout = tuple(patch_layout(image.view, (self.grid, self.grid), (cell, cell)) for image in images)
         return replace(self._features(cells, means), layout=layout)
-
-    @property
-    def side(self) -> int:
-        """Pixels of a side of the squares that it reads."""
-        return self._side
 
     @torch.no_grad()
     def see(self, pixels: Float[Tensor, "batch 3 side side"]) -> Features:
@@ -93,11 +85,6 @@ class Lite2Images:
     def network(self) -> lite2.Lite2:
         """The frozen network; the first of its branches."""
         return self._networks[0]
-
-    @property
-    def grid(self) -> int:
-        """Cells of a side of the grid that its maps are put on."""
-        return self._grid
 
     def tuned(self, tensors: Mapping[str, Tensor]) -> "Lite2Images":
         """The same tower with some tensors of its network replaced."""
@@ -113,7 +100,7 @@ class Lite2Images:
             maps = lite2.branch_maps(
                 self._networks, pixels.contiguous(memory_format=torch.channels_last), shared=self._shared
             )
-        wide, size = [part.float() for part in maps], (self._grid, self._grid)
+        wide, size = [part.float() for part in maps], (self.grid, self.grid)
         cells = [interpolate(part, size, mode="bilinear", align_corners=False) for part in wide]
         return torch.cat(cells, dim=1), torch.cat([part.mean(dim=(2, 3)) for part in wide], dim=1)
 
@@ -137,14 +124,10 @@ class MiniLMTexts:
         verify_files(self.files, spec.sha256, source=spec.source)
         self._spec, self._whole = spec, where.whole
         self._place = place(where.device, where.dtype, half=torch.bfloat16)
+        self.device = self._place.device
         self._tokenizer, self._reading = minilm.read_tokenizer(), minilm.reading(where.long_text)
         network = minilm.load_minilm(read_tensors(self.files))
         self._network = network.eval().requires_grad_(False).to(self.device)
-
-    @property
-    def device(self) -> torch.device:
-        """Where its features are made."""
-        return self._place.device
 
     @property
     def marks(self) -> tuple[int, int, int]:

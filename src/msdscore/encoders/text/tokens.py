@@ -1,12 +1,25 @@
-"""Captions to padded windows of token ids, and the tower's states back to one row of tokens per caption."""
+"""Captions to padded windows of token ids, and the tower's states back to one row of tokens per caption.
+
+A caption longer than the context is read in overlapping windows, of whole sentences if possible. The rule, on tokens
+and their character spans alone, so that it is one for every family:
+
+1. A window ends where a sentence ends, as far on as fits. Only a sentence longer than a whole window is cut,
+   and then between words if there is a gap in the last quarter of the window.
+2. The next window goes back to the start of the last sentence, if that one is at most half a window long and
+   the next sentence still fits whole; else it starts where the last one ended, or, inside a cut sentence, a
+   quarter of a window earlier.
+3. A token read in two windows counts once: the copy is kept that stands further from both ends of its window,
+   the earlier one in a tie.
+"""
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate, chain
-from typing import Any, TypeAlias
+from functools import lru_cache
+from itertools import chain, groupby
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,14 +30,14 @@ from torch import Tensor
 from msdscore.core.device import sent
 from msdscore.core.embeddings import unit
 from msdscore.encoders.base import TokenLayout, Windows
-from msdscore.encoders.text.windows import Span, Window, plan_cut, plan_windows
 from msdscore.errors import WeightsError
 from msdscore.text.warnings import spelled_out, token_warnings
+from msdscore.text.words import Span
 
 # Of a text: the ids of its tokens, their spans, and its words that fall into letters.
 Parts: TypeAlias = tuple[tuple[int, ...], tuple[Span, ...], tuple[str, ...]]
 
-_MOST = 1 << 15  # words that are kept; some 10 MB
+MOST_WORDS = 1 << 15  # that are kept of a tokenizer; some 10 MB
 _LONGEST = 32  # letters of a word that is kept
 # Normalisers that change an ASCII character whatever stands beside it, or spaces into other spaces.
 _LOCAL = frozenset(("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"))
@@ -34,54 +47,8 @@ _CLIP = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 _CLIP_WORDS = (_CLIP, rf"<\|startoftext\|>|<\|endoftext\|>|{_CLIP}")
 
 
-class WordMemory:
-    """Words that one tokenizer has met: captions of known words are put together from them, many times as fast.
-
-    It holds for tokenizers that cut a text at spaces before anything else, which `cuts_at_spaces` reads off their own
-    description: there the tokens of a word do not depend on the words around it. Several threads may use it.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, Parts] = {}
-
-    def parts(self, text: str, read: Callable[[str], Parts]) -> Parts:
-        """The parts of an ASCII text, word by word; `read` is asked about words that are new."""
-        ids: list[int] = []
-        spans: list[Span] = []
-        spelled: tuple[str, ...] = ()
-        known, at = self._known, 0
-        for word in text.split(" "):
-            if word:
-                own, places, odd = known.get(word) or self._meet(word, read)
-                ids += own
-                for start, end in places:
-                    spans.append((at + start, at + end))
-                if odd:
-                    spelled += odd
-            at += len(word) + 1
-        return tuple(ids), tuple(spans), spelled
-
-    def _meet(self, word: str, read: Callable[[str], Parts]) -> Parts:
-        found = read(word)
-        if len(word) <= _LONGEST:
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            self._known[word] = found
-        return found
-
-
-_memories: WeakKeyDictionary[Any, WordMemory | None] = WeakKeyDictionary()
-
-
-def memory_of(backend: Any) -> WordMemory | None:
-    """The memory of a Rust tokenizer, as long as that lives; None where words depend on those around them."""
-    if backend not in _memories:
-        _memories[backend] = WordMemory() if cuts_at_spaces(backend) else None
-    return _memories[backend]
-
-
 def cuts_at_spaces(backend: Any) -> bool:
-    """Whether a tokenizer is known to read the words of an ASCII text one by one."""
+    """Whether a tokenizer is known to read the words of an ASCII text one by one, whatever stands around them."""
     try:
         normalizer, cutter = _description(backend.normalizer), _description(backend.pre_tokenizer)
         model, added = type(backend.model).__name__, backend.get_added_tokens_decoder().values()
@@ -114,12 +81,17 @@ def _cuts(cutter: Mapping[str, Any]) -> bool:
 
 # No caption is longer; a whole book would take minutes.
 MOST_TOKENS = 4096
+_SENTENCE_END = re.compile(
+    r"""[.!?…؟۔।]+["'”’)\]]*\s+   # marks that a space must follow: 3.5 and e.g are no ends
+      | [。！？]+[”’」』）]*\s*      # marks of scripts that write no spaces
+      | \s*\n\s*""",
+    re.VERBOSE,
+)
 # Half of a pair alone cannot be encoded as UTF-8; one character replaces one, so that spans stay true.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(NamedTuple):
     """The tokens of one caption, without special ones, and their character spans in the caption as given.
 
     `spelled` are the words that fall into letters, where they were looked for.
@@ -148,10 +120,19 @@ class Reading:
         """Tokens of a caption that fit into one window."""
         return self.context - len(self.prefix) - len(self.suffix)
 
+
+class Window(NamedTuple):
+    """Tokens `start` to `stop` are read together; the vectors of `first` to `last` (excluded) are kept."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
     @property
-    def most(self) -> int:
-        """Tokens of a caption that are read at all, in however many windows."""
-        return max(self.room, MOST_TOKENS)
+    def kept(self) -> int:
+        """How many tokens count in this window."""
+        return self.last - self.first
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,17 +168,47 @@ def tokenise(backend: Any, text: str) -> Tokens:
     return Tokens(text, tuple(encoding.ids), spans)
 
 
+_known: WeakKeyDictionary[Any, dict[str, Parts] | None] = WeakKeyDictionary()  # words that each tokenizer has met
+
+
 def tokenise_all(backend: Any, texts: Sequence[str]) -> list[Tokens]:
-    """The tokens of some captions; words that the tokenizer has met before do not go through it again."""
-    memory, read = memory_of(backend), partial(_parts, backend)
-    if memory is None:
+    """The tokens of captions, put together from words that the tokenizer has met before, many times as fast.
+
+    Where words depend on those around them every caption is read whole. Several threads may call it.
+    """
+    if backend not in _known:
+        _known[backend] = {} if cuts_at_spaces(backend) else None
+    known = _known[backend]
+    if known is None:
         return [tokenise(backend, text) for text in texts]
-    return [Tokens(text, *memory.parts(text, read)) if text.isascii() else tokenise(backend, text) for text in texts]
+    return [_by_words(backend, text, known) if text.isascii() else tokenise(backend, text) for text in texts]
 
 
-def _parts(backend: Any, word: str) -> Parts:
+def _by_words(backend: Any, text: str, known: dict[str, Parts]) -> Tokens:
+    ids: list[int] = []
+    spans: list[Span] = []
+    spelled: tuple[str, ...] = ()
+    at = 0
+    for word in text.split(" "):
+        if word:
+            own, places, odd = known.get(word) or _meet(backend, word, known)
+            ids += own
+            for start, end in places:
+                spans.append((at + start, at + end))
+            if odd:
+                spelled += odd
+        at += len(word) + 1
+    return Tokens(text, tuple(ids), tuple(spans), spelled)
+
+
+def _meet(backend: Any, word: str, known: dict[str, Parts]) -> Parts:
     tokens = tokenise(backend, word)
-    return tokens.ids, tokens.spans, tuple(spelled_out(word, tokens.spans))
+    parts = tokens.ids, tokens.spans, tuple(spelled_out(word, tokens.spans))
+    if len(word) <= _LONGEST:
+        if len(known) >= MOST_WORDS:
+            known.clear()
+        known[word] = parts
+    return parts
 
 
 def special_ids(backend: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -253,23 +264,23 @@ def pack_texts(texts: Sequence[str], backend: Any, reading: Reading) -> TextBatc
 
 def pack(captions: Sequence[Tokens], reading: Reading) -> TextBatch:
     """All windows of tokenised captions as one padded batch."""
-    plans = [_plan(caption, reading) for caption in captions]
+    room, most = reading.room, max(reading.room, MOST_TOKENS)
+    plans = [
+        plan_cut(len(caption.ids), room=room)
+        if reading.long_text == "cut"
+        else plan_windows(caption.text, caption.spans[:most], room=room)
+        for caption in captions
+    ]
     rows = [
         [*reading.prefix, *caption.ids[window.start : window.stop], *reading.suffix]
         for caption, plan in zip(captions, plans, strict=True)
         for window in plan
     ]
+    ids, attention = _padded(rows, fill=reading.pad, width=reading.context if reading.full else 0)
     windows, positions = _places(plans, lead=len(reading.prefix))
-    width = reading.context if reading.full else 0
-    return TextBatch(
-        ids=_padded(rows, fill=reading.pad, width=width),
-        attention=torch.from_numpy(_real(rows, width)),
-        window_of=_padded(windows, fill=0),
-        position=_padded(positions, fill=0),
-        mask=torch.from_numpy(_real(windows)),
-        windows=Windows(_own(plans), _shares(plans)),
-        layout=tuple(_layout(caption, plan, reading) for caption, plan in zip(captions, plans, strict=True)),
-    )
+    window_of, mask = _padded(windows)
+    layout = tuple(_layout(caption, plan, reading) for caption, plan in zip(captions, plans, strict=True))
+    return TextBatch(ids, attention, window_of, _padded(positions)[0], mask, _windows(plans), layout)
 
 
 def unpack_tokens(
@@ -279,22 +290,10 @@ def unpack_tokens(
     return states[sent(batch.window_of, states.device), sent(batch.position, states.device)]
 
 
-def unpack_pooled(pooled: Float[Tensor, "windows dim"], batch: TextBatch) -> Float[Tensor, "batch dim"]:
-    """One unit vector per caption from one vector per window."""
-    return join_windows(pooled, batch.windows)
-
-
 def join_windows(pooled: Float[Tensor, "windows dim"], windows: Windows) -> Float[Tensor, "batch dim"]:
     """One unit vector per caption: the mean of its windows' unit vectors, weighted by the tokens they keep."""
-    shares = sent(windows.shares, pooled.device).unsqueeze(-1)
-    return unit((unit(pooled)[sent(windows.own, pooled.device)] * shares).sum(dim=1))
-
-
-def _plan(caption: Tokens, reading: Reading) -> tuple[Window, ...]:
-    room = reading.room
-    if reading.long_text == "cut" or len(caption.ids) <= room:
-        return plan_cut(len(caption.ids), room=room)
-    return plan_windows(caption.text, caption.spans[: reading.most], room=room)
+    own, shares = (sent(part, pooled.device) for part in windows)
+    return unit((unit(pooled)[own] * shares.unsqueeze(-1)).sum(dim=1))
 
 
 def _layout(caption: Tokens, plan: Sequence[Window], reading: Reading) -> TokenLayout:
@@ -319,39 +318,118 @@ def _places(plans: Sequence[Sequence[Window]], *, lead: int) -> tuple[list[list[
     return windows, positions
 
 
-def _own(plans: Sequence[Sequence[Window]]) -> Int[Tensor, "batch parts"]:
+def _windows(plans: Sequence[Sequence[Window]]) -> Windows:
+    """The windows of each caption, padded with its first, and their shares by kept tokens; padding has none."""
     most = max(map(len, plans), default=0)
     if most == 1:
-        return torch.arange(len(plans)).unsqueeze(1)
-    firsts = [0, *accumulate(map(len, plans))]
-    rows = [
-        [first + part if part < len(plan) else first for part in range(most)]
-        for first, plan in zip(firsts, plans, strict=False)
-    ]
-    return torch.tensor(rows, dtype=torch.long).reshape(len(plans), most)
+        return torch.arange(len(plans)).unsqueeze(1), torch.ones(len(plans), 1)
+    own, shares, first = list[list[int]](), list[list[float]](), 0
+    for plan in plans:
+        kept, spare = sum(window.kept for window in plan), most - len(plan)
+        own.append([*range(first, first + len(plan)), *[first] * spare])
+        # A text without tokens has one window and all its share.
+        shares.append([*(window.kept / kept if kept else 1.0 for window in plan), *[0.0] * spare])
+        first += len(plan)
+    shape = (len(plans), most)
+    return torch.tensor(own, dtype=torch.long).reshape(shape), torch.tensor(shares).reshape(shape)
 
 
-def _shares(plans: Sequence[Sequence[Window]]) -> Float[Tensor, "batch parts"]:
-    """Kept tokens of each window over all tokens; a text without tokens has one window and all its share."""
-    most = max(map(len, plans), default=0)
-    if most == 1:
-        return torch.ones(len(plans), 1)
-    totals = [sum(window.kept for window in plan) for plan in plans]
-    rows = [
-        [*(window.kept / total if total else 1.0 for window in plan), *[0.0] * (most - len(plan))]
-        for plan, total in zip(plans, totals, strict=True)
-    ]
-    return torch.tensor(rows, dtype=torch.float32).reshape(len(plans), most)
-
-
-def _padded(rows: Sequence[Sequence[int]], *, fill: int, width: int = 0) -> Int[Tensor, "rows longest"]:
-    real = _real(rows, width)
+def _padded(
+    rows: Sequence[Sequence[int]], *, fill: int = 0, width: int = 0
+) -> tuple[Int[Tensor, "rows longest"], Bool[Tensor, "rows longest"]]:
+    """Rows padded to the longest of them, or to `width` where that is more, and True for what they hold."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    real = np.arange(max(width, lengths.max(initial=0))) < lengths[:, np.newaxis]
     padded = np.full(real.shape, fill, dtype=np.int64)
     padded[real] = np.fromiter(chain.from_iterable(rows), np.int64)
-    return torch.from_numpy(padded)
+    return torch.from_numpy(padded), torch.from_numpy(real)
 
 
-def _real(rows: Sequence[Sequence[int]], width: int = 0) -> Bool[np.ndarray, "rows longest"]:
-    """True for what rows hold, False for their padding to the longest of them, or to `width` where that is more."""
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    return np.arange(max(width, lengths.max(initial=0))) < lengths[:, np.newaxis]
+def plan_windows(text: str, spans: Sequence[Span], *, room: int) -> tuple[Window, ...]:
+    """Windows of at most `room` tokens that keep every token exactly once, in caption order.
+
+    >>> text = "A red ball. A dog."
+    >>> spans = [(0, 1), (2, 5), (6, 10), (10, 11), (12, 13), (14, 17), (17, 18)]
+    >>> plan_windows(text, spans, room=5)
+    (Window(start=0, stop=4, first=0, last=4), Window(start=4, stop=7, first=4, last=7))
+    """
+    count = len(spans)
+    if count <= room:
+        return plan_cut(count, room=room)
+    sentences = sentence_starts(text, spans)
+    words = [i for i in range(1, count) if spans[i][0] > spans[i - 1][1]]
+    ranges: list[Span] = []
+    start = stop = 0
+    while stop < count:
+        start = _start(stop, sentences, words, count=count, room=room) if ranges else 0
+        stop = _stop(start, stop, sentences, words, count=count, room=room)
+        ranges.append((start, stop))
+    return _keep_once(ranges, count)
+
+
+@lru_cache(maxsize=1024)
+def plan_cut(count: int, *, room: int) -> tuple[Window, ...]:
+    """One window of the first `room` tokens; the rest is dropped.
+
+    >>> plan_cut(9, room=5)
+    (Window(start=0, stop=5, first=0, last=5),)
+    """
+    kept = min(count, room)
+    return (Window(0, kept, 0, kept),)
+
+
+def sentence_starts(text: str, spans: Sequence[Span]) -> list[int]:
+    """Indices of the tokens that begin a sentence; the first token always does.
+
+    >>> sentence_starts("Hi. Yo", [(0, 2), (2, 3), (4, 6)])
+    [0, 2]
+    """
+    begins = [begin for begin, _ in spans]
+    starts = {bisect_left(begins, match.end()) for match in _SENTENCE_END.finditer(text)}
+    return sorted({0, *starts} - {len(spans)})
+
+
+def _stop(start: int, reached: int, sentences: Sequence[int], words: Sequence[int], *, count: int, room: int) -> int:
+    """Where the window from `start` ends: beyond `reached`, at a sentence's end if the next fits whole."""
+    limit = start + room
+    if limit >= count:
+        return count
+    last = bisect_right(sentences, limit) - 1
+    ends = sentences[last + 1] if last + 1 < len(sentences) else count
+    if sentences[last] > reached and ends - sentences[last] <= room:
+        return sentences[last]
+    gap = bisect_right(words, limit) - 1
+    return words[gap] if gap >= 0 and words[gap] > max(reached, limit - room // 4) else limit
+
+
+def _start(stop: int, sentences: Sequence[int], words: Sequence[int], *, count: int, room: int) -> int:
+    """Where the window after one that ended at `stop` starts."""
+    last = sentences[bisect_left(sentences, stop) - 1]
+    after = bisect_right(sentences, stop)
+    ends = sentences[after] if after < len(sentences) else count
+    if stop - last <= room // 2 and ends - last <= room:
+        return last
+    if sentences[after - 1] == stop:
+        return stop
+    back = bisect_left(words, stop - room // 4)
+    return words[back] if back < len(words) and words[back] <= stop else stop - room // 4
+
+
+def _keep_once(ranges: Sequence[Span], count: int) -> tuple[Window, ...]:
+    """Give every token to one window; a window that keeps nothing is not read."""
+
+    def margin(number: int, token: int) -> int:
+        start, stop = ranges[number]
+        return min(token - start, stop - 1 - token)
+
+    starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
+    # max takes the first of equals: the earlier window wins a tie. Both ends rise from window to window.
+    owners = [
+        max(range(bisect_right(stops, token), bisect_right(starts, token)), key=lambda number: margin(number, token))
+        for token in range(count)
+    ]
+    windows = []
+    for number, tokens in groupby(range(count), key=owners.__getitem__):
+        kept = list(tokens)
+        windows.append(Window(*ranges[number], kept[0], kept[-1] + 1))
+    return tuple(windows)
