@@ -15,8 +15,7 @@ from msdscore.explain.overlay import map_scale
 from msdscore.explain.words import word_scale
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.batching import Batcher
-from msdscore.serve.guard import RefusedError
-from msdscore.serve.settings import ServeSettings
+from msdscore.serve.settings import RefusedError, ServeSettings
 from serving import TOKEN, asked, image_bytes
 from serving import client as calling
 

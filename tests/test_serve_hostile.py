@@ -135,7 +135,7 @@ def test_a_scored_file_that_takes_too_long_is_given_up_with_its_process():
             try:
                 parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
                 found += (
-                    [folder] if parent == os.getpid() and b"serve.rows" in (folder / "cmdline").read_bytes() else []
+                    [folder] if parent == os.getpid() and b"serve.table" in (folder / "cmdline").read_bytes() else []
                 )
             except OSError:
                 continue

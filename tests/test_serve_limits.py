@@ -305,6 +305,46 @@ def test_rows_of_a_scored_file_come_worst_first():
             assert "/proc/" not in answer.text
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"text": "a cat", "image": "9.jpg", "msd": 0.9},  # the caption under another name
+        {"caption": "a cat", "image": {"path": "9.jpg"}, "msd": "0.9"},  # numbers as texts
+        {"caption": "a cat", "image": "9.jpg", "msd": 0.9, "id": 5},  # a column of two types
+        {"Caption": "a cat", "image": "9.jpg", "msd": 0.9},
+        {"caption": "a cat", "image": "9.jpg", "msd": 0.9, "similarity": float("nan")},
+    ],
+)
+def test_a_file_whose_rows_differ_reads_as_one_whose_rows_are_alike(odd):
+    lines = [{"caption": f"c{n}", "image": f"{n}.jpg", "msd": n / 10, "id": "x"} for n in range(3)]
+    with client() as calls:
+        text = "\n".join(json.dumps(line) for line in [*lines, odd]).encode()
+        rows = calls.post("/v1/rows", files={"file": ("s.jsonl", text)}).json()["rows"]
+    plain = {"warnings": None, "error": None}
+    assert rows[:3] == [{**line, **plain, "row": n} for n, line in enumerate(without(lines, "id"))]
+    assert rows[3] == {"caption": "a cat", "image": "9.jpg", "msd": 0.9, "row": 3, **plain}
+
+
+def without(lines, name):
+    return [{key: value for key, value in line.items() if key != name} for line in lines]
+
+
+def test_texts_and_numbers_of_columns_are_as_clean_as_those_of_rows():
+    table = pa.table({
+        "caption": ["a" * 3000, "", None], "image": [{"bytes": b"x", "path": "1.jpg"}] * 3,
+        "msd": [0.5, float("nan"), float("inf")], "match": pa.array([1, 0, None], pa.int8()),
+    })  # fmt: skip
+    file = BytesIO()
+    pq.write_table(table, file)
+    with client() as calls:
+        answer = calls.post("/v1/rows", files={"file": ("s.parquet", file.getvalue())}, data={"by": "msd"}).json()
+    assert (answer["columns"], answer["failed"]) == (["msd", "match"], 2)
+    assert [(len(row["caption"] or ""), row["image"]) for row in answer["rows"]] == [(2000, "1.jpg")] + 2 * [
+        (0, "1.jpg")
+    ]
+    assert [row.get("match") for row in answer["rows"]] == [1, 0, None]
+
+
 def test_a_scored_file_is_sent_once_and_every_part_of_it_can_be_asked_for():
     lines = [{"caption": f"a Dog {n}", "image": f"{n}.jpg", "match": n / 1000} for n in range(700)]
     text = "\n".join(map(json.dumps, lines)).encode()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from msdscore.errors import require
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.serve.guard import OPEN_PATHS, Guard, RefusedError
+from msdscore.serve.guard import OPEN_PATHS, Guard
 from msdscore.serve.page import add_page, scorer_code
 from msdscore.serve.routes import add_api, add_probes
 from msdscore.serve.schema import complete_openapi
 from msdscore.serve.service import Service
-from msdscore.serve.settings import ServeSettings
+from msdscore.serve.settings import RefusedError, ServeSettings
 from msdscore.version import __version__
 
 if TYPE_CHECKING:

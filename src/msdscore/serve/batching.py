@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Generic, NamedTuple, TypeVar
 
-from msdscore.serve.guard import RefusedError
+from msdscore.serve.settings import RefusedError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from msdscore.serve.settings import ServeSettings, is_loopback
+from msdscore.serve.settings import RefusedError, ServeSettings, is_loopback
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -40,14 +40,6 @@ _HEADERS = {
     ),
     "cache-control": "no-store",
 }
-
-
-class RefusedError(Exception):
-    """A request that is refused with a status and one line."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.reason = status, reason
 
 
 class Load(Protocol):

@@ -11,9 +11,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from msdscore.errors import ImageError
-from msdscore.serve.guard import RefusedError
 from msdscore.serve.schema import Item, Items, RewardRequest
-from msdscore.serve.settings import ServeSettings
+from msdscore.serve.settings import RefusedError, ServeSettings
 
 if TYPE_CHECKING:
     from starlette.datastructures import FormData

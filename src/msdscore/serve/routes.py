@@ -10,10 +10,10 @@ from msdscore.explain.explanation import Explanations
 from msdscore.explain.save import encoded
 from msdscore.scoring.results import Scores
 from msdscore.serve import schema
-from msdscore.serve.guard import RefusedError
 from msdscore.serve.reading import read_completions, read_form, read_items, read_upload
 from msdscore.serve.rows import MOST, RowsQuery
 from msdscore.serve.service import Service
+from msdscore.serve.settings import RefusedError
 from msdscore.version import __version__
 
 if TYPE_CHECKING:

@@ -1,19 +1,13 @@
-"""The worst rows of a scored file, which is read once, in a process of its own with limited memory.
-
-`python -m msdscore.serve.rows` is that process: one JSON line of options in; out comes an Arrow stream with a row per
-row of the file, or a refusal as JSON. Queries run on the table that the stream holds.
-"""
+"""The worst rows of a scored file, which `serve.table` reads once, in a process of its own with limited memory."""
 
 import asyncio
 import json
-import math
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,20 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from msdscore.errors import InputError
-from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES, first_of
-from msdscore.io.inputs.formats import Record, Records, open_records
-from msdscore.serve.guard import RefusedError
-from msdscore.serve.settings import ServeSettings
+from msdscore.serve.settings import RefusedError, ServeSettings
+from msdscore.serve.table import TEXTS, expanded
 
 FORMATS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
 LOWER_IS_BETTER = frozenset(("coverage", "support", "divergence"))
 ORDER_BY = ("match", "soft_msd", "msd")  # unless asked for: the first of these that the file has
 MOST = 500  # rows per answer
 BINS = 20  # of the histogram
-TEXTS = ("caption", "image", "warnings", "error")
-_CHARACTERS = 2000  # of a text in an answer
-_BATCH = 16_384  # rows that are written at once
 # One thread, one pool of memory: so that the limit is reached by the file and not by reserves.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 
@@ -68,8 +56,8 @@ async def read_table(name: str, content: bytes, settings: ServeSettings) -> pa.T
     try:
         table = pa.ipc.open_stream(answer).read_all()
     except pa.ArrowInvalid:  # the process was ended by the system
-        raise _expanded(settings.max_expanded) from None
-    columns = [name for name in numbers if table[name].null_count < table.num_rows]
+        raise expanded(settings.max_expanded) from None
+    columns = [name for name in numbers if name in table.column_names and table[name].null_count < table.num_rows]
     if not columns:
         raise RefusedError(422, f"expected a scored file with {' or '.join(ORDER_BY)}; run msdscore score first")
     return table.select([*TEXTS, *columns])
@@ -79,7 +67,7 @@ async def _read_elsewhere(content: bytes, options: Mapping[str, Any]) -> bytes:
     """What the reading process writes about a file."""
     with _as_file(content) as (path, descriptors):
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "msdscore.serve.rows"],
+            [sys.executable, "-P", "-m", "msdscore.serve.table"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -108,10 +96,6 @@ def _as_file(content: bytes) -> Iterator[tuple[str, tuple[int, ...]]]:
         path = Path(folder) / "rows"
         path.write_bytes(content)
         yield str(path), ()
-
-
-def _expanded(limit: int) -> RefusedError:
-    return RefusedError(413, f"expected a file that can be read in {limit >> 20} MiB of memory; send fewer rows")
 
 
 def worst_rows(table: pa.Table, query: RowsQuery) -> dict[str, Any]:
@@ -150,97 +134,3 @@ def _matching(table: pa.Table, by: str, query: RowsQuery) -> pa.Table:
     if query.contains:
         table = table.filter(pc.match_substring(table["caption"], query.contains, ignore_case=True))
     return table
-
-
-def main() -> None:
-    """Read one file as the options on standard input say, and write its table."""
-    options = json.loads(sys.stdin.readline())
-    _limit_memory(options["max_expanded"])
-    try:
-        with ExitStack() as stack:
-            records = open_records(options["path"], format=options["format"], until=stack)
-            sys.stdout.buffer.write(_stream(records, options))
-    except RefusedError as error:
-        _refuse(error)
-    except MemoryError:
-        _refuse(_expanded(options["max_expanded"]))
-    except InputError as error:
-        memory = isinstance(error.__cause__, MemoryError)
-        _refuse(_expanded(options["max_expanded"]) if memory else RefusedError(422, _without_path(str(error))))
-
-
-def _refuse(error: RefusedError) -> None:
-    sys.stdout.write(json.dumps({"status": error.status, "error": error.reason}))
-
-
-def _limit_memory(expanded: int) -> None:
-    """Let this process take so many bytes more than it has now."""
-    with suppress(ImportError, OSError, ValueError):  # where the system has no such limit
-        import resource
-
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + expanded
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-
-def _stream(records: Records, options: Mapping[str, Any]) -> pa.Buffer:
-    """The rows of a file as an Arrow stream."""
-    numbers = [(name, pa.float64()) for name in options["numbers"]]
-    schema = pa.schema([*((name, pa.string()) for name in TEXTS), *numbers])
-    rows, sink = _rows(records, options), pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        while batch := list(islice(rows, _BATCH)):
-            columns = zip(zip(*batch, strict=True), schema.types, strict=True)
-            writer.write_batch(pa.record_batch([pa.array(column, kind) for column, kind in columns], schema=schema))
-    return sink.getvalue()
-
-
-def _rows(records: Records, options: Mapping[str, Any]) -> Iterator[list[str | float | None]]:
-    """Texts and numbers of every row, within the limits."""
-    cells = 0
-    for number, record in enumerate(records.read()):
-        cells += len(record.values)
-        if number >= options["max_rows"]:
-            raise RefusedError(413, f"expected a file of at most {options['max_rows']} rows")
-        if cells > options["max_cells"]:
-            raise RefusedError(413, f"expected a file of at most {options['max_cells']} cells; leave columns out")
-        yield [*_texts(record), *(_number(record.values.get(name)) for name in options["numbers"])]
-
-
-def _texts(record: Record) -> Iterator[str | None]:
-    """Caption, name of the image, warnings and error of a row."""
-    values = record.values
-    for names in (CAPTION_NAMES, IMAGE_NAMES):
-        name = first_of(values, names)
-        yield None if name is None else _text(values[name])
-    yield _text(values.get("warnings"))
-    yield _text(record.error or values.get("error"))
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, Mapping):  # an image as Hugging Face datasets have it
-        value = value.get("path")
-    if not isinstance(value, str) or not value:
-        return None
-    return value[:_CHARACTERS].encode("utf-8", "replace").decode()
-
-
-def _number(value: Any) -> float | None:
-    """A finite number, however it is written."""
-    if value is None:
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _without_path(message: str) -> str:
-    """A reader's message without the path, which says nothing to the caller."""
-    head, colon, rest = message.partition(": ")
-    return rest if colon and ("/fd/" in head or "msdscore-" in head) else message
-
-
-if __name__ == "__main__":
-    main()

@@ -23,11 +23,10 @@ from msdscore.scoring.embedded import Decoded, Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
 from msdscore.serve.batching import Batcher
-from msdscore.serve.guard import RefusedError
 from msdscore.serve.page import explanation_documents
 from msdscore.serve.reading import Asked, Stored
 from msdscore.serve.rows import RowsQuery, read_table, worst_rows
-from msdscore.serve.settings import ServeSettings
+from msdscore.serve.settings import RefusedError, ServeSettings
 
 Result = TypeVar("Result")
 DECODERS = 2  # threads that decode images while the worker scores others

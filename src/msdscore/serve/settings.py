@@ -1,4 +1,4 @@
-"""Where the service listens, who may call it, and how much a request may cost."""
+"""Where the service listens, who may call it, how much a request may cost, and how it is refused."""
 
 import re
 from dataclasses import dataclass, fields
@@ -8,6 +8,14 @@ from msdscore.errors import ConfigError
 
 SHORTEST_TOKEN = 16  # characters; shorter ones can be guessed over a network
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+
+class RefusedError(Exception):
+    """A request that is refused with a status and one line."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
