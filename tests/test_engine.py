@@ -709,6 +709,28 @@ def test_a_picture_of_equal_size_and_time_is_noticed(tmp_path):
     assert run(Scorer("toy"), path, output, part_rows=8).scored == 8
 
 
+def test_an_image_replaced_during_a_run_is_told_and_scored_again(tmp_path):
+    path, _ = make_input(tmp_path)
+    output, image, replaced = tmp_path / "out.jsonl", tmp_path / "red.png", []
+
+    def replace_once(done, total):
+        if done >= 8 and not replaced:
+            replaced.append(done)
+            Image.new("RGB", (48, 32), "orange").save(tmp_path / "new.png")
+            (tmp_path / "new.png").replace(image)
+            os.utime(tmp_path / "blue.png")  # what is only touched is not changed
+
+    scored = run(Scorer("toy"), path, output, part_rows=100, progress=replace_once)
+    rows = read_rows(output)
+    told = {row["image"] for row in rows if "was changed while it was scored" in (row["warnings"] or "")}
+    assert told == {"red.png"}
+    assert scored.warned >= 1
+    assert run(Scorer("toy"), path, output, part_rows=100).scored == len(rows)
+    run(Scorer("toy"), path, tmp_path / "clean.jsonl", part_rows=100)
+    assert output.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
+    assert run(Scorer("toy"), path, output, part_rows=100).scored == 0
+
+
 def test_large_pictures_are_known_by_their_content_when_asked(tmp_path, monkeypatch):
     monkeypatch.setattr("msdscore.io.hashing.HASHED_BYTES", 10)
     path, _ = make_input(tmp_path)

@@ -72,6 +72,15 @@ def file_stamp(path: Path, *, verify: bool = False) -> str:
         return "unreadable"
 
 
+def file_mark(path: Path) -> str:
+    """Inode, size and time of a file: another one when it is written again or replaced; empty where there is none."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return ""
+    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
+
+
 def file_key(path: Path) -> str:
     """A hash of a file's content, 32 hexadecimal digits.
 

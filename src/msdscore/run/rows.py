@@ -29,7 +29,7 @@ from msdscore.scoring.score import OPTIONAL
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 
-_NEVER = "lost"  # key of a part that no later run takes over
+_NEVER = "changed"  # key of a part that no later run takes over
 PART_ROWS = 256  # rows that a crash can cost at most; large enough to fill a batch of any encoder
 
 Progress = Callable[[int, int], None]
@@ -207,10 +207,9 @@ def _write_scores(
 
     def compute(parts: Iterator[tuple[str, Part]]) -> Iterator[tuple[str, pa.Table]]:
         for part, scored in score_parts(pipeline, (part for _, part in parts), scored=count):
-            # Images that were lost between planning and reading failed for a reason that the key does not know.
-            lost = any(isinstance(result, RowError) for result in scored)
-            is_stale = lost and part.has_changed(partial(file_stamp, verify=how.verify))
-            yield _NEVER if is_stale else part.key, part_table(part, scored)
+            # Images that were replaced or lost since the part was planned: their numbers are not those of its key.
+            changed = part.warn_of_changed(partial(file_stamp, verify=how.verify), verify=how.verify)
+            yield _NEVER if changed else part.key, part_table(changed or part, scored)
 
     def known(_: str, part: Part) -> pa.Table | None:
         scores = [] if not part.rows else earlier.scores(part) if earlier else None
