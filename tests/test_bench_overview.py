@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from bench_sets import make_expert, make_sugarcrepe
 from msdscore.benchmarks.registry import benchmark
-from msdscore.benchmarks.results.overview import QUOTED, StoredResult, mean_ranks, overview
+from msdscore.benchmarks.results.overview import StoredResult, mean_ranks, overview, quoted_figures
 from msdscore.benchmarks.results.result import read_result
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, InputError
@@ -74,7 +74,7 @@ def test_quoted_figures_are_marked_and_never_the_best(files):
     assert rows["CLIP B/32 (quoted)"] == ("73.1", "–")
     assert all("quoted" not in grid.rows[row][0] for row, _ in grid.best)
     assert any("CLIP-S, RefCLIP-S: Hessel et al., EMNLP 2021" in note for note in grid.notes)
-    for one in QUOTED:
+    for one in quoted_figures():
         assert benchmark(one.benchmark).protocols[0] == "official"
         assert one.source
         assert 0 < one.value < 100

@@ -66,9 +66,9 @@ def test_variants_are_the_settings_and_the_own_value_is_among_them():
 
 
 def test_a_sweep_holds_every_variant_against_the_baseline_and_is_not_run_twice(root, tmp_path, monkeypatch):
-    encoder, study = load_encoder("toy"), Study(root=root)
+    encoder, study = load_encoder("toy"), Study(root=root, output=tmp_path / "alpha.json")
     variants, own = value_variants("alpha", "0 0.1", encoder, MSDConfig())
-    results = run_sweep(study, plan(root), variants, tmp_path, baseline=own)
+    results = run_sweep(study, plan(root), variants, baseline=own)
     first, second = results
     assert "msd" in first.against
     assert not second.against
@@ -77,7 +77,7 @@ def test_a_sweep_holds_every_variant_against_the_baseline_and_is_not_run_twice(r
     assert first.against["msd"].first == first.result.metric("msd").figures[0].value
     table = sweep_table(results, axis="alpha", baseline=own)
     monkeypatch.setattr(encoder, "encode_texts", None)
-    again = sweep_table(run_sweep(study, plan(root), variants, tmp_path, baseline=own), axis="alpha", baseline=own)
+    again = sweep_table(run_sweep(study, plan(root), variants, baseline=own), axis="alpha", baseline=own)
     assert to_json("alpha", [again]) == to_json("alpha", [table])
     text = to_markdown([table])
     assert "| difference from alpha=0.1 |" in text
@@ -85,16 +85,16 @@ def test_a_sweep_holds_every_variant_against_the_baseline_and_is_not_run_twice(r
     assert json.dumps(to_json("alpha", [table]))
     assert [row["value"] for row in table.rows if row["metric"] == "msd"] == [0.0, 0.1]
     with pytest.raises(ConfigError, match="expected different variants with x among them"):
-        run_sweep(study, plan(root), variants, tmp_path, baseline="x")
+        run_sweep(study, plan(root), variants, baseline="x")
 
 
 def test_rated_benchmarks_can_be_swept(tmp_path):
     data = make_expert(tmp_path / "data")
     variants = named_variants({"a": {"alpha": 0.1}, "b": {"alpha": 0.3}}, load_encoder("toy"), MSDConfig())
-    results = run_sweep(Study(root=data), plan(data, "flickr8k-expert"), variants, tmp_path / "runs")
+    results = run_sweep(Study(root=data), plan(data, "flickr8k-expert"), variants)
     assert "tau_c" in to_markdown([sweep_table(results, axis="alpha")])
     row = results[0]
-    pairs = decided_pairs(row.result, row.folder, ("cosine", "msd"))
+    pairs = decided_pairs(row, ("cosine", "msd"))
     assert len(pairs) == 24  # three captions of each picture with unequal ratings
     assert pairs.right("cosine").mean() == pytest.approx(2 / 3)  # it knows colours and not that a square is no dog
 

@@ -1,10 +1,12 @@
 """Rows by name: the one registry class of encoders, metrics and benchmarks."""
 
+import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.resources import files
 from typing import Any, Generic, Protocol, TypeVar
 
 from msdscore.errors import ConfigError, MSDScoreError, unknown_name
@@ -94,6 +96,15 @@ class Registry(Generic[Row]):
             if not isinstance(row, self._row):
                 raise TypeError(f"expected {self._row.__name__} objects, got {type(row).__name__}")
         return rows
+
+
+def read_table(package: str, kind: str, row: Callable[..., Row], functions: Sequence[str]) -> tuple[Row, ...]:
+    """The rows of a package's `table.toml`; fields that name `functions` are written from the package on."""
+    rows = []
+    for fields in tomllib.loads(files(package).joinpath("table.toml").read_text("utf-8"))[kind]:
+        fields |= {name: f"{package}.{fields[name]}" for name in functions if name in fields}
+        rows.append(row(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}))
+    return tuple(rows)
 
 
 def resolve(target: str, owner: str) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """What a benchmark is: its items, the images they point to, and the row that describes it."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
@@ -112,6 +112,11 @@ class Note:
 
     what: str
     count: int
+
+
+def noted(counts: Mapping[str, int]) -> tuple[Note, ...]:
+    """A note for every count that is not 0."""
+    return tuple(Note(what, count) for what, count in counts.items() if count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,7 @@
 """Benchmarks by name: list them, look one up, read its files."""
 
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from importlib.resources import files
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -12,20 +10,15 @@ from msdscore.benchmarks.base import Benchmark, ItemSet
 from msdscore.benchmarks.protocols.counting import resolve
 from msdscore.benchmarks.readers.rows import find_rows
 from msdscore.errors import InputError, unknown_name
-from msdscore.registry import Registry
+from msdscore.registry import Registry, read_table
 
-GROUP = "msdscore.benchmarks"
-_FUNCTIONS = ("reader", "rows", "figures", "credits", "statistics")  # written in the table from this package on
+_FUNCTIONS = ("reader", "rows", "figures", "credits", "statistics")
 
 
 @cache
 def built_in() -> tuple[Benchmark, ...]:
     """The benchmarks of `table.toml`."""
-    rows = tomllib.loads(files(GROUP).joinpath("table.toml").read_text("utf-8"))["benchmark"]
-    for row in rows:
-        row |= {name: f"{GROUP}.{row[name]}" for name in _FUNCTIONS if name in row}
-        row |= {name: tuple(row[name]) for name in ("files", "protocols") if name in row}
-    return tuple(Benchmark(**row) for row in rows)
+    return read_table("msdscore.benchmarks", "benchmark", Benchmark, _FUNCTIONS)
 
 
 BENCHMARKS = Registry("benchmark", Benchmark, lambda: built_in())

@@ -7,7 +7,7 @@ from json import dumps
 from pathlib import Path
 from typing import Any, get_args
 
-from msdscore.benchmarks.readers.files import field, read_json
+from msdscore.benchmarks.readers.files import Record, read_json, records
 from msdscore.cococf.build import (
     JUDGE,
     BuildSettings,
@@ -51,9 +51,9 @@ def read_written(paths: Sequence[Path]) -> list[WrittenPair]:
         if not file.is_file():
             raise InputError(f"{file}: no such file; expected the folder that msdscore cococf build wrote")
         content = read_json(file, (dict, list))
-        rows = field(content, "data", where=str(file)) if isinstance(content, dict) else content
+        rows = Record("", content, str(file)).get("data") if isinstance(content, dict) else content
         split = next((split_of for split_of in get_args(Split) if split_of in file.stem), "")
-        pairs += [_written(row, split, f"{file} row {number}") for number, row in enumerate(rows)]
+        pairs += [_written(row, split) for row in records(rows, file)]
     if not pairs:
         raise InputError(f"{files[0]}: expected pairs of captions, got none")
     return pairs
@@ -103,19 +103,14 @@ def _row(number: int, pair: CounterfactualPair) -> dict[str, Any]:
     }
 
 
-def _written(row: dict[str, Any], split: str, where: str) -> WrittenPair:
-    image = str(field(row, "image_path", where=where))
-    change = row.get("change") or {}
-    spans = [tuple((int(a), int(b)) for a, b in change.get(f"{side}_spans", ())) for side in ("caption", "negative")]
-    return WrittenPair(
-        image,
-        str(field(row, "caption", where=where)),
-        str(field(row, "negative_caption", "neg_caption", where=where)),
-        split,
-        str(row.get("subset", "")),
-        str(row.get("captioner", "")),
-        *spans,
-    )
+def _written(row: Record, split: str) -> WrittenPair:
+    image, positive, negative = row.get("image_path"), row.get("caption"), row.get("negative_caption", "neg_caption")
+    subset, captioner, change = (row.fields.get(name) for name in ("subset", "captioner", "change"))
+    spans = [
+        tuple((int(start), int(end)) for start, end in (change or {}).get(f"{side}_spans", ()))
+        for side in ("caption", "negative")
+    ]
+    return WrittenPair(str(image), str(positive), str(negative), split, str(subset or ""), str(captioner or ""), *spans)
 
 
 def _dump(content: Mapping[str, Any]) -> bytes:

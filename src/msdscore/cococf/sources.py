@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.readers.files import field, find_all, read_json, read_jsonl, tidy
+from msdscore.benchmarks.readers.files import Record, find_all, read_json, read_jsonl, records, tidy
 from msdscore.errors import InputError
 
 PEOPLE = "people"  # the source of captions that no captioner is named for
@@ -70,9 +70,9 @@ def read_objects(path: Path, classes: Path | None = None) -> dict[str, frozenset
     if path.suffix == ".json":
         return _instances(read_json(path), path)
     return {
-        _key(str(row["image"])): shown
-        for number, row in enumerate(read_jsonl(path), start=1)
-        if (shown := _row_objects(row, names, f"{path} row {number}")) is not None
+        _key(str(row.fields["image"])): shown
+        for row in records(read_jsonl(path), path, first=1)
+        if (shown := _row_objects(row, names)) is not None
     }
 
 
@@ -85,10 +85,10 @@ def _captioned(source: str, path: Path) -> Iterable[AnnotatedImage]:
     if not path.is_file():
         raise InputError(f"{path}: no such file of captions")
     if path.suffix == ".jsonl":
-        return (_row(row, source, f"{path} row {number}") for number, row in enumerate(read_jsonl(path), start=1))
+        return (_row(row, source) for row in records(read_jsonl(path), path, first=1))
     content = read_json(path, (dict, list))
     if isinstance(content, list):
-        return (_row(row, source, f"{path} row {number}") for number, row in enumerate(content))
+        return (_row(row, source) for row in records(content, path))
     if "annotations" in content and "images" in content:
         return _coco(content, source or PEOPLE)
     return (
@@ -105,24 +105,24 @@ def _coco(content: Mapping[str, Any], source: str) -> list[AnnotatedImage]:
     return [AnnotatedImage(str(entry["file_name"]), tuple(texts[entry["id"]])) for entry in content["images"]]
 
 
-def _row(row: Mapping[str, Any], source: str, where: str) -> AnnotatedImage:
+def _row(record: Record, source: str) -> AnnotatedImage:
     """One row; a caption that is known to invent something (`hallucinated`) is no caption to start from."""
-    name = Path(str(field(row, "image", "image_path", "file_name", where=where))).name
+    row, name = record.fields, Path(str(record.get("image", "image_path", "file_name"))).name
     texts = [SourcedCaption(tidy(text), source or PEOPLE) for text in row.get("captions") or ()]
     texts += [SourcedCaption(tidy(text), source or _MACHINE) for text in row.get(_MACHINE) or ()]
     single = row.get("caption")
     if single and not str(single).startswith(_ERROR) and not row.get("error") and not row.get("hallucinated"):
         texts.append(SourcedCaption(tidy(single), source or str(row.get("system") or PEOPLE)))
-    return AnnotatedImage(name, tuple(texts), _row_objects(row, _class_names(None), where))
+    return AnnotatedImage(name, tuple(texts), _row_objects(record, _class_names(None)))
 
 
-def _row_objects(row: Mapping[str, Any], names: Sequence[str], where: str) -> frozenset[str] | None:
-    given = row.get("objects")
+def _row_objects(row: Record, names: Sequence[str]) -> frozenset[str] | None:
+    given = row.fields.get("objects")
     if given is None:
         return None
     if all(isinstance(entry, str) for entry in given):
         return frozenset(given)
-    return _numbered([int(entry[0]) for entry in given], names, where)
+    return _numbered([int(entry[0]) for entry in given], names, row.where)
 
 
 def _instances(content: Mapping[str, Any], path: Path) -> dict[str, frozenset[str]]:

@@ -10,7 +10,7 @@ from msdscore.benchmarks.readers.captioned import CaptionedImage
 from msdscore.benchmarks.readers.rows import captioned_images
 from msdscore.core.evidence import Vocabulary
 from msdscore.errors import ConfigError, InputError, RowError
-from msdscore.explain.explanation import Explanation, explain
+from msdscore.explain.explanation import explain
 from msdscore.scoring.calibrate import stems_of
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval, bootstrap_mean
@@ -83,19 +83,10 @@ def _suggested(pipeline: Pipeline, pair: Pair, original: str, replacement: str) 
         return _UNREADABLE
     wrong = stem(replacement.casefold())
     doubtful = any(stem(unit.text.casefold()) == wrong for unit in item.doubtful)
-    instead = _instead(item, wrong)
+    suggested = (suggestion for suggestion in item.suggestions if stem(suggestion.word.casefold()) == wrong)
+    instead = {stem(named.word) for suggestion in suggested for named in suggestion.instead}
     right = stem(original.casefold()) in instead, bool(instead & stems_of([pair.positive]))
     return [float(value) for value in (doubtful, bool(instead), *right)]
-
-
-def _instead(item: Explanation, wrong: str) -> set[str]:
-    """Stems of the words suggested instead of a word, by its stem."""
-    return {
-        stem(named.word)
-        for suggestion in item.suggestions
-        if stem(suggestion.word.casefold()) == wrong
-        for named in suggestion.instead
-    }
 
 
 def missing(study: Study) -> list[Table]:

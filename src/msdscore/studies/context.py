@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -128,15 +127,21 @@ class Study:
             "signature": pipeline.signature, "root": str(self.root.resolve()), "limit": self.limit, "seed": self.seed,
             "options": sorted(f"{name}={value}" for name, value in self.options.items()), **depends,
         }  # fmt: skip
-        with self._kept(title, work) as kept, self.progress(title) as show:
+        with self._answers(title, work) as (known, keep), self.progress(title) as show:
             for number, batch in enumerate(batches):
-                yield kept(number, partial(measure, number, batch))
+                if number not in known:
+                    known[number] = measure(number, batch)
+                    keep(number, known[number])
+                yield known[number]
                 show(number + 1, len(batches))
 
     @contextmanager
-    def _kept(self, title: str, work: Mapping[str, Any]) -> Iterator[Callable[[int, Callable[[], Any]], Any]]:
+    def _answers(
+        self, title: str, work: Mapping[str, Any]
+    ) -> Iterator[tuple[dict[int, Any], Callable[[int, Any], None]]]:
+        """Answers of batches by number that an earlier run has kept, and a function that keeps another."""
         if self.output is None:
-            yield lambda number, compute: compute()
+            yield {}, lambda number, answer: None
             return
         path = self.output.with_name(f"{self.output.stem}.{title}{_SUFFIX}")
         if self.overwrite:
@@ -146,14 +151,7 @@ class Study:
             done = run.done()
             answers = (json.loads(part[_ANSWER][0].as_py()) for part in run.tables()) if done else ()
             known = dict(zip(done, answers, strict=True))
-
-            def step(number: int, compute: Callable[[], Any]) -> Any:
-                if number not in known:
-                    known[number] = compute()
-                    run.write(number, pa.table({_ANSWER: [json.dumps(known[number])]}))
-                return known[number]
-
-            yield step
+            yield known, lambda number, answer: run.write(number, pa.table({_ANSWER: [json.dumps(answer)]}))
 
 
 def measure_readable(

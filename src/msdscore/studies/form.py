@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from msdscore.benchmarks.base import Item
 from msdscore.benchmarks.results.compare import Difference, Side, compare_sides
@@ -53,12 +52,11 @@ def form(study: Study, *, benchmark: Sequence[str] = SETS, samples: int = 1000) 
     along = {f"balance {value:g}": balanced(settings, bank.bank.words.spread, value) for value in BALANCES}
     how = Resampling(samples=samples, seed=study.seed)
     heads: dict[str, dict[str, Difference]] = {}
-    with study.runs() as folder:
-        for name in present:
-            plan = study.plan(name, [BASELINE], control=False, samples=samples)
-            (run,) = run_sweep(study, plan, [Variant("settings", lambda: pipeline)], folder)
-            scores = _scores(study, pipeline, name, run, forms | along)
-            heads[name] = _compare(run, scores, how, dict.fromkeys(forms, FORM) | dict.fromkeys(along, BASELINE))
+    for name in present:
+        plan = study.plan(name, [BASELINE], control=False, samples=samples)
+        (run,) = run_sweep(study, plan, [Variant("settings", lambda: pipeline)])
+        scores = _scores(study, pipeline, name, run, forms | along)
+        heads[name] = _compare(run, scores, how, dict.fromkeys(forms, FORM) | dict.fromkeys(along, BASELINE))
     tables = [_ablation_table(heads, forms), _balance_table(heads), _left_out_table(heads, settings.balance)]
     return [replace(table, signature=pipeline.signature) for table in tables]
 
@@ -113,8 +111,7 @@ def _scores(
 ) -> dict[str, list[list[float]]]:
     """The scores of every form, one list per item of a benchmark run with one score per caption."""
     items = {item.id: item for item in study.items(name)}
-    ids = pq.read_table(run.folder / run.result.scores, columns=["id"])["id"].to_pylist()
-    chosen = [items[key] for key in ids]
+    chosen = [items[key] for key in run.table["id"].to_pylist()]
 
     def measure(_: int, batch: ItemBatch) -> list[tuple[int, list[tuple[float, list[float], list[float]] | None]]]:
         return _measure(pipeline, chosen, batch)
@@ -160,8 +157,7 @@ def _compare(
     run: VariantResult, scores: Mapping[str, list[list[float]]], how: Resampling, against: Mapping[str, str]
 ) -> dict[str, Difference]:
     """The headline of every form against that of another one."""
-    table = pq.read_table(run.folder / run.result.scores)
-    metric = run.result.metric(BASELINE)
+    table, metric = run.table, run.result.metric(BASELINE)
     sides = {}
     for label, values in scores.items():
         column = pa.array(values, pa.list_(pa.float64()))

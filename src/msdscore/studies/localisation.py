@@ -10,8 +10,6 @@ import numpy as np
 from msdscore.benchmarks.base import Image, Pair, clusters, image_source, wrong_images
 from msdscore.errors import InputError
 from msdscore.explain.terms import doubt, units_of
-from msdscore.scoring.config import Form
-from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import bootstrap_mean
 from msdscore.studies.context import Study, drawn_pairs, split
@@ -100,18 +98,13 @@ def rank_words(pipeline: Pipeline, question: WrongCaption, stranger: Image) -> R
     decoded = pipeline.decode([image_source(question.pair.image), image_source(stranger)])
     images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts([caption, *shorter]).require()
     measured = pipeline.measure(images, texts, [0, 1] + [0] * len(shorter), [0, *range(len(shorter) + 1)])
-    own, other = (_by_doubt(question, pipeline.config, measured, number) for number in (0, 1))
-    return [own, _falling(measured.similarity[2:].double().tolist()), other]
-
-
-def _by_doubt(question: WrongCaption, form: Form, measured: Measurement, number: int) -> list[int]:
-    doubts = {unit.start: doubt(unit) for unit in units_of(form, measured, number, question.pair.negative)}
-    values = [doubts.get(word.start) for word in question.words]
-    return _falling([-np.inf if value is None else value for value in values])
-
-
-def _falling(values: Sequence[float]) -> list[int]:
-    return np.argsort(-np.asarray(values), kind="stable").tolist()
+    columns = [measured.similarity[2:].double().tolist()]
+    for number in (0, 1):
+        doubts = {unit.start: doubt(unit) for unit in units_of(pipeline.config, measured, number, caption)}
+        values = [doubts.get(word.start) for word in question.words]
+        columns.append([-np.inf if value is None else value for value in values])
+    occlusion, own, other = (np.argsort(-np.asarray(column), kind="stable").tolist() for column in columns)
+    return [own, occlusion, other]
 
 
 def _row(subset: str, depth: int, answers: Sequence[tuple[WrongCaption, Ranks]]) -> Row:

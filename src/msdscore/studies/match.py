@@ -8,7 +8,6 @@ are those that captions of similar images have and its own do not. The images mu
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,9 +63,7 @@ def match(study: Study) -> list[Table]:
     """The reliability of `match` on captioned images, at most `limit` of them; all lend captions to the others."""
     pipeline = study.pipeline()
     if pipeline.bank is None or pipeline.bank.bank.match is None:
-        raise ConfigError(
-            "expected settings with a match; build a bank with: msdscore bank PICTURES --pairs ROWS.jsonl"
-        )
+        raise ConfigError("expected settings with a match; build a bank with: msdscore bank IMAGES --pairs ROWS.jsonl")
     rows = [
         (int(image), int(kind), int(size), float(value))
         for answer in _over_images(study, pipeline, "match", _matches)
@@ -267,13 +264,13 @@ def _bins(predictions: Predictions) -> Iterator[Row]:
 
 def calibration_error(predictions: Predictions) -> Interval:
     """The expected calibration error: distances of the tenths, weighed by what lies in them."""
-    return bootstrap(partial(_error, predictions), len(predictions.values), clusters=predictions.clusters)
+    shares, tenth, gaps = predictions.weights, _tenths(predictions.values), predictions.values - predictions.truth
 
+    def error(drawn: Floats) -> float:
+        weights = drawn * shares
+        return float(np.abs(np.bincount(tenth, weights * gaps, minlength=BINS)).sum() / weights.sum())
 
-def _error(predictions: Predictions, drawn: Floats) -> float:
-    weights, tenth = drawn * predictions.weights, _tenths(predictions.values)
-    distances = np.bincount(tenth, weights * (predictions.values - predictions.truth), minlength=BINS)
-    return float(np.abs(distances).sum() / weights.sum())
+    return bootstrap(error, len(gaps), clusters=predictions.clusters)
 
 
 def _tenths(values: Floats) -> npt.NDArray[np.int64]:

@@ -3,23 +3,21 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.parquet as pq
 import torch
 
 from msdscore.benchmarks.base import Battle, Item, Pair, Rated, clusters
 from msdscore.benchmarks.protocols.counting import words
-from msdscore.benchmarks.results.result import Result, items_of, score_matrix
+from msdscore.benchmarks.results.result import items_of, score_matrix
 from msdscore.core.paper import set_uncertainty
 from msdscore.errors import InputError
 from msdscore.stats.pairs import credits_of, mcnemar, mcnemar_clustered
 from msdscore.stats.resample import Resampling, bootstrap_share, paired_difference, permutation_test
 from msdscore.studies.context import PAPER, Study
-from msdscore.studies.sweep import PAIRS, facts, named_variants, run_sweep, sweep_table, variant
+from msdscore.studies.sweep import PAIRS, VariantResult, facts, named_variants, run_sweep, sweep_table
 from msdscore.studies.table import Column, Plot, Row, Table, per_cent
 
 Floats = npt.NDArray[np.float64]
@@ -72,12 +70,10 @@ def direction(
     variants = named_variants(GATES, pipeline.encoder, pipeline.config)
     metrics = ("soft-msd", *(label for label in DIRECTION_METRICS if label != "soft-msd"))
     tables, parts = [], []
-    with study.runs() as folder:
-        for name in benchmark:
-            plan = study.plan(name, metrics, control=control, samples=samples)
-            results = run_sweep(study, plan, variants, folder)
-            tables.append(sweep_table(results, axis="direction"))
-            parts.append(decided_pairs(results[0].result, results[0].folder, DIRECTION_METRICS))
+    for name in benchmark:
+        results = run_sweep(study, study.plan(name, metrics, control=control, samples=samples), variants)
+        tables.append(sweep_table(results, axis="direction"))
+        parts.append(decided_pairs(results[0], DIRECTION_METRICS))
     return [*tables, length_table(joined(parts), benchmark, count=buckets)]
 
 
@@ -91,28 +87,21 @@ def margin(
 ) -> list[Table]:
     """Gains by how far apart the similarities lie; Soft-MSD against MSD, cosine and RankAgg."""
     pipeline = study.pipeline(PAPER)
-    settings = variant("settings", pipeline.encoder, pipeline.config)
-    tables = []
-    with study.runs() as folder:
-        for name in benchmark:
-            plan = study.plan(name, MARGIN_METRICS, control=control, samples=samples)
-            (row,) = run_sweep(study, plan, [settings], folder)
-            pairs = decided_pairs(row.result, row.folder, MARGIN_METRICS)
-            shared: dict[str, Any] = {"facts": facts(row.result), "signature": row.result.metric("soft-msd").signature}
-            how = Resampling(samples=samples, seed=study.seed)
-            rows = margin_rows(pairs, temperature=pipeline.config.temperature, count=bins)
-            whole = replace(sweep_table([row], axis="settings"), plots=[])
-            tables += [
-                _margin_table(row.result.title, rows, **shared),
-                _gain_table(row.result.title, pairs, how, **shared),
-                whole,
-            ]
+    how, tables = Resampling(samples=samples, seed=study.seed), []
+    for name in benchmark:
+        plan = study.plan(name, MARGIN_METRICS, control=control, samples=samples)
+        (row,) = run_sweep(study, plan, named_variants({"settings": {}}, pipeline.encoder, pipeline.config))
+        pairs, title = decided_pairs(row, MARGIN_METRICS), row.result.title
+        shared: dict[str, Any] = {"facts": facts(row.result), "signature": row.result.metric("soft-msd").signature}
+        bin_rows = margin_rows(pairs, temperature=pipeline.config.temperature, count=bins)
+        tables += [_margin_table(title, bin_rows, **shared), _gain_table(title, pairs, how, **shared)]
+        tables.append(replace(sweep_table([row], axis="settings"), plots=[]))
     return tables
 
 
-def decided_pairs(result: Result, folder: Path, labels: Sequence[str]) -> DecidedPairs:
+def decided_pairs(row: VariantResult, labels: Sequence[str]) -> DecidedPairs:
     """The pairs of a result that every metric scored: as they are, of battles with a winner, or of unequal ratings."""
-    table = pq.read_table(folder / result.scores)
+    result, table = row.result, row.table
     items = items_of(table, result.kind)
     cells = _cells(items)
     if not cells:

@@ -5,16 +5,16 @@ Each variant is a benchmark run of its own, kept and resumed; the others are com
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from msdscore.benchmarks.protocols.counting import Figure
-from msdscore.benchmarks.results.compare import Difference, compare_sides, side_of
+from msdscore.benchmarks.results.compare import Difference, Side, compare_sides
 from msdscore.benchmarks.results.result import Result, score_matrix
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.benchmarks.run.runner import run_benchmark
@@ -56,12 +56,16 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class VariantResult:
-    """A variant's result on one benchmark; `against` compares each metric's headline with the baseline variant's."""
+    """A variant's result and scores on one benchmark; `against` compares each headline with the baseline variant's."""
 
     variant: Variant
     result: Result
-    folder: Path
-    against: Mapping[str, Difference]
+    table: pa.Table
+    against: Mapping[str, Difference] = field(default_factory=dict)
+
+    def side(self, label: str) -> Side:
+        """One metric, to be compared."""
+        return Side(self.result, self.result.metric(label), self.table)
 
 
 def mixtures(
@@ -82,12 +86,11 @@ def mixtures(
     plans = [study.plan(name, list(dict.fromkeys((*metric, DIVERGENCE))), control=control, samples=samples)
              for name in benchmark]  # fmt: skip
     tables = []
-    with study.runs() as folder:
-        for name, title in (("same_alpha", "the same alpha"), ("equal_weight", "equal weight of the divergences")):
-            variants = named_variants(choices, pipeline.encoder, pipeline.config)
-            swept = [run_sweep(study, plan, variants, folder / name.replace("_", "-")) for plan in plans]
-            tables += [sweep_table(results, axis="distribution", name=name, title=title) for results in swept]
-            choices = equal_weights(swept[0], choices, pipeline.config.alpha)
+    for name, title in (("same_alpha", "the same alpha"), ("equal_weight", "equal weight of the divergences")):
+        variants = named_variants(choices, pipeline.encoder, pipeline.config)
+        swept = [run_sweep(study, plan, variants, under=name.replace("_", "-")) for plan in plans]
+        tables += [sweep_table(results, axis="distribution", name=name, title=title) for results in swept]
+        choices = equal_weights(swept[0], choices, pipeline.config.alpha)
     return tables
 
 
@@ -106,11 +109,10 @@ def ablation(
     pipeline = study.pipeline(PAPER)
     variants, own = value_variants(setting, values, pipeline.encoder, pipeline.config)
     tables = []
-    with study.runs() as folder:
-        for name in benchmark:
-            plan = study.plan(name, metric, control=control, samples=samples)
-            results = run_sweep(study, plan, variants, folder, baseline=own)
-            tables.append(sweep_table(results, axis=axis, baseline=own, logarithmic=logarithmic))
+    for name in benchmark:
+        plan = study.plan(name, metric, control=control, samples=samples)
+        results = run_sweep(study, plan, variants, baseline=own)
+        tables.append(sweep_table(results, axis=axis, baseline=own, logarithmic=logarithmic))
     return tables
 
 
@@ -122,24 +124,15 @@ def value_variants(setting: str, values: str, encoder: Encoder, config: Form) ->
     own = getattr(config, setting)
     wanted = [_read(type(own), text, setting) for text in values.split()] or list(ABLATIONS[setting][0])
     wanted = wanted if own in wanted else sorted([*wanted, own])
-    variants = [
-        replace(
-            variant(_spelled(setting, value), encoder, config.changed(**{setting: value})),
-            value=None if isinstance(value, tuple) else float(value),
-        )
-        for value in wanted
-    ]
-    return variants, _spelled(setting, own)
+    variants = named_variants({_spelled(setting, value): {setting: value} for value in wanted}, encoder, config)
+    numbers = [None if isinstance(value, tuple) else float(value) for value in wanted]
+    placed = [replace(choice, value=number) for choice, number in zip(variants, numbers, strict=True)]
+    return placed, _spelled(setting, own)
 
 
 def named_variants(choices: Mapping[str, Mapping[str, Any]], encoder: Encoder, config: Form) -> list[Variant]:
-    """A variant per named change of the settings."""
-    return [variant(name, encoder, config.changed(**changes)) for name, changes in choices.items()]
-
-
-def variant(name: str, encoder: Encoder, config: Form) -> Variant:
-    """Settings under a name, with an encoder that is loaded already."""
-    return Variant(name, lambda: Pipeline(encoder, config))
+    """A variant per named change of the settings, with an encoder that is loaded already."""
+    return [Variant(name, partial(Pipeline, encoder, config.changed(**changes))) for name, changes in choices.items()]
 
 
 def equal_weights(
@@ -148,7 +141,7 @@ def equal_weights(
     """The same choices, each with the alpha at which alpha d varies over the captions as it does in the first."""
     spreads = {}
     for row in results:
-        scores = score_matrix(pq.read_table(row.folder / row.result.scores), DIVERGENCE)
+        scores = score_matrix(row.table, DIVERGENCE)
         assert scores is not None, "the sweep holds the divergence of every variant"
         spreads[row.variant.name] = float(np.nanstd(scores))
     first = next(iter(spreads.values()))
@@ -156,9 +149,9 @@ def equal_weights(
 
 
 def run_sweep(
-    study: Study, plan: BenchmarkPlan, variants: Sequence[Variant], folder: Path, *, baseline: str = ""
+    study: Study, plan: BenchmarkPlan, variants: Sequence[Variant], *, under: str = "", baseline: str = ""
 ) -> list[VariantResult]:
-    """Run a plan once per variant, with results in `folder`; the others are compared with `baseline`, or the first.
+    """Run a plan once per variant; the others are compared with `baseline`, or the first.
 
     A finished variant is not run again, and one that was stopped goes on; with `overwrite` all are run anew.
     """
@@ -166,26 +159,22 @@ def run_sweep(
     base = baseline or names[0]
     if base not in names or len(set(names)) < len(names):
         raise ConfigError(f"expected different variants with {base} among them, got {', '.join(names)}")
-    results: dict[str, tuple[Result, Path]] = {}
+    rows: list[VariantResult] = []
     options = "".join(f"-{slug(str(value))}" for _, value in sorted(plan.options.items()))
-    with study.progress(plan.name) as show:
+    with study.runs() as folder, study.progress(plan.name) as show:
         for number, choice in enumerate(variants):
-            output = folder / slug(choice.name) / f"{plan.name}{options}.json"
+            output = folder / under / slug(choice.name) / f"{plan.name}{options}.json"
 
             def part(done: int, total: int, number: int = number) -> None:
                 show(number * total + done, len(variants) * total)
 
             result = run_benchmark(plan, output, choice.pipeline, overwrite=study.overwrite, progress=part)
-            results[choice.name] = result, output.parent
+            rows.append(VariantResult(choice, result, pq.read_table(output.with_name(result.scores))))
     how = Resampling(samples=plan.samples, seed=plan.seed)
-    differences = {label: _differences(results, base, label, how) for label in plan.metrics}
+    differences = {label: _differences(rows, rows[names.index(base)], label, how) for label in plan.metrics}
     return [
-        VariantResult(
-            choice,
-            *results[choice.name],
-            {label: by_name[choice.name] for label, by_name in differences.items() if choice.name in by_name},
-        )
-        for choice in variants
+        replace(row, against={label: own[name] for label, own in differences.items() if name in own})
+        for name, row in zip(names, rows, strict=True)
     ]
 
 
@@ -226,7 +215,7 @@ def sweep_table(
     )  # fmt: skip
     return Table(
         name=name or first.benchmark,
-        title=f"{plot.title}: {axis} ({first.counted} items, {first.pictures} pictures)",
+        title=f"{plot.title}: {axis} ({first.counted} items, {first.pictures} images)",
         columns=columns,
         rows=list(_rows(results)),
         notes=list(_notes(results)),
@@ -286,15 +275,13 @@ def _notes(results: Sequence[VariantResult]) -> Iterator[str]:
 
 
 def _differences(
-    results: Mapping[str, tuple[Result, Path]], base: str, label: str, how: Resampling
+    rows: Sequence[VariantResult], base: VariantResult, label: str, how: Resampling
 ) -> dict[str, Difference]:
     """The headline of every other variant against the baseline, with Holm's correction over the variants."""
-    result, folder = results[base]
-    ours = side_of(result, label, folder)
-    names = [name for name, (other, _) in results.items() if name != base and other.metric(label).figures]
-    heads = [compare_sides(side_of(results[n][0], label, results[n][1]), ours, how=how).differences[0] for n in names]
+    others = [row for row in rows if row is not base and row.result.metric(label).figures]
+    heads = [compare_sides(row.side(label), base.side(label), how=how).differences[0] for row in others]
     adjusted = holm([head.tests[0].p_value for head in heads]).tolist() if heads else []
-    return {name: replace(head, adjusted=p) for name, head, p in zip(names, heads, adjusted, strict=True)}
+    return {row.variant.name: replace(head, adjusted=p) for row, head, p in zip(others, heads, adjusted, strict=True)}
 
 
 def _spelled(setting: str, value: Any) -> str:

@@ -10,6 +10,7 @@ from itertools import cycle
 from typing import Any
 
 from msdscore.benchmarks.results.grids import NONE, Grid, markdown, p_value
+from msdscore.benchmarks.results.result import plain
 from msdscore.errors import require
 from msdscore.explain.save import rendered
 from msdscore.stats.resample import Interval
@@ -107,21 +108,6 @@ def to_json(study: str, tables: Sequence[Table]) -> dict[str, Any]:
             for table in tables
         ],
     }
-
-
-def plain(value: Any) -> Any:
-    """Nested values as JSON has them.
-
-    >>> plain({"a": (1.0, float("nan"))})
-    {'a': [1.0, None]}
-    """
-    if isinstance(value, Interval):
-        value = {"value": value.value, "low": value.low, "high": value.high, "n": value.n}
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def to_markdown(tables: Sequence[Table]) -> str:

@@ -9,14 +9,14 @@ from msdscore.align.data.formats import DataSource
 from msdscore.align.export import export
 from msdscore.align.recipe import Recipe
 from msdscore.align.recipe_file import load_recipe
-from msdscore.align.run.session import Event, TrainOptions
+from msdscore.align.run.session import TrainOptions
 from msdscore.align.run.train import RunReport, train
 from msdscore.benchmarks.registry import reader_options
-from msdscore.benchmarks.results.compare import compare_sides, side_of
+from msdscore.benchmarks.results.compare import compare_sides
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.errors import ConfigError
 from msdscore.stats.resample import Resampling, holm
-from msdscore.studies.context import PAPER, Progress, Study
+from msdscore.studies.context import PAPER, Study
 from msdscore.studies.sweep import PAIRS, Variant, VariantResult, chance, interval_of, run_sweep, slug, sweep_table
 from msdscore.studies.table import Column, Plot, Table, Value
 
@@ -36,9 +36,7 @@ def backbones(
 ) -> list[Table]:
     """Every part of the score with several encoders, per subtask, and what it gains over the cosine."""
     plans = {name: study.plan(name, BACKBONE_METRICS, control=control, samples=samples) for name in benchmark}
-    encoders = {name: name for name in (study.spec.encoder, *also)}
-    with study.runs() as folder:
-        return compare_encoders(study, plans, encoders, folder)
+    return compare_encoders(study, plans, {name: name for name in (study.spec.encoder, *also)})
 
 
 def ood(
@@ -57,9 +55,7 @@ def ood(
             options = {"negatives": negatives} if hard else {}
             plan = study.plan(name, TRANSFER_METRICS, options=options, control=control, samples=samples)
             plans[f"{name}, {negatives} negatives"] = plan
-    encoders = {name: name for name in (study.spec.encoder, *also)}
-    with study.runs() as folder:
-        return compare_encoders(study, plans, encoders, folder)
+    return compare_encoders(study, plans, {name: name for name in (study.spec.encoder, *also)})
 
 
 def reconstruction(  # noqa: PLR0913, the options of the command
@@ -81,7 +77,7 @@ def reconstruction(  # noqa: PLR0913, the options of the command
         source, chosen = DataSource(tuple(data), tuple(images)), load_recipe(recipe, changes=list(recipe_set))
         trained = train_both(study, chosen, source, folder)
         encoders = {name: str(encoder) for name, (encoder, _) in trained.items()}
-        summary, *tables = compare_encoders(study, plans, encoders, folder)
+        summary, *tables = compare_encoders(study, plans, encoders)
     reports = {name: asdict(report) for name, (_, report) in trained.items()}
     return [replace(summary, facts={**summary.facts, "training": reports}), *tables]
 
@@ -99,23 +95,17 @@ def train_both(study: Study, recipe: Recipe, data: DataSource, folder: Path) -> 
         with study.progress(f"training {name}") as show:
             options = TrainOptions(
                 device=study.spec.device, cache=str(folder / "features"), resume=True,
-                on_event=partial(_show, show),
+                on_event=lambda event, show=show: show(event.done, event.of),  # type: ignore[misc]
             )  # fmt: skip
             report = train(chosen, data, run, options=options)
         trained[name] = export(run, encoder, dtype="float32", overwrite=True), report
     return trained
 
 
-def _show(show: Progress, event: Event) -> None:
-    show(event.done, event.of)
-
-
-def compare_encoders(
-    study: Study, plans: Mapping[str, BenchmarkPlan], encoders: Mapping[str, str], folder: Path
-) -> list[Table]:
+def compare_encoders(study: Study, plans: Mapping[str, BenchmarkPlan], encoders: Mapping[str, str]) -> list[Table]:
     """Headlines and gains over the cosine of every encoder on every set, then all figures set by set."""
     variants = [Variant(title, partial(study.pipeline, PAPER, name)) for title, name in encoders.items()]
-    swept = {dataset: run_sweep(study, plan, variants, folder) for dataset, plan in plans.items()}
+    swept = {dataset: run_sweep(study, plan, variants) for dataset, plan in plans.items()}
     labels = next(iter(plans.values())).metrics
     rows = [row for dataset, results in swept.items() for row in _gains(dataset, results, plans[dataset])]
     head = next(iter(swept.values()))[0].result.metrics[0].figures[0]
@@ -138,12 +128,11 @@ def _gains(dataset: str, results: Sequence[VariantResult], plan: BenchmarkPlan) 
     rows: list[dict[str, Value]] = []
     p_values: dict[tuple[int, str], float] = {}
     for number, row in enumerate(results):
-        base = side_of(row.result, BASELINE, row.folder)
         values: dict[str, Value] = {"dataset": dataset, "encoder": row.variant.name, "signature": row.result.encoder}
         values |= {metric.label: interval_of(metric.figures[0]) for metric in row.result.metrics}
         for label in plan.metrics:
             if label != BASELINE:
-                gain = compare_sides(side_of(row.result, label, row.folder), base, how=how).differences[0]
+                gain = compare_sides(row.side(label), row.side(BASELINE), how=how).differences[0]
                 p_values[number, f"{label} − {BASELINE}, p"] = gain.tests[0].p_value
                 values[f"{label} − {BASELINE}"] = gain.interval
         rows.append(values)

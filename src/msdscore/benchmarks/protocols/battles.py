@@ -1,8 +1,9 @@
 """Figures of battle benchmarks: agreement with people's choices, the ranking that follows, DocENT's aspects."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,11 +52,10 @@ def caparena(sheet: Sheet[Battle]) -> Figures:
     writer kept, a fixed tie threshold, Elo with K 32.
     """
     decided = _decide_by_protocol(sheet)
-    ranking = {"posh": _posh_ranking, "bradley-terry": _strength_ranking, "authors": _authors_ranking}
     agreements = tuple(credit.figure() for credit in _agreements(decided))
     if not decided.sheet.items:
-        return (*agreements, *_compare(None, {}, decided))
-    return (*agreements, *ranking.get(sheet.protocol, _official_ranking)(decided))
+        return (*agreements, *(Figure(name, float("nan"), None, 0) for name, _ in _CORRELATIONS))
+    return (*agreements, *_compare(*_ranking(decided), decided))
 
 
 def caparena_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
@@ -115,31 +115,21 @@ def _agreements(decided: Decided) -> list[Credit[Battle]]:
     return agreements
 
 
-def _official_ranking(decided: Decided) -> Figures:
-    position = {name: -float(rank) for rank, name in enumerate(HUMAN_ORDER) if name != "human"}
-    return _compare(bootstrap_elo(decided.played(decided.metric)), position, decided)
-
-
-def _posh_ranking(decided: Decided) -> Figures:
-    human = bootstrap_elo(decided.played(decided.human)).rounded
-    metric = bootstrap_elo(decided.played(decided.metric))
-    rounded = np.array([metric.rounded[name] for name in metric.systems], dtype=np.float64)
-    table = Ratings(metric.systems, rounded, metric.draws)
-    return _compare(table, {name: float(value) for name, value in human.items()}, decided)
-
-
-def _strength_ranking(decided: Decided) -> Figures:
-    human = bradley_terry(decided.played(decided.human))
-    strengths = dict(zip(human.systems, human.values.tolist(), strict=True))
-    return _compare(bradley_terry(decided.played(decided.metric)), strengths, decided)
-
-
-def _authors_ranking(decided: Decided) -> Figures:
-    metric, human = (_shuffled_elo(decided.played(side)) for side in (decided.metric, decided.human))
-    human.pop("human", None)
-    names = tuple(metric)
-    values = np.array([metric[name] for name in names])
-    return _compare(Ratings(names, values, np.empty((0, len(names)))), human, decided)
+def _ranking(decided: Decided) -> tuple[Ratings, Mapping[str, float]]:
+    """The metric's rating of the systems, and people's."""
+    protocol, metric = decided.sheet.protocol, decided.played(decided.metric)
+    if protocol == "bradley-terry":
+        human = bradley_terry(decided.played(decided.human))
+        return bradley_terry(metric), dict(zip(human.systems, human.values.tolist(), strict=True))
+    if protocol == "authors":
+        ours, theirs = (_shuffled_elo(decided.played(side)) for side in (decided.metric, decided.human))
+        theirs.pop("human", None)
+        return Ratings(tuple(ours), np.array(list(ours.values())), np.empty((0, len(ours)))), theirs
+    table = bootstrap_elo(metric)
+    if protocol == "posh":
+        rounded = np.array([table.rounded[name] for name in table.systems], dtype=np.float64)
+        return Ratings(table.systems, rounded, table.draws), bootstrap_elo(decided.played(decided.human)).rounded
+    return table, {name: -float(rank) for rank, name in enumerate(HUMAN_ORDER) if name != "human"}
 
 
 def _shuffled_elo(played: Games) -> dict[str, float]:
@@ -152,13 +142,13 @@ def _shuffled_elo(played: Games) -> dict[str, float]:
     return dict(zip(played.systems, means.tolist(), strict=True))
 
 
-def _compare(table: Ratings | None, human: dict[str, float], decided: Decided) -> Figures:
+def _compare(table: Ratings, human: Mapping[str, float], decided: Decided) -> Figures:
     """Rank correlations over the systems that both sides know; `missing` counts the systems that one lacks.
 
     The interval, where there are resampled tables, is that of the correlations of the single tables.
     """
-    names = [name for name in table.systems if name in human] if table else []
-    if table is None or len(names) < 2:
+    names = [name for name in table.systems if name in human]
+    if len(names) < 2:
         return tuple(Figure(name, float("nan"), None, 0) for name, _ in _CORRELATIONS)
     at = [table.systems.index(name) for name in names]
     people = np.array([human[name] for name in names])
@@ -190,10 +180,6 @@ def _margin(decided: Decided, at: NDArray[np.bool_], name: str, share: int = 1) 
     return Figure(name, figure.value, figure.interval, figure.n, scale=1, **counts)
 
 
-_OFFICIAL = (("spearman", "spearman"), ("kendall", "kendall_b"))
-_AUTHORS = (*_OFFICIAL, ("pearson", "pearson"))
-
-
 def docent(sheet: Sheet[Battle]) -> Figures:
     """DocENT: each aspect, overall quality first, against one score; give coverage for omissions, and so on.
 
@@ -201,9 +187,19 @@ def docent(sheet: Sheet[Battle]) -> Figures:
     the preference −2 … 2. authors: overall quality alone, two-way accuracy without the pairs that people
     tied, in which equal scores count for the second caption.
     """
-    if sheet.protocol == "authors":
-        return _authors(sheet)
-    return tuple(figure for aspect in reversed(ASPECTS) for figure in _aspect(sheet, aspect))
+    methods = {"spearman": "spearman", "kendall": "kendall_b"}
+    methods |= {"pearson": "pearson"} if sheet.protocol == "authors" else {}
+    figures: list[Figure] = []
+    for credit in docent_credits(sheet):
+        aspect = credit.name.partition("/")[0]
+        kept, difference, preference, missing = _scored(sheet, aspect)
+        columns = prepare(difference, preference)
+        figures.append(credit.figure())
+        figures += [
+            kept.figure(f"{aspect}/{name}", partial(MEASURES[method], columns), len(columns), missing=missing)
+            for name, method in methods.items()
+        ]
+    return tuple(figures)
 
 
 def docent_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
@@ -213,25 +209,12 @@ def docent_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
     return [_three_way(sheet, aspect) for aspect in reversed(ASPECTS)]
 
 
-def _aspect(sheet: Sheet[Battle], aspect: str) -> Figures:
-    kept, difference, preference, missing = _scored(sheet, aspect)
-    accuracy = _three_way(sheet, aspect).figure()
-    return (accuracy, *_correlations(kept, aspect, difference, preference, missing, _OFFICIAL))
-
-
 def _three_way(sheet: Sheet[Battle], aspect: str) -> Credit[Battle]:
     kept, difference, preference, missing = _scored(sheet, aspect)
     human = np.sign(preference).astype(np.int64)
     ties = int((human == 0).sum())
     decided = decide_beyond(difference, 0.0) if sheet.judged else decide_matched(difference, ties)
     return Credit(f"{aspect}/accuracy", kept, agreement(human, decided), int((decided == 0).sum()), missing)
-
-
-def _authors(sheet: Sheet[Battle]) -> Figures:
-    aspect = ASPECTS[-1]
-    kept, difference, preference, missing = _scored(sheet, aspect)
-    accuracy = _binary(sheet).figure()
-    return (accuracy, *_correlations(kept, aspect, difference, preference, missing, _AUTHORS))
 
 
 def _binary(sheet: Sheet[Battle]) -> Credit[Battle]:
@@ -251,21 +234,3 @@ def _scored(sheet: Sheet[Battle], aspect: str) -> tuple[Sheet[Battle], Floats, F
     answers = [{answer.name: answer.preference for answer in battle.aspects} for battle in battles]
     preference = np.array([answer[aspect] for answer in answers], dtype=np.float64)
     return sheet.take(kept), difference[kept], preference, int((~kept).sum())
-
-
-def _correlations(
-    kept: Sheet[Battle],
-    aspect: str,
-    difference: Floats,
-    preference: Floats,
-    missing: int,
-    methods: tuple[tuple[str, str], ...],
-) -> list[Figure]:
-    columns = prepare(difference, preference)
-
-    def statistic(method: str) -> Callable[[Floats], float]:
-        return lambda weights: MEASURES[method](columns, weights)
-
-    return [
-        kept.figure(f"{aspect}/{name}", statistic(method), len(columns), missing=missing) for name, method in methods
-    ]

@@ -4,8 +4,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.base import Aspect, Battle, Image, ItemSet, Note, Winner
-from msdscore.benchmarks.readers.files import field, find, find_all, folder, missing, read_json
+from msdscore.benchmarks.base import Aspect, Battle, Image, ItemSet, Winner, noted
+from msdscore.benchmarks.readers.files import Record, find, find_all, folder, missing, read_json, records
 from msdscore.errors import InputError
 from msdscore.io.parquet_images import read_columns, stored_images
 
@@ -14,22 +14,10 @@ _GET_AUTO = "https://github.com/njucckevin/CapArena (section 'CapArena-Auto')"
 
 # The order of the paper's human ranking, best first; its scripts compare every metric with this list.
 HUMAN_ORDER = (
-    "GPT-4o-0806",
-    "human",
-    "Gemini-2.0-flash-exp",
-    "InternVL2-26B",
-    "Gemini-1.5-pro-002",
-    "Claude-3.5-Sonnet-0620",
-    "GPT-4o-mini-0718",
-    "LLama-3.2-90B",
-    "Qwen2-VL-72B-Instruct",
-    "CogVLM2-llama3-chat-19B",
-    "MiniCPM-V2.6-8B",
-    "Qwen2-VL-7B-Instruct",
-    "Qwen2-VL-2B-Instruct",
-    "LLaVA-1.6-34B",
-    "LLaVA-1.5-7B",
-)
+    "GPT-4o-0806", "human", "Gemini-2.0-flash-exp", "InternVL2-26B", "Gemini-1.5-pro-002", "Claude-3.5-Sonnet-0620",
+    "GPT-4o-mini-0718", "LLama-3.2-90B", "Qwen2-VL-72B-Instruct", "CogVLM2-llama3-chat-19B", "MiniCPM-V2.6-8B",
+    "Qwen2-VL-7B-Instruct", "Qwen2-VL-2B-Instruct", "LLaVA-1.6-34B", "LLaVA-1.5-7B",
+)  # fmt: skip
 _TIES = ("equal", "skip", "bad")
 
 
@@ -40,29 +28,27 @@ def read_caparena(root: Path, *, file: str = "caparena_annots_eval.json") -> Ite
     """
     path = find(root, file, f"eval/{file}", f"data/eval/{file}", get=_GET_CAPARENA)
     images = folder(root, "images", "data/eval/images", "eval/images", "page_all_images", "all_images")
-    return ItemSet(tuple(_arena_battle(path, i, row, images) for i, row in enumerate(read_json(path, list))))
+    return ItemSet(tuple(_arena_battle(row, images) for row in records(read_json(path, list), path)))
 
 
-def _arena_battle(path: Path, number: int, row: dict[str, Any], images: Path) -> Battle:
-    where = f"{path} row {number}"
-    first, second = field(row, "source1", where=where), field(row, "source2", where=where)
-    verdict = field(row, "winner", where=where)
+def _arena_battle(row: Record, images: Path) -> Battle:
+    first, second, verdict, image = map(row.get, ("source1", "source2", "winner", "img"))
     winners: dict[str, Winner] = {**dict.fromkeys(_TIES, "tie"), second: "b", first: "a"}
     if verdict not in winners:
         known = ", ".join((first, second, *_TIES))
-        raise InputError(f"{where}: expected winner to be one of {known}, got {verdict!r}")
+        raise InputError(f"{row.where}: expected winner to be one of {known}, got {verdict!r}")
     return Battle(
-        id=f"{number}:{field(row, 'img', where=where)}",
-        image=images / row["img"],
-        caption_a=field(row, "caption1", where=where),
-        caption_b=field(row, "caption2", where=where),
+        id=f"{row.key}:{image}",
+        image=images / image,
+        caption_a=row.get("caption1"),
+        caption_b=row.get("caption2"),
         winner=winners[verdict],
         system_a=first,
         system_b=second,
-        level=str(row.get("cluster", "")),
-        subset="in-400" if row.get("in-400") else "",
+        level=str(row.fields.get("cluster", "")),
+        subset="in-400" if row.fields.get("in-400") else "",
         verdict=verdict,
-        references=(row["ref"],) if row.get("ref") else (),
+        references=(row.fields["ref"],) if row.fields.get("ref") else (),
     )
 
 
@@ -98,18 +84,13 @@ def read_caparena_auto(root: Path, *, captions: Path | None = None, system: str 
         if row["ref_model"] != name
     ]
     own = len(rows) - len(battles)
-    return ItemSet(tuple(battles), (Note("images left out: the opponent is the system itself", own),) if own else ())
+    return ItemSet(tuple(battles), noted({"images left out: the opponent is the system itself": own}))
 
 
 ASPECTS = ("mistakes", "omissions", "overall_quality")
 _GET_DOCENT = "https://huggingface.co/datasets/amitha/docent-eval-coarse (pictures: amitha/docent)"
-_PREFERENCES = {
-    "1_much_better": 2,
-    "1_slightly_better": 1,
-    "equal": 0,
-    "2_slightly_better": -1,
-    "2_much_better": -2,
-}
+_ANSWERS = ("1_much_better", "1_slightly_better", "equal", "2_slightly_better", "2_much_better")
+_PREFERENCES = {answer: 2 - number for number, answer in enumerate(_ANSWERS)}
 _DOCENT_TEXTS = ("uuid", "model1", "model2", "model1_generation", "model2_generation", "reference")
 _DOCENT_FOLDERS = ("docent-eval-coarse", "coarse", "coarse_annotations", "docent-eval")
 

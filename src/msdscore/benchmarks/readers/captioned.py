@@ -8,8 +8,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from msdscore.benchmarks.base import Image, ItemSet, Note, Pair
-from msdscore.benchmarks.readers.files import find_all, missing, tidy
+from msdscore.benchmarks.base import Image, ItemSet, Pair, noted
+from msdscore.benchmarks.readers.files import all_tidy, find_all, missing
 from msdscore.errors import InputError, unknown_name
 from msdscore.io.parquet_images import StoredImage, read_columns
 
@@ -28,39 +28,30 @@ class CaptionedImage:
     captions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """How wrong captions are drawn."""
-
-    seed: int
-    negatives: Negatives = "easy"
-
-
-@dataclass(frozen=True, slots=True)
-class CaptionColumns:
-    """The columns that name an image and hold its caption, or its list of captions."""
-
-    name: str
-    captions: str
-
-
 def read_rsicd(root: Path, *, split: str = "test", seed: int = 0, negatives: Negatives = "easy") -> ItemSet[Pair]:
     """RSICD, remote sensing: one pair per image of a split (train, valid or test), drawn by `seed`."""
-    return read_split(root, split, CaptionColumns("filename", "captions"), Draw(seed, negatives), get=GET_RSICD)
+    return draw_pairs(_read_split(root, split, "filename", "captions", get=GET_RSICD), seed, negatives)
 
 
 def read_rocov2(root: Path, *, split: str = "test", seed: int = 0) -> ItemSet[Pair]:
     """ROCOv2, radiology: one pair per image of a split (train, validation or test), drawn by `seed`."""
-    return read_split(root, split, CaptionColumns("image_id", "caption"), Draw(seed), get=GET_ROCOV2)
+    return draw_pairs(_read_split(root, split, "image_id", "caption", get=GET_ROCOV2), seed)
 
 
-def read_split(root: Path, split: str, columns: CaptionColumns, draw: Draw, *, get: str) -> ItemSet[Pair]:
-    """One pair per image of a split that lies as Parquet files in the layout of Hugging Face datasets."""
+def _read_split(root: Path, split: str, names: str, captions: str, *, get: str) -> list[CaptionedImage]:
+    """The images of a split in Parquet files, by their columns of names and of captions (one, or a list)."""
     patterns = (f"data/{split}-*.parquet", f"{split}-*.parquet", f"**/{split}/*.parquet")
     files = find_all(root, *patterns)
     if not files:
         raise missing(root, *patterns[:2], get=get)
-    return draw_pairs([entry for file in files for entry in _entries(file, columns)], draw.seed, draw.negatives)
+    entries = []
+    for file in files:
+        table = read_columns(file, (names, captions))
+        for row, (name, content) in enumerate(zip(table[names], table[captions], strict=True)):
+            texts = all_tidy([content] if isinstance(content, str) else [text for text in content or () if text])
+            image = StoredImage(Path(str(name)).name, file, row)
+            entries.append(CaptionedImage(Path(str(name)).stem, image, tuple(filter(None, texts))))
+    return entries
 
 
 def draw_pairs(entries: Sequence[CaptionedImage], seed: int, negatives: Negatives = "easy") -> ItemSet[Pair]:
@@ -92,26 +83,15 @@ def draw_pairs(entries: Sequence[CaptionedImage], seed: int, negatives: Negative
                 f"no caption of another image was found for {entry.id} in {_TRIES} draws; "
                 "expected several images with different captions"
             )
-    left = {
+    left_out = {
         "images left out: no caption": len(entries) - len(usable),
         "images left out: no other caption in their scene class": len(usable) - len(pairs),
     }
-    return ItemSet(tuple(pairs), tuple(Note(what, count) for what, count in left.items() if count))
+    return ItemSet(tuple(pairs), noted(left_out))
 
 
 def _scene(entry: CaptionedImage) -> str:
     return Path(entry.image.name).stem.rpartition("_")[0]
-
-
-def _entries(file: Path, columns: CaptionColumns) -> list[CaptionedImage]:
-    table = read_columns(file, (columns.name, columns.captions))
-    entries = []
-    for row, (name, content) in enumerate(zip(table[columns.name], table[columns.captions], strict=True)):
-        texts = [content] if isinstance(content, str) else content or []
-        captions = tuple(tidy(text) for text in texts if text and tidy(text))
-        path = Path(str(name))
-        entries.append(CaptionedImage(path.stem, StoredImage(path.name, file, row), captions))
-    return entries
 
 
 def _stranger(pool: Sequence[CaptionedImage], own: CaptionedImage, rng: np.random.Generator) -> str | None:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -123,16 +124,31 @@ def rating(value: Any, *, where: str) -> float:
     return number
 
 
-def field(row: Any, *names: str, where: str) -> Any:
-    """The first of some fields that a row has, or an error that names the row."""
-    if not isinstance(row, dict):
-        raise InputError(
-            f"{where}: expected an object with the field {names[0]}, got {_FORMS.get(type(row), 'a value')}"
-        )
-    for name in names:
-        if name in row:
-            return row[name]
-    raise InputError(f"{where}: expected the field {' or '.join(names)}, got {', '.join(map(str, row))}")
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A row of a released file: its key or number, its fields, and how an error names it."""
+
+    key: str
+    fields: Any
+    where: str
+
+    def get(self, *names: str) -> Any:
+        """The first of some fields that the row has, or an error that names the row."""
+        if not isinstance(self.fields, dict):
+            kind = _FORMS.get(type(self.fields), "a value")
+            raise InputError(f"{self.where}: expected an object with the field {names[0]}, got {kind}")
+        for name in names:
+            if name in self.fields:
+                return self.fields[name]
+        known = ", ".join(map(str, self.fields))
+        raise InputError(f"{self.where}: expected the field {' or '.join(names)}, got {known}")
+
+
+def records(content: Any, where: object, *, first: int = 0) -> Iterator[Record]:
+    """The rows of a JSON object by key, or of a list by number."""
+    if isinstance(content, dict):
+        return (Record(str(key), row, f"{where} key {key}") for key, row in content.items())
+    return (Record(str(number), row, f"{where} row {number}") for number, row in enumerate(content, start=first))
 
 
 def tidy(text: str) -> str:
@@ -144,13 +160,17 @@ def tidy(text: str) -> str:
     return " ".join(str(text).split())
 
 
-def unique(ids: Iterable[str], where: str) -> None:
-    """Refuse a file in which two items share an id: scores are joined on it."""
-    seen: set[str] = set()
-    for key in ids:
-        if key in seen:
-            raise InputError(f"{where}: the id {key!r} occurs twice; expected every item once")
-        seen.add(key)
+def all_tidy(captions: Iterable[str] | None) -> tuple[str, ...]:
+    """Several captions with single spaces."""
+    return tuple(map(tidy, captions or ()))
+
+
+def chosen_first(record: Record) -> tuple[str, str]:
+    """The two `captions` of a row, the one that its `label` names first."""
+    captions, label = record.get("captions"), record.get("label")
+    if len(captions) != 2 or label not in (0, 1):
+        raise InputError(f"{record.where}: expected 2 captions and a label 0 or 1, got label {label!r}")
+    return captions[label], captions[1 - label]
 
 
 def coco_captions(root: Path) -> dict[int, list[str]]:
@@ -158,6 +178,6 @@ def coco_captions(root: Path) -> dict[int, list[str]]:
     path = find_optional(root, "captions_val2014.json", "annotations/captions_val2014.json")
     captions: dict[int, list[str]] = {}
     if path is not None:
-        for row in field(read_json(path), "annotations", where=str(path)):
+        for row in Record("", read_json(path), str(path)).get("annotations"):
             captions.setdefault(int(row["image_id"]), []).append(tidy(row["caption"]))
     return captions

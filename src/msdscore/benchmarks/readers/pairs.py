@@ -7,31 +7,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from msdscore.benchmarks.base import Image, ItemSet, Note, Pair, image_key
-from msdscore.benchmarks.readers.files import (
-    chosen,
-    coco_captions,
-    field,
-    find,
-    find_all,
-    find_optional,
-    folder,
-    locate,
-    read_json,
-    tidy,
-)
+from msdscore.benchmarks.base import Image, ItemSet, Pair, image_key, noted
+from msdscore.benchmarks.readers import files
+from msdscore.benchmarks.readers.files import Record, records, tidy
 from msdscore.errors import InputError, require
 from msdscore.io.parquet_images import stored_images
 
-SUGARCREPE_SUBSETS = (
-    "replace_obj",
-    "replace_att",
-    "replace_rel",
-    "swap_obj",
-    "swap_att",
-    "add_obj",
-    "add_att",
-)
+SUGARCREPE_SUBSETS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att")
 _GET_SUGARCREPE = "https://github.com/RAIVNLab/sugar-crepe (folder data)"
 
 
@@ -40,15 +22,13 @@ def read_sugarcrepe(root: Path, *, subsets: str | Sequence[str] = SUGARCREPE_SUB
 
     Keys have gaps and become ids.
     """
-    images = folder(root, "val2017", "images/val2017", "coco/images/val2017", "data/coco/images/val2017")
+    images = files.folder(root, "val2017", "images/val2017", "coco/images/val2017", "data/coco/images/val2017")
     pairs = []
-    for name in chosen("subset", subsets, SUGARCREPE_SUBSETS):
-        path = find(root, f"{name}.json", f"data/{name}.json", get=_GET_SUGARCREPE)
-        for key, row in read_json(path).items():
-            file, right, wrong = (
-                field(row, column, where=f"{path} key {key}") for column in ("filename", "caption", "negative_caption")
-            )
-            pairs.append(Pair(f"{name}/{key}", images / file, right, wrong, subset=name))
+    for name in files.chosen("subset", subsets, SUGARCREPE_SUBSETS):
+        path = files.find(root, f"{name}.json", f"data/{name}.json", get=_GET_SUGARCREPE)
+        for row in records(files.read_json(path), path):
+            image, right, wrong = images / row.get("filename"), row.get("caption"), row.get("negative_caption")
+            pairs.append(Pair(f"{name}/{row.key}", image, right, wrong, subset=name))
     return ItemSet(tuple(pairs))
 
 
@@ -66,58 +46,39 @@ def read_coco_cf(
     folder of the images, or of Parquet files that hold them (`*.images*.parquet`). With `by=change` the parts are the
     changes that the rows record (`easy/replace_obj`), with `by=captioner` the sources of the captions.
     """
-    pairs, failed, part = [], 0, _COCO_CF_PARTS[chosen("way to part", by, _COCO_CF_PARTS)[0]]
+    pairs, failed, part = [], 0, _COCO_CF_PARTS[files.chosen("way to part", by, _COCO_CF_PARTS)[0]]
     find_image = _image_finder(root, images)
-    for split in chosen("split", splits, COCO_CF_SPLITS):
+    for split in files.chosen("split", splits, COCO_CF_SPLITS):
         name = f"coco_cf_{split}.json"
-        path = find(root, name, f"coco_cf/{name}", f"data/coco_cf/{name}", get=_GET_COCO_CF)
-        content = read_json(path, (list, dict))
-        rows = field(content, "data", where=str(path)) if isinstance(content, dict) else content
-        kept = _coco_cf_split(path, split, rows, find_image, part)
-        failed += len(rows) - len(kept)
-        pairs += kept
-    notes = (Note("failed generations left out", failed),) if failed else ()
-    return ItemSet(tuple(pairs), notes)
+        path = files.find(root, name, f"coco_cf/{name}", f"data/coco_cf/{name}", get=_GET_COCO_CF)
+        content = files.read_json(path, (list, dict))
+        rows = Record("", content, str(path)).get("data") if isinstance(content, dict) else content
+        seen: Counter[str] = Counter()
+        for row in records(rows, path):
+            positive, negative = row.get("caption"), row.get("negative_caption", "neg_caption")
+            image = Path(row.get("image_path"))
+            key = str(row.fields.get("image_id", image.stem))
+            identity = f"{split}/{key}:{seen[key]}"
+            seen[key] += 1
+            if any(str(text).startswith("ERROR:") for text in (positive, negative)):
+                failed += 1
+                continue
+            subset = f"{split}/{row.get(part)}" if part else split
+            pairs.append(Pair(identity, find_image(image), positive, negative, subset=subset))
+    return ItemSet(tuple(pairs), noted({"failed generations left out": failed}))
 
 
 def _image_finder(root: Path, images: str) -> Callable[[Path], Image]:
     """A function from the name of an image to where it lies."""
-    home = Path(images) if images else folder(root, "val2017", "images/val2017", "data/images/val2017")
-    stored = stored_images(find_all(home, "*.images*.parquet"), "file_name") if images else {}
+    home = Path(images) if images else files.folder(root, "val2017", "images/val2017", "data/images/val2017")
+    stored = stored_images(files.find_all(home, "*.images*.parquet"), "file_name") if images else {}
     return lambda image: stored.get(image.name) or (image if image.is_file() else home / image.name)
 
 
-def _coco_cf_split(
-    path: Path, split: str, rows: list[dict[str, Any]], find_image: Callable[[Path], Image], part: str
-) -> list[Pair]:
-    seen: Counter[str] = Counter()
-    pairs = []
-    for number, row in enumerate(rows):
-        where = f"{path} row {number}"
-        positive = field(row, "caption", where=where)
-        negative = field(row, "negative_caption", "neg_caption", where=where)
-        image = Path(field(row, "image_path", where=where))
-        key = str(row.get("image_id", image.stem))
-        if not any(str(text).startswith("ERROR:") for text in (positive, negative)):
-            subset = f"{split}/{field(row, part, where=where)}" if part else split
-            pairs.append(Pair(f"{split}/{key}:{seen[key]}", find_image(image), positive, negative, subset=subset))
-        seen[key] += 1
-    return pairs
-
-
 VALSE_PIECES = (
-    "existence",
-    "plurals",
-    "counting-hard",
-    "counting-small-quant",
-    "counting-adversarial",
-    "relations",
-    "action-replacement",
-    "actant-swap",
-    "coreference-standard",
-    "coreference-hard",
-    "foil-it",
-)
+    "existence", "plurals", "counting-hard", "counting-small-quant", "counting-adversarial", "relations",
+    "action-replacement", "actant-swap", "coreference-standard", "coreference-hard", "foil-it",
+)  # fmt: skip
 _ENOUGH_VOTES = 2
 _GET_VALSE = "https://github.com/Heidelberg-NLP/VALSE (folder data)"
 
@@ -125,21 +86,20 @@ _GET_VALSE = "https://github.com/Heidelberg-NLP/VALSE (folder data)"
 def read_valse(root: Path, *, pieces: str | Sequence[str] = VALSE_PIECES) -> ItemSet[Pair]:
     """VALSE, foils by linguistic phenomenon: pairs whose caption, not foil, two of three annotators chose."""
     pairs, invalid = [], 0
-    for piece in chosen("piece", pieces, VALSE_PIECES):
+    for piece in files.chosen("piece", pieces, VALSE_PIECES):
         loose = piece.replace("-", "?")  # the authors' own scripts spell some with underscores
-        path = find(root, f"{loose}.json", f"data/{loose}.json", get=_GET_VALSE)
-        for key, row in read_json(path).items():
-            votes = row.get("mturk") or {}
+        path = files.find(root, f"{loose}.json", f"data/{loose}.json", get=_GET_VALSE)
+        for row in records(files.read_json(path), path):
+            votes = row.fields.get("mturk") or {}
             counts = int(votes.get("caption", 0)), int(votes.get("foil", 0))
             if counts[0] < _ENOUGH_VOTES:
                 invalid += 1
                 continue
-            fields = [field(row, name, where=f"{path} key {key}") for name in ("caption", "foil", "image_file")]
+            fields = map(row.get, ("caption", "foil", "image_file"))
             caption, foil, image = (value[0] if isinstance(value, list) else value for value in fields)
-            source = folder(root, f"images/{row.get('dataset', '')}", "images") / image
-            pairs.append(Pair(f"{piece}/{key}", source, caption, foil, subset=piece, votes=counts))
-    notes = (Note("pairs left out: annotators did not confirm the foil", invalid),) if invalid else ()
-    return ItemSet(tuple(pairs), notes)
+            source = files.folder(root, f"images/{row.fields.get('dataset', '')}", "images") / image
+            pairs.append(Pair(f"{piece}/{row.key}", source, caption, foil, subset=piece, votes=counts))
+    return ItemSet(tuple(pairs), noted({"pairs left out: annotators did not confirm the foil": invalid}))
 
 
 _GET_FOIL = "https://foilunitn.github.io (foilv1.0_test_2017.json)"
@@ -151,13 +111,13 @@ def read_foil(root: Path, *, sample: Literal["all", "one-per-image"] = "all", se
     The latter is CLIPScore's way. Annotations that share an `id` belong together: one original, one or more foils.
     References are the image's other COCO captions, where `captions_val2014.json` lies under `root`.
     """
-    path = find(root, "foilv1.0_test_2017.json", "foil/foilv1.0_test_2017.json", get=_GET_FOIL)
-    content = read_json(path)
+    path = files.find(root, "foilv1.0_test_2017.json", "foil/foilv1.0_test_2017.json", get=_GET_FOIL)
+    content = files.read_json(path)
     names = {row["id"]: row["file_name"] for row in content.get("images", ())}
     groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for row in field(content, "annotations", where=str(path)):
-        groups[field(row, "id", where=str(path))].append(row)
-    images, references = folder(root, "val2014", "coco/val2014", "images/val2014"), coco_captions(root)
+    for row in records(Record("", content, str(path)).get("annotations"), path):
+        groups[row.get("id")].append(row.fields)
+    images, references = files.folder(root, "val2014", "coco/val2014", "images/val2014"), files.coco_captions(root)
     pairs, incomplete = list[Pair](), 0
     for group in groups.values():
         originals = [row for row in group if not row["foil"]]
@@ -171,7 +131,7 @@ def read_foil(root: Path, *, sample: Literal["all", "one-per-image"] = "all", se
         pairs += [
             Pair(f"{originals[0]['id']}/{k}", image, positive, foil, references=others) for k, foil in enumerate(foils)
         ]
-    notes = (Note("captions left out: not one original with a foil", incomplete),) if incomplete else ()
+    notes = noted({"captions left out: not one original with a foil": incomplete})
     return ItemSet(tuple(pairs if sample == "all" else _one_per_image(pairs, seed)), notes)
 
 
@@ -200,38 +160,33 @@ def read_pascal50s(root: Path, *, seed: int = 0) -> ItemSet[Pair]:
     From `pair_pascal.mat` and the votes of `consensus_pascal.mat` the majority decides; a draw is broken by `seed`, and
     so are the five references that reference-based metrics may see. The JSON form has both frozen.
     """
-    packed = find_optional(root, "pascal_50s.json", "pascal50s.json")
+    packed = files.find_optional(root, "pascal_50s.json", "pascal50s.json")
     if packed is None:
         return _pascal_from_mat(root, seed)
     pairs = []
-    for category, entries in read_json(packed).items():
-        for number, entry in enumerate(entries):
-            where = f"{packed} {category} row {number}"
-            captions, label = field(entry, "captions", where=where), field(entry, "label", where=where)
-            if len(captions) != 2 or label not in (0, 1):
-                raise InputError(f"{where}: expected 2 captions and a label 0 or 1, got label {label!r}")
-            image = locate(root, str(field(entry, "image", where=where)), *_PASCAL_FOLDERS)
-            references = tuple(entry.get("references", ()))
-            best, other = captions[label], captions[1 - label]
-            pairs.append(Pair(f"{category}/{number}", image, best, other, subset=category, references=references))
+    for category, entries in files.read_json(packed).items():
+        for row in records(entries, f"{packed} {category}"):
+            image = files.locate(root, str(row.get("image")), *_PASCAL_FOLDERS)
+            references = tuple(row.fields.get("references", ()))
+            pairs.append(Pair(f"{category}/{row.key}", image, *files.chosen_first(row), category, references))
     return ItemSet(tuple(pairs))
 
 
 def _pascal_from_mat(root: Path, seed: int) -> ItemSet[Pair]:
-    pairs_path = find(root, "pair_pascal.mat", "pyCIDErConsensus/pair_pascal.mat", get=_GET_PASCAL)
-    votes_path = find(root, "consensus_pascal.mat", "pyCIDErConsensus/consensus_pascal.mat", get=_GET_PASCAL)
+    pairs_path = files.find(root, "pair_pascal.mat", "pyCIDErConsensus/pair_pascal.mat", get=_GET_PASCAL)
+    votes_path = files.find(root, "consensus_pascal.mat", "pyCIDErConsensus/consensus_pascal.mat", get=_GET_PASCAL)
     scipy_io: Any = require("scipy.io", extra="stats")
     content, triplets = scipy_io.loadmat(pairs_path), scipy_io.loadmat(votes_path)["triplets"][0]
     inputs, categories = content["new_input"][0], content["category"].ravel()
     if len(triplets) != _VOTES * len(inputs):
         raise InputError(f"{votes_path}: expected {_VOTES} votes for each of {len(inputs)} pairs")
-    rng, images = np.random.default_rng(seed), folder(root, *_PASCAL_FOLDERS)
+    rng, images = np.random.default_rng(seed), files.folder(root, *_PASCAL_FOLDERS)
     pairs = [
         _voted_pair(i, inputs[i], triplets[_VOTES * i : _VOTES * (i + 1)], _CATEGORIES[int(categories[i])], images, rng)
         for i in range(len(inputs))
     ]
     drawn = sum(pair.votes[0] == pair.votes[1] for pair in pairs)
-    notes = (Note("pairs whose votes are a draw, decided by seed", drawn),) if drawn else ()
+    notes = noted({"pairs whose votes are a draw, decided by seed": drawn})
     return ItemSet(tuple(pairs), notes, draws=_DRAWS)
 
 

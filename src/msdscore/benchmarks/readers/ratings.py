@@ -3,26 +3,14 @@
 import csv
 import io
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msdscore.benchmarks.base import Image, ItemSet, Note, Rated, Scale
-from msdscore.benchmarks.readers.files import (
-    coco_captions,
-    field,
-    find,
-    find_optional,
-    folder,
-    locate,
-    missing,
-    rating,
-    read_json,
-    read_jsonl,
-    read_tsv,
-    tidy,
-)
+from msdscore.benchmarks.base import Image, ItemSet, Note, Rated, Scale, noted
+from msdscore.benchmarks.readers import files
+from msdscore.benchmarks.readers.files import Record, all_tidy, rating, records, tidy
 from msdscore.benchmarks.readers.rows import find_rows, read_lines
 from msdscore.errors import InputError
 
@@ -37,23 +25,23 @@ def read_flickr8k_expert(root: Path) -> ItemSet[Rated]:
     A caption that is one of the image's own is left out, the rule of the SPICE paper. Ratings of one
     caption stay apart: the official figure counts each of the three.
     """
-    raw = find_optional(root, "ExpertAnnotations.txt", "Flickr8k_text/ExpertAnnotations.txt")
+    raw = files.find_optional(root, "ExpertAnnotations.txt", "Flickr8k_text/ExpertAnnotations.txt")
     if raw is not None:
         return _expert_from_text(root, raw)
-    packed = find_optional(root, "flickr8k.json", "flickr8k/flickr8k.json")
+    packed = files.find_optional(root, "flickr8k.json", "flickr8k/flickr8k.json")
     if packed is None:
-        raise missing(root, "ExpertAnnotations.txt", "flickr8k.json", get=_GET_FLICKR8K)
+        raise files.missing(root, "ExpertAnnotations.txt", "flickr8k.json", get=_GET_FLICKR8K)
     return ItemSet(tuple(_flickr8k_json(root, packed, judges=EXPERTS)))
 
 
 def read_flickr8k_crowd(root: Path) -> ItemSet[Rated]:
     """Crowd ratings (the share of yes votes) from the text files or the JSON form; own captions stay."""
-    raw = find_optional(root, "CrowdFlowerAnnotations.txt", "Flickr8k_text/CrowdFlowerAnnotations.txt")
+    raw = files.find_optional(root, "CrowdFlowerAnnotations.txt", "Flickr8k_text/CrowdFlowerAnnotations.txt")
     if raw is not None:
         return _crowd_from_text(root, raw)
-    packed = find_optional(root, "crowdflower_flickr8k.json", "flickr8k/crowdflower_flickr8k.json")
+    packed = files.find_optional(root, "crowdflower_flickr8k.json", "flickr8k/crowdflower_flickr8k.json")
     if packed is None:
-        raise missing(root, "CrowdFlowerAnnotations.txt", "crowdflower_flickr8k.json", get=_GET_FLICKR8K)
+        raise files.missing(root, "CrowdFlowerAnnotations.txt", "crowdflower_flickr8k.json", get=_GET_FLICKR8K)
     return ItemSet(tuple(_flickr8k_json(root, packed, judges=1)))
 
 
@@ -61,7 +49,7 @@ def read_tokens(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
     """A token file (`image.jpg#k⇥caption`): caption by id, and the captions of each image by its stem."""
     by_id: dict[str, str] = {}
     by_image: dict[str, list[str]] = defaultdict(list)
-    for key, caption in read_tsv(path, 2):
+    for key, caption in files.read_tsv(path, 2):
         by_id[key] = caption
         by_image[stem(key)].append(caption)
     return by_id, by_image
@@ -78,9 +66,9 @@ def stem(name: str) -> str:
 
 def _expert_from_text(root: Path, raw: Path) -> ItemSet[Rated]:
     by_id, by_image = _tokens(raw)
-    images, seen, own = folder(root, *_FLICKR8K_FOLDERS), Counter[str](), 0
+    images, seen, own = files.folder(root, *_FLICKR8K_FOLDERS), Counter[str](), 0
     items = []
-    for image, caption_id, *ratings in read_tsv(raw, 2 + EXPERTS):
+    for image, caption_id, *ratings in files.read_tsv(raw, 2 + EXPERTS):
         caption, references = _caption(by_id, caption_id, raw), by_image[stem(image)]
         if caption in references:
             own += 1
@@ -88,16 +76,16 @@ def _expert_from_text(root: Path, raw: Path) -> ItemSet[Rated]:
         key = f"{stem(image)}:{seen[stem(image)]}"
         seen[stem(image)] += 1
         judged = tuple(rating(given, where=f"{raw} {image}") for given in ratings)
-        items.append(Rated(key, images / f"{stem(image)}.jpg", tidy(caption), judged, _tidied(references)))
-    return ItemSet(tuple(items), (Note("pairs left out: the caption is one of the image's own", own),) if own else ())
+        items.append(Rated(key, images / f"{stem(image)}.jpg", tidy(caption), judged, all_tidy(references)))
+    return ItemSet(tuple(items), noted({"pairs left out: the caption is one of the image's own": own}))
 
 
 def _crowd_from_text(root: Path, raw: Path) -> ItemSet[Rated]:
     by_id, by_image = _tokens(raw)
-    images = folder(root, *_FLICKR8K_FOLDERS)
+    images = files.folder(root, *_FLICKR8K_FOLDERS)
     rows = [
         (stem(image), _caption(by_id, key, raw), rating(yes, where=f"{raw} {image}"))
-        for image, key, yes, _, _ in read_tsv(raw, 5)
+        for image, key, yes, _, _ in files.read_tsv(raw, 5)
     ]
     # A rated own caption leaves the references of all captions of its image, once for each rating.
     for image, caption, _ in rows:
@@ -106,47 +94,39 @@ def _crowd_from_text(root: Path, raw: Path) -> ItemSet[Rated]:
     seen: Counter[str] = Counter()
     items = []
     for image, caption, yes in rows:
-        references = _tidied(by_image[image])
+        references = all_tidy(by_image[image])
         items.append(Rated(f"{image}:{seen[image]}", images / f"{image}.jpg", tidy(caption), (yes,), references))
         seen[image] += 1
     return ItemSet(tuple(items))
 
 
 def _flickr8k_json(root: Path, path: Path, *, judges: int) -> list[Rated]:
-    images = folder(root, *_FLICKR8K_FOLDERS)
+    images = files.folder(root, *_FLICKR8K_FOLDERS)
     items = []
-    for name, entry in read_json(path).items():
-        where = f"{path} key {name}"
-        judged = field(entry, "human_judgement", where=where)
+    for row in records(files.read_json(path), path):
+        judged = [Record("", judgement, row.where) for judgement in row.get("human_judgement")]
         if len(judged) % judges:
-            raise InputError(f"{where}: expected {judges} ratings per caption, got {len(judged)} ratings in all")
-        key = stem(str(entry.get("image_path") or name))
-        references = _tidied(entry.get("ground_truth", ()))
+            raise InputError(f"{row.where}: expected {judges} ratings per caption, got {len(judged)} ratings in all")
+        key = stem(str(row.fields.get("image_path") or row.key))
+        references = all_tidy(row.fields.get("ground_truth"))
         for k in range(len(judged) // judges):
-            caption, ratings = _one_judged(judged[k * judges : (k + 1) * judges], where)
-            items.append(Rated(f"{key}:{k}", images / f"{key}.jpg", caption, ratings, references))
+            mine = judged[k * judges : (k + 1) * judges]
+            captions = {tidy(judgement.get("caption")) for judgement in mine}
+            if len(captions) != 1:
+                raise InputError(f"{row.where}: expected {judges} ratings in a row for one caption, got {captions}")
+            ratings = tuple(rating(judgement.get("rating"), where=row.where) for judgement in mine)
+            items.append(Rated(f"{key}:{k}", images / f"{key}.jpg", captions.pop(), ratings, references))
     return items
 
 
-def _one_judged(entries: list[dict[str, Any]], where: str) -> tuple[str, tuple[float, ...]]:
-    captions = {tidy(field(entry, "caption", where=where)) for entry in entries}
-    if len(captions) != 1:
-        raise InputError(f"{where}: expected {len(entries)} ratings in a row for one caption, got {captions}")
-    return captions.pop(), tuple(rating(field(entry, "rating", where=where), where=where) for entry in entries)
-
-
 def _tokens(raw: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
-    return read_tokens(find(raw.parent, "Flickr8k.token.txt", get=_GET_FLICKR8K))
+    return read_tokens(files.find(raw.parent, "Flickr8k.token.txt", get=_GET_FLICKR8K))
 
 
 def _caption(by_id: dict[str, str], key: str, path: Path) -> str:
     if key not in by_id:
         raise InputError(f"{path}: the caption {key} is not in Flickr8k.token.txt beside it")
     return by_id[key]
-
-
-def _tidied(captions: Iterable[str]) -> tuple[str, ...]:
-    return tuple(tidy(caption) for caption in captions)
 
 
 _GET_COMPOSITE = "https://imagesdg.wordpress.com (AMT exports of Composite), or composite.json of FLEUR"
@@ -164,14 +144,14 @@ def read_composite(root: Path) -> ItemSet[Rated]:
 
     References are read where their files lie beside it; the rated caption itself is never among them.
     """
-    packed = find_optional(root, "composite.json")
+    packed = files.find_optional(root, "composite.json")
     counted = _composite_json(packed) if packed else _composite_exports(root)
     references, seen, items = _composite_references(root), Counter[str](), []
     for source, image, caption, human in counted[0]:
         key = f"{source}/{stem(image)}"
         name = image if Path(image).suffix else f"{image}.jpg"
         others = tuple(r for r in references.get(key, ()) if r != caption)
-        source_path = folder(root, *_COMPOSITE_FOLDERS[source]) / Path(name).name
+        source_path = files.folder(root, *_COMPOSITE_FOLDERS[source]) / Path(name).name
         items.append(Rated(f"{key}:{seen[key]}", source_path, caption, (human,), others, subset=source))
         seen[key] += 1
     return ItemSet(tuple(items), counted[1])
@@ -182,13 +162,12 @@ _CompositeRow = tuple[str, str, str, float]
 
 def _composite_json(path: Path) -> tuple[list[_CompositeRow], tuple[Note, ...]]:
     rows = []
-    for source, entries in read_json(path).items():
+    for source, entries in files.read_json(path).items():
         if source not in _COMPOSITE_FILES:
             raise InputError(f"{path}: expected the sources {', '.join(_COMPOSITE_FILES)}, got {source!r}")
-        for number, entry in enumerate(entries):
-            where = f"{path} {source} row {number}"
-            image, caption, human = (field(entry, f, where=where) for f in ("image", "caption", "human"))
-            rows.append((source, str(image), tidy(caption), rating(human, where=where)))
+        for row in records(entries, f"{path} {source}"):
+            human = rating(row.get("human"), where=row.where)
+            rows.append((source, str(row.get("image")), tidy(row.get("caption")), human))
     return rows, ()
 
 
@@ -196,15 +175,14 @@ def _composite_exports(root: Path) -> tuple[list[_CompositeRow], tuple[Note, ...
     rows: list[_CompositeRow] = []
     unusable = 0
     for source, short in _COMPOSITE_FILES.items():
-        path = find(root, f"{short}_correctness.csv", f"AMT_eval/{short}_correctness.csv", get=_GET_COMPOSITE)
+        path = files.find(root, f"{short}_correctness.csv", f"AMT_eval/{short}_correctness.csv", get=_GET_COMPOSITE)
         for record in csv.DictReader(io.StringIO(_text(path), newline=""), delimiter=";"):
             rated = _answers(record)
             # The exports end in rows without an image.
             image = str(record.get("Input.image_url") or "").rsplit("/", 1)[-1]
             unusable += not (rated and image)
             rows += [(source, image, caption, given) for caption, given in rated if image]
-    notes = (Note("export rows left out: no image or no rating", unusable),) if unusable else ()
-    return rows, notes
+    return rows, noted({"export rows left out: no image or no rating": unusable})
 
 
 def _answers(record: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -227,11 +205,11 @@ def _text(path: Path) -> str:
 def _composite_references(root: Path) -> dict[str, tuple[str, ...]]:
     references: dict[str, tuple[str, ...]] = {}
     for source, name in (("flickr8k", "Flickr8k.token.txt"), ("flickr30k", "results_20130124.token")):
-        path = find_optional(root, name, f"*/{name}")
+        path = files.find_optional(root, name, f"*/{name}")
         if path is not None:
             for image, captions in read_tokens(path)[1].items():
-                references[f"{source}/{image}"] = tuple(tidy(caption) for caption in captions)
-    for image_id, captions in coco_captions(root).items():
+                references[f"{source}/{image}"] = all_tidy(captions)
+    for image_id, captions in files.coco_captions(root).items():
         references[f"coco/COCO_val2014_{image_id:012d}"] = tuple(captions)
     return references
 
@@ -244,51 +222,37 @@ _PENALTIES = (("Fl", "fluency"), ("Con", "conciseness"), ("Inc", "inclusive"))
 
 def read_thumb(root: Path) -> ItemSet[Rated]:
     """The released file; references where `mscoco_references.json` lies beside it."""
-    path = find(root, "mscoco_THumB-1.0.jsonl", "mscoco/mscoco_THumB-1.0.jsonl", get=_GET_THUMB)
-    references = _thumb_references(find_optional(path.parent, "mscoco_references.json*"))
+    path = files.find(root, "mscoco_THumB-1.0.jsonl", "mscoco/mscoco_THumB-1.0.jsonl", get=_GET_THUMB)
+    references = _thumb_references(files.find_optional(path.parent, "mscoco_references.json*"))
     items = []
-    for number, row in enumerate(read_jsonl(path), start=1):
-        where = f"{path} row {number}"
-        image, segment = str(field(row, "image", where=where)), str(field(row, "seg_id", where=where))
-        key = f"{segment}/{field(row, 'SYS', 'system', where=where)}"
-        items.append(_thumb_rated(key, locate(root, image, *_THUMB_FOLDERS), row, where, references.get(segment, ())))
+    for row in records(files.read_jsonl(path), path, first=1):
+        segment, image = str(row.get("seg_id")), files.locate(root, str(row.get("image")), *_THUMB_FOLDERS)
+        key = f"{segment}/{row.get('SYS', 'system')}"
+        items.append(_thumb_rated(key, image, row, references.get(segment, ())))
     return ItemSet(tuple(items))
 
 
 def _thumb_references(path: Path | None) -> dict[str, tuple[str, ...]]:
     """References by `seg_id`. The released file is JSON Lines despite its name."""
-    if path is None:
-        return {}
-    rows = [(f"{path} row {number}", row) for number, row in enumerate(read_jsonl(path), start=1)]
-    return {
-        str(field(row, "seg_id", where=where)): tuple(tidy(text) for text in field(row, "refs", where=where))
-        for where, row in rows
-    }
+    rows = () if path is None else records(files.read_jsonl(path), path, first=1)
+    return {str(row.get("seg_id")): all_tidy(row.get("refs")) for row in rows}
 
 
 def read_thumb_rows(path: Path) -> ItemSet[Rated]:
     """The rows form, with `system`, `precision`, `recall`, penalties and `human`."""
     if path.name.startswith("mscoco_THumB"):  # the released file is JSON Lines too
         return read_thumb(path.parent)
-    return ItemSet(
-        tuple(_thumb_rated(line.id, line.image, line.fields, line.where, line.references) for line in read_lines(path))
-    )
+    return ItemSet(tuple(_thumb_rated(line.key, line.image, line, line.references) for line in read_lines(path)))
 
 
-def _thumb_rated(key: str, image: Image, row: dict[str, Any], where: str, references: tuple[str, ...]) -> Rated:
-    scales = (field(row, *names, where=where) for names in (("P", "precision"), ("R", "recall")))
-    precision, recall = (rating(scale, where=where) for scale in scales)
-    penalties = sum(rating(row.get(short, row.get(name, 0.0)), where=where) for short, name in _PENALTIES)
-    total = rating(row.get("human_score", row.get("human", (precision + recall) / 2 + penalties)), where=where)
-    return Rated(
-        id=key,
-        image=image,
-        caption=tidy(field(row, "hyp", "caption", where=where)),
-        ratings=(total,),
-        references=references,
-        system=str(field(row, "SYS", "system", where=where)),
-        scales=(Scale("precision", precision), Scale("recall", recall)),
-    )
+def _thumb_rated(key: str, image: Image, row: Record, references: tuple[str, ...]) -> Rated:
+    fields, scales = row.fields, (row.get("P", "precision"), row.get("R", "recall"))
+    precision, recall = (rating(scale, where=row.where) for scale in scales)
+    penalties = sum(rating(fields.get(short, fields.get(name, 0.0)), where=row.where) for short, name in _PENALTIES)
+    total = fields.get("human_score", fields.get("human", (precision + recall) / 2 + penalties))
+    named = (Scale("precision", precision), Scale("recall", recall))
+    caption, system = tidy(row.get("hyp", "caption")), str(row.get("SYS", "system"))
+    return Rated(key, image, caption, (rating(total, where=row.where),), references, system=system, scales=named)
 
 
 _GET_HAT = "https://github.com/DavidMChan/aloha (data/hat-trainval.json)"
@@ -314,8 +278,14 @@ class MarkedCaption:
 
 
 def read_hat(root: Path) -> ItemSet[Rated]:
-    """HAT: captions of COCO images, rated 1 where no word is invented and 0 where one is."""
-    return _rated_by_marks(read_hat_words(root))
+    """HAT: captions of COCO images, rated 1 where no word is invented and 0 where one is; none without marks."""
+    captions = read_hat_words(root)
+    items = []
+    for marked in captions:
+        if marked.words:
+            human = _INVENTS if any(invented for _, invented in marked.words) else _CLEAN
+            items.append(Rated(marked.id, marked.image, tidy(marked.caption), (human,), marked.references))
+    return ItemSet(tuple(items), noted({"captions left out: no word is marked": len(captions) - len(items)}))
 
 
 def read_long(root: Path) -> ItemSet[Rated]:
@@ -326,7 +296,7 @@ def read_long(root: Path) -> ItemSet[Rated]:
 def read_long_rows(path: Path) -> ItemSet[Rated]:
     """The same from a rows file with `hallucinated` and `objects`."""
     return ItemSet(tuple(
-        Rated(line.id, line.image, tidy(line.get("caption")), (_INVENTS if line.get("hallucinated") else _CLEAN,),
+        Rated(line.key, line.image, tidy(line.get("caption")), (_INVENTS if line.get("hallucinated") else _CLEAN,),
               line.references, line.subset, str(line.fields.get("system", "")))
         for line in read_lines(path)
     ))  # fmt: skip
@@ -334,8 +304,14 @@ def read_long_rows(path: Path) -> ItemSet[Rated]:
 
 def read_hat_words(root: Path) -> list[MarkedCaption]:
     """HAT's captions with the words that people marked."""
-    path = find(root, "hat-trainval.json", "data/hat-trainval.json", "*hat*.json", get=_GET_HAT)
-    return [_marked(root, path, number, row) for number, row in enumerate(read_json(path, list))]
+    path = files.find(root, "hat-trainval.json", "data/hat-trainval.json", "*hat*.json", get=_GET_HAT)
+    captions = []
+    for row in records(files.read_json(path, list), path):
+        words = tuple((str(word), bool(invented)) for word, invented in row.get("grounding"))
+        image, key = files.locate(root, str(row.get("image_path")), *_HAT_FOLDERS), row.fields.get("sample_id", row.key)
+        references = all_tidy(row.fields.get("references"))
+        captions.append(MarkedCaption(f"{key}:{row.key}", image, str(row.get("caption")), words, references=references))
+    return captions
 
 
 def read_long_words(root: Path) -> list[MarkedCaption]:
@@ -344,40 +320,12 @@ def read_long_words(root: Path) -> list[MarkedCaption]:
     for line in read_lines(_long_file(root)):
         absent = tuple(map(str, line.get("hallucinated")))
         present = tuple(name for name in map(str, line.get("objects")) if name not in absent)
-        captions.append(MarkedCaption(line.id, line.image, str(line.get("caption")), present=present, absent=absent))
+        captions.append(MarkedCaption(line.key, line.image, str(line.get("caption")), present=present, absent=absent))
     return captions
 
 
 def _long_file(root: Path) -> Path:
     path = find_rows(root, "long")
     if path is None:
-        raise missing(root, "long.jsonl", get=_GET_LONG)
+        raise files.missing(root, "long.jsonl", get=_GET_LONG)
     return path
-
-
-def _marked(root: Path, path: Path, number: int, row: dict[str, Any]) -> MarkedCaption:
-    where = f"{path} row {number}"
-    words = tuple((str(word), bool(invented)) for word, invented in field(row, "grounding", where=where))
-    image = locate(root, str(field(row, "image_path", where=where)), *_HAT_FOLDERS)
-    key = str(row.get("sample_id", number))
-    references = tuple(tidy(text) for text in row.get("references") or ())
-    return MarkedCaption(
-        f"{key}:{number}", image, str(field(row, "caption", where=where)), words, references=references
-    )
-
-
-def _rated_by_marks(captions: list[MarkedCaption]) -> ItemSet[Rated]:
-    """Captions with a rating; those without a marked or unmarked word cannot be told and are left out."""
-    items = tuple(
-        Rated(
-            marked.id,
-            marked.image,
-            tidy(marked.caption),
-            (_INVENTS if any(invented for _, invented in marked.words) else _CLEAN,),
-            marked.references,
-        )
-        for marked in captions
-        if marked.words
-    )
-    bare = len(captions) - len(items)
-    return ItemSet(items, (Note("captions left out: no word is marked", bare),) if bare else ())

@@ -99,7 +99,7 @@ def write_result(result: Result, path: Path) -> None:
 
 def to_json(result: Result) -> str:
     """The result as it is written; NaN becomes null."""
-    content = {"format": FORMAT, **_plain(asdict(result))}
+    content = {"format": FORMAT, **plain(asdict(result))}
     return json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
 
 
@@ -150,12 +150,19 @@ def _with_nan(content: dict[str, Any]) -> dict[str, Any]:
     return content | dict.fromkeys(nulls, math.nan)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Nested values as JSON has them; intervals are objects, and NaN is None.
+
+    >>> plain({"a": (1.0, float("nan"))})
+    {'a': [1.0, None]}
+    """
+    if isinstance(value, Interval):
+        value = {"value": value.value, "low": value.low, "high": value.high, "n": value.n}
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {str(name): plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 WRONG = "@wrong"  # behind a metric's label: its scores with the wrong images

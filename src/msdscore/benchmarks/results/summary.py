@@ -2,32 +2,27 @@
 
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from msdscore.benchmarks.base import Benchmark, Item, Note, image_key
-from msdscore.benchmarks.protocols.counting import (
-    Figure,
-    Figures,
-    Flags,
-    Floats,
-    Sheet,
-    figures_of,
-    length_alone,
-    make_sheet,
-    matched_length,
-)
+from msdscore.benchmarks.base import Note, image_key
+from msdscore.benchmarks.protocols import counting
+from msdscore.benchmarks.protocols.counting import Figure, Figures, Flags, Floats, Sheet
 from msdscore.benchmarks.results.result import MetricResult, Provenance, Result, fact_sums, score_matrix
 from msdscore.metrics.base import Metric
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Resampling
 from msdscore.version import __version__
+
+if TYPE_CHECKING:
+    from msdscore.benchmarks.run.plan import Work
 
 _PACKAGES = ("numpy", "scipy", "torch", "transformers", "pillow")
 _SHOWN = 5  # reasons of failed items that a result names
@@ -58,93 +53,67 @@ def signature(metric: Metric, scorer: ScorerRecord | None) -> str:
     return f"{metric.row.name}{choices}|enc:{scorer.encoder}|v:{__version__}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counting:
-    """How scores are counted, and what the result says of the run they come from."""
-
-    row: Benchmark
-    protocol: str
-    scorer: ScorerRecord | None
-    seed: int
-    samples: int
-    limit: int | None
-    options: Mapping[str, Any]
-    notes: tuple[Note, ...]
-    scores: str
-    made: Provenance
-
-    def sheet(self, items: Sequence[Item], scores: Floats, *, judged: bool = False) -> Sheet[Any]:
-        """Items with scores, ready to count."""
-        resampling = Resampling(samples=self.samples, seed=self.seed)
-        return make_sheet(self.row, items, scores, protocol=self.protocol, how=resampling, judged=judged)
+MetricScores = tuple[Metric, Floats, Floats | None]  # with true and wrong images, higher is better; None: no control
 
 
-def summarise(how: Counting, metrics: Sequence[Metric], table: pa.Table, items: Sequence[Item]) -> Result:
-    """Count the figures of all metrics from the table of scores, all on the same items."""
+def summarise(work: "Work", scorer: ScorerRecord | None, table: pa.Table, scores: str, made: Provenance) -> Result:
+    """Count the figures of all metrics of a run from its table of scores (the file `scores`), on the same items."""
+    plan, items = work.plan, work.item_set.items
     errors = [error for error in table.column("error").to_pylist() if error]
-    scores = [_Scores.of(metric, table) for metric in metrics]
-    common = _common(scores, len(items))
+    columns = [_scores(metric, table) for metric in work.metrics]
+    known = [_known(true, wrong) for _, true, wrong in columns]
+    # A metric that knows no item has no figures and takes nothing from the others.
+    knowing = [flags for flags in known if flags.any()]
+    common: Flags = np.logical_and.reduce(knowing) if knowing else np.zeros(len(items), dtype=bool)
     chosen = [item for item, counts in zip(items, common, strict=True) if counts]
-    count = figures_of(how.row)
-    alone = length_alone(how.sheet(chosen, np.zeros((len(chosen), len(items[0].captions)))), count) if chosen else None
+    how = Resampling(samples=plan.samples, seed=plan.seed)
+    sheet = partial(counting.make_sheet, work.row, chosen, protocol=plan.protocol, how=how)
+    bare = np.zeros((len(chosen), len(items[0].captions)))
+    count = counting.figures_of(work.row)
     return Result(
-        benchmark=how.row.name,
-        title=how.row.title,
-        kind=how.row.kind,
-        protocol=how.protocol,
-        encoder=how.scorer.encoder if how.scorer else "",
+        benchmark=work.row.name,
+        title=work.row.title,
+        kind=work.row.kind,
+        protocol=plan.protocol,
+        encoder=scorer.encoder if scorer else "",
         items=len(items),
         counted=len(chosen),
         pictures=len({image_key(item.image) for item in chosen}),
         failed=len(errors),
         failures=tuple(dict.fromkeys(errors))[:_SHOWN],
-        seed=how.seed,
-        samples=how.samples,
-        limit=how.limit,
-        options=how.options,
-        notes=(*how.notes, *_left_out(scores, common)),
-        metrics=tuple(_metric(how, own, table, chosen, common) for own in scores),
+        seed=plan.seed,
+        samples=plan.samples,
+        limit=plan.limit,
+        options=dict(plan.options),
+        notes=(*work.notes(), *_left_out(work.metrics, known, common)),
+        metrics=tuple(_metric(work, scorer, own, table, common, sheet) for own in columns),
         versions=versions(),
-        scores=how.scores,
-        length=alone,
-        made=how.made,
+        scores=scores,
+        length=counting.length_alone(sheet(bare, judged=False), count) if chosen else None,
+        made=made,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Scores:
-    """The scores of a metric, turned so that higher is better; `wrong` is None where there is no control."""
-
-    metric: Metric
-    true: Floats
-    wrong: Floats | None
-
-    @classmethod
-    def of(cls, metric: Metric, table: pa.Table) -> "_Scores":
-        sign = 1 if metric.higher_is_better else -1
-        true, wrong = (score_matrix(table, metric.label, wrong=side) for side in (False, True))
-        assert true is not None, "the table holds every metric of its run"
-        return cls(metric, sign * true, None if wrong is None or np.isnan(wrong).all() else sign * wrong)
-
-    @property
-    def known(self) -> Flags:
-        """Which items have a score, with the wrong image too where there is a control."""
-        whole = self.true if self.wrong is None else np.hstack([self.true, self.wrong])
-        return np.asarray(~np.isnan(whole).any(axis=1))
+def _scores(metric: Metric, table: pa.Table) -> MetricScores:
+    sign = 1 if metric.higher_is_better else -1
+    true, wrong = (score_matrix(table, metric.label, wrong=side) for side in (False, True))
+    assert true is not None, "the table holds every metric of its run"
+    return metric, sign * true, None if wrong is None or np.isnan(wrong).all() else sign * wrong
 
 
-def _common(scores: Sequence[_Scores], count: int) -> Flags:
-    """The items that every metric knows; a metric that knows none has no figures and takes nothing from the others."""
-    known = [own.known for own in scores if own.known.any()]
-    return np.logical_and.reduce(known) if known else np.zeros(count, dtype=bool)
+def _known(true: Floats, wrong: Floats | None) -> Flags:
+    """Which items have a score, with the wrong image too where there is a control."""
+    whole = true if wrong is None else np.hstack([true, wrong])
+    return np.asarray(~np.isnan(whole).any(axis=1))
 
 
-def _left_out(scores: Sequence[_Scores], common: Flags) -> list[Note]:
-    """One note where metrics know different items, with the metrics that know fewest."""
-    if not len(common) or all((own.known == common).all() for own in scores if own.known.any()):
+def _left_out(metrics: Sequence[Metric], known: Sequence[Flags], common: Flags) -> list[Note]:
+    """One note where metrics know different items, with the metric that knows fewest."""
+    knowing = [(flags, metric.label) for flags, metric in zip(known, metrics, strict=True) if flags.any()]
+    if not len(common) or all((flags == common).all() for flags, _ in knowing):
         return []
-    few = min((int(own.known.sum()), own.metric.label) for own in scores if own.known.any())
-    return [Note(f"items left out: not scored by every metric ({few[1]} has {few[0]})", int((~common).sum()))]
+    few, label = min((int(flags.sum()), label) for flags, label in knowing)
+    return [Note(f"items left out: not scored by every metric ({label} has {few})", int((~common).sum()))]
 
 
 def versions() -> dict[str, str]:
@@ -158,35 +127,30 @@ def versions() -> dict[str, str]:
     return packages
 
 
-def _metric(how: Counting, scores: _Scores, table: pa.Table, items: Sequence[Item], common: Flags) -> MetricResult:
-    metric = scores.metric
-    missing = int(np.isnan(scores.true).any(axis=1).sum())
+def _metric(
+    work: "Work",
+    scorer: ScorerRecord | None,
+    scores: MetricScores,
+    table: pa.Table,
+    common: Flags,
+    sheet: Callable[..., Sheet[Any]],
+) -> MetricResult:
+    metric, true, wrong = scores
+    missing = int(np.isnan(true).any(axis=1).sum())
     facts = fact_sums(table, metric.label) or None
-    head = (metric.label, _signature(how, metric, len(items)), metric.higher_is_better, metric.judged)
+    # Everything of the benchmark that can change a figure, the reader's options too.
+    plan = work.plan
+    tail = [f"bench:{plan.name}", f"protocol:{plan.protocol}", f"n:{int(common.sum())}", f"seed:{plan.seed}"]
+    tail += [f"{name}:{value}" for name, value in sorted(plan.options.items())]
+    tail += [] if plan.limit is None else [f"limit:{plan.limit}"]
+    signed = "|".join([signature(metric, scorer), *tail])
+    head = (metric.label, signed, metric.higher_is_better, metric.judged)
     if not common.any() or missing == len(common):
         return MetricResult(*head, (), missing=missing, facts=facts)
-    count = figures_of(how.row)
-    sheets = [
-        None if side is None else how.sheet(items, side[common], judged=metric.judged)
-        for side in (scores.true, scores.wrong)
-    ]
-    assert sheets[0] is not None, "every metric has scores with the true images"
-    return MetricResult(
-        *head,
-        count(sheets[0]),
-        () if sheets[1] is None else count(sheets[1]),
-        matched_length(how.row, sheets[0]),
-        missing,
-        facts,
-    )
-
-
-def _signature(how: Counting, metric: Metric, counted: int) -> str:
-    """The metric's signature with everything of the benchmark that can change a figure, the reader's options too."""
-    tail = [f"bench:{how.row.name}", f"protocol:{how.protocol}", f"n:{counted}", f"seed:{how.seed}"]
-    tail += [f"{name}:{value}" for name, value in sorted(how.options.items())]
-    tail += [] if how.limit is None else [f"limit:{how.limit}"]
-    return "|".join([signature(metric, how.scorer), *tail])
+    count = counting.figures_of(work.row)
+    own = sheet(true[common], judged=metric.judged)
+    control = () if wrong is None else count(sheet(wrong[common], judged=metric.judged))
+    return MetricResult(*head, count(own), control, counting.matched_length(work.row, own), missing, facts)
 
 
 def average(results: Sequence[Result]) -> Result:

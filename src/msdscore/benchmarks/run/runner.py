@@ -24,7 +24,7 @@ from msdscore.benchmarks.results.result import (
     scores_table,
     write_result,
 )
-from msdscore.benchmarks.results.summary import Counting, ScorerRecord, average, signature, summarise
+from msdscore.benchmarks.results.summary import ScorerRecord, average, signature, summarise
 from msdscore.benchmarks.run.cases import ItemBatch, fill, text_cases
 from msdscore.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
 from msdscore.benchmarks.run.score_file import (
@@ -137,19 +137,11 @@ def _one(work: Work, scores: Path, *, overwrite: bool, progress: Progress) -> Re
         seconds=round(time.monotonic() - begun, 1),
         data={"items": work.base["items"], "pictures": _image_mark(items)},
     )
-    return summarise(_counting(work, scorer, scores.name, about), work.metrics, pq.read_table(scores), items)
+    return summarise(work, scorer, pq.read_table(scores), scores.name, about)
 
 
 def _signatures(work: Work, scorer: ScorerRecord | None) -> dict[str, str]:
     return {metric.label: signature(metric, scorer) for metric in work.metrics}
-
-
-def _counting(work: Work, scorer: ScorerRecord | None, scores: str, about: Provenance) -> Counting:
-    plan = work.plan
-    return Counting(
-        row=work.row, protocol=plan.protocol, scorer=scorer, seed=plan.seed, samples=plan.samples,
-        limit=plan.limit, options=dict(plan.options), notes=work.notes(), scores=scores, made=about,
-    )  # fmt: skip
 
 
 def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress: Progress) -> dict[str, list[Any]]:
