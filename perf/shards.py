@@ -15,8 +15,8 @@ from PIL import Image
 from msdscore.io.inputs.rows import Row
 from msdscore.io.tar import TarImage
 from msdscore.run.plan import plan
-from msdscore.run.shards import ShardJob, ShardOptions
-from msdscore.run.table import ShardRows, part_table
+from msdscore.run.shards import ShardJob, ShardOptions, ShardRows
+from msdscore.run.table import part_table
 from msdscore.run.workers import score_jobs
 from msdscore.scoring.config import Paper
 from msdscore.scoring.measurement import Numbers
@@ -42,7 +42,9 @@ def memory() -> None:
     held = ShardRows()
     gc.collect()
     before = resident()
-    parts = [part_table(part, [NUMBERS] * len(part.rows)) for part in plan(held.watch(rows()), part_rows=512)]
+    parts = [
+        part_table(part, [NUMBERS] * len(part.rows), words=True) for part in plan(held.watch(rows()), part_rows=512)
+    ]
     while_scored = resident() - before
     table = held.table(parts, Paper())
     with_table = resident() - before

@@ -21,7 +21,7 @@ from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.run import shards as shards_of_run
 from msdscore.run import workers as workers_of_shards
 from msdscore.run.shards import ShardJob, ShardOptions, ShardResult, ShardWorker
-from msdscore.run.workers import default_workers, plan_jobs, score_jobs, score_on_workers
+from msdscore.run.workers import default_workers, plan_jobs, score_jobs, score_on_workers, spec_of_worker
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import add, jpeg, write_tar
 
@@ -104,12 +104,9 @@ def test_workers_on_one_gpu_share_it_and_the_cores(monkeypatch):
     monkeypatch.setattr(workers_of_shards, "cores", lambda: 16)
     spec = ScorerSpec(encoder="toy")
     assert default_workers(spec) == 1
-    shared = workers_of_shards._sharing_cores(spec, 2)
-    asked = [workers_of_shards._Assignment(shared, ShardOptions(), number=number) for number in range(2)]
-    placed = list(map(workers_of_shards._placed, asked))
+    placed = [spec_of_worker(spec, number, 2) for number in range(2)]
     assert [(one.device, one.decoders) for one in placed] == [("cuda:0", 8)] * 2
-    told = ScorerSpec(encoder="toy", decoders=3)
-    assert workers_of_shards._sharing_cores(told, 2).decoders == 3
+    assert spec_of_worker(ScorerSpec(encoder="toy", decoders=3), 0, 2).decoders == 3
 
 
 def test_a_shard_that_cannot_be_read_stops_no_other(tmp_path):

@@ -25,7 +25,7 @@ cloudpickle = pytest.importorskip("ray.cloudpickle")
 
 from ray.util.annotations import RayDeprecationWarning  # noqa: E402
 
-from msdscore.run.ray_data import RayOptions, ShardActor, Surroundings, score_on_ray  # noqa: E402
+from msdscore.run.ray_data import RayOptions, ShardActor, score_on_ray  # noqa: E402
 
 # Ray's own use of its old settings.
 pytestmark = [
@@ -194,12 +194,12 @@ def test_relative_paths_are_those_of_the_driver(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "driver")
     jobs = plan_jobs(["in/00000.tar"], "scores")
     monkeypatch.chdir(tmp_path / "cluster")
-    actor = ShardActor(TOY, ShardOptions(), around=Surroundings(str(tmp_path / "driver")))
+    actor = ShardActor(TOY, ShardOptions(), folder=str(tmp_path / "driver"))
     batch = pa.Table.from_pylist([asdict(job) for job in jobs])
     assert actor(batch).to_pylist()[0]["error"] is None
     assert (tmp_path / "driver" / "scores" / "00000.parquet").exists()
     assert not list((tmp_path / "cluster").iterdir())
-    lost = ShardActor(TOY, ShardOptions(), around=Surroundings(str(tmp_path / "elsewhere")))
+    lost = ShardActor(TOY, ShardOptions(), folder=str(tmp_path / "elsewhere"))
     (row,) = lost(batch).to_pylist()
     assert row["unusable"]
     assert "a path relative to" in row["error"]

@@ -47,14 +47,6 @@ class _Job:
 
 
 @dataclass(eq=False)
-class _Given:
-    """A job that a process has, and the number of the cell for its pixels."""
-
-    job: _Job
-    cell: int | None
-
-
-@dataclass(eq=False)
 class _Member:
     """A decoding process, the pipes to and from it, and how it was told to read."""
 
@@ -62,6 +54,9 @@ class _Member:
     work: Connection
     answers: Connection
     read: Read | None = None
+
+
+_Given: TypeAlias = tuple[_Job, int | None]  # a job that a process has, and the number of the cell for its pixels
 
 
 class Decoders:
@@ -184,43 +179,42 @@ class Decoders:
                 self._jobs.put(None)  # for the other threads too
                 return False
             if job.answer.running() or job.answer.set_running_or_notify_cancel():
-                given.append(_Given(job, self._free.popleft() if self._free else None))
+                given.append((job, self._free.popleft() if self._free else None))
                 self._give(member, given)
         return True
 
     def _give(self, member: _Member, given: "deque[_Given]") -> None:
-        last = given[-1]
-        told = None if member.read is last.job.read else last.job.read
+        job, cell = given[-1]
+        read = None if member.read is job.read else job.read
         try:
-            member.work.send((told, last.job.sources, self._room(last.cell)))
-            member.read = last.job.read
+            member.work.send((read, job.sources, self._room(cell)))
+            member.read = job.read
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001, what cannot be sent was not begun to be sent
-            given.pop()
-            self._settle(last, RuntimeError(f"cannot be sent to a decoding process: {type(error).__name__}: {error}"))
+            reason = f"cannot be sent to a decoding process: {type(error).__name__}: {error}"
+            self._settle(given.pop(), RuntimeError(reason))
 
     def _room(self, cell: int | None) -> slice:
         return slice(0, 0) if cell is None else slice(cell * self._cell, (cell + 1) * self._cell)
 
     def _settle(self, done: _Given, answer: Answer) -> None:
-        room = None
-        if done.cell is not None:
+        (job, cell), room = done, None
+        if cell is not None:
             # An array of its own: views refer to it and not to the whole, so that it lives as long as they do.
-            room = np.frombuffer(memoryview(self._map)[self._room(done.cell)], dtype=np.uint8)
-            weakref.finalize(room, self._free.append, done.cell).atexit = False
+            room = np.frombuffer(memoryview(self._map)[self._room(cell)], dtype=np.uint8)
+            weakref.finalize(room, self._free.append, cell).atexit = False
         if isinstance(answer, Exception):
-            done.job.answer.set_exception(answer)
+            job.answer.set_exception(answer)
             return
-        done.job.answer.set_result([_seen(one, room) for one in answer])
+        job.answer.set_result([_seen(image, room) for image in answer])
 
     def _bury(self, member: _Member, given: "deque[_Given]") -> None:
         """A process has died: what it had is done by others, and the one file that ended it twice has a reason."""
         self._end(member)
-        for number, one in enumerate(given):
-            if one.cell is not None:
-                self._free.append(one.cell)
-            job = one.job
+        for number, (job, cell) in enumerate(given):
+            if cell is not None:
+                self._free.append(cell)
             if self._closed:
                 _refuse(job)
             elif number == 0 and job.deaths and len(job.sources) == 1:
@@ -266,11 +260,11 @@ def _refuse(job: _Job) -> None:
         job.answer.set_exception(DecodersLostError())
 
 
-def _seen(one: Any, room: Pixels | None) -> Seen:
-    if isinstance(one, RowError) or len(one) == 2:
-        return one
+def _seen(answer: Any, room: Pixels | None) -> Seen:
+    if isinstance(answer, RowError) or len(answer) == 2:
+        return answer
     assert room is not None, "pixels are placed where there was room"
-    begin, shape, more = one
+    begin, shape, more = answer
     return room[begin : begin + int(np.prod(shape))].reshape(shape), more
 
 

@@ -96,12 +96,12 @@ def open_image(source: ImageSource, *, limits: ImageLimits = _DEFAULT, name: str
     >>> open_image(np.zeros((2, 3, 3), dtype=np.uint8)).size
     (3, 2)
     """
-    return _opened(source, limits, name)[0]
+    return open_reduced(source, None, limits=limits, name=name)[0]
 
 
 def open_reduced(
     source: ImageSource,
-    resized: Callable[[Size], Size],
+    resized: Callable[[Size], Size] | None,
     *,
     limits: ImageLimits = _DEFAULT,
     name: str | None = None,
@@ -111,12 +111,6 @@ def open_reduced(
     `resized` says from the upright image's width and height how large it is needed. The decoder makes a half, a
     quarter or an eighth as large ones in less time than whole ones; never a smaller one than is needed.
     """
-    return _opened(source, limits, name, resized)
-
-
-def _opened(
-    source: ImageSource, limits: ImageLimits, name: str | None, resized: Callable[[Size], Size] | None = None
-) -> tuple[Image.Image, Size]:
     name = name or source_name(source)
     try:
         return _decode(source, limits, resized)
@@ -189,22 +183,17 @@ def refuse_address(text: str) -> None:
 def _decode(
     source: ImageSource, limits: ImageLimits, resized: Callable[[Size], Size] | None
 ) -> tuple[Image.Image, Size]:
-    if isinstance(source, np.ndarray | Tensor | Image.Image):
-        given = _from_memory(source, limits)
+    if isinstance(source, Image.Image):
+        given = _finish(_checked(source, limits))
+        return given, given.size
+    if isinstance(source, np.ndarray | Tensor):
+        given = _checked(from_array(source) if isinstance(source, np.ndarray) else from_tensor(source), limits)
         return given, given.size
     with _open(_content(source, limits), limits) as image:
         _checked(image, limits)
         size = None if resized is None else _reduce(image, resized)
         upright = _finish(image, own=True)
         return upright, size or upright.size
-
-
-def _from_memory(source: Pixels | Tensor | Image.Image, limits: ImageLimits) -> Image.Image:
-    if isinstance(source, np.ndarray):
-        return _checked(from_array(source), limits)
-    if isinstance(source, Image.Image):
-        return _finish(_checked(source, limits))
-    return _checked(from_tensor(source), limits)
 
 
 def _reduce(image: Image.Image, resized: Callable[[Size], Size]) -> Size | None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from msdscore.errors import ImageError, InputError
 
-_HELD_BYTES = 1 << 30  # of encoded images that are kept for neighbouring rows, whatever the number of files
+CACHED_BYTES = 1 << 30  # of encoded images that are kept for neighbouring rows, whatever the number of files
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class StoredImage:
         try:
             state = _state(self.file)
             group = self._group(state)
-            cells = _GROUPS.column(self, group, state)
+            cells = _group_column(self, group, state)
         except (OSError, pa.ArrowException) as error:
             raise ImageError(f"{self.file}: cannot be read ({error})") from error
         place = self.row - int(_group_starts(self.file, state)[group])
@@ -94,23 +94,18 @@ def _group_starts(file: Path, state: _State) -> Any:
     return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
 
 
-class _RowGroups:
-    """Image columns of the row groups in use, the oldest dropped first; a group is read by one thread alone."""
-
-    def __init__(self) -> None:
-        self._columns: OrderedDict[tuple[Path, str, int, _State], pa.ChunkedArray] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def column(self, image: StoredImage, group: int, state: _State) -> pa.ChunkedArray:
-        key = (image.file, image.column, group, state)
-        with self._lock:
-            if key not in self._columns:
-                with pq.ParquetFile(image.file) as opened:
-                    self._columns[key] = opened.read_row_group(group, columns=[image.column]).column(image.column)
-                while len(self._columns) > 1 and sum(held.nbytes for held in self._columns.values()) > _HELD_BYTES:
-                    self._columns.popitem(last=False)
-            self._columns.move_to_end(key)
-            return self._columns[key]
+# Image columns of the row groups in use, the oldest dropped first; a group is read by one thread alone.
+_columns: OrderedDict[tuple[Path, str, int, _State], pa.ChunkedArray] = OrderedDict()
+_reading = threading.Lock()
 
 
-_GROUPS = _RowGroups()
+def _group_column(image: StoredImage, group: int, state: _State) -> pa.ChunkedArray:
+    key = (image.file, image.column, group, state)
+    with _reading:
+        if key not in _columns:
+            with pq.ParquetFile(image.file) as opened:
+                _columns[key] = opened.read_row_group(group, columns=[image.column]).column(image.column)
+            while len(_columns) > 1 and sum(column.nbytes for column in _columns.values()) > CACHED_BYTES:
+                _columns.popitem(last=False)
+        _columns.move_to_end(key)
+        return _columns[key]

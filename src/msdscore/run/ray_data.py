@@ -143,7 +143,8 @@ def _rows(
                 spec,
                 options,
                 lambda job: ray.get(counter.allows.remote(job.output)),
-                Surroundings(str(Path.cwd()), how.time_limit),
+                str(Path.cwd()),
+                how.time_limit,
             ),
             compute=ray.data.ActorPoolStrategy(
                 min_size=min(how.least, most), max_size=most, max_tasks_in_flight_per_actor=2
@@ -193,19 +194,11 @@ def _gpus(ray: Any, spec: ScorerSpec, how: RayOptions) -> float | None:
     return 1.0 if wanted else None
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The folder in which paths of a run are meant, that of the process that started it; and its time limit."""
-
-    folder: str
-    time_limit: float | None = None
-
-
 class ShardActor:
     """A worker inside a Ray actor: builds its scorer once, and takes one shard per call.
 
     `may_try` is asked before every shard: one that ends every actor that begins it is given up. Relative paths are
-    those of the driver, whose folder must be there under the same name.
+    those of `folder`, the driver's, which must be there under the same name.
     """
 
     def __init__(
@@ -213,11 +206,13 @@ class ShardActor:
         spec: ScorerSpec,
         options: ShardOptions,
         may_try: Callable[[ShardJob], bool] = lambda job: True,
-        around: Surroundings | None = None,
+        folder: str | None = None,
+        time_limit: float | None = None,
     ) -> None:
-        self._worker, self._may_try, self._around = ShardWorker(_placed(spec), options), may_try, around
-        if around is not None and Path(around.folder).is_dir():
-            os.chdir(around.folder)
+        self._worker, self._may_try = ShardWorker(_placed(spec), options), may_try
+        self._folder, self._time_limit = folder, time_limit
+        if folder is not None and Path(folder).is_dir():
+            os.chdir(folder)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """The results of a batch of jobs."""
@@ -239,18 +234,17 @@ class ShardActor:
     def _require_folder(self, job: ShardJob) -> None:
         """Refuse relative paths where the driver's folder is not here: they would mean other files."""
         relative = [name for name in (job.source, job.output) if not is_address(name) and not Path(name).is_absolute()]
-        if self._around is not None and relative and not Path(self._around.folder).is_dir():
+        if self._folder is not None and relative and not Path(self._folder).is_dir():
             raise ConfigError(
-                f"{shortened(relative[0])}: a path relative to {self._around.folder}, which is not on "
+                f"{shortened(relative[0])}: a path relative to {self._folder}, which is not on "
                 f"{socket.gethostname()}; give whole paths of a shared disk, or addresses"
             )
 
     def _timed(self, job: ShardJob) -> ShardResult:
         """Score a shard; past the time limit the process ends, even where it hangs outside of Python."""
-        limit = None if self._around is None else self._around.time_limit
-        if limit is None:
+        if self._time_limit is None:
             return self._worker(job)
-        faulthandler.dump_traceback_later(limit, exit=True)
+        faulthandler.dump_traceback_later(self._time_limit, exit=True)
         try:
             return self._worker(job)
         finally:

@@ -1,10 +1,10 @@
 """A run over a file of rows on this machine: parts as they are done, the whole at the end, nothing lost between."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ _NEVER = "changed"  # key of a part that no later run takes over
 PART_ROWS = 256  # rows that a crash can cost at most; large enough to fill a batch of any encoder
 
 Progress = Callable[[int, int], None]
+EarlierScores = Callable[[Part], Scored | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,60 +93,61 @@ def score_rows(
     """
     how = options or RunOptions()
     check_output(output, inputs=[source.name])
-    names = set(source.seen)
     if how.overwrite:
         images = (row.image for row in source.read() if isinstance(row.image, Path))
         refuse_inputs([output, *run_files(output)], images)
         discard(output)
-    notes = run_notes(output)
-    earlier = None if notes is None else EarlierRun(output, notes, Naming(how.prefix), how.retry)
-    current = earlier is not None and earlier.is_up_to_date([part.key for part in _parts(source, how, names)])
     spec = scorer if isinstance(scorer, ScorerSpec) else None
-    if earlier and current and spec and earlier.is_of(spec, _work_of(source, how, spec.limits)):
-        drop_parts(output)
-        return _report(earlier.notes, Naming(how.prefix, frozenset(names)))
+    names, notes = set(source.seen), run_notes(output) or {}
+    is_current = bool(notes) and notes.get("parts") == [part.key for part in _parts(source, how, names)]
+    is_current = is_current and not (how.retry and notes.get("failed"))
+    if is_current and spec and _is_of(notes, spec, _work_of(source, how, spec.limits)):
+        return _finished(output, notes, Naming(how.prefix, frozenset(names)))
     pipeline = scorer.build() if isinstance(scorer, ScorerSpec) else scorer
-    manifest = _manifest(pipeline, source, how)
-    if earlier is not None:
-        compare(output, earlier.notes["manifest"], manifest)
-        if current:
-            drop_parts(output)
-            return _report(earlier.notes, Naming(how.prefix, frozenset(names)))
-    with open_run(output, manifest, again=earlier is not None) as run:
+    # The signature comes last, so that a difference is named by its own setting first.
+    work = _work_of(source, how, pipeline.limits)
+    manifest = {**pipeline.identity.manifest(), **work, "signature": pipeline.signature}
+    if notes:
+        compare(output, notes["manifest"], manifest)
+    if is_current:
+        return _finished(output, notes, Naming(how.prefix, frozenset(names)))
+    with open_run(output, manifest, again=bool(notes)) as run:
         if how.retry:
             _drop_failed(run)
-        keys, columns, scored, kept = _write_scores(pipeline, source, run, earlier, how, progress)
+        earlier = _earlier_scores(output, notes, how)
+        keys, columns, fresh, kept = _write_scores(pipeline, source, run, earlier, how, progress)
         naming = Naming(how.prefix, frozenset(columns))
-        more = {"parts": keys, "spec": None if spec is None else spec.record(), "source": source.place}
         summary = run.finish(
             output_tables(source, run, pipeline.config, naming),
             metadata={"msdscore": pipeline.signature},
-            notes=more,
+            notes={"parts": keys, "spec": None if spec is None else spec.record(), "source": source.place},
             errors=naming.added("error"),
             warnings=naming.added("warnings"),
             check=source.check_unchanged,
         )
-    result = _scored(summary, (scored, kept), pipeline.signature, naming)
-    return replace(result, cache=pipeline.cache_use)
-
-
-def _report(notes: Mapping[str, Any], naming: Naming) -> ScoredFile:
-    summary = Summary.of(notes)
-    return _scored(summary, (0, summary.rows), notes["manifest"]["signature"], naming)
-
-
-def _scored(summary: Summary, scored: tuple[int, int], signature: str, naming: Naming) -> ScoredFile:
     return ScoredFile(
-        rows=summary.rows,
-        failed=summary.failed,
-        scored=scored[0],
-        earlier=scored[1],
-        signature=signature,
-        reasons=summary.reasons,
-        warned=summary.warned,
-        warnings=summary.warnings,
+        **asdict(summary),
+        scored=fresh,
+        earlier=kept,
+        signature=pipeline.signature,
         renamed=naming.renamed(),
+        cache=pipeline.cache_use,
     )
+
+
+def _finished(output: Path, notes: Mapping[str, Any], naming: Naming) -> ScoredFile:
+    """Summary of a finished run that has nothing left to do."""
+    drop_parts(output)
+    summary, signature = Summary.of(notes), notes["manifest"]["signature"]
+    return ScoredFile(**asdict(summary), scored=0, earlier=summary.rows, signature=signature, renamed=naming.renamed())
+
+
+def _is_of(notes: Mapping[str, Any], spec: ScorerSpec, work: Mapping[str, Any]) -> bool:
+    """Whether a finished run was made by the same scorer from the same input, as far as is known without loading it."""
+    record, manifest = spec.record(), notes.get("manifest", {})
+    if record is None or notes.get("spec") != record:
+        return False
+    return all(manifest.get(name) == value for name, value in json.loads(json.dumps(work)).items())
 
 
 def _work_of(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[str, Any]:
@@ -159,13 +161,6 @@ def _work_of(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[st
         "prefix": how.prefix,
         "part_rows": how.part_rows,
     }
-
-
-def _manifest(pipeline: Pipeline, source: RowSource, how: RunOptions) -> dict[str, Any]:
-    """Everything that must be the same for a run to go on."""
-    # The signature comes last, so that a difference is named by its own setting first.
-    work = _work_of(source, how, pipeline.limits)
-    return {**pipeline.identity.manifest(), **work, "signature": pipeline.signature}
 
 
 def _parts(source: RowSource, how: RunOptions, names: set[str]) -> Iterator[Part]:
@@ -191,7 +186,7 @@ def _drop_failed(run: Run) -> None:
 
 
 def _write_scores(
-    pipeline: Pipeline, source: RowSource, run: Run, earlier: "EarlierRun | None", how: RunOptions, progress: Progress
+    pipeline: Pipeline, source: RowSource, run: Run, earlier: EarlierScores, how: RunOptions, progress: Progress
 ) -> tuple[list[str], set[str], int, int]:
     """Score what no earlier run has; the parts' keys, the rows' columns, and how many rows are new and earlier ones."""
     names, total, fresh, kept = set(source.seen), source.count(), 0, 0
@@ -212,7 +207,7 @@ def _write_scores(
             yield _NEVER if changed else part.key, part_table(changed or part, scored)
 
     def known(_: str, part: Part) -> pa.Table | None:
-        scores = [] if not part.rows else earlier.scores(part) if earlier else None
+        scores = earlier(part) if part.rows else []
         return None if scores is None else part_table(part, scores)
 
     progress(0, total)
@@ -222,55 +217,36 @@ def _write_scores(
     return keys, names, fresh, kept
 
 
-@dataclass(frozen=True)
-class EarlierRun:
-    """A finished output with its run metadata."""
+def _earlier_scores(output: Path, notes: Mapping[str, Any], how: RunOptions) -> EarlierScores:
+    """Scores of parts that a finished run has from the same images; None for a part that it has not."""
+    keys, naming = frozenset(notes.get("parts", ())), Naming(how.prefix)
 
-    output: Path
-    notes: Mapping[str, Any]
-    naming: Naming
-    retry: bool  # whether rows that failed are to be tried again, though nothing of theirs has changed
-
-    def is_up_to_date(self, keys: Sequence[str]) -> bool:
-        """Whether the output is what a run over these parts would write."""
-        return self.notes.get("parts") == list(keys) and not (self.retry and self.notes.get("failed"))
-
-    def is_of(self, spec: ScorerSpec, work: Mapping[str, Any]) -> bool:
-        """Whether the output was made by the same scorer from the same input, as far as can be told without loading."""
-        record = spec.record()
-        if record is None or self.notes.get("spec") != record:
-            return False
-        manifest = self.notes.get("manifest", {})
-        return all(manifest.get(name) == value for name, value in json.loads(json.dumps(work)).items())
-
-    def scores(self, part: Part) -> Scored | None:
-        """The scores of a part's rows if the earlier run had them from the same images; None if it had not."""
-        if part.key not in self._keys:
-            return None
-        scores = [self._rows[row.index] for row in part.rows]
-        return None if self.retry and any(isinstance(score, RowError) for score in scores) else scores
-
-    @cached_property
-    def _keys(self) -> frozenset[str]:
-        return frozenset(self.notes.get("parts", ()))
-
-    @cached_property
-    def _rows(self) -> Scored:
+    @cache
+    def rows() -> Scored:
         with ExitStack() as stack:
-            records = open_records(self.output, format=None, until=stack)
-            return [self._row(record.values) for record in records.read()]
+            records = open_records(output, format=None, until=stack)
+            return [_earlier_row(record.values, output, naming) for record in records.read()]
 
-    def _row(self, values: Mapping[str, Any]) -> Numbers | RowError:
-        if error := values.get(self.naming.added("error")):
-            return RowError(error)
-        try:
-            # Text files give text; every number was written so that it reads back to the last bit.
-            numbers: dict[str, Any] = {name: _number(values, self.naming.added(name), name) for name in NUMBERS}
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{self.output}: its numbers cannot be read again ({error}); {REMEDY}") from error
-        counts: dict[str, Any] = {name: int(numbers[name] or 0) for name in COUNTS}
-        warnings = (values.get(self.naming.added("warnings")) or "").removesuffix(MIXED).removesuffix("; ")
-        return Numbers(**{**numbers, **counts}, warnings=(warnings,) if warnings else ())
+    def scores(part: Part) -> Scored | None:
+        if part.key not in keys:
+            return None
+        known = [rows()[row.index] for row in part.rows]
+        return None if how.retry and any(isinstance(score, RowError) for score in known) else known
+
+    return scores
+
+
+def _earlier_row(values: Mapping[str, Any], output: Path, naming: Naming) -> Numbers | RowError:
+    if error := values.get(naming.added("error")):
+        return RowError(error)
+    try:
+        # Text files give text; every number was written so that it reads back to the last bit.
+        numbers: dict[str, Any] = {name: _number(values, naming.added(name), name) for name in NUMBERS}
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{output}: its numbers cannot be read again ({error}); {REMEDY}") from error
+    counts: dict[str, Any] = {name: int(numbers[name] or 0) for name in COUNTS}
+    warnings = (values.get(naming.added("warnings")) or "").removesuffix(MIXED).removesuffix("; ")
+    return Numbers(**{**numbers, **counts}, warnings=(warnings,) if warnings else ())
 
 
 def _number(values: Mapping[str, Any], column: str, name: str) -> float | None:

@@ -20,10 +20,11 @@ from msdscore.io.outputs.manifest import REMEDY
 from msdscore.io.outputs.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.outputs.tables import table_from_columns
 from msdscore.io.outputs.targets import is_same_file, refuse_inputs
-from msdscore.run.plan import plan, score_parts
-from msdscore.run.table import KEPT, collect, part_table
+from msdscore.run.plan import Part, plan, score_parts
+from msdscore.run.table import KEPT, collect, part_table, with_reasons
 from msdscore.scoring.config import Form
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.score import columns_of
 from msdscore.scoring.spec import ScorerSpec
 
 # Rows of a shard that are looked at together, while a GPU waits for the first of them; captions of one image stand
@@ -237,21 +238,20 @@ class ShardRows:
                 self._others.append({name: row.columns.get(name) for name in self._copied})
             yield row
 
-    def table(self, parts: Iterable[pa.Table], form: Form) -> pa.Table:
+    def table(self, parts: Sequence[pa.Table], form: Form) -> pa.Table:
         """All rows in order with their numbers, and uncertainty and Soft-MSD of their candidate sets."""
-        scores = collect(parts, len(self._keys), form)
-        added = scores.columns(slice(0, len(self._keys)), self._errors)
-        errors = added.pop("error").to_pylist()
-        warnings = added.pop("warnings")
+        total = len(self._keys)
+        scores = with_reasons(collect(parts or [part_table(Part(0), [], words=True)], form, total=total), self._errors)
+        statuses = [SCORED if valid else FAILED for valid in scores["error"].is_null().to_pylist()]
         columns = {
             "key": pa.array(self._keys, pa.string()),
             "uid": pa.array(self._uids, pa.string()),
             "caption": pa.array(self._captions, pa.string()),
-            **added,
-            "worst_words": pa.array([scores.words.get(row) for row in range(len(errors))], pa.list_(pa.string())),
-            "warnings": warnings,
-            "status": pa.array([SCORED if error is None else FAILED for error in errors], pa.string()),
-            "error": pa.array(errors, pa.string()),
+            **{name: scores[name] for name in columns_of(form.columns) if name not in ("warnings", "error")},
+            "worst_words": scores["words"],
+            "warnings": scores["warnings"],
+            "status": pa.array(statuses, pa.string()),
+            "error": scores["error"],
         }
         return self._with_copied(pa.table(columns))
 

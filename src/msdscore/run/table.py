@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from msdscore.core.evidence import reading
 from msdscore.errors import RowError
@@ -27,7 +28,6 @@ SOFTENED_ROWS = 1 << 16  # whose candidate sets are worked on at once
 MIXED = "its group holds several images, so its Soft-MSD compares captions of different images"
 Keys = np.ndarray[Any, np.dtype[np.int64]]
 COUNTS = ("length", "windows")
-_TEXTS = ("reading", "warnings", "error")
 KEPT = "input_"  # put before the name of an input column that is called as one of ours
 
 
@@ -105,57 +105,33 @@ def _warnings(row: Row, scored: Numbers | RowError) -> tuple[str, ...]:
     return scored.warnings if row.warning is None else (row.warning, *scored.warnings)
 
 
-@dataclass(frozen=True, slots=True)
-class RowScores:
-    """All numbers of a run by row, NaN where there are none; texts where there are some. `names` are those to show."""
+def collect(parts: Iterable[pa.Table], form: Form, *, total: int | None = None) -> pa.Table:
+    """One table of all rows in order: their `key`, `words` where they were kept, then the columns that scoring adds.
 
-    names: tuple[str, ...]
-    keys: Keys  # of the rows that were scored
-    numbers: Mapping[str, np.ndarray[Any, np.dtype[np.float64]]]
-    words: Mapping[int, list[str]]
-    warnings: Mapping[int, str]
-    errors: Mapping[int, str]
-
-    def columns(self, rows: slice, reasons: Sequence[str | None]) -> dict[str, pa.Array]:
-        """The columns that scoring adds to consecutive rows; `reasons` say why some of them were not even tried."""
-        numbers = range(len(self.keys))[rows]
-        matches = self.numbers["match"][rows].tolist()
-        texts = {
-            "reading": pa.array([None if np.isnan(match) else reading(match) for match in matches], pa.string()),
-            "warnings": pa.array([self.warnings.get(row) for row in numbers], pa.string()),
-            "error": pa.array(
-                [reason or self.errors.get(row) for row, reason in zip(numbers, reasons, strict=True)], pa.string()
-            ),
-        }
-        return {name: texts[name] if name in _TEXTS else self._numbers(name, rows) for name in self.names}
-
-    def _numbers(self, name: str, rows: slice) -> pa.Array:
-        values = self.numbers[name][rows]
-        column = pa.array(values, mask=np.isnan(values))
-        return column.cast(pa.int32()) if name in COUNTS else column
-
-
-def collect(parts: Iterable[pa.Table], total: int, form: Form) -> RowScores:
-    """Numbers of all parts in the order of the rows, with uncertainty and Soft-MSD of each candidate set."""
-    keys, group, image = np.full(total, -1, dtype=np.int64), np.zeros(total, np.int64), np.zeros(total, np.int64)
-    numbers = {name: np.full(total, np.nan) for name in (*NUMBERS, "uncertainty", "soft_msd")}
-    texts: dict[str, dict[int, Any]] = {"words": {}, "warnings": {}, "error": {}}
-    for part in parts:
-        rows = part.column("row").to_numpy()
-        for column, name in ((keys, "key"), (group, "group"), (image, "image")):
-            column[rows] = part.column(name).to_numpy()
-        for name in NUMBERS:
-            numbers[name][rows] = part.column(name).to_numpy()
-        for name in texts.keys() & set(part.column_names):
-            values = zip(rows.tolist(), part.column(name).to_pylist(), strict=True)
-            texts[name] |= {row: text for row, text in values if text is not None}
-    good = np.flatnonzero(~np.isnan(numbers["msd"]))
+    Uncertainty and Soft-MSD come from each candidate set. With `total` rows there may be some that no part holds; they
+    are null.
+    """
+    table = pa.concat_tables(parts)
+    count = len(table) if total is None else total
+    place = np.full(count, -1, dtype=np.int64)
+    place[table["row"].to_numpy()] = np.arange(len(table))
+    table = table.take(pa.array(place, mask=place < 0))
+    group, image = (table[name].fill_null(0).to_numpy() for name in ("group", "image"))
+    similarity, msd, match = (table[name].to_numpy() for name in ("similarity", "msd", "match"))
+    good = np.flatnonzero(~np.isnan(msd))
+    softened = np.full((2, count), np.nan)
     for rows in whole_sets(group, good, most=SOFTENED_ROWS):
-        similarity, msd = (numbers[name][rows].tolist() for name in ("similarity", "msd"))
-        numbers["uncertainty"][rows], numbers["soft_msd"][rows] = soften(similarity, msd, group[rows].tolist(), form)
-    for row in in_mixed_sets(group, image, good):
-        texts["warnings"][row] = "; ".join(filter(None, [texts["warnings"].get(row), MIXED]))
-    return RowScores(columns_of(form.columns), keys, numbers, texts["words"], texts["warnings"], texts["error"])
+        softened[:, rows] = soften(similarity[rows].tolist(), msd[rows].tolist(), group[rows].tolist(), form)
+    is_mixed = np.isin(np.arange(count), in_mixed_sets(group, image, good))
+    mixed = pc.binary_join_element_wise(table["warnings"], MIXED, "; ", null_handling="skip")
+    added = {
+        "uncertainty": pa.array(softened[0], from_pandas=True),
+        "soft_msd": pa.array(softened[1], from_pandas=True),
+        "reading": pa.array([None if np.isnan(value) else reading(value) for value in match.tolist()], pa.string()),
+        "warnings": pc.if_else(pa.array(is_mixed), mixed, table["warnings"]),
+    }
+    names = (*(name for name in ("key", "words") if name in table.column_names), *columns_of(form.columns))
+    return pa.table({name: added[name] if name in added else table[name] for name in names})
 
 
 def whole_sets(group: Keys, rows: Keys, *, most: int) -> Iterator[Keys]:
@@ -173,11 +149,11 @@ def whole_sets(group: Keys, rows: Keys, *, most: int) -> Iterator[Keys]:
             start = end
 
 
-def in_mixed_sets(group: Keys, image: Keys, rows: Keys) -> list[int]:
+def in_mixed_sets(group: Keys, image: Keys, rows: Keys) -> Keys:
     """The rows whose candidate set holds captions of several images."""
     pairs = np.unique(np.stack([group[rows], image[rows]]), axis=1)
     sets, counts = np.unique(pairs[0], return_counts=True)
-    mixed: list[int] = rows[np.isin(group[rows], sets[counts > 1])].tolist()
+    mixed: Keys = rows[np.isin(group[rows], sets[counts > 1])]
     return mixed
 
 
@@ -187,7 +163,7 @@ def output_tables(source: RowSource, run: Run, form: Form, naming: Naming) -> It
     Raises:
         RunError: the input's rows are not those that were scored.
     """
-    scores = collect(run.tables(), sum(len(part) for part in run.tables(["row"])), form)
+    scores = collect(run.tables(), form)
 
     def merged() -> Iterator[MergedRows]:
         return _merged(source, scores, naming)
@@ -222,21 +198,28 @@ def _renamed_schema(source: RowSource, naming: Naming) -> pa.Schema | None:
     return pa.schema([*own, *(pa.field(naming.given(entry.name), entry.type) for entry in given)])
 
 
-def _merged(source: RowSource, scores: RowScores, naming: Naming) -> Iterator[MergedRows]:
+def _merged(source: RowSource, scores: pa.Table, naming: Naming) -> Iterator[MergedRows]:
     """The input's rows with their numbers; refused where they are not the rows that were scored."""
     stream, start = source.read(), 0
     while (rows := list(islice(stream, TABLE_ROWS))) or not start:
-        taken = slice(start, start + len(rows))
-        if [row.key for row in rows] != scores.keys[taken].tolist():
+        added = scores.slice(start, len(rows))
+        if [row.key for row in rows] != added["key"].to_pylist():
             raise source.changed()
-        added = scores.columns(taken, [row.error for row in rows])
-        table = pa.table({naming.added(name): column for name, column in added.items()})
-        yield MergedRows(_given(rows, source, naming), table)
+        added = with_reasons(added.drop_columns(["key"]), [row.error for row in rows])
+        yield MergedRows(
+            _given(rows, source, naming), added.rename_columns(list(map(naming.added, added.column_names)))
+        )
+        start += len(rows)
         if not rows:
             break
-        start = taken.stop
-    if start < len(scores.keys):
+    if start < len(scores):
         raise source.changed()
+
+
+def with_reasons(scores: pa.Table, reasons: Sequence[str | None]) -> pa.Table:
+    """Scores with the reasons of rows that were not even tried among their errors."""
+    errors = pc.coalesce(pa.chunked_array([pa.array(reasons, pa.string())]), scores["error"])
+    return scores.set_column(scores.column_names.index("error"), "error", errors)
 
 
 def _given(rows: Sequence[Row], source: RowSource, naming: Naming) -> list[Mapping[str, Any]]:

@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from threading import Event, Lock
 from time import monotonic
-from types import FrameType
 from typing import Self
 
 import torch
@@ -62,7 +61,7 @@ def score_on_workers(
         yield from score_jobs(spec, jobs, options, at_once=at_once)
         return
     each = shards_at_once(spec) if at_once is None else at_once
-    pool = _Pool(_Assignment(_sharing_cores(spec, count), options, each), count, time_limit)
+    pool = _Pool([spec_of_worker(spec, number, count) for number in range(count)], options, each, time_limit)
     try:
         yield from pool.run(jobs)
     finally:
@@ -76,10 +75,13 @@ def default_workers(spec: ScorerSpec) -> int:
     return 1 if spec.device.startswith("cuda") else max(1, cores() // THREADS)
 
 
-def _sharing_cores(spec: ScorerSpec, workers: int) -> ScorerSpec:
-    """The scorer of one of several workers: beside a GPU each has its share of the cores to decode, unless told."""
-    share = max(1, cores() // workers) if is_on_gpu(spec) else 0
-    return spec if spec.decoders is not None else replace(spec, decoders=share)
+def spec_of_worker(spec: ScorerSpec, number: int, workers: int) -> ScorerSpec:
+    """The scorer of one of several workers: on its GPU, with its share of the cores to decode unless it is given."""
+    if spec.decoders is None:
+        spec = replace(spec, decoders=max(1, cores() // workers) if is_on_gpu(spec) else 0)
+    if spec.device == "auto" and torch.cuda.is_available():
+        spec = replace(spec, device=f"cuda:{number % torch.cuda.device_count()}")
+    return spec
 
 
 @dataclass
@@ -100,16 +102,18 @@ class _Pool:
     What such a one had is tried again alone: no shard is given up for the sake of the one beside it.
     """
 
-    def __init__(self, work: "_Assignment", count: int, time_limit: float | None) -> None:
-        self._work, self._count, self._limit = work, count, time_limit
+    def __init__(
+        self, specs: Sequence[ScorerSpec], options: ShardOptions, at_once: int, time_limit: float | None
+    ) -> None:
+        self._specs, self._options, self._at_once, self._limit = specs, options, at_once, time_limit
         self._members: list[_Member] = []
         self._tries: Counter[ShardJob] = Counter()
 
     def run(self, jobs: Sequence[ShardJob]) -> Iterator[ShardResult]:
         waiting = deque(jobs)
-        self._members = [self._start(number) for number in range(self._count)]
+        self._members = [self._start(number) for number in range(len(self._specs))]
         while waiting or any(member.jobs for member in self._members):
-            for most in range(self._work.at_once):
+            for most in range(self._at_once):
                 for member in self._members:
                     if waiting and len(member.jobs) <= most and self._may_have(member, waiting[0]):
                         self._give(member, waiting.popleft())
@@ -165,7 +169,6 @@ class _Pool:
             member.since = monotonic()
             return result
         member.process.join()
-        code = member.process.exitcode
         member.pipe.close()
         self._members[member.number] = self._start(member.number)
         again = [job for job in member.jobs if self._tries[job] < TRIES]
@@ -173,36 +176,26 @@ class _Pool:
         if again:
             return None
         (job,) = member.jobs  # one that was tried before was alone
-        reason = _overdue(job, self._limit) if member.overdue else _lost(job, code)
-        return ShardResult(job.source, job.output, error=reason)
+        reason = _why_lost(member.process.exitcode or 0, self._limit if member.overdue else None)
+        return ShardResult(job.source, job.output, error=f"{job.source}: {reason}")
 
     def _start(self, number: int) -> _Member:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
-        work = replace(self._work, number=number)
-        process = context.Process(target=_serve, args=(work, theirs), daemon=True, name=f"msdscore-{number}")
+        work = (self._specs[number], self._options, self._at_once, theirs)
+        process = context.Process(target=_serve, args=work, daemon=True, name=f"msdscore-{number}")
         process.start()
         theirs.close()
         return _Member(process, ours, number)
 
 
-@dataclass(frozen=True, slots=True)
-class _Assignment:
-    """What one worker process needs to know."""
-
-    spec: ScorerSpec
-    options: ShardOptions
-    at_once: int = 1
-    number: int = 0
-
-
-def _serve(work: _Assignment, pipe: Connection) -> None:
+def _serve(spec: ScorerSpec, options: ShardOptions, at_once: int, pipe: Connection) -> None:
     """Score the shards that come through a pipe, until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the one that asked us ends us
-    signal.signal(signal.SIGTERM, _leave)
-    worker = ShardWorker(_placed(work), work.options, work.at_once)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    worker = ShardWorker(spec, options, at_once)
     with suppress(EOFError, BrokenPipeError):
-        if work.at_once > 1:
+        if at_once > 1:
             _serve_overlapping(worker, pipe)
         while True:
             job = pipe.recv()
@@ -228,17 +221,6 @@ def _serve_overlapping(worker: ShardWorker, pipe: Connection) -> None:
     with Overlapping(worker) as shards:
         while True:
             shards.submit(pipe.recv()).add_done_callback(answer)
-
-
-def _placed(work: _Assignment) -> ScorerSpec:
-    """The scorer on this worker's device."""
-    if work.spec.device == "auto" and torch.cuda.is_available():
-        return replace(work.spec, device=f"cuda:{work.number % torch.cuda.device_count()}")
-    return work.spec
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
 
 
 class StoppedError(Exception):
@@ -323,15 +305,9 @@ def shards_at_once(spec: ScorerSpec) -> int:
     return GPU_SHARDS if is_on_gpu(spec) and spec.cache is None else 1
 
 
-def _lost(job: ShardJob, exit_code: int | None) -> str:
-    """Why a shard was given up whose worker ended more than once."""
-    code = exit_code or 0
+def _why_lost(code: int, limit: float | None) -> str:
+    """Why a shard was given up whose worker ended, or was ended at a time limit, more than once."""
+    if limit is not None:
+        return f"its worker was ended after {limit:g} seconds (--time-limit), and again when it was tried again"
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return f"{job.source}: its worker process ended ({how}), and again when it was tried again; out of memory?"
-
-
-def _overdue(job: ShardJob, limit: float | None) -> str:
-    """Why a shard was given up whose worker hung more than once."""
-    return (
-        f"{job.source}: its worker was ended after {limit:g} seconds (--time-limit), and again when it was tried again"
-    )
+    return f"its worker process ended ({how}), and again when it was tried again; out of memory?"

@@ -185,19 +185,15 @@ class _MalformedError(Exception):
 def _records(scanner: "_Scanner") -> Iterator[Record]:
     match scanner.peek():
         case "[":
-            yield from _list_records(scanner)
+            for number, _ in enumerate(scanner.items("[", "]"), start=1):
+                value, text = scanner.value()
+                yield _object_record(value, f"item {number}", text)
         case "{":
             yield from _map_records(scanner)
         case _:
             raise _MalformedError(_EXPECTED)
     if scanner.peek():
         raise _MalformedError("more text after the end of the document; JSON lines are named .jsonl")
-
-
-def _list_records(scanner: "_Scanner") -> Iterator[Record]:
-    for number, _ in enumerate(scanner.items("[", "]"), start=1):
-        value, text = scanner.value()
-        yield _object_record(value, f"item {number}", text)
 
 
 def _map_records(scanner: "_Scanner") -> Iterator[Record]:
@@ -268,7 +264,8 @@ class _Scanner:
     def peek(self) -> str:
         """The next character that is no space; empty at the end."""
         while True:
-            self._at = self._end_of_space(self._at)
+            space = _SPACE.match(self._text, self._at)
+            self._at = space.end() if space else self._at
             if self._at < len(self._text) or not self._fill():
                 return self._text[self._at : self._at + 1]
 
@@ -317,10 +314,6 @@ class _Scanner:
         place = self._passed + error.pos
         if not cut or len(self._text) - self._at > _LONGEST or not self._fill():
             raise _MalformedError(f"not valid JSON ({error.msg.removesuffix(' at')} at character {place})") from error
-
-    def _end_of_space(self, at: int) -> int:
-        match = _SPACE.match(self._text, at)
-        return match.end() if match else at
 
     def _fill(self) -> bool:
         # Twice the window each time, so that one long value costs no more than twice its length.

@@ -109,11 +109,6 @@ def csv_lines(table: pa.Table, delimiter: str = ",") -> Iterator[str]:
         yield delimiter.join(map(_csv_field, row.values())) or '""'
 
 
-def csv_header(schema: pa.Schema, delimiter: str = ",") -> str:
-    """The first line of a CSV file, without line end."""
-    return delimiter.join(map(_csv_field, schema.names))
-
-
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
     for start in range(0, table.num_rows, _SLICE):
         yield from table.slice(start, _SLICE).to_pylist()
@@ -180,7 +175,7 @@ def _write_json(tables: Iterable[pa.Table | MergedRows], file: BinaryIO) -> None
 
 
 def _write_delimited(tables: Iterable[pa.Table], file: BinaryIO, schema: pa.Schema, delimiter: str) -> None:
-    file.write(csv_header(schema, delimiter).encode() + b"\n")
+    file.write(delimiter.join(map(_csv_field, schema.names)).encode() + b"\n")
     for table in tables:
         for line in csv_lines(table, delimiter):
             file.write(line.encode() + b"\n")

@@ -15,8 +15,9 @@ from msdscore.errors import RunError
 from msdscore.io.atomic import remove_owned, remove_temporaries, replacing, take_folder, write_bytes
 from msdscore.io.hashing import file_key
 from msdscore.io.outputs.files import check_output, write_tables
-from msdscore.io.outputs.manifest import MADE_BY, REMEDY, RUN_NOTES, compare, dump, load, read_notes
+from msdscore.io.outputs.manifest import MADE_BY, REMEDY, compare, dump, load, read_notes
 from msdscore.io.outputs.tables import MergedRows, conform, unified
+from msdscore.io.outputs.targets import run_files
 
 _REASONS = 3  # of failed rows, that a summary names
 _KEY = "msdscore.key"  # of a part, in its schema metadata
@@ -39,8 +40,7 @@ class Summary:
     @classmethod
     def of(cls, notes: Mapping[str, Any]) -> "Summary":
         """The summary that the run metadata holds."""
-        texts = (tuple(notes.get(name, ())) for name in ("reasons", "warnings"))
-        reasons, warnings = texts
+        reasons, warnings = (tuple(notes.get(name, ())) for name in ("reasons", "warnings"))
         return cls(notes["rows"], notes["failed"], reasons, notes.get("warned", 0), warnings)
 
 
@@ -57,11 +57,12 @@ class Run:
 
     def done(self) -> list[int]:
         """The numbers of the parts that are finished and whole, in order."""
-        return sorted(number for number, path in _parts(_folder(self.output)) if _is_whole(path))
+        return sorted(self.keys())
 
     def keys(self) -> dict[int, str]:
         """The keys that the finished parts were written with, by number."""
-        return {number: _key(_part(_folder(self.output), number)) for number in self.done()}
+        keys = ((number, _key(path)) for number, path in _parts(_folder(self.output)))
+        return {number: key for number, key in keys if key is not None}
 
     def drop(self, number: int) -> None:
         """Forget a part that no longer belongs to the run."""
@@ -108,7 +109,7 @@ class Run:
         run metadata. `errors` is the column with the reasons of failed rows, `warnings` the one with warnings.
         """
         assert self._lock, "the run is closed"
-        self._check_complete(rows)
+        self._require_complete(rows)
         folder = _folder(self.output)
         counts: dict[str, Any] = {"rows": 0, "failed": 0, "reasons": [], "warned": 0, "warnings": []}
         texts = {"failed": (errors, "reasons"), "warned": (warnings, "warnings")}
@@ -123,7 +124,9 @@ class Run:
                 check()
                 file.flush()
                 _refuse_losing(self.output, Path(file.name))
-            record = {**MADE_BY, "manifest": self.manifest, **counts, **(notes or {}), **_state(self.output)}
+            # Size and checksum tell later whether the output is as it was written.
+            state = {"bytes": self.output.stat().st_size, "checksum": file_key(self.output)}
+            record = {**MADE_BY, "manifest": self.manifest, **counts, **(notes or {}), **state}
             write_bytes(_sidecar(self.output), dump(record), folder=folder)
         except OSError as error:
             reason = error.strerror or error
@@ -142,14 +145,14 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _check_complete(self, rows: int | None) -> None:
+    def _require_complete(self, rows: int | None) -> None:
         numbers = self.done()
         if not numbers or numbers != list(range(len(numbers))):
             missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
             raise RunError(f"{self.output}: part {missing} is missing; run again to make it")
-        found = sum(pq.read_metadata(_part(_folder(self.output), number)).num_rows for number in numbers)
-        if rows is not None and found != rows:
-            raise RunError(f"{self.output}: the parts hold {found} rows, expected {rows}; {REMEDY}")
+        count = sum(pq.read_metadata(_part(_folder(self.output), number)).num_rows for number in numbers)
+        if rows is not None and count != rows:
+            raise RunError(f"{self.output}: the parts hold {count} rows, expected {rows}; {REMEDY}")
 
 
 def open_run(output: str | Path, manifest: Mapping[str, Any], *, again: bool = False) -> Run:
@@ -192,7 +195,7 @@ def finished(output: str | Path, manifest: Mapping[str, Any]) -> Summary | None:
     if not _is_unchanged(path, record):
         raise RunError(f"{path}: was changed after the run that wrote it; {REMEDY}")
     drop_parts(path)
-    return Summary(record["rows"], record["failed"], tuple(record.get("reasons", ())))
+    return Summary.of(record)
 
 
 def run_notes(output: str | Path) -> dict[str, Any] | None:
@@ -233,19 +236,9 @@ def _begin(path: Path, manifest: Mapping[str, Any]) -> None:
     write_bytes(path, dump(manifest), folder=path.parent)
 
 
-def _state(output: Path) -> dict[str, Any]:
-    """What tells whether an output is as it was written: its size and a checksum of its content."""
-    return {"bytes": output.stat().st_size, "checksum": file_key(output)}
-
-
 def _refuse_losing(output: Path, new: Path) -> None:
     """Refuse to replace an output that is neither that of a finished run nor what a crash at the end left behind."""
-    notes = read_notes(_sidecar(output))
-    if (
-        output.exists()
-        and not (notes is not None and _is_unchanged(output, notes))
-        and file_key(output) != file_key(new)
-    ):
+    if output.exists() and run_notes(output) is None and file_key(output) != file_key(new):
         raise RunError(f"{output}: came or was changed during the run; finished parts are kept, {REMEDY}")
 
 
@@ -267,18 +260,18 @@ def _counted(
             column = added.column(name)
             counts[count] += added.num_rows - column.null_count
             if column.null_count < added.num_rows and len(counts[first]) < _REASONS:
-                found = [f"row {counts['rows'] + row}: {text}" for row, text in enumerate(column.to_pylist()) if text]
-                counts[first] += found[: _REASONS - len(counts[first])]
+                reasons = [f"row {counts['rows'] + row}: {text}" for row, text in enumerate(column.to_pylist()) if text]
+                counts[first] += reasons[: _REASONS - len(counts[first])]
         counts["rows"] += added.num_rows
         yield table
 
 
 def _folder(output: Path) -> Path:
-    return output.with_name(f"{output.name}.parts")
+    return run_files(output)[1]
 
 
 def _sidecar(output: Path) -> Path:
-    return output.with_name(output.name + RUN_NOTES)
+    return run_files(output)[0]
 
 
 def _part(folder: Path, number: int) -> Path:
@@ -292,16 +285,12 @@ def _parts(folder: Path) -> Iterator[tuple[int, Path]]:
             yield int(digits), path
 
 
-def _key(path: Path) -> str:
-    return (pq.read_schema(path).metadata or {}).get(_KEY.encode(), b"").decode()
-
-
-def _is_whole(path: Path) -> bool:
+def _key(path: Path) -> str | None:
+    """The key of a part, empty where it was written without one; None for a part that is not whole."""
     try:
-        pq.read_metadata(path)
+        return (pq.read_schema(path).metadata or {}).get(_KEY.encode(), b"").decode()
     except (pa.ArrowException, OSError):
-        return False
-    return True
+        return None
 
 
 def _read_part(path: Path, columns: Sequence[str]) -> pa.Table:
