@@ -32,13 +32,27 @@ def as_table(table: Any) -> Any:
     if isinstance(table, pa.Table) or _is_pandas(table):
         return table
     if hasattr(table, "__arrow_c_stream__"):
-        return pa.table(table)
+        arrow = pa.table(table)
+        return arrow.cast(pa.schema([field.with_type(_without_views(field.type)) for field in arrow.schema]))
     if hasattr(table, "with_format") and hasattr(table, "__getitem__"):  # datasets.Dataset, its images as cells
         return table.with_format("arrow")[:]
     raise ConfigError(
         "expected a pandas DataFrame, a pyarrow Table or another table with the Arrow interface, "
         f"got {type(table).__name__}; for a file use msdscore score, for a list of rows Scorer.stream"
     )
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """The type with plain texts and bytes: polars gives views, whose rows pyarrow cannot take."""
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_without_views(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+    return kind
 
 
 def read_pairs(table: Any, names: ColumnNames, folder: Path | None) -> Iterator[TablePair]:
