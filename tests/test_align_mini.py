@@ -23,8 +23,7 @@ from msdscore.align.run.train import train
 from msdscore.cli.app import app
 from msdscore.encoders.aligned.encoder import tower_dims
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
-from msdscore.encoders.aligned.specs import read_spec
-from msdscore.encoders.aligned.towers import Features, ImageTowerSpec, TextTowerSpec
+from msdscore.encoders.aligned.towers import Features, ImageTowerSpec, TextTowerSpec, read_spec
 from msdscore.encoders.base import encode_pictures, prepare_all
 from msdscore.encoders.loading.checkpoints import locate
 from msdscore.encoders.loading.tensors import read_tensors, widened

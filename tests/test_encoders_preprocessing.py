@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from msdscore.encoders.vision.canvas import drawn
 from msdscore.encoders.vision.preprocessing import (
     Preprocessing,
-    draw,
+    as_prepared,
     on_picture,
     patch_layout,
     prepare_picture,
@@ -101,7 +102,7 @@ def test_a_coloured_spot_is_drawn_where_its_box_says():
     picture = Image.new("RGB", (128, 64), "black")
     picture.paste((255, 0, 0), (48, 16, 64, 32))
     where = view(CROPPED, picture.size)
-    red = draw(picture, where, Image.Resampling.BOX)[0].float()
+    red = as_prepared(drawn(picture, where, Image.Resampling.BOX), where).pixels[0].float()
     cells = red.reshape(4, 8, 4, 8).mean(dim=(1, 3)).flatten()
     assert cells.argmax() == patch_layout(where, (4, 4), (8, 8)).boxes.tolist().index([48, 16, 64, 32])
     assert cells.max() == 255
@@ -111,9 +112,9 @@ def test_a_thread_of_a_picture_does_not_fill_the_memory():
     picture = Image.new("RGB", (60_000, 2), (10, 200, 30))
     where = view(Preprocessing(resize=224, crop=(224, 224)), picture.size)
     assert where.resized == (6_720_000, 224)
-    drawn = draw(picture, where, Image.Resampling.BICUBIC)
-    assert drawn.shape == (3, 224, 224)
-    assert drawn[:, 100, 100].tolist() == [10, 200, 30]
+    pixels = drawn(picture, where, Image.Resampling.BICUBIC)
+    assert pixels.shape == (224, 224, 3)
+    assert pixels[100, 100].tolist() == [10, 200, 30]
 
 
 def test_old_files_with_bare_numbers_are_read():

@@ -34,7 +34,9 @@ READING = Reading(context=8, prefix=(100,), suffix=(101,), pad=101)
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory):
-    return literal_backend(load_tokenizer(find_checkpoint(str(make_tiny_clip(tmp_path_factory.mktemp("clip"))))))
+    return literal_backend(
+        load_tokenizer(find_checkpoint(str(make_tiny_clip(tmp_path_factory.mktemp("clip"))))).backend_tokenizer
+    )
 
 
 @pytest.fixture(scope="module")

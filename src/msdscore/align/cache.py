@@ -20,7 +20,7 @@ from msdscore.align.data.formats import Pairs
 from msdscore.align.data.samples import Sample, SampleReader
 from msdscore.align.features import TowerFeatures, chunks, token_layouts
 from msdscore.align.recipe import Recipe
-from msdscore.encoders.aligned.specs import plain
+from msdscore.encoders.aligned.towers import plain
 from msdscore.encoders.base import Features, TokenLayout, prepare_all
 from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.errors import ConfigError, ImageError, RunError

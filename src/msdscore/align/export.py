@@ -14,7 +14,7 @@ from torch import Tensor
 from msdscore.align.run.checkpoint import FinishedRun, read_run
 from msdscore.align.run.folder import CARD, read_known_towers
 from msdscore.encoders.aligned.encoder import FORMAT, MODEL_TYPE
-from msdscore.encoders.aligned.specs import plain
+from msdscore.encoders.aligned.towers import plain
 from msdscore.encoders.loading.checkpoints import BANK
 from msdscore.encoders.loading.hashing import SUMS, write_sums
 from msdscore.encoders.loading.tensors import bank_bytes, packed, read_tensors, widened

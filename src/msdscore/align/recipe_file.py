@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.align.recipe import Recipe
-from msdscore.encoders.aligned.specs import plain, read_spec
+from msdscore.encoders.aligned.towers import plain, read_spec
 from msdscore.errors import ConfigError, InputError, unknown_name
 
 

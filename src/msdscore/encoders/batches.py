@@ -73,7 +73,9 @@ class TextMemory:
                 fresh = encode(missing)
                 self._keep(fresh, missing)
                 return fresh
-            parts = _rows_by_batch(known)
+            parts: dict[int, dict[str, int]] = {}
+            for text, (number, row) in known.items():
+                parts.setdefault(number, {})[text] = row
             found = [take(self._batches[number][0], list(rows.values())) for number, rows in parts.items()]
             for number in parts:
                 self._batches.move_to_end(number)
@@ -95,10 +97,3 @@ class TextMemory:
             for text in gone:
                 if self._place[text][0] == number:
                     del self._place[text]
-
-
-def _rows_by_batch(places: dict[str, tuple[int, int]]) -> dict[int, dict[str, int]]:
-    found: dict[int, dict[str, int]] = {}
-    for text, (number, row) in places.items():
-        found.setdefault(number, {})[text] = row
-    return found

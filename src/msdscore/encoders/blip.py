@@ -77,7 +77,7 @@ def load_blip(
     model, placement = load_placed("BlipForImageTextRetrieval", checkpoint, placed, chosen)
     compile_towers(chosen, model.vision_model, model.text_encoder)
     tokenizer = load_tokenizer(checkpoint)
-    backend = literal_backend(tokenizer)
+    backend = literal_backend(tokenizer.backend_tokenizer)
     prefix, suffix = special_ids(backend)
     context = int(model.config.text_config.max_position_embeddings)
     return BlipEncoder(

@@ -103,7 +103,7 @@ def load_clip(
     return ClipEncoder(
         Identity(name, checkpoint.signed(name), placement, chosen, _choices(chosen)),
         model=model,
-        tokenizer=literal_backend(tokenizer),
+        tokenizer=literal_backend(tokenizer.backend_tokenizer),
         preprocessing=replace(
             chosen.applied(square_preprocessing(checkpoint, int(model.config.vision_config.image_size))),
             even_centre=chosen.crop == "torchvision",

@@ -149,7 +149,7 @@ def load_reader(config: Mapping[str, Any], checkpoint: Checkpoint, long_text: st
     # The files in the folder come first: that is what the model was published with.
     own = any((checkpoint.folder / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
     tokenizer = load_tokenizer(checkpoint if own else find_settings(config["hf_tokenizer_name"]))
-    backend = literal_backend(tokenizer)
+    backend = literal_backend(tokenizer.backend_tokenizer)
     _clean(backend, clean or "whitespace")
     prefix, suffix = special_ids(backend)
     # A transformers tower masks its padding; open_clip's own ones read it.

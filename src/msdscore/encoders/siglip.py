@@ -6,14 +6,12 @@ one, unless `keep_end` asks for the published scripts' way."""
 
 import math
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from PIL.Image import Image, Resampling
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.core.device import sent
@@ -27,6 +25,7 @@ from msdscore.encoders.backbone import (
     place,
     read_options,
     require_choice,
+    square_layouts,
 )
 from msdscore.encoders.base import Features, PatchLayout, Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
@@ -51,32 +50,6 @@ from msdscore.encoders.vision.preprocessing import (
 )
 from msdscore.errors import ConfigError, require
 
-Layouts = tuple[PatchLayout, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FixedVision:
-    """Every image is squashed or cropped to one square."""
-
-    steps: Preprocessing
-    patch: int
-    side: int  # patches
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """Nothing of it can be chosen."""
-        return ()
-
-    def prepare(self, image: Image) -> Prepared:
-        """The image on its square."""
-        return prepare_picture(image, self.steps)
-
-    def look(self, tower: Any, images: Sequence[Prepared], placement: Placement) -> tuple[Any, Layouts]:
-        """The tower's output for a batch of images, and where its patches lie."""
-        pixels = stack_pixels(images, self.steps, placement.device)
-        layout = tuple(patch_layout(image.view, (self.side, self.side), (self.patch, self.patch)) for image in images)
-        return tower(pixel_values=pixels.to(placement.dtype)), layout
-
 
 @dataclass(frozen=True, slots=True)
 class NativeVision:
@@ -86,50 +59,33 @@ class NativeVision:
     patch: int
     most: int
 
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The number of patches, which changes what can be seen."""
-        return (f"patches:{self.most}",)
-
     def prepare(self, image: Image) -> Prepared:
         """The image in whole patches of its own shape."""
         resize = naflex_size(image.size, patch=self.patch, most=self.most)
         return prepare_picture(image, replace(self.steps, resize=resize))
 
-    def look(self, tower: Any, images: Sequence[Prepared], placement: Placement) -> tuple[Any, Layouts]:
+    def look(self, tower: Any, images: Sequence[Prepared], placement: Placement) -> tuple[Any, tuple[PatchLayout, ...]]:
         """The tower's output for a batch of images; patches beyond an image's own are padding."""
-        drawn = [self._cut(image, placement.device) for image in images]
-        layout = tuple(item for _, item in drawn)
-        pixels = pad_sequence([patches for patches, _ in drawn], batch_first=True)
-        counts = torch.tensor([len(patches) for patches, _ in drawn])
+        rows, layouts, side = [], [], self.patch
+        for image in images:
+            pixels = stack_pixels([image], self.steps, placement.device)[0]
+            # Row-major patches, each flattened by row, column and colour.
+            cut = pixels.unfold(1, side, side).unfold(2, side, side)
+            rows.append(cut.permute(1, 2, 3, 4, 0).flatten(0, 1).flatten(1))
+            layouts.append(patch_layout(image.view, (cut.shape[1], cut.shape[2]), (side, side)))
+        layout = tuple(layouts)
+        pixels = pad_sequence(rows, batch_first=True)
+        counts = torch.tensor([len(patches) for patches in rows])
         mask = (torch.arange(pixels.shape[1]) < counts.unsqueeze(1)).long()
         shapes = torch.tensor([item.grid for item in layout])
         # By position: the name of the mask differs between versions.
         states = tower(pixels.to(placement.dtype), mask.to(placement.device), shapes.to(placement.device))
         return states, layout
 
-    def _cut(self, image: Prepared, device: torch.device) -> tuple[Float[Tensor, "patches values"], PatchLayout]:
-        pixels = stack_pixels([image], self.steps, device)[0]
-        grid = (pixels.shape[1] // self.patch, pixels.shape[2] // self.patch)
-        return _patches(pixels, self.patch), patch_layout(image.view, grid, (self.patch, self.patch))
-
-
-def _patches(pixels: Float[Tensor, "3 height width"], patch: int) -> Float[Tensor, "patches values"]:
-    """Row-major patches, each flattened by row, column and colour."""
-    cut = pixels.unfold(1, patch, patch).unfold(2, patch, patch)
-    return cut.permute(1, 2, 3, 4, 0).flatten(0, 1).flatten(1)
-
-
-def fixed_vision(checkpoint: Checkpoint, model: Any) -> FixedVision:
-    """The vision of a model with one resolution."""
-    vision = model.config.vision_config
-    size, patch = int(vision.image_size), int(vision.patch_size)
-    return FixedVision(square_preprocessing(checkpoint, size), patch, size // patch)
-
 
 def native_vision(checkpoint: Checkpoint, model: Any, most: int) -> NativeVision:
     """The vision of a NaFlex model; `most` 0 is the checkpoint's own number of patches."""
-    config: Mapping[str, Any] = preprocessor(checkpoint)
+    config = preprocessor(checkpoint)
     steps = read_preprocessing({"resample": Resampling.BILINEAR, **config, "do_resize": False})
     own = int(config.get("max_num_patches", 256))
     return NativeVision(steps, int(model.config.vision_config.patch_size), most or own)
@@ -190,20 +146,25 @@ class SiglipEncoder(Backbone):
         self,
         identity: Identity,
         *,
-        vision: FixedVision | NativeVision,
+        native: NativeVision | None,  # None: every image on one square
         end: int,  # the token that closes a text
         options: SiglipOptions,
         **parts: Any,
     ) -> None:
-        super().__init__(identity, prepare=vision.prepare, **parts)
-        self._vision, self._end, self._options = vision, end, options
+        super().__init__(identity, prepare=None if native is None else native.prepare, **parts)
+        self._native, self._end, self._options = native, end, options
 
     def _see(self, images: Sequence[Prepared]) -> Features:
         tower = self._model.vision_model
-        states, layout = self._vision.look(tower, images, self._identity.placement)
+        if self._native is None:
+            layout = square_layouts(images, self._model.config.vision_config)
+            states = tower(pixel_values=self._pixels(images))
+        else:
+            states, layout = self._native.look(tower, images, self._identity.placement)
         points = states.last_hidden_state
         if self._options.local == "heads":
-            points = _each_alone(tower.head, points)
+            # Every patch through the attention pool as if it were the whole image.
+            points = tower.head(points.flatten(0, 1).unsqueeze(1)).unflatten(0, points.shape[:2])
         return Features(points, mask_of(layout), unit(states.pooler_output), layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
@@ -224,12 +185,6 @@ class SiglipEncoder(Backbone):
         return pack(ended, self._reading)
 
 
-def _each_alone(head: Any, states: Float[Tensor, "batch points dim"]) -> Float[Tensor, "batch points dim"]:
-    """Every patch through the attention pool as if it were the whole image."""
-    batch, points, dim = states.shape
-    return head(states.reshape(batch * points, 1, dim)).reshape(batch, points, -1)
-
-
 def load_siglip(
     source: str,
     *,
@@ -247,33 +202,28 @@ def load_siglip(
     """
     chosen = read_options(SiglipOptions, options)
     checkpoint = find_checkpoint(source, revision=revision, needs=_NEEDS)
-    native = checkpoint.read_json("config.json").get("model_type") == "siglip2"
-    kind = "Siglip2Model" if native else "SiglipModel"
+    flexible = checkpoint.read_json("config.json").get("model_type") == "siglip2"
+    kind = "Siglip2Model" if flexible else "SiglipModel"
     model, placement = load_placed(kind, checkpoint, place(device, dtype, half=torch.float16), chosen)
-    _require_one_size(model, chosen)
+    patches, tokens = model.config.vision_config.hidden_size, model.config.text_config.hidden_size
+    if chosen.local == "states" and patches != tokens:
+        raise ConfigError(f"patches have {patches} numbers and tokens {tokens}; load it with local='heads'")
     compile_towers(chosen, model.vision_model, model.text_model)
     tokenizer = load_tokenizer(checkpoint)
-    vision = native_vision(checkpoint, model, chosen.max_patches) if native else fixed_vision(checkpoint, model)
+    native = native_vision(checkpoint, model, chosen.max_patches) if flexible else None
+    end = ("end:kept",) if chosen.keep_end else ()
+    patch_limit = (f"patches:{native.most}",) if native else ()
+    choices = (f"local:{chosen.local}", *end, *patch_limit, *chosen.bits_choice)
     return SiglipEncoder(
-        Identity(name, checkpoint.signed(name), placement, chosen, _choices(chosen, vision)),
+        Identity(name, checkpoint.signed(name), placement, chosen, choices),
         model=model,
-        tokenizer=_canonical(literal_backend(tokenizer), checkpoint),
-        vision=vision,
+        tokenizer=_canonical(literal_backend(tokenizer.backend_tokenizer), checkpoint),
+        native=native,
+        preprocessing=None if native else square_preprocessing(checkpoint, int(model.config.vision_config.image_size)),
         reading=_reading(model, tokenizer, chosen),
         end=int(tokenizer.eos_token_id),
         options=chosen,
     )
-
-
-def _choices(options: SiglipOptions, vision: FixedVision | NativeVision) -> tuple[str, ...]:
-    end = ("end:kept",) if options.keep_end else ()
-    return (f"local:{options.local}", *end, *vision.choices, *options.bits_choice)
-
-
-def _require_one_size(model: Any, options: SiglipOptions) -> None:
-    patches, tokens = model.config.vision_config.hidden_size, model.config.text_config.hidden_size
-    if options.local == "states" and patches != tokens:
-        raise ConfigError(f"patches have {patches} numbers and tokens {tokens}; load it with local='heads'")
 
 
 def _canonical(backend: Any, checkpoint: Checkpoint) -> Any:

@@ -6,7 +6,7 @@ the caption alone. The model has no pooled vectors, so pooling is always the mea
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -30,10 +30,11 @@ from msdscore.encoders.llava import PREPROCESSOR, converted, is_original
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, preprocessor, square_preprocessing
 from msdscore.encoders.text.tokens import Reading, literal_backend, special_ids, unpack_tokens
+from msdscore.encoders.vision.canvas import drawn
 from msdscore.encoders.vision.preprocessing import (
     Preprocessing,
+    as_prepared,
     cell_layout,
-    draw,
     mask_of,
     patch_layout,
     prepare_picture,
@@ -124,20 +125,6 @@ SeenImages = tuple[list[Tokens], tuple[PatchLayout, ...]]
 _TILES = 16
 
 
-class Vision(Protocol):
-    """One way of seeing; `choices` are the parts of the signature that depend on it."""
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """What of it can be chosen."""
-
-    def prepare(self, image: Image.Image) -> Prepared:
-        """The image as the vision tower takes it."""
-
-    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenImages:
-        """The visual tokens of every image, in row-major order, and where they lie."""
-
-
 @dataclass(frozen=True, slots=True)
 class SquareVision:
     """One square per image (LLaVA-1.5, and the overview of LLaVA-OneVision)."""
@@ -155,15 +142,15 @@ class SquareVision:
         squared = prepare_picture(_squared(image, self.steps.mean), self.steps)
         return Prepared(squared.pixels, replace(squared.view, size=image.size))
 
-    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenImages:
+    def look(self, model: Any, images: Sequence[Prepared], placement: Placement) -> SeenImages:
         """One grid of tokens per image."""
-        pixels = stack_pixels(images, self.steps, device)
+        pixels = stack_pixels(images, self.steps, placement.device)
         grid, patch = (self.side, self.side), (self.patch, self.patch)
         if self.pad:
             layout = tuple(_unsquared(image.view, grid, self.patch) for image in images)
         else:
             layout = tuple(patch_layout(image.view, grid, patch) for image in images)
-        return list(project(model, pixels.to(dtype))), layout
+        return list(project(model, pixels.to(placement.dtype))), layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,20 +177,18 @@ class TileVision:
     def prepare(self, image: Image.Image) -> Prepared:
         """The image on the canvas that suits it."""
         where = fit_on(image.size, best_canvas(image.size, list(self.canvases)))
-        return Prepared(draw(image, where, self.steps.resample), where)
+        return as_prepared(drawn(image, where, self.steps.resample), where)
 
-    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenImages:
+    def look(self, model: Any, images: Sequence[Prepared], placement: Placement) -> SeenImages:
         """One mosaic of tokens per image."""
-        seen = [self._look(model, image, device, dtype) for image in images]
+        seen = [self._look(model, image, placement) for image in images]
         return [tokens for tokens, _ in seen], tuple(layout for _, layout in seen)
 
-    def _look(
-        self, model: Any, image: Prepared, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Tokens, PatchLayout]:
-        pixels = stack_pixels([image], self.steps, device)[0]
+    def _look(self, model: Any, image: Prepared, placement: Placement) -> tuple[Tokens, PatchLayout]:
+        pixels = stack_pixels([image], self.steps, placement.device)[0]
         tiles = pixels.unfold(1, self.tile, self.tile).unfold(2, self.tile, self.tile)
         down, across = tiles.shape[1:3]
-        flat = tiles.permute(1, 2, 0, 3, 4).flatten(0, 1).to(dtype)
+        flat = tiles.permute(1, 2, 0, 3, 4).flatten(0, 1).to(placement.dtype)
         states = torch.cat([project(model, part) for part in flat.split(_TILES)])
         grid = states.reshape(down, across, self.side, self.side, -1).permute(4, 0, 2, 1, 3)
         return self._mosaic(grid.flatten(3, 4).flatten(1, 2), image.view)
@@ -262,24 +247,22 @@ class DynamicVision:
         resize = smart_size(image.size, factor=cell, least=self.least, most=self.most)
         return prepare_picture(image, replace(self.steps, resize=resize))
 
-    def look(self, model: Any, images: Sequence[Prepared], device: torch.device, dtype: torch.dtype) -> SeenImages:
+    def look(self, model: Any, images: Sequence[Prepared], placement: Placement) -> SeenImages:
         """One grid of tokens per image, all images in one call."""
-        drawn = [self._cut(image, device) for image in images]
-        layout = tuple(item for _, item in drawn)
+        every = [stack_pixels([image], self.steps, placement.device)[0] for image in images]
+        cell = self.patch * self.merge
+        layout = tuple(
+            patch_layout(image.view, (pixels.shape[1] // cell, pixels.shape[2] // cell), (cell, cell))
+            for image, pixels in zip(images, every, strict=True)
+        )
         shapes = torch.tensor([[1, item.grid[0] * self.merge, item.grid[1] * self.merge] for item in layout])
-        pixels = torch.cat([patches for patches, _ in drawn]).to(dtype)
-        found = model.get_image_features(pixels, shapes.to(device))
+        patches = torch.cat([self._patches(pixels) for pixels in every]).to(placement.dtype)
+        output = model.get_image_features(patches, shapes.to(placement.device))
         # Version 5 gives an output object where version 4 gave the tensors.
-        tokens = getattr(found, "pooler_output", found)
+        tokens = getattr(output, "pooler_output", output)
         if isinstance(tokens, Tensor):
             tokens = tokens.split([item.grid[0] * item.grid[1] for item in layout])
         return list(tokens), layout
-
-    def _cut(self, image: Prepared, device: torch.device) -> tuple[Float[Tensor, "patches values"], PatchLayout]:
-        cell = self.patch * self.merge
-        pixels = stack_pixels([image], self.steps, device)[0]
-        layout = patch_layout(image.view, (pixels.shape[1] // cell, pixels.shape[2] // cell), (cell, cell))
-        return self._patches(pixels), layout
 
     def _patches(self, pixels: Float[Tensor, "3 height width"]) -> Float[Tensor, "patches values"]:
         """Flat patches, the ones of a token next to each other."""
@@ -288,6 +271,9 @@ class DynamicVision:
         blocks = cut.reshape(3, rows, self.merge, columns, self.merge, self.patch, self.patch)
         still = blocks.permute(1, 3, 2, 4, 0, 5, 6).unsqueeze(5)
         return still.expand(*[-1] * 5, self.frames, -1, -1).reshape(rows * columns * self.merge**2, -1)
+
+
+Vision = SquareVision | TileVision | DynamicVision
 
 
 def project(model: Any, pixels: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch points dim"]:
@@ -348,8 +334,7 @@ class VlmEncoder(Backbone):
         self._vision = vision
 
     def _see(self, images: Sequence[Prepared]) -> Features:
-        placement = self._identity.placement
-        tokens, layout = self._vision.look(self._model, images, placement.device, placement.dtype)
+        tokens, layout = self._vision.look(self._model, images, self._identity.placement)
         return Features(pad_sequence(tokens, batch_first=True), mask_of(layout), None, layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
@@ -381,7 +366,10 @@ def load_vlm(
     chosen = read_options(VlmOptions, options)
     checkpoint = find_checkpoint(source, revision=revision, needs=_NEEDS)
     kind = _kind(checkpoint)
-    model, placement = _load(kind, checkpoint, place(device, dtype, half=torch.bfloat16), chosen)
+    given = converted(checkpoint) if is_original(checkpoint.read_json("config.json")) else {}
+    placed = place(device, dtype, half=torch.bfloat16)
+    whole, placement = load_placed(_KINDS[kind], checkpoint, placed, chosen, **given)
+    model = whole.model
     compile_towers(chosen, model.language_model)
     tokenizer = load_tokenizer(checkpoint)
     vision = _WAYS_OF_SEEING[kind](checkpoint, model, chosen)
@@ -389,7 +377,7 @@ def load_vlm(
     return VlmEncoder(
         Identity(name, checkpoint.signed(name), placement, chosen, choices),
         model=model,
-        tokenizer=literal_backend(tokenizer),
+        tokenizer=literal_backend(tokenizer.backend_tokenizer),
         vision=vision,
         reading=_reading(model, tokenizer, chosen.long_text),
     )
@@ -401,12 +389,6 @@ def _kind(checkpoint: Checkpoint) -> str:
     if kind not in _KINDS:
         raise WeightsError(f"{checkpoint.source!r} should be one of {', '.join(_KINDS)}, got {kind!r}")
     return kind
-
-
-def _load(kind: str, checkpoint: Checkpoint, placement: Placement, options: VlmOptions) -> tuple[Any, Placement]:
-    given = converted(checkpoint) if is_original(checkpoint.read_json("config.json")) else {}
-    model, placed = load_placed(_KINDS[kind], checkpoint, placement, options, **given)
-    return model.model, placed
 
 
 def _reading(model: Any, tokenizer: Any, long_text: str) -> Reading:

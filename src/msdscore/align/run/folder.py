@@ -16,7 +16,7 @@ import torch
 from msdscore.align.recipe import TERMS, Recipe
 from msdscore.align.recipe_file import dump_recipe, load_recipe
 from msdscore.encoders.aligned.heads import SideDims
-from msdscore.encoders.aligned.specs import plain, read_spec
+from msdscore.encoders.aligned.towers import plain, read_spec
 from msdscore.errors import RunError, require, unknown_name
 from msdscore.io.atomic import replacing
 from msdscore.version import __version__

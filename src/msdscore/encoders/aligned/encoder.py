@@ -5,6 +5,7 @@ network of `mini`, or either side of any registered encoder.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,15 +16,14 @@ from torch import nn
 
 from msdscore.core.evidence import Bank
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, JoinedHeads, SideDims
-from msdscore.encoders.aligned.specs import read_spec
 from msdscore.encoders.aligned.towers import (
     ImageTower,
     ImageTowerSpec,
     TextTower,
     TextTowerSpec,
     TowerPlace,
-    feature_dims,
     keep_content,
+    read_spec,
 )
 from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place, read_options
 from msdscore.encoders.base import Embeddings, Encoder, Features, Prepared
@@ -239,7 +239,7 @@ def _image_tower(
     spec: ImageTowerSpec, where: TowerPlace, base: Path | None, loaded: dict[tuple[str, str], Encoder]
 ) -> ImageTower:
     if spec.kind == "timm":
-        from msdscore.encoders.aligned.timm import TimmImages
+        from msdscore.encoders.aligned.backbones import TimmImages
 
         return TimmImages(spec, where, base=base)
     if spec.kind == "mini":
@@ -248,7 +248,7 @@ def _image_tower(
         return Lite2Images(spec, where, base=base)
     source = locate(spec.source, base=base)
     if spec.kind == "transformers":
-        from msdscore.encoders.aligned.transformers import TransformersImages
+        from msdscore.encoders.aligned.backbones import TransformersImages
 
         return TransformersImages(spec, where, source=source)
     files = _encoder_files(source, spec.revision, spec.sha256, spec.source)
@@ -264,7 +264,7 @@ def _text_tower(
         return MiniLMTexts(spec, where)
     source = locate(spec.source, base=base)
     if spec.kind == "transformers":
-        from msdscore.encoders.aligned.transformers import TransformersTexts
+        from msdscore.encoders.aligned.backbones import TransformersTexts
 
         return TransformersTexts(spec, where, source=source)
     files = _encoder_files(source, spec.revision, spec.sha256, spec.source)
@@ -275,8 +275,12 @@ def _text_tower(
 def tower_dims(image: ImageTower, text: TextTower) -> tuple[SideDims, SideDims]:
     """Feature sizes of both towers."""
     grey = image.prepare(Image.new("RGB", (64, 64), "grey"))
-    seen, read = image.features([grey]), text.features(["a photo of a dog"])
-    return SideDims(*feature_dims(seen)), SideDims(*feature_dims(read))
+    return _dims(image.features([grey])), _dims(text.features(["a photo of a dog"]))
+
+
+def _dims(features: Features) -> SideDims:
+    whole = 0 if features.whole is None else features.whole.points.shape[-1]
+    return SideDims(features.points.shape[-1], whole, 0 if features.pooled is None else features.pooled.shape[-1])
 
 
 def _encoder(source: str, revision: str, where: TowerPlace, loaded: dict[tuple[str, str], Encoder]) -> Encoder:
@@ -289,17 +293,12 @@ def _encoder(source: str, revision: str, where: TowerPlace, loaded: dict[tuple[s
 
 
 def _encoder_files(source: str, revision: str, sha256: str, given: str) -> tuple[Path, ...]:
-    files = _files(find_row(source, revision=revision or None).source, revision)
+    """Weight files of an encoder, verified; none for encoders without weights, or with files of another kind."""
+    files: tuple[Path, ...] = ()
+    weights = find_row(source, revision=revision or None).source
+    if weights and (Path(weights).expanduser().is_dir() or looks_like_hub_name(weights)):
+        # Loading the encoder itself says what is wrong, if anything is.
+        with suppress(WeightsError):
+            files = find_checkpoint(weights, revision=revision or None).weight_files()
     verify_files(files, sha256, source=given)
     return files
-
-
-def _files(source: str, revision: str) -> tuple[Path, ...]:
-    """Weight files of a checkpoint; none for encoders without weights, or with files of another kind."""
-    if not source or not (Path(source).expanduser().is_dir() or looks_like_hub_name(source)):
-        return ()
-    try:
-        return find_checkpoint(source, revision=revision or None).weight_files()
-    except WeightsError:
-        # Loading the encoder itself says what is wrong, if anything is.
-        return ()

@@ -134,40 +134,32 @@ class _Block(nn.Module):
         return points + self.drop(self.mlp(self.between(points)))
 
 
-class AttentionPool(nn.Module):
-    """One transformer layer over all points of an item, then a weighted mean with learned weights."""
-
-    def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
-        super().__init__()
-        width, inner = spec.hidden, spec.inner or 2 * spec.hidden
-        self.inp = nn.Sequential(nn.LayerNorm(inputs), nn.Dropout(spec.dropout), nn.Linear(inputs, width))
-        layer = nn.TransformerEncoderLayer(
-            width, spec.heads, inner, spec.dropout, nn.functional.gelu, batch_first=True, norm_first=True
-        )
-        self.enc = nn.ModuleList([layer])
-        self.ln, self.score, self.out = nn.LayerNorm(width), nn.Linear(width, 1), nn.Linear(width, outputs)
-        self.drop = nn.Dropout(spec.dropout)
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """One vector per item; padding has no weight."""
-        x = self.inp(x)
-        for layer in self.enc:
-            x = layer(x, src_key_padding_mask=~mask)
-        x = self.ln(x)
-        weights = self.score(x).squeeze(-1).masked_fill(~mask, -torch.inf).softmax(dim=-1)
-        return self.out(self.drop((weights.unsqueeze(-1) * x).sum(dim=1)))
-
-
 class PoolHead(nn.Module):
-    """One vector per item: a transformer block over its points, then their mean with learned weights."""
+    """One vector per item: a transformer layer over its points, then their mean with learned weights."""
 
     def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.pool = AttentionPool(spec, inputs, outputs)
+        width, inner, chance = spec.hidden, spec.inner or 2 * spec.hidden, spec.dropout
+        enter = nn.Sequential(nn.LayerNorm(inputs), nn.Dropout(chance), nn.Linear(inputs, width))
+        gelu = nn.functional.gelu
+        layer = nn.TransformerEncoderLayer(width, spec.heads, inner, chance, gelu, batch_first=True, norm_first=True)
+        self.pool = nn.ModuleDict(
+            {
+                "inp": enter,
+                "enc": nn.ModuleList([layer]),
+                "ln": nn.LayerNorm(width),
+                "score": nn.Linear(width, 1),
+                "out": nn.Linear(width, outputs),
+                "drop": nn.Dropout(chance),
+            }
+        )
 
     def forward(self, points: Tensor, mask: Tensor) -> Tensor:
-        """One vector for all points; an item without points must not turn into NaN."""
-        pooled: Tensor = self.pool(points, mask | ~mask.any(dim=1, keepdim=True))
+        """One vector per item; padding has no weight, and an item without points must not turn into NaN."""
+        pool, seen = self.pool, mask | ~mask.any(dim=1, keepdim=True)
+        x = pool["ln"](pool["enc"][0](pool["inp"](points), src_key_padding_mask=~seen))  # type: ignore[index]
+        weights = pool["score"](x).squeeze(-1).masked_fill(~seen, -torch.inf).softmax(dim=-1)
+        pooled: Tensor = pool["out"](pool["drop"]((weights.unsqueeze(-1) * x).sum(dim=1)))
         return pooled
 
 
@@ -220,11 +212,6 @@ class HeadsSpec:
             raise ConfigError(f"dim must be at least 1 and global_dim at least 0, got {self.dim} and {self.global_dim}")
 
 
-def _mean_head(spec: HeadsSpec, inputs: int, outputs: int) -> nn.Module:
-    mlp = HeadSpec(kind="mlp", hidden=spec.mean_hidden, dropout=spec.mean_dropout, norm=True, bias=False, heads=1)
-    return make_head(mlp, inputs, outputs)
-
-
 @dataclass(frozen=True, slots=True)
 class SideDims:
     """Feature sizes that one tower gives: of its local path, of its global one and of its pooled vectors (0: none)."""
@@ -246,7 +233,11 @@ class AlignedHeads(nn.Module):
             width = spec.global_dim or spec.dim
             self.global_image = make_head(spec.global_image, image.whole, width)
             self.global_text = make_head(spec.global_text, text.whole, width)
-            self.global_mean = _mean_head(spec, text.pooled, width) if spec.mean_hidden else None
+            hidden, chance = spec.mean_hidden, spec.mean_dropout
+            mlp = (
+                HeadSpec(kind="mlp", hidden=hidden, dropout=chance, norm=True, bias=False, heads=1) if hidden else None
+            )
+            self.global_mean = make_head(mlp, text.pooled, width) if mlp else None
 
     def project_images(self, features: Features) -> Embeddings:
         """Aligned patches and pooled vectors of images."""

@@ -1,25 +1,94 @@
-"""Frozen backbones as towers: images or texts in, raw local features of one or two paths out."""
+"""Frozen backbones as towers: images or texts in, raw local features of one or two paths out.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+Their settings are frozen dataclasses, read from plain values of TOML or JSON with every key and type checked.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from msdscore.encoders.backbone import Placement
 from msdscore.encoders.base import Features, Prepared, TokenLayout
-from msdscore.errors import ConfigError, unknown_name
+from msdscore.errors import ConfigError, MSDScoreError, unknown_name
 from msdscore.text.words import content_tokens
 
 IMAGE_KINDS = ("encoder", "transformers", "timm", "mini")
 TEXT_KINDS = ("encoder", "transformers", "mini")
 MINI_IMAGE, MINI_TEXT = "lite2", "minilm"
 Level = int | str
+Spec = TypeVar("Spec")
+
+
+def read_spec(kind: type[Spec], given: Any, *, where: str = "") -> Spec:
+    """A spec from a mapping; lists become tuples, nested mappings nested specs.
+
+    >>> from msdscore.encoders.aligned.heads import HeadSpec
+    >>> read_spec(HeadSpec, {"kind": "mlp", "dropout": 0}).kind
+    'mlp'
+    >>> read_spec(HeadSpec, {"dropout": "much"}, where="heads.image")
+    Traceback (most recent call last):
+    msdscore.errors.ConfigError: heads.image.dropout should be float, got 'much'
+
+    Raises:
+        UnknownNameError: a key that the spec does not have.
+        ConfigError: a value of the wrong type, or that cannot work.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where or kind.__name__} should be a table of settings, got {given!r}")
+    hints = get_type_hints(kind)
+    dot = f"{where}." if where else ""
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for key in given:
+        if key not in known:
+            raise unknown_name("setting", f"{dot}{key}", [f"{dot}{name}" for name in known])
+    values = {key: read_value(hints[key], value, where=f"{dot}{key}") for key, value in given.items()}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        missing = str(error).rpartition(": ")[2]
+        raise ConfigError(f"{where or kind.__name__} lacks a setting: {missing}") from error
+    except MSDScoreError as error:
+        raise type(error)(f"{where}: {error}" if where else str(error)) from error
+
+
+def read_value(hint: Any, value: Any, *, where: str) -> Any:
+    """One value of the type that a spec's field has.
+
+    Raises:
+        ConfigError: it is of another type.
+    """
+    if is_dataclass(hint) and isinstance(hint, type):
+        return read_spec(hint, value, where=where)
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{where} should be a list, got {value!r}")
+        return tuple(read_value(get_args(hint)[0], item, where=where) for item in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    allowed = get_args(hint) or (hint,)
+    if type(value) not in allowed:
+        names = " or ".join(choice.__name__ for choice in allowed)
+        raise ConfigError(f"{where} should be {names}, got {value!r}")
+    return value
+
+
+def plain(spec: Any) -> dict[str, Any]:
+    """The spec as plain values; tuples become lists."""
+    values: dict[str, Any] = _listed(asdict(spec))
+    return values
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    return [_listed(item) for item in value] if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,26 +223,16 @@ def keep_content(features: Features, texts: Sequence[str]) -> Features:
         replace(layout, spans=tuple(layout.spans[number] for number in own))
         for layout, own in zip(layouts, chosen, strict=True)
     )
-    points, mask = _pick(features.points, chosen)
-    return replace(features, points=points, mask=mask, layout=fewer)
-
-
-def _pick(
-    points: Float[Tensor, "batch points dim"], chosen: Sequence[Sequence[int]]
-) -> tuple[Float[Tensor, "batch kept dim"], Bool[Tensor, "batch kept"]]:
-    """The chosen points of every item, moved to the front, and their mask."""
-    width = max((len(own) for own in chosen), default=0)
+    points, width = features.points, max(map(len, chosen), default=0)
     rows = [[*own, *[0] * (width - len(own))] for own in chosen]
     index = torch.tensor(rows, dtype=torch.int64, device=points.device).reshape(len(chosen), width)
     sizes = torch.tensor([[len(own)] for own in chosen], device=points.device)
-    mask = torch.arange(width, device=points.device) < sizes
-    return points.gather(1, index.unsqueeze(-1).expand(-1, -1, points.shape[2])), mask
-
-
-def feature_dims(found: Features) -> tuple[int, int, int]:
-    """Sizes of the local features, the global ones and the pooled vectors (0: none)."""
-    whole = 0 if found.whole is None else found.whole.points.shape[-1]
-    return found.points.shape[-1], whole, 0 if found.pooled is None else found.pooled.shape[-1]
+    return replace(
+        features,
+        points=points.gather(1, index.unsqueeze(-1).expand(-1, -1, points.shape[2])),
+        mask=torch.arange(width, device=points.device) < sizes,
+        layout=fewer,
+    )
 
 
 def frozen(model: Any, where: Placement) -> Any:
@@ -191,14 +250,14 @@ def take_level(states: Sequence[Tensor], level: Level) -> Tensor:
 def join_levels(maps: Sequence[Float[Tensor, "batch _ _ _"]], grid: int) -> Float[Tensor, "batch dim rows columns"]:
     """Maps of several levels on one grid, concatenated; `grid` 0 takes the first level's own."""
     size = (grid, grid) if grid else tuple(maps[0].shape[-2:])
-    return torch.cat([_resized(item.float(), size) for item in maps], dim=1)
-
-
-def _resized(features: Tensor, size: tuple[int, ...]) -> Tensor:
-    if tuple(features.shape[-2:]) == size:
-        return features
     # Antialiasing averages where the grid gets coarser, and does nothing where it gets finer.
-    return interpolate(features, size=size, mode="bilinear", antialias=True)
+    resized = [
+        item.float()
+        if tuple(item.shape[-2:]) == size
+        else interpolate(item.float(), size=size, mode="bilinear", antialias=True)
+        for item in maps
+    ]
+    return torch.cat(resized, dim=1)
 
 
 def all_points(features: Float[Tensor, "batch dim rows columns"]) -> Features:

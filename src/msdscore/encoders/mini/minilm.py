@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from msdscore.encoders.loading.checkpoints import WeightFile, find_weights
-from msdscore.encoders.text.tokens import Reading
+from msdscore.encoders.text.tokens import Reading, literal_backend
 from msdscore.errors import WeightsError, require
 
 WEIGHTS = WeightFile(
@@ -74,7 +74,7 @@ class Layer(nn.Module):
     ) -> Float[Tensor, "*places 384"]:
         """The next hidden state; with `places`, of the tokens that stand at these places of the padded batch alone."""
         padded = self.attend(x) if places is None else _padded(self.attend(x), mask, places)
-        query, key, value = (_split(part) for part in padded.chunk(3, dim=-1))
+        query, key, value = (part.unflatten(2, (HEADS, -1)).transpose(1, 2) for part in padded.chunk(3, dim=-1))
         seen = functional.scaled_dot_product_attention(query, key, value, mask[:, None, None])
         seen = seen.transpose(1, 2).flatten(2)
         x = self.norm_mix(x + self.mix(seen if places is None else seen.flatten(0, 1)[places]))
@@ -124,7 +124,7 @@ def load_minilm(state: Mapping[str, Tensor]) -> MiniLM:
 
 def _ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a BERT checkpoint under our names and in our layout."""
-    found = {
+    ours = {
         "words.weight": state["embeddings.word_embeddings.weight"],
         "places.weight": state["embeddings.position_embeddings.weight"],
         "kinds.weight": state["embeddings.token_type_embeddings.weight"],
@@ -132,26 +132,22 @@ def _ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         "norm.bias": state["embeddings.LayerNorm.bias"],
     }
     for number in range(LAYERS):
-        ours, theirs = f"layers.{number}", f"encoder.layer.{number}"
+        layer, theirs = f"layers.{number}", f"encoder.layer.{number}"
         parts = [f"{theirs}.attention.self.{part}" for part in _ATTENTION]
-        found[f"{ours}.attend.weight"] = torch.cat([state[f"{part}.weight"] for part in parts]).T.contiguous()
-        found[f"{ours}.attend.bias"] = torch.cat([state[f"{part}.bias"] for part in parts])
+        ours[f"{layer}.attend.weight"] = torch.cat([state[f"{part}.weight"] for part in parts]).T.contiguous()
+        ours[f"{layer}.attend.bias"] = torch.cat([state[f"{part}.bias"] for part in parts])
         for name, place in _LAYER.items():
-            found[f"{ours}.{name}.weight"] = state[f"{theirs}.{place}.weight"].T.contiguous()
-            found[f"{ours}.{name}.bias"] = state[f"{theirs}.{place}.bias"]
+            ours[f"{layer}.{name}.weight"] = state[f"{theirs}.{place}.weight"].T.contiguous()
+            ours[f"{layer}.{name}.bias"] = state[f"{theirs}.{place}.bias"]
         for name, place in _NORMS.items():
-            found |= {f"{ours}.{name}.{kind}": state[f"{theirs}.{place}.{kind}"] for kind in ("weight", "bias")}
-    return {name: tensor.float() for name, tensor in found.items()}
+            ours |= {f"{layer}.{name}.{kind}": state[f"{theirs}.{place}.{kind}"] for kind in ("weight", "bias")}
+    return {name: tensor.float() for name, tensor in ours.items()}
 
 
 def _padded(
     x: Float[Tensor, "tokens width"], mask: Bool[Tensor, "batch positions"], places: Int[Tensor, " tokens"]
 ) -> Float[Tensor, "batch positions width"]:
     return x.new_zeros(mask.numel(), x.shape[1]).index_copy(0, places, x).unflatten(0, mask.shape)
-
-
-def _split(x: Float[Tensor, "batch positions 384"]) -> Float[Tensor, "batch heads positions width"]:
-    return x.unflatten(2, (HEADS, -1)).transpose(1, 2)
 
 
 def reading(long_text: str) -> Reading:
@@ -161,8 +157,5 @@ def reading(long_text: str) -> Reading:
 
 def read_tokenizer() -> Any:
     """Its tokenizer, set to read a text as nothing but text."""
-    tokenizer = require("tokenizers", extra="mini").Tokenizer.from_file(str(find_weights(VOCABULARY_FILE)))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True
-    return tokenizer
+    library = require("tokenizers", extra="mini")
+    return literal_backend(library.Tokenizer.from_file(str(find_weights(VOCABULARY_FILE))))

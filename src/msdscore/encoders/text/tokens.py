@@ -148,13 +148,12 @@ class TextBatch:
     layout: tuple[TokenLayout, ...]
 
 
-def literal_backend(tokenizer: Any) -> Any:
-    """The Rust tokenizer behind a fast tokenizer, set to read a text as nothing but text.
+def literal_backend(backend: Any) -> Any:
+    """A Rust tokenizer, set to read a text as nothing but text.
 
     Without truncation and padding, and with the spelling of a special token inside a caption read as
     characters: a caption cannot end itself early.
     """
-    backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = True

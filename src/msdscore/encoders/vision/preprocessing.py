@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.core.device import sent
 from msdscore.encoders.base import PatchLayout, Prepared
-from msdscore.encoders.vision.canvas import Pixels, View, drawn, pixels_of, prepared_pixels
+from msdscore.encoders.vision.canvas import Pixels, View, pixels_of, prepared_pixels
 from msdscore.encoders.vision.canvas import Preprocessing as Preprocessing
 from msdscore.encoders.vision.canvas import view as view
 from msdscore.encoders.vision.device import on_canvases
@@ -71,11 +71,6 @@ def _pair(size: Any) -> tuple[int, int]:
         return int(size["width"]), int(size["height"])
     height, width = size
     return int(width), int(height)
-
-
-def draw(image: Image.Image, where: View, resample: int) -> UInt8[Tensor, "3 height width"]:
-    """The image on the model's canvas; black where the canvas reaches beyond it."""
-    return torch.from_numpy(drawn(image, where, resample)).permute(2, 0, 1)
 
 
 def normalise(
