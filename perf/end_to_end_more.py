@@ -123,7 +123,7 @@ def workers(folder, device, count, said):
             said(f"seconds_{kind}_{number}_workers_start", start)
 
 
-def workers_rate(folder, device, shards, output, count):
+def workers_rate(folder, device, shards, output, count, **options):
     """`msdscore score SHARDS -o DIR --workers N` in rows per second, while every worker has shards to do.
 
     And the seconds until each has finished its first: processes start, encoders are loaded. The last shards are not
@@ -136,7 +136,7 @@ def workers_rate(folder, device, shards, output, count):
     output.mkdir()
     jobs = [ShardJob(str(shards[number % len(shards)]), str(output / f"{number}.parquet")) for number in range(SHARDS)]
     spec, arrived, begun = (
-        ScorerSpec(encoder=str(folder / "clip"), device=device, dtype=dtype_on(device)),
+        ScorerSpec(encoder=str(folder / "clip"), device=device, dtype=dtype_on(device), options=options),
         [],
         time.perf_counter(),
     )

@@ -2,6 +2,7 @@
 
 python perf/jpeg_on_device.py rates [--compile inductor]      CLIP ViT-L/14 in bfloat16 with random weights
 taskset -c 0-3 python perf/jpeg_on_device.py rates --only device             the same with four cores
+python perf/jpeg_on_device.py workers                         tars to Parquet by one, two and three processes that share it
 python perf/jpeg_on_device.py large                           files of 50 megapixels: rate, and memory of the GPU
 python perf/jpeg_on_device.py scores ROWS.jsonl FOLDER        JPEG photographs with captions; needs msdscore[mini]
 python perf/jpeg_on_device.py pixels ROWS.jsonl FOLDER --pixels P.npz        where the GPU's machine has no weights
@@ -39,7 +40,8 @@ from end_to_end import (
     torchmetrics_rate,
 )
 from end_to_end import timed as measured
-from made_up_clip import TAR_ROWS, make_captions, make_lists
+from end_to_end_more import SHARD_ROWS, WORKERS, workers_rate
+from made_up_clip import TAR_ROWS, make_captions, make_lists, make_tars
 from PIL import Image
 from pixels import turned
 
@@ -88,6 +90,21 @@ def conclude(found):
     for name, value in found.items():
         if name.startswith(("stream_", "tars_")):
             print(f"{name}: {100 * value / top:.1f} % of the encoder's peak")
+
+
+def workers(folder, device, count, said):
+    paths, captions = prepare(folder, device, min(count, 4 * SHARD_ROWS), said, tars=False)
+    make_tars(folder, paths, captions, SHARD_ROWS)
+    encoder = load(folder, device)
+    with launching(encoder.device):
+        said("encoder_peak", peak(encoder, 256 if device == "cuda" else 32, device, 16))
+    del encoder
+    said("cores", len(os.sched_getaffinity(0)))
+    for number in WORKERS:
+        tars = sorted(folder.glob("*.tar"))
+        rate, start = workers_rate(folder, device, tars, folder / f"by-{number}", number, jpeg="device")
+        said(f"tars_{number}_workers", rate)
+        said(f"seconds_{number}_workers_start", start)
 
 
 def large(folder, device, said):
@@ -171,7 +188,7 @@ def scores(rows, folder, device, count, said, *, stored=None):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["rates", "large", "scores", "pixels"])
+    parser.add_argument("part", choices=["rates", "workers", "large", "scores", "pixels"])
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--pictures", type=int)
@@ -188,6 +205,8 @@ def main():
             scores(*asked.files, asked.device, asked.pictures or 150, said, stored=asked.pixels)
         elif asked.part == "pixels":
             pixels(*asked.files, asked.pixels, asked.device, asked.pictures or 150)
+        elif asked.part == "workers":
+            workers(Path(folder), asked.device, count, said)
         elif asked.part == "large":
             large(Path(folder), asked.device, said)
         else:

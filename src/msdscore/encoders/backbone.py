@@ -17,7 +17,6 @@ from msdscore.core.device import launching, sent
 from msdscore.core.embeddings import masked_mean, real_points, unit
 from msdscore.core.evidence import Bank
 from msdscore.encoders.base import Embeddings, Encoder, Features, PatchLayout, Prepared
-from msdscore.encoders.graphs import graph_layers
 from msdscore.encoders.table import languages_of
 from msdscore.encoders.text.tokens import Reading, TextBatch, pack_texts
 from msdscore.encoders.vision.device import FILTERS
@@ -118,7 +117,7 @@ class SharedOptions:
 
     pool: str = "model"  # or "mean": of the local vectors, as the paper's text has it
     long_text: str = "window"  # or "cut"
-    compile: str = ""  # a backend of torch.compile, such as "inductor", or "graphs"
+    compile: str = ""  # a backend of torch.compile, such as "inductor"
     # Or "reduced", "smallest": large files are decoded at a half, a quarter or an eighth; "device": by the GPU.
     jpeg: str = "full"
     resize: str = "pillow"  # or "device": by torch, where the network runs
@@ -343,20 +342,13 @@ def square_layouts(images: Sequence[Prepared], config: Any) -> tuple[PatchLayout
 def compile_towers(options: SharedOptions, *towers: Any) -> None:
     """Compile modules in place with the backend that the options name; nothing for an empty name.
 
-    `graphs` compiles nothing: on a GPU layers are replayed as CUDA graphs.
-
     Raises:
-        ConfigError: torch knows no such backend, or graphs are asked for without a GPU.
+        ConfigError: torch knows no such backend.
     """
     if not options.compile:
         return
-    known = ["graphs", *sorted(torch.compiler.list_backends(exclude_tags=None))]
+    known = torch.compiler.list_backends(exclude_tags=None)
     if options.compile not in known:
-        raise ConfigError(f"compile must be empty or one of {', '.join(known)}, got {options.compile!r}")
+        raise ConfigError(f"compile must be empty or one of {', '.join(sorted(known))}, got {options.compile!r}")
     for tower in towers:
-        if options.compile != "graphs":
-            tower.compile(backend=options.compile)
-        elif next(tower.parameters()).device.type != "cuda":
-            raise ConfigError("compile=graphs needs a GPU; leave it out on a CPU")
-        else:
-            graph_layers(tower)
+        tower.compile(backend=options.compile)
