@@ -2,7 +2,7 @@
 
 python perf/jpeg_on_device.py rates [--compile inductor]      CLIP ViT-L/14 in bfloat16 with random weights
 taskset -c 0-3 python perf/jpeg_on_device.py rates --only device             the same with four cores
-python perf/jpeg_on_device.py workers                         tars to Parquet by one, two and three processes that share it
+python perf/jpeg_on_device.py workers                         tars to Parquet by 1, 2 and 3 processes that share a GPU
 python perf/jpeg_on_device.py large                           files of 50 megapixels: rate, and memory of the GPU
 python perf/jpeg_on_device.py scores ROWS.jsonl FOLDER        JPEG photographs with captions; needs msdscore[mini]
 python perf/jpeg_on_device.py pixels ROWS.jsonl FOLDER --pixels P.npz        where the GPU's machine has no weights
