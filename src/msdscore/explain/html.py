@@ -47,9 +47,16 @@ def render(name: str, values: Mapping[str, Any]) -> Markup:
     return Markup(_environment().get_template(name).render(values))
 
 
-def asset(home: str, name: str) -> Markup:
-    """A style or a script of the package, put into a page unchanged."""
-    return Markup(files(home).joinpath("assets", name).read_text(encoding="utf-8"))
+def whole_page(
+    home: str, template: str, values: Mapping[str, Any], *, styles: Sequence[str], script: str | None = None
+) -> str:
+    """A document that fetches nothing: a template with styles and a script of its package put in unchanged."""
+
+    def asset(name: str) -> Markup:
+        return Markup(files(home).joinpath("assets", name).read_text(encoding="utf-8"))
+
+    given = {"style": Markup("").join(map(asset, styles)), "script": asset(script) if script else ""}
+    return str(render(template, {**given, **values})) + "\n"
 
 
 def script_json(value: Any) -> Markup:
@@ -89,8 +96,6 @@ def page(items: Sequence[Attribution]) -> str:
     """The whole document: point at a word and see where it looks."""
     values = {
         "title": "Why this score",
-        "style": asset("msdscore.explain", "page.css"),
-        "script": asset("msdscore.explain", "page.js"),
         "items": [
             summary(item, items)
             | {
@@ -104,7 +109,7 @@ def page(items: Sequence[Attribution]) -> str:
         "legend": legend(items),
         "signature": _signature(items),
     }
-    return str(render("page.html", values)) + "\n"
+    return whole_page("msdscore.explain", "page.html", values, styles=["page.css"], script="page.js")
 
 
 def words_html(item: Attribution, scale: ColourScale | None = None) -> Markup:

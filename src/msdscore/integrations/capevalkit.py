@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from msdscore.errors import ConfigError, MSDScoreError, RunError, require
 from msdscore.integrations.scorers import SHOWN, ScorerLike, shared_scorer
 from msdscore.io.atomic import write_bytes
@@ -81,7 +83,11 @@ def run(predictions: Path, output: Path, *, image_dir: Path | None, scorer: Scor
         raise RunError(f"{predictions}: {len(bad)} of {len(rows)} predictions cannot be scored (first: {why})")
     ids = [row.id for row in rows]
     scores = _scored(scorer, ids, [row.image for row in rows], [row.caption or "" for row in rows])
-    columns = {name: scores.columns[name] for name in SHOWN if name in scores.columns and not _unknown(scores, name)}
+    columns = {
+        name: scores.columns[name]
+        for name in SHOWN
+        if name in scores.columns and not np.isnan(scores.columns[name]).any()
+    }
     result: dict[str, Any] = {_title(name): float(values.mean()) for name, values in columns.items()}
     result["per_item"] = {
         one: {_title(name): float(values[number]) for name, values in columns.items()} for number, one in enumerate(ids)
@@ -146,11 +152,6 @@ def _progress() -> Callable[[int, int], None]:
             reported[0] = done
 
     return report
-
-
-def _unknown(scores: Scores, name: str) -> bool:
-    values = scores.columns[name]
-    return bool((values != values).any())
 
 
 def _title(name: str) -> str:

@@ -68,9 +68,10 @@ def completions_of(
     judged: list[tuple[int, str, int]] = []
     reasons: dict[int, str] = {}
     for number, (completion, images_given) in enumerate(zip(completions, given, strict=True)):
-        source = _single_image(images_given)
-        if isinstance(source, _Refused):
-            reasons[number] = source.reason
+        try:
+            source = _single_image(images_given)
+        except ValueError as error:
+            reasons[number] = str(error)
             continue
         place = known.setdefault(_key(source), len(sources))
         if place == len(sources):
@@ -106,22 +107,15 @@ def after_thinking(text: str) -> str:
     return text.rpartition(_THOUGHT)[2].partition(_THINKING)[0].strip()
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    """Why a completion has no image to be judged with."""
-
-    reason: str
-
-
-def _single_image(given: Any) -> ImageSource | _Refused:
+def _single_image(given: Any) -> ImageSource:
     if isinstance(given, list | tuple):
         if len(given) != 1:
-            return _Refused(f"expected one image, got {len(given)}")
+            raise ValueError(f"expected one image, got {len(given)}")
         given = given[0]
     if isinstance(given, Mapping):  # as Hugging Face stores images that are not decoded
         given = given.get("bytes") or given.get("path")
     if given is None:
-        return _Refused("no image")
+        raise ValueError("no image")
     source: ImageSource = given
     return source
 

@@ -13,7 +13,7 @@ from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.colours import Role, css
 from msdscore.explain.document import in_words
 from msdscore.explain.explanation import Explanation
-from msdscore.explain.html import asset, data_uri, legend_html, render, words_html
+from msdscore.explain.html import data_uri, legend_html, whole_page, words_html
 from msdscore.explain.overlay import map_of, map_scale, overlay, thumbnail
 from msdscore.io.images import open_image
 from msdscore.io.inputs.rows import Row, open_rows
@@ -235,8 +235,6 @@ def page(
     labels = {name: NAMES.get(name, name) for name in results.metrics}
     values = {
         "title": title,
-        "style": asset("msdscore.report", "report.css"),
-        "script": asset("msdscore.report", "report.js"),
         "signature": results.signature or "unknown: the file carries no signature",
         "plots": [(name, MEANINGS[name], _arrow(name)) for name in ("similarity", *results.parts)],
         "parts": results.parts,
@@ -266,7 +264,7 @@ def page(
             "mark": css("penalty", 1.0),
         },
     }
-    return str(render("report.html", values)) + "\n"
+    return whole_page("msdscore.report", "report.html", values, styles=["base.css", "report.css"], script="report.js")
 
 
 def _arrow(name: str) -> str:

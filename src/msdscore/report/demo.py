@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msdscore.errors import MissingExtraError
 from msdscore.explain.explanation import Explanation, Explanations
-from msdscore.explain.html import asset, data_uri, render, summary
+from msdscore.explain.html import data_uri, summary, whole_page
 from msdscore.explain.overlay import thumbnail
 from msdscore.explain.save import encoded
 from msdscore.explain.words import legend
@@ -133,13 +133,11 @@ def page(shown: Sequence[Shown]) -> str:
     items = [item for entry in shown for item in entry.explained]
     values = {
         "title": "msdscore demo",
-        "style": asset("msdscore.report", "demo.css"),
-        "script": "",
         "sections": [_section(entry, items) for entry in shown],
         "legend": legend(items),
         "signature": items[0].score.signature,
     }
-    return str(render("demo.html", values)) + "\n"
+    return whole_page("msdscore.report", "demo.html", values, styles=["demo.css"])
 
 
 def _section(entry: Shown, items: Sequence[Explanation]) -> dict[str, Any]:

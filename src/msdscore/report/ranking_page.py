@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from msdscore.benchmarks.results.grids import Grid, p_value
 from msdscore.errors import RowError
-from msdscore.explain.html import asset, data_uri, render
+from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.overlay import thumbnail
 from msdscore.io.images import open_image
 from msdscore.report.build import THUMB_PIXELS, rows_with_images
@@ -115,8 +115,6 @@ def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = N
     thumbs = _thumbs(contest, [one.own for some in shown.values() for one in some], images, rows)
     values = {
         "title": title,
-        "style": asset("msdscore.report", "ranking.css"),
-        "script": "",
         "verdict": verdict(ranking),
         "overview": replace(_means(ranking, _drawn(ranking), "Means and ranks"), notes=tuple(_notes(ranking))),
         "parts": _means(ranking, [one for one in ranking.metrics if one.metric not in RANKED_BY], "Parts of the score"),
@@ -126,7 +124,7 @@ def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = N
         "wins": [(who, [_card(one, thumbs) for one in some]) for who, some in shown.items() if some],
         "signature": contest.signature,
     }
-    return str(render("ranking.html", values)) + "\n"
+    return whole_page("msdscore.report", "ranking.html", values, styles=["base.css", "ranking.css"])
 
 
 def rank_plot(metric: MetricRanking) -> Markup:

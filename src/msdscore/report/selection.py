@@ -6,8 +6,7 @@ import numpy as np
 from markupsafe import Markup
 
 from msdscore.errors import MSDScoreError
-from msdscore.explain.colours import css
-from msdscore.explain.html import asset, data_uri, render
+from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.overlay import thumbnail
 from msdscore.io import stores
 from msdscore.io.images import open_image
@@ -34,8 +33,6 @@ def page(selected: Selected, rule: Rule, *, title: str) -> str:
     images = _images([example for examples in survey.examples.values() for example in examples])
     values = {
         "title": f"Selection: {title}",
-        "style": asset("msdscore.report", "selection.css") + Markup(f":root {{ --kept: {css('support', 1.0)}; }}"),
-        "script": "",
         "selected": selected,
         "share": 100 * selected.kept / selected.rows if selected.rows else 0.0,
         "rule": rule,
@@ -47,7 +44,7 @@ def page(selected: Selected, rule: Rule, *, title: str) -> str:
             if examples
         ],
     }
-    return str(render("selection.html", values)) + "\n"
+    return whole_page("msdscore.report", "selection.html", values, styles=["base.css", "selection.css"])
 
 
 def _plot(histogram: Histogram, selected: Selected, rule: Rule) -> Markup:

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from msdscore.scoring.score import SHOWN
 from msdscore.select.rule import COSINE, FILE, Choice, Table, by_cosine, choose, holds_numbers, literal, number, quoted
@@ -88,7 +86,7 @@ def survey(table: Table, choice: Choice, show: int) -> Survey:
     if rule.by != COSINE and COSINE in shared:
         cosine = choose(table, by_cosine(rule, choice.kept), into="cosine")
         both = table.ask("SELECT count(*) FROM kept SEMI JOIN cosine USING (row)").fetchone()[0]
-        correlation = _correlation(sample[rule.by] * (-1 if rule.lower_is_better else 1), sample[COSINE])
+        correlation = _correlation(table, order, number(COSINE), step)
         agreement = Agreement(choice.kept, both, cosine.kept / max(choice.rows, 1), correlation)
         kinds["kept here, dropped by cosine"] = ("kept.row IS NOT NULL AND cosine.row IS NULL", number(COSINE))
         kinds["dropped here, kept by cosine"] = (
@@ -100,7 +98,7 @@ def survey(table: Table, choice: Choice, show: int) -> Survey:
         what: _examples(
             table,
             names,
-            f"SELECT scores.row FROM scores LEFT JOIN kept ON kept.row = scores.row {join} WHERE {condition} "
+            f"SELECT scores.* FROM scores LEFT JOIN kept ON kept.row = scores.row {join} WHERE {condition} "
             f"AND NOT isnan({by}) ORDER BY {by}, scores.row LIMIT {show}",
         )
         for what, (condition, by) in kinds.items()
@@ -123,26 +121,24 @@ def _histogram(table: Table, name: str, values: npt.NDArray[np.float64]) -> Hist
     return Histogram(name, float(low), float(high), kept, dropped)
 
 
-def _correlation(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float | None:
-    """Spearman's correlation; None where one of the two is constant."""
-    whole = ~(np.isnan(first) | np.isnan(second))
-    if whole.sum() < 2:
-        return None
-    ranks = _ranks(first[whole]), _ranks(second[whole])
-    return None if 0 in (ranks[0].std(), ranks[1].std()) else float(np.corrcoef(*ranks)[0, 1])
-
-
-def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Places in order; equal values share the mean of theirs."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts + 1) / 2)[places])
+def _correlation(table: Table, first: str, second: str, step: int) -> float | None:
+    """Spearman's correlation of two columns over the sampled rows; None where one of the two is constant."""
+    # Equal values share the mean of their ranks.
+    ranks = [f"rank() OVER (ORDER BY {name}) + count(*) OVER (PARTITION BY {name}) / 2" for name in ("a", "b")]
+    sampled = f"SELECT {first} AS a, {second} AS b FROM scores WHERE row % {FILE} % {step} = 0"
+    whole = f"SELECT * FROM ({sampled}) WHERE NOT isnan(a) AND NOT isnan(b)"
+    (value,) = table.ask(f"SELECT corr(x, y) FROM (SELECT {ranks[0]} AS x, {ranks[1]} AS y FROM ({whole}))").fetchone()
+    return None if value is None or np.isnan(value) else float(value)
 
 
 def _examples(table: Table, names: Sequence[str], rows: str) -> list[Example]:
     examples = []
-    for (row,) in table.ask(rows).fetchall():
+    answer = table.ask(rows)
+    columns = [column[0] for column in answer.description]
+    for given in answer.fetchall():
+        values = dict(zip(columns, given, strict=True))
+        row = values["row"]
         file, position = table.files[row // FILE], row % FILE
-        values = _row(file, position)
         words = values.get("worst_words")
         examples.append(
             Example(
@@ -156,11 +152,3 @@ def _examples(table: Table, names: Sequence[str], rows: str) -> list[Example]:
             )
         )
     return examples
-
-
-def _row(file: ScoreFile, position: int) -> dict[str, Any]:
-    for batch in file.batches():
-        if position < len(batch):
-            return dict(pa.Table.from_batches([batch.slice(position, 1)]).to_pylist()[0])
-        position -= len(batch)
-    return {}

@@ -44,7 +44,7 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec 
     add_page(app, service.signature)
     _add_error_handlers(app)
     complete_openapi(app, token=settings.token is not None, open_paths=OPEN_PATHS)
-    app.add_middleware(Guard, load=service)
+    app.add_middleware(Guard, service=service)
     return app
 
 

@@ -8,11 +8,14 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from hmac import compare_digest
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 from msdscore.serve.settings import RefusedError, ServeSettings, is_loopback
+
+if TYPE_CHECKING:
+    from msdscore.serve.service import Service
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -42,22 +45,11 @@ _HEADERS = {
 }
 
 
-class Load(Protocol):
-    """What the guard shares with the service: settings, bytes of bodies in memory, the stop, the counters."""
-
-    settings: ServeSettings
-    body_bytes: int
-    closing: asyncio.Event
-
-    def observe_request(self, path: str, status: int, seconds: float) -> None:
-        """Count one answer."""
-
-
 class Guard:
     """Middleware in front of all routes, so that nothing is read before it was allowed."""
 
-    def __init__(self, app: App, load: Load) -> None:
-        self._app, self._load = app, load
+    def __init__(self, app: App, service: "Service") -> None:
+        self._app, self._service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or pass it on."""
@@ -65,16 +57,16 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        exchange, started = _Exchange(self._load, headers, receive, send), time.perf_counter()
+        exchange, started = _Exchange(self._service, headers, receive, send), time.perf_counter()
         scope.setdefault("state", {})["request_id"] = exchange.request_id
         try:
-            check_caller(self._load.settings, scope["path"], headers)
+            check_caller(self._service.settings, scope["path"], headers)
             exchange.check_length(headers)
             await self._app(scope, exchange.receive, exchange.send)
         except RefusedError as error:
             await exchange.refuse(error.status, error.reason)
         except asyncio.CancelledError:
-            if not self._load.closing.is_set():
+            if not self._service.closing.is_set():
                 raise
             await exchange.refuse(503, "the service is stopping")
         except Exception:  # noqa: BLE001, whatever went wrong, the caller gets an answer and the log the cause
@@ -86,7 +78,7 @@ class Guard:
 
     def _log(self, scope: Scope, exchange: "_Exchange", seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "none")
-        self._load.observe_request(route, exchange.status, seconds)
+        self._service.metrics.observe_request(route, exchange.status, seconds)
         line = {"request": exchange.request_id, "method": scope["method"], "path": route, "status": exchange.status}
         log.info(json.dumps(line | {"seconds": round(seconds, 4)}))
 
@@ -133,8 +125,8 @@ def _same_site(settings: ServeSettings, origin: str, host: str) -> bool:
 class _Exchange:
     """One request and its answer: the body within its limits, the answer with the headers of every answer."""
 
-    def __init__(self, load: Load, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
-        self._load, self._receive, self._send = load, receive, send
+    def __init__(self, service: "Service", headers: Mapping[str, str], receive: Receive, send: Send) -> None:
+        self._service, self._receive, self._send = service, receive, send
         given = headers.get("x-request-id", "")
         self.request_id = given if _REQUEST_ID.match(given) else uuid4().hex
         self.status, self._begun = 500, False
@@ -146,7 +138,7 @@ class _Exchange:
         if not (announced.isascii() and announced.isdigit()):
             raise RefusedError(400, "expected a content length in digits")
         # Room is taken by what arrives: a caller that announces much and sends little must not block others.
-        if not _DIGITS.fullmatch(announced) or int(announced) > self._load.settings.max_body:
+        if not _DIGITS.fullmatch(announced) or int(announced) > self._service.settings.max_body:
             raise self._too_large()
         self._complete = announced == "0" and "transfer-encoding" not in headers
 
@@ -157,17 +149,17 @@ class _Exchange:
         message = await self._next()
         size = len(message.get("body", b""))
         self._received += size
-        self._load.body_bytes += size
+        self._service.body_bytes += size
         self._complete = not message.get("more_body", False)
-        if self._received > self._load.settings.max_body:
+        if self._received > self._service.settings.max_body:
             raise self._too_large()
-        if self._load.body_bytes > max(self._load.settings.max_held, self._load.settings.max_body):
+        if self._service.body_bytes > max(self._service.settings.max_held, self._service.settings.max_body):
             raise RefusedError(503, "too much is being sent at one time; try again in a second")
         return message
 
     async def _next(self) -> Message:
-        waits = self._load.settings.body_timeout
-        message, closing = asyncio.ensure_future(self._receive()), asyncio.ensure_future(self._load.closing.wait())
+        waits = self._service.settings.body_timeout
+        message, closing = asyncio.ensure_future(self._receive()), asyncio.ensure_future(self._service.closing.wait())
         try:
             await asyncio.wait({message, closing}, timeout=waits, return_when=asyncio.FIRST_COMPLETED)
             if message.done():
@@ -180,12 +172,12 @@ class _Exchange:
             closing.cancel()
 
     def _too_large(self) -> RefusedError:
-        limit = self._load.settings.max_body
+        limit = self._service.settings.max_body
         return RefusedError(413, f"expected a body of at most {limit} bytes; send fewer or smaller images")
 
     def release(self) -> None:
         """Give back the room of the body."""
-        self._load.body_bytes -= self._received
+        self._service.body_bytes -= self._received
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer, with the headers that every answer has."""

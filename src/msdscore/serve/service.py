@@ -93,10 +93,6 @@ class Service:
             return f"the worker has been busy for more than {settings.timeout:g} seconds"
         return None
 
-    def observe_request(self, path: str, status: int, seconds: float) -> None:
-        """Count one answer."""
-        self.metrics.observe_request(path, status, seconds)
-
     async def start(self) -> None:
         """Begin to accept requests."""
         self.queue.start()
