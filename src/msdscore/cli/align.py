@@ -1,6 +1,5 @@
 """`msdscore align`: train, evaluate and export a local aligner."""
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,12 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.progress import events
+from msdscore.cli.progress import events, print_json
 
 if TYPE_CHECKING:
     from msdscore.align.data.formats import DataSource
-    from msdscore.align.recipe import Recipe
-    from msdscore.align.run.train import RunReport
 
 align = typer.Typer(no_args_is_help=True, help="Train light heads on frozen backbones into one local space.")
 
@@ -42,8 +39,13 @@ def train(
     json: options.Json = False,
 ) -> None:
     """Train an aligner; several GPUs through torchrun, a killed run goes on with --resume."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
     from msdscore.align.recipe_file import load_recipe
     from msdscore.align.run.session import TrainOptions
+    from msdscore.align.run.train import train as run_training
+    from msdscore.cli.tables import fields_table
     from msdscore.io.outputs.targets import check_folder
 
     check_folder(output)
@@ -53,9 +55,11 @@ def train(
         how = TrainOptions(
             device=device, resume=resume, workers=workers, cache=cache, loggers=tuple(logger), on_event=show
         )
-        run_training = _trainer(chosen)
+        # Resident recipes have a trainer of their own, `tools/train_mini` of the repository, where it is on the path.
+        if chosen.train.resident and find_spec("train_mini"):
+            run_training = import_module("train_mini.trainer").train
         report = run_training(chosen, _source(data, images, data_format), output, val=validation, options=how)
-    _print(asdict(report), as_json=json)
+    (print_json if json else fields_table)(asdict(report))
 
 
 @align.command("eval")
@@ -73,7 +77,7 @@ def evaluate(
 
     result = measure(run, _source(data, images, data_format), device=device)
     if json:
-        _print(asdict(result), as_json=True)
+        print_json(asdict(result))
         return
     rows, cosine = result.rows(), result.cosine
     rows_table(rows, tuple(rows[0]))
@@ -121,31 +125,7 @@ def join(
     typer.echo(f"{path}: load it with --encoder {output}")
 
 
-def _trainer(recipe: "Recipe") -> "Callable[..., RunReport]":
-    """The trainer of a recipe: of resident ones `tools/train_mini` of the repository, where it is on the path."""
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    from msdscore.align.run.train import train as train_heads
-
-    if recipe.train.resident and find_spec("train_mini"):
-        resident: Callable[..., RunReport] = import_module("train_mini.trainer").train
-        return resident
-    return train_heads
-
-
 def _source(rows: list[str], images: list[str], data_format: str | None) -> "DataSource":
     from msdscore.align.data.formats import DataSource
 
     return DataSource(tuple(rows), tuple(images), data_format)
-
-
-def _print(facts: dict[str, object], *, as_json: bool) -> None:
-    import json
-
-    from msdscore.cli.tables import fields_table
-
-    if as_json:
-        typer.echo(json.dumps(facts, ensure_ascii=False))
-    else:
-        fields_table(facts)

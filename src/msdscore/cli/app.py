@@ -16,28 +16,13 @@ from msdscore.cli.progress import be_quiet
 from msdscore.errors import MSDScoreError, shortened
 from msdscore.version import __version__
 
-# Command -> its module in this folder and its name there. A module is imported when its command is called or its help
-# is shown, and modules import what they need when they are called, so that help answers at once.
-_COMMANDS = {
-    "score": ("score", "score"),
-    "select": ("select", "select"),
-    "explain": ("explain", "explain"),
-    "report": ("report", "report"),
-    "demo": ("demo", "demo"),
-    "serve": ("serve", "serve"),
-    "doctor": ("doctor", "doctor"),
-    "encoders": ("listings", "encoders"),
-    "bank": ("bank", "bank"),
-    "bench": ("bench", "bench"),
-    "compare": ("results", "compare"),
-    "table": ("results", "table"),
-    "metrics": ("listings", "metrics"),
-    "caption": ("caption", "caption"),
-    "rank-captioners": ("rank_captioners", "rank_captioners"),
-    "study": ("study", "study"),
-    "benchmarks": ("listings", "benchmarks"),
-    "align": ("align", "align"),
-    "cococf": ("cococf", "cococf"),
+# A command lies in the module of its name. It is imported when the command is called or its help is shown, and modules
+# import what they need when they are called, so that help answers at once.
+_COMMANDS = ("score", "select", "explain", "report", "demo", "serve", "doctor", "encoders", "bank", "bench", "compare",
+             "table", "metrics", "caption", "rank-captioners", "study", "benchmarks", "align", "cococf")  # fmt: skip
+_MODULES = {  # of commands that share one
+    **dict.fromkeys(("encoders", "metrics", "benchmarks"), "listings"),
+    **dict.fromkeys(("compare", "table"), "results"),
 }
 
 
@@ -74,9 +59,9 @@ class _Program(_Group):
 
 
 def _load_command(name: str) -> Any:
-    file, attribute = _COMMANDS[name]
-    module = import_module(f"msdscore.cli.{file}")
-    command, alone = getattr(module, attribute), typer.Typer()
+    function = name.replace("-", "_")
+    module = import_module(f"msdscore.cli.{_MODULES.get(name, function)}")
+    command, alone = getattr(module, function), typer.Typer()
     if isinstance(command, typer.Typer):
         for nested in command.registered_commands:
             nested.cls = _Command
@@ -91,7 +76,7 @@ app = typer.Typer(
     cls=_Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Judge image captions without references, and see which words the picture does not support.",
+    help="Judge image captions without references, and see which words the image does not support.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -117,7 +102,10 @@ def top(
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
-    _escape_what_cannot_be_printed()
+    # Characters that standard output cannot hold are written as JSON writes them, \u00e9, in place of an error.
+    codecs.register_error("msdscore", _escaped)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="msdscore")
     try:
         try:
             app()
@@ -141,16 +129,9 @@ def main() -> None:
         sys.exit(2)
 
 
-def _escape_what_cannot_be_printed() -> None:
-    r"""Have characters that standard output cannot hold written as JSON writes them, \u00e9, in place of an error."""
-    codecs.register_error("msdscore", lambda error: (_escaped(error), error.end))  # type: ignore[attr-defined]
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="msdscore")
-
-
-def _escaped(error: UnicodeError) -> str:
+def _escaped(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
-    return json.dumps(error.object[error.start : error.end])[1:-1]
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def _close_output() -> None:

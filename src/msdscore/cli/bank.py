@@ -1,4 +1,4 @@
-"""`msdscore bank`: background pictures for the calibration of any encoder."""
+"""`msdscore bank`: background images for the calibration of any encoder."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 def bank(
     folder: Annotated[
-        Path, typer.Argument(help="Folder (with --pairs also Parquet) of background pictures, not to be judged.")
+        Path, typer.Argument(help="Folder (with --pairs also Parquet) of background images, not to be judged.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The bank, a .safetensors file.")],
     captions: Annotated[
         Path | None,
         typer.Option(
-            help="Background captions: a text with one per line, or a file of rows. With --pairs: of other pictures."
+            help="Background captions: a text with one per line, or a file of rows. With --pairs: of other images."
         ),
     ] = None,
     pairs: Annotated[
         list[str],
-        typer.Option(help="Rows of captioned pictures (image, captions), for calibration=evidence. Repeatable."),
+        typer.Option(help="Rows of captioned images (image, captions), for calibration=evidence. Repeatable."),
     ] = [],  # noqa: B006, typer copies it
-    limit: Annotated[int, typer.Option(min=2, help="How many background pictures at most.")] = 128,
+    limit: Annotated[int, typer.Option(min=2, help="How many background images at most.")] = 128,
     overwrite: options.Overwrite = False,
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,
@@ -39,10 +39,10 @@ def bank(
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
 ) -> None:
-    """Build a bank of background pictures for an encoder and its settings.
+    """Build a bank of background images for an encoder and its settings.
 
-    With --pairs it also learns from captioned pictures how well each word can be judged, when a caption tells something
-    about a picture, and the probability of a match.
+    With --pairs it also learns from captioned images how well each word can be judged, when a caption tells something
+    about an image, and the probability of a match.
     """
     from msdscore.core.evidence import Evidence
     from msdscore.encoders.cached import CachedEncoder
@@ -62,25 +62,23 @@ def bank(
     # Other settings of the same encoder need no image to be encoded again.
     loaded = plain if cache is None else CachedEncoder(plain, disk=options.cache_settings(cache))
     form = recommended_config(loaded) if preset is None else named_preset(preset)
-    changes = dict(map(options.setting, change))
+    changes, size = dict(map(options.setting, change)), batch_size or 32
+    texts = _read_captions(captions) if captions else []
     if pairs:
         evidence = changed(form if isinstance(form, Evidence) else Evidence(), changes)
         assert isinstance(evidence, Evidence), "changes keep the form"
-        others = _read_captions(captions) if captions else []
         known = _captioned(folder, pairs)
-        built = calibrated_bank(loaded, evidence, known, background=limit, others=others, batch_size=batch_size or 32)
+        built = calibrated_bank(loaded, evidence, known, background=limit, others=texts, batch_size=size)
     else:
-        config = changed(form, changes)
         images = [open_image(path) for path in spread_over(folder, limit)]
-        texts = _read_captions(captions) if captions else []
-        built = build_bank(loaded, config, images, texts, batch_size=batch_size or 32)
+        built = build_bank(loaded, changed(form, changes), images, texts, batch_size=size)
     put(output, bank_bytes(built.bank, encoder=built.encoder), overwrite=overwrite)
-    to_people = is_standard_output(output)
-    typer.echo(f"bank {built.name} of {len(built.bank.images)} images for {built.encoder} -> {output}", err=to_people)
+    line = f"bank {built.name} of {len(built.bank.images)} images for {built.encoder} -> {output}"
+    typer.echo(line, err=is_standard_output(output))
 
 
 def _captioned(images: Path, rows: list[str]) -> "list[Captioned]":
-    """Captioned pictures in the order of their rows."""
+    """Captioned images in the order of their rows."""
     from msdscore.align.data.formats import DataSource, image_content, open_pairs
     from msdscore.io.images import open_image
     from msdscore.scoring.calibrate import Captioned
@@ -119,7 +117,7 @@ def spread_over(folder: Path, limit: int) -> list[Path]:
 
     if not folder.is_dir():
         raise ConfigError(f"{folder}: expected a folder of images")
-    paths = sorted(path for path in folder.rglob("*") if is_image_name(path))
+    paths = sorted(filter(is_image_name, folder.rglob("*")))
     if len(paths) < 2:
         raise ConfigError(f"{folder}: holds {len(paths)} images; a bank needs at least 2")
     step = max(1.0, len(paths) / limit)

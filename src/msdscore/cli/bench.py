@@ -1,22 +1,19 @@
 """`msdscore bench`: metrics on benchmarks of human judgements, with intervals and the wrong-image control."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from msdscore.cli import options
 from msdscore.cli.progress import bar, stoppable
 
-if TYPE_CHECKING:
-    from msdscore.benchmarks.results.result import Result
-
 PAPER_METRICS = ("cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "length")
 EVIDENCE_METRICS = ("cosine", "precision", "information", "msd", "soft-msd", "length")
-SOME_FAILED = 3
 
 
 def bench(
+    context: typer.Context,
     names: Annotated[list[str], typer.Argument(help="Benchmarks; see `msdscore benchmarks`.")],
     root: Annotated[
         Path, typer.Option("--root", help="Folder of the released files, or one that holds NAME/; or a rows file.")
@@ -26,21 +23,17 @@ def bench(
     ),
     metric: Annotated[
         list[str],
-        typer.Option(
-            "--metric",
-            "-m",
-            help="NAME or NAME:ARGUMENT; see `msdscore metrics`. Repeatable; those of the form if not given.",
-        ),
+        typer.Option("--metric", "-m", help="NAME[:ARGUMENT] of `msdscore metrics`, those of the form. Repeatable."),
     ] = [],  # noqa: B006, typer copies it
     protocol: Annotated[str, typer.Option(help="How to count; see `msdscore benchmarks show NAME`.")] = "official",
-    option: Annotated[list[str], typer.Option("--option", help="Of the reader, e.g. split=valid.")] = [],  # noqa: B006
+    option: options.ReaderOption = [],  # noqa: B006
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many items, spread evenly.")] = None,
-    seed: Annotated[int, typer.Option(help="Of wrong pictures and resampling.")] = 0,
+    seed: options.Seed = 0,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Draw a benchmark that draws so often: mean and spread.")
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Resamples behind an interval.")] = 1000,
-    control: Annotated[bool, typer.Option("--control/--no-control", help="Score with wrong pictures too.")] = True,
+    samples: options.Samples = 1000,
+    control: Annotated[bool, typer.Option("--control/--no-control", help="Score with wrong images too.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Throw away scores that are there.")] = False,
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,
@@ -69,50 +62,32 @@ def bench(
     import shlex
     import sys
 
+    from msdscore.benchmarks.results.grids import result_grids
+    from msdscore.benchmarks.results.result import to_json
     from msdscore.benchmarks.run.plan import BenchmarkPlan
+    from msdscore.benchmarks.run.runner import run_benchmark
+    from msdscore.cli.tables import grid_table
     from msdscore.io.outputs.targets import check_folder
 
     outputs = [f"{name}{end}" for name in names for end in (".json", ".parquet")]
     check_folder(output, outputs, inputs=[root, bank])
-    spec = options.make_spec(
-        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size,
-        cache=options.cache_settings(cache, cache_size, cache_half), device=device, dtype=dtype, revision=revision,
-        verify=verify,
-    )  # fmt: skip
-    pipeline = functools.cache(spec.build)
+    spec = options.make_spec(context.params)
+    pipeline, stamp, results = functools.cache(spec.build), spec.stamp(), []
     if not metric:
         metric = list(PAPER_METRICS if "coverage" in pipeline().config.columns else EVIDENCE_METRICS)
-    plans = [
-        BenchmarkPlan(
+    for name in names:
+        plan = BenchmarkPlan(
             name=name, root=root / name if (root / name).is_dir() else root, metrics=tuple(metric), protocol=protocol,
             limit=limit, seed=seed, seeds=seeds, samples=samples, control=control,
             options=dict(map(options.setting, option)), command=shlex.join(["msdscore", *sys.argv[1:]]),
-        )
-        for name in names
-    ]  # fmt: skip
-    results = [_run(plan, output, pipeline, stamp=spec.stamp(), overwrite=overwrite) for plan in plans]
-    show_results(results, as_json=json)
+        )  # fmt: skip
+        file = output / f"{name}.json"
+        with stoppable(), bar(name) as show:
+            results.append(run_benchmark(plan, file, pipeline, stamp=stamp, overwrite=overwrite, progress=show))
+    if json:
+        typer.echo("[" + ",\n".join(map(to_json, results)) + "]")
+    for grid in [] if json else result_grids(results):
+        grid_table(grid)
     if pipeline.cache_info().currsize:
         options.print_cache_use(cache, pipeline().cache_use)
-    raise typer.Exit(SOME_FAILED if any(result.failed for result in results) else 0)
-
-
-def _run(plan: Any, output: Path, pipeline: Any, *, stamp: str | None, overwrite: bool) -> "Result":
-    from msdscore.benchmarks.run.runner import run_benchmark
-
-    with stoppable(), bar(plan.name) as show:
-        result = output / f"{plan.name}.json"
-        return run_benchmark(plan, result, pipeline, stamp=stamp, overwrite=overwrite, progress=show)
-
-
-def show_results(results: "list[Result]", *, as_json: bool) -> None:
-    """Tables of results on standard output, or the results themselves."""
-    from msdscore.benchmarks.results.grids import result_grids
-    from msdscore.benchmarks.results.result import to_json
-    from msdscore.cli.tables import grid_table
-
-    if as_json:
-        typer.echo("[" + ",\n".join(to_json(result) for result in results) + "]")
-        return
-    for grid in result_grids(results):
-        grid_table(grid)
+    raise typer.Exit(options.SOME_FAILED if any(result.failed for result in results) else 0)

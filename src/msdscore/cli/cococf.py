@@ -1,4 +1,4 @@
-"""`msdscore cococf`: counterfactual captions from annotated pictures, and a report on what text alone gives away."""
+"""`msdscore cococf`: counterfactual captions from annotated images, and a report on what text alone gives away."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.progress import bar
+from msdscore.cli.progress import bar, print_json
 
 if TYPE_CHECKING:
     from msdscore.cococf.quality import Quality
@@ -34,11 +34,9 @@ def build(
         typer.Option("--objects", help="instances_*.json, rows with objects, or a folder of YOLO files."),
     ] = None,
     classes: Annotated[Path | None, typer.Option(help="Names of the numbered classes, one line each.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for both splits and the report.")] = Path(
-        "coco_cf"
-    ),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of both splits and report.")] = Path("coco_cf"),
     pairs: Annotated[int, typer.Option(min=1, help="Pairs per split at most, shared out among the changes.")] = 5000,
-    limit: Annotated[int | None, typer.Option(min=1, help="Look at so many pictures at most.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Look at so many images at most.")] = None,
     subset: Annotated[
         list[str] | None, typer.Option("--subset", help="Only this change, e.g. replace_obj. Repeatable.")
     ] = None,
@@ -46,14 +44,14 @@ def build(
         str, typer.Option(help="matched: a false addition against a true one; plain: against none, so always longer.")
     ] = "matched",
     reader: Reader = "",
-    seed: Annotated[int, typer.Option(help="Of the pictures and the changes.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the images and the changes.")] = 0,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
     """Make pairs of captions that differ by one change of one type, in an easy and a hard split.
 
     Writes coco_cf_easy.json and coco_cf_hard.json in the authors' schema, with the change and its characters, and
-    quality.json and quality.md: how far one gets without the picture.
+    quality.json and quality.md: how far one gets without the image.
     """
     from msdscore.cococf.build import BuildSettings
     from msdscore.cococf.changes import MAKERS
@@ -72,7 +70,7 @@ def check(
     reader: Reader = "",
     json: options.Json = False,
 ) -> None:
-    """Report on any COCO-CF file: what readers without the picture find, and faults of the text."""
+    """Report on any COCO-CF file: what readers without the image find, and faults of the text."""
     from msdscore.cococf.files import read_written
     from msdscore.cococf.language import read_likelihoods
     from msdscore.cococf.quality import judge_quality
@@ -85,10 +83,11 @@ def check(
 
 
 def _show(quality: "Quality", *, as_json: bool) -> None:
-    from json import dumps
-
     from msdscore.cococf.quality import section
 
-    typer.echo(dumps(quality.to_dict(), ensure_ascii=False) if as_json else section(quality))
+    if as_json:
+        print_json(quality.to_dict())
+    else:
+        typer.echo(section(quality))
     for line in quality.leaning:
         typer.echo(f"warning: text alone gives a part of the set away: {line}; chance is 50", err=True)

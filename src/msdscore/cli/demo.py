@@ -6,19 +6,16 @@ from typing import Annotated
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.progress import print_json
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the page and the figures.")] = Path(
-        "demo-out"
-    ),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of page and figures.")] = Path("demo-out"),
     overwrite: options.Overwrite = False,
     encoder: options.Encoder = "mini",
     json: options.Json = False,
 ) -> None:
     """Score good, omitting, inventing and wrong captions of real photographs, and draw why."""
-    import json as js
-
     from msdscore.cli.tables import demo_table
     from msdscore.io.outputs.targets import check_folder
     from msdscore.report.demo import show, write
@@ -33,7 +30,7 @@ def demo(
             for entry in shown
             for kind, item in entry.ranked
         ]
-        typer.echo(js.dumps(rows, ensure_ascii=False))
+        print_json(rows)
         return
     demo_table(shown)
     typer.echo(f"\nOpen {page} in a browser; the figures lie beside it.")

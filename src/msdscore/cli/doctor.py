@@ -3,11 +3,12 @@
 import re
 from importlib.metadata import PackageNotFoundError, metadata, version
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.progress import print_json
 from msdscore.errors import MSDScoreError
 from msdscore.version import __version__
 
@@ -22,6 +23,7 @@ _LEFT_OUT = ("all", "test", "docs", "check", "release")  # no feature of their o
 
 
 def doctor(
+    context: typer.Context,
     encoder: options.Encoder = "mini",
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -33,15 +35,12 @@ def doctor(
 
     Exit codes: 0 the self-test passed, 1 it failed.
     """
-    from json import dumps
-
     from msdscore.scorer import Scorer
 
-    place: dict[str, Any] = {"device": device, "dtype": dtype, "revision": revision, "verify": verify}
     lines, passed = {"version": _version(), "extras": _extras(), "encoder": encoder}, False
     try:
         start = perf_counter()
-        scorer = Scorer.from_spec(options.make_spec(encoder, None, [], encoder_options=[], **place))
+        scorer = Scorer.from_spec(options.make_spec(context.params))
         lines |= {"weights": _weights(encoder, revision, verify=verify), "device": _device(scorer)}
         lines["signature"] = scorer.signature
         passed, result = _self_test(scorer)
@@ -49,7 +48,7 @@ def doctor(
     except (MSDScoreError, OSError, RuntimeError) as error:  # of a device or a library: that is what is asked here
         lines["self-test"] = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
     if json:
-        typer.echo(dumps({**lines, "passed": passed}, ensure_ascii=False))
+        print_json({**lines, "passed": passed})
     else:
         typer.echo("\n".join(f"{name:<10} {text}" for name, text in lines.items()))
     raise typer.Exit(0 if passed else FAILED)

@@ -10,13 +10,14 @@ from msdscore.cli import options
 if TYPE_CHECKING:
     from msdscore.explain.explanation import Explanations
 
-Why = Annotated[Path | None, typer.Option("--output", "-o", help="File to write: .png, .svg, .pdf, .html or .json.")]
-
 
 def explain(
+    context: typer.Context,
     image: Annotated[str, typer.Argument(help="An image.")],
     caption: Annotated[str, typer.Argument(help="Its caption.")],
-    output: Why = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write: .png, .svg, .pdf, .html or .json.")
+    ] = None,
     against: Annotated[
         list[str], typer.Option("--against", help="Another caption of the image, shown beside the first. Repeatable.")
     ] = [],  # noqa: B006, typer copies it
@@ -50,11 +51,7 @@ def explain(
         check_target(words, FIGURES, inputs=[image, bank])
         if output is not None and words.resolve() == output.resolve():
             raise ConfigError(f"{words}: is the file of -o too; give two names")
-    spec = options.make_spec(
-        encoder, preset, change, encoder_options=encoder_option, bank=bank, max_pixels=max_pixels, device=device,
-        dtype=dtype, revision=revision, verify=verify,
-    )  # fmt: skip
-    explained = Scorer.from_spec(spec).contrast(image, [caption, *against])
+    explained = Scorer.from_spec(options.make_spec(context.params)).contrast(image, [caption, *against])
     files = {} if output is None else {output: encoded(explained.items, output.suffix)}
     files |= {} if words is None else {words: words_content(explained[0], words.suffix)}
     put_all(files, overwrite=overwrite)

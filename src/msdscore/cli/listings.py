@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import fields
-from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.progress import print_json
 
 OneName = Annotated[str | None, typer.Argument(help="Show this one in full.")]
 BenchmarkName = Annotated[str, typer.Argument(help="A benchmark's name.")]
@@ -57,9 +57,9 @@ def show(name: BenchmarkName, json: options.Json = False) -> None:
 def items(
     name: BenchmarkName,
     root: Annotated[Path, typer.Option("--root", help="As for `msdscore bench`.")],
-    option: Annotated[list[str], typer.Option("--option", help="Of the reader, e.g. split=valid.")] = [],  # noqa: B006
+    option: options.ReaderOption = [],  # noqa: B006, typer copies it
 ) -> None:
-    """List the items as JSON lines: id, picture and captions in the order in which a score file gives their scores."""
+    """List the items as JSON lines: id, image and captions in the order in which a score file gives their scores."""
     from msdscore.benchmarks.base import image_key, image_names
     from msdscore.benchmarks.registry import load
 
@@ -68,7 +68,7 @@ def items(
     names = image_names(item.image for item in listed)
     for item in listed:
         row = {"id": item.id, "image": names[image_key(item.image)], "captions": item.captions}
-        typer.echo(dumps(row, ensure_ascii=False))
+        print_json(row)
 
 
 def _facts(rows: Iterable[Any], *, without: tuple[str, ...] = ()) -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ def _print(
     from msdscore.cli.tables import fields_table, rows_table
 
     if as_json:
-        typer.echo(dumps(rows[0] if name else rows, ensure_ascii=False))
+        print_json(rows[0] if name else rows)
     elif name:
         fields_table(printed[0])
     else:

@@ -1,6 +1,7 @@
 """Options that several commands share, and the scorer and cache that they ask for."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,16 +29,13 @@ def encoder_names(incomplete: str) -> list[tuple[str, str]]:
 Encoder = Annotated[
     str,
     typer.Option(
-        "--encoder",
-        "-e",
-        help="Short name, hub name or folder; see `msdscore encoders`.",
-        autocompletion=encoder_names,
+        "--encoder", "-e", help="Short name, hub name or folder; see `msdscore encoders`.", autocompletion=encoder_names
     ),
 ]
 Preset = Annotated[
     str | None, typer.Option("--preset", "-p", help="evidence, short, long or authors; without it, the encoder's own.")
 ]
-BankFile = Annotated[Path | None, typer.Option("--bank", help="Bank of background pictures for the calibration.")]
+BankFile = Annotated[Path | None, typer.Option("--bank", help="Bank of background images for the calibration.")]
 Change = Annotated[list[str], typer.Option("--set", help="Change one setting, e.g. --set alpha=0.2. Repeatable.")]
 EncoderOption = Annotated[list[str], typer.Option("--encoder-option", help="An option of the encoder, e.g. pool=mean.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -46,14 +44,19 @@ Revision = Annotated[str | None, typer.Option(help="Revision of the weights on t
 Verify = Annotated[
     bool, typer.Option("--verify", help="Read every byte of weights, images and finished outputs, however large.")
 ]
-BatchSize = Annotated[int | None, typer.Option(min=1, help="Pictures per batch; found by itself if not given.")]
-MaxPixels = Annotated[int | None, typer.Option(help="Refuse pictures with more pixels.")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Images per batch; found by itself if not given.")]
+MaxPixels = Annotated[int | None, typer.Option(help="Refuse images with more pixels.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Images = Annotated[Path | None, typer.Option("--images", help="Folder of the pictures.")]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="File to write: .parquet, .jsonl, .csv, .tsv or .json.")
+Images = Annotated[Path | None, typer.Option("--images", help="Folder of the images.")]
+Rows = Annotated[
+    Path | None, typer.Option("--rows", help="The file that was scored, where it holds the images themselves.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there and holds other work.")]
+ReaderOption = Annotated[
+    list[str], typer.Option("--option", help="Of the benchmark's reader, e.g. split=valid. Repeatable.")
+]
+Samples = Annotated[int, typer.Option(min=1, help="Resamples behind intervals and tests.")]
+Seed = Annotated[int, typer.Option(help="Of every draw: wrong images, changes, resampling.")]
 Cache = Annotated[
     Path | None, typer.Option("--cache", help="Folder that keeps embeddings: runs with other settings reuse them.")
 ]
@@ -64,35 +67,27 @@ CacheHalf = Annotated[
     bool, typer.Option("--cache-half", help="Keep embeddings in half precision: half the room, and a new signature.")
 ]
 CACHE_SIZE = "64GB"
+SOME_FAILED = 3  # exit code where some rows could not be scored
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_SPEC_FIELDS = ("encoder", "batch_size", "decoders", "device", "dtype", "revision", "verify")  # of the same name
 
 
-def make_spec(
-    encoder: str,
-    preset: str | None,
-    changes: list[str],
-    *,
-    encoder_options: list[str],
-    bank: Path | None = None,
-    batch_size: int | None = None,
-    max_pixels: int | None = None,
-    cache: "CacheSettings | None" = None,
-    **more: Any,
-) -> "ScorerSpec":
-    """The scorer that the options ask for; `more` are fields of `ScorerSpec`."""
+def make_spec(asked: Mapping[str, Any]) -> "ScorerSpec":
+    """The scorer that the options of a command (`context.params`) ask for."""
     from msdscore.io.images import ImageLimits
     from msdscore.scoring.spec import ScorerSpec
 
+    bank, pixels = asked.get("bank"), asked.get("max_pixels")
     return ScorerSpec(
-        encoder=encoder,
-        options=tuple(map(setting, encoder_options)),
-        config=preset,
-        changes=tuple(map(setting, changes)),
+        **{name: asked[name] for name in _SPEC_FIELDS if name in asked},
+        options=tuple(map(setting, asked.get("encoder_option") or ())),
+        config=asked.get("preset"),
+        changes=tuple(map(setting, asked.get("change") or ())),
         bank=None if bank is None else str(bank),
-        limits=ImageLimits() if max_pixels is None else ImageLimits(max_pixels=max_pixels),
-        batch_size=batch_size,
-        cache=cache,
-        **more,
+        limits=ImageLimits() if pixels is None else ImageLimits(max_pixels=pixels),
+        cache=cache_settings(asked["cache"], asked["cache_size"], asked["cache_half"])
+        if "cache_half" in asked
+        else None,
     )
 
 

@@ -1,5 +1,6 @@
 """What a long command shows on standard error, and how it stops: bars, lines, Ctrl-C and SIGTERM."""
 
+import json
 import signal
 import sys
 import threading
@@ -33,6 +34,11 @@ def tell(text: str) -> None:
         typer.echo(text, err=True)
 
 
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON on standard output."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
 def tell_reasons(reasons: Sequence[str], failed: int, column: str) -> None:
     """Print the first reasons of failed rows, and where the others are."""
     for reason in reasons:
@@ -44,51 +50,42 @@ def tell_reasons(reasons: Sequence[str], failed: int, column: str) -> None:
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """A function that takes the rows done and the rows in all, and shows them while the block runs."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=_QUIET.get() or not console.is_terminal) as progress:
-        task = progress.add_task(what, total=None, rate="")
+    with _display() as progress:
+        task = progress.add_task(what, total=None, text="")
 
         def show(done: int, total: int) -> None:
             progress.update(task, completed=done, total=total)
             speed = progress.tasks[0].speed
-            progress.update(task, rate=f"{speed:.1f}/s" if speed else "")
+            progress.update(task, text=f"{speed:.1f}/s" if speed else "")
 
         yield show
 
 
 @contextmanager
 def events() -> "Iterator[Callable[[Event], None]]":
-    """A function that takes what a training run tells, and shows the step, the losses and the last evaluation."""
+    """A function that takes events of a training run, and shows the step, the losses and the last evaluation."""
+    with _display() as progress:
+        tasks: dict[str, Any] = {}
+
+        def show(event: "Event") -> None:
+            if event.kind not in tasks:
+                tasks[event.kind] = progress.add_task(event.kind, text="")
+            progress.update(tasks[event.kind], completed=event.done, total=event.of)
+            if event.values:
+                values = "  ".join(f"{name} {value:.4g}" for name, value in event.values.items())
+                progress.update(tasks[event.kind], text=values)
+
+        yield show
+
+
+def _display() -> Any:
+    """Bars on standard error, each with a text behind it; none where nobody looks."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, TextColumn("{task.fields[values]}"), console=console, disable=_QUIET.get() or not console.is_terminal
-    ) as bars:
-        tasks: dict[str, Any] = {}
-
-        def tell(event: "Event") -> None:
-            task = tasks.get(event.kind)
-            if task is None:
-                task = tasks[event.kind] = bars.add_task(event.kind, values="")
-            bars.update(task, completed=event.done, total=event.of)
-            if event.values:
-                values = "  ".join(f"{name} {value:.4g}" for name, value in event.values.items())
-                bars.update(task, values=values)
-
-        yield tell
+    console, text = Console(stderr=True), TextColumn("{task.fields[text]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text)
+    return Progress(*columns, console=console, disable=_QUIET.get() or not console.is_terminal)
 
 
 class _TerminatedError(KeyboardInterrupt):

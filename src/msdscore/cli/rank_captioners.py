@@ -1,4 +1,4 @@
-"""`msdscore rank-captioners`: which captioner describes the same pictures best?"""
+"""`msdscore rank-captioners`: which captioner describes the same images best?"""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,22 +19,20 @@ def rank_captioners(
     people: Annotated[
         str | None, typer.Option(help="Column of the rows with people's ratings, to compare with.")
     ] = None,
-    shared: Annotated[bool, typer.Option("--shared", help="Rank on the pictures that all captioners have.")] = False,
+    shared: Annotated[bool, typer.Option("--shared", help="Rank on the images that all captioners have.")] = False,
     images: options.Images = None,
-    rows: Annotated[
-        Path | None, typer.Option("--rows", help="The file that was scored, where it holds the pictures themselves.")
-    ] = None,
+    rows: options.Rows = None,
     show: Annotated[int, typer.Option(min=0, help="Wins to show per captioner.")] = 3,
-    samples: Annotated[int, typer.Option(min=1, help="Resamples behind intervals and tests.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of the resampling.")] = 0,
+    samples: options.Samples = 1000,
+    seed: options.Seed = 0,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Captioners",
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Rank captioners on shared pictures by MSD, Soft-MSD and match, with intervals and significance.
+    """Rank captioners on shared images by MSD, Soft-MSD and match, with intervals and significance.
 
-    Soft-MSD takes the captions of all captioners of a picture as one candidate set. Files with other signatures or
-    other pictures are refused.
+    Soft-MSD takes the captions of all captioners of an image as one candidate set. Files with other signatures or
+    other images are refused.
     """
     from json import dumps
 
@@ -55,8 +53,8 @@ def rank_captioners(
         text = page(ranking, title=title, show=show, images=images, rows=rows)
         beside = {} if is_standard_output(output) else {output.with_suffix(".json"): plain.encode()}
         put_all({output: text.encode()}, side=beside, overwrite=overwrite)
-    if output is not None and is_standard_output(output):
-        return
+        if not beside:
+            return
     if json:
         typer.echo(plain, nl=False)
         return

@@ -10,13 +10,12 @@ from msdscore.cli.progress import tell
 
 
 def report(
+    context: typer.Context,
     results: Annotated[Path, typer.Argument(help="A scored file: .parquet, .jsonl, .csv or .json.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page, an .html file.")] = Path("report.html"),
     overwrite: options.Overwrite = False,
     images: options.Images = None,
-    rows: Annotated[
-        Path | None, typer.Option("--rows", help="The file that was scored, where it holds the images themselves.")
-    ] = None,
+    rows: options.Rows = None,
     show: Annotated[int, typer.Option(min=0, help="Cards to show in each gallery of captions worth a look.")] = 24,
     title: Annotated[str | None, typer.Option(help="Title of the page; the file's name unless told.")] = None,
     encoder: Annotated[
@@ -40,13 +39,7 @@ def report(
     from msdscore.report.build import ReportOptions, build
     from msdscore.scorer import Scorer
 
-    scorer = None
-    if encoder is not None:
-        spec = options.make_spec(
-            encoder, preset, change, encoder_options=encoder_option, bank=bank, device=device, dtype=dtype,
-            revision=revision,
-        )  # fmt: skip
-        scorer = Scorer.from_spec(spec)
+    scorer = None if encoder is None else Scorer.from_spec(options.make_spec(context.params))
     chosen = ReportOptions(images=images, rows=rows, show=show, title=title, overwrite=overwrite)
     summary = build(results, output, chosen, scorer=scorer)
     if summary.unseen:

@@ -1,17 +1,14 @@
 """`msdscore table` and `msdscore compare`: results of `bench` side by side, and tests between them."""
 
 from dataclasses import asdict
-from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.progress import print_json
 from msdscore.errors import ConfigError
-
-if TYPE_CHECKING:
-    from msdscore.stats.resample import Resampling
 
 
 def table(
@@ -25,7 +22,7 @@ def table(
     ] = False,
     against: Annotated[str, typer.Option(help="With --overview: mark what differs from this metric.")] = "",
     quoted: Annotated[bool, typer.Option("--quoted", help="With --overview: published figures too.")] = False,
-    samples: Annotated[int, typer.Option(min=1, help="Resamples behind the marks.")] = 1000,
+    samples: options.Samples = 1000,
 ) -> None:
     """Print a table per benchmark and protocol, with intervals, controls and signatures; or one of all benchmarks."""
     from msdscore.benchmarks.results.grids import result_grids
@@ -57,42 +54,34 @@ def compare(
     against: Annotated[
         str, typer.Option(help="Instead of a second: this metric against all others of RESULT.json.")
     ] = "",
-    samples: Annotated[int, typer.Option(min=1, help="Resamples behind intervals and tests.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of the resampling.")] = 0,
+    samples: options.Samples = 1000,
+    seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
     """Test two results of `msdscore bench` on the items that both scored, or all metrics of one against a baseline.
 
-    Accuracies: paired bootstrap and permutation of whole pictures, and McNemar's test. Correlations: bootstrap of
+    Accuracies: paired bootstrap and permutation of whole images, and McNemar's test. Correlations: bootstrap of
     the difference, and permutation. Holm's correction goes over the subsets; with --against, over the metrics.
     """
+    from msdscore.benchmarks.results.compare import compare_all, compare_sides, open_side
+    from msdscore.benchmarks.results.grids import against_grid, comparison_grid
+    from msdscore.benchmarks.results.result import read_result
     from msdscore.cli.tables import grid_table
     from msdscore.stats.resample import Resampling
 
     if bool(second) == bool(against):
         raise ConfigError("expected two results, or one result and --against METRIC")
     how = Resampling(samples=samples, seed=seed)
-    values, grid = _against(first, against, how) if against else _two(first, second, how)
+    values: Any
+    if against:
+        result = read_result(Path(first))
+        comparisons = compare_all(result, Path(first).parent, against, how=how)
+        values = [{**asdict(tested), "metric": label, "adjusted": p} for label, (tested, p) in comparisons.items()]
+        grid = against_grid(result, comparisons, against)
+    else:
+        comparison = compare_sides(open_side(first), open_side(second), how=how)
+        values, grid = asdict(comparison), comparison_grid(comparison)
     if json:
-        typer.echo(dumps(values, ensure_ascii=False))
+        print_json(values)
     else:
         grid_table(grid)
-
-
-def _two(first: str, second: str, how: "Resampling") -> tuple[Any, Any]:
-    from msdscore.benchmarks.results.compare import compare_sides, open_side
-    from msdscore.benchmarks.results.grids import comparison_grid
-
-    comparison = compare_sides(open_side(first), open_side(second), how=how)
-    return asdict(comparison), comparison_grid(comparison)
-
-
-def _against(path: str, against: str, how: "Resampling") -> tuple[Any, Any]:
-    from msdscore.benchmarks.results.compare import compare_all
-    from msdscore.benchmarks.results.grids import against_grid
-    from msdscore.benchmarks.results.result import read_result
-
-    result = read_result(Path(path))
-    comparisons = compare_all(result, Path(path).parent, against, how=how)
-    rows = [{**asdict(tested), "metric": label, "adjusted": p} for label, (tested, p) in comparisons.items()]
-    return rows, against_grid(result, comparisons, against)

@@ -1,12 +1,13 @@
 """`msdscore score`: captions of one image, every row of a file, or shards into a folder."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options, shards
-from msdscore.cli.progress import bar, rows_file, tell, tell_reasons
+from msdscore.cli.progress import bar, print_json, rows_file, tell, tell_reasons
 from msdscore.errors import ConfigError, shortened
 
 if TYPE_CHECKING:
@@ -14,16 +15,9 @@ if TYPE_CHECKING:
     from msdscore.run.rows import RunOptions, ScoredFile
     from msdscore.scoring.spec import ScorerSpec
 
-SOME_FAILED = 3
-Output = Annotated[
-    str | None,
-    typer.Option(
-        "--output", "-o", help="File (.parquet, .jsonl, .csv, .tsv or .json), or a folder for shards; - prints rows."
-    ),
-]
-
 
 def score(
+    context: typer.Context,
     source: Annotated[
         str, typer.Argument(help="An image, a file of rows, or a shard; - is JSON lines on standard input.")
     ],
@@ -31,7 +25,10 @@ def score(
         list[str] | None, typer.Argument(help="Captions of the image (one candidate set), or more shards.")
     ] = None,
     images: options.Images = None,
-    output: Output = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", help="File (.parquet, .jsonl, .csv, .tsv or .json), or folder; - prints rows."),
+    ] = None,
     input_format: Annotated[
         str | None,
         typer.Option(
@@ -87,27 +84,30 @@ def score(
     """
     from msdscore.io.inputs.columns import ColumnNames
     from msdscore.io.inputs.rows import open_rows
+    from msdscore.io.outputs.targets import is_standard_output
     from msdscore.io.tar import is_image_name
     from msdscore.run.rows import RunOptions
+    from msdscore.run.shards import ShardOptions
 
-    target = _file_or_none(output)
-    spec = options.make_spec(
-        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size,
-        max_pixels=max_pixels, cache=options.cache_settings(cache, cache_size, cache_half), decoders=decoders,
-        device=device, dtype=dtype, revision=revision, verify=verify,
-    )  # fmt: skip
+    if output is not None and not output.strip():
+        raise ConfigError("-o has no name; expected a file, a folder, or - for standard output")
+    target = None if output is None or is_standard_output(output) else output
+    spec = options.make_spec(context.params)
     how_to_run = shards.EngineChoice(
         engine=engine, workers=workers, address=address, worker_cpus=worker_cpus, worker_gpus=worker_gpus, part=part,
         time_limit=time_limit,
     )  # fmt: skip
     names = ColumnNames(image=image_column, caption=caption_column, id=id_column)
-    if target is not None and shards.is_folder(target, [source]):
-        shards.refuse(prefix=prefix, input_format=input_format)
-        how_to_read = shards.shard_options(names, images, copy_column, retry=retry, overwrite=overwrite, verify=verify)
-        whole = shards.score_shards(
-            spec, [source, *(captions or [])], target, how_to_read, engine=how_to_run, as_json=json
-        )
-        raise typer.Exit(0 if whole else SOME_FAILED)
+    if target is not None and shards.is_folder(target, source):
+        if prefix or input_format:
+            raise ConfigError("--prefix and --input-format are for files of rows; shards are told apart by their names")
+        how_to_read = ShardOptions(
+            columns=names, images=None if images is None else str(images), copied=tuple(copy_column), retry=retry,
+            overwrite=overwrite, verify=verify,
+        )  # fmt: skip
+        sources = [source, *(captions or [])]
+        whole = shards.score_shards(spec, sources, target, how_to_read, engine=how_to_run, as_json=json)
+        raise typer.Exit(0 if whole else options.SOME_FAILED)
     how_to_run.refuse_file(source, captions)
     file = None if target is None else Path(target)
     if captions:
@@ -119,24 +119,13 @@ def score(
     with open_rows(source, images=images, format=input_format, columns=names) as rows:
         result = score_file(spec, rows, file, how, as_json=json)
     options.print_cache_use(cache, result.cache)
-    raise typer.Exit(SOME_FAILED if result.failed else 0)
-
-
-def _file_or_none(output: str | None) -> str | None:
-    """The output, or None for standard output."""
-    from msdscore.io.outputs.targets import is_standard_output
-
-    if output is not None and not output.strip():
-        raise ConfigError("-o has no name; expected a file, a folder, or - for standard output")
-    return None if output is None or is_standard_output(output) else output
+    raise typer.Exit(options.SOME_FAILED if result.failed else 0)
 
 
 def score_image(
     spec: "ScorerSpec", image: str, captions: list[str], *, as_json: bool, output: Path | None, overwrite: bool
 ) -> None:
     """Rank the captions of one image and print or write them."""
-    import json
-
     from msdscore.io.inputs.formats import known_inputs
     from msdscore.io.outputs.files import check_output, write_table
     from msdscore.scorer import Scorer
@@ -149,7 +138,7 @@ def score_image(
     if output is not None:
         write_table(scores.to_arrow(), output, metadata={"msdscore": scores.signature}, overwrite=overwrite)
     if as_json:
-        typer.echo(json.dumps({"image": image, **scores.to_dict()}, ensure_ascii=False))
+        print_json({"image": image, **scores.to_dict()})
     elif output is None:
         typer.echo(str(scores))
 
@@ -158,30 +147,22 @@ def score_file(
     spec: "ScorerSpec", rows: "RowSource", output: Path | None, how: "RunOptions", *, as_json: bool
 ) -> "ScoredFile":
     """Score rows into the output, or as JSON lines to standard output."""
-    import json
-    from dataclasses import asdict
-
     from msdscore.run.rows import score_rows
 
     with rows_file(output) as target, bar("scoring") as show:
         result = score_rows(spec, rows, target, how, progress=show)
-    _tell_warnings(result)
     _tell(result, output)
     if as_json and output is not None:
-        typer.echo(json.dumps({"output": str(output), **asdict(result)}, ensure_ascii=False))
+        print_json({"output": str(output), **asdict(result)})
     return result
 
 
-def _tell_warnings(result: "ScoredFile") -> None:
-    """How many scores need a second look, with the first warnings."""
+def _tell(result: "ScoredFile", output: Path | None) -> None:
+    """What became of the rows, on standard error: first how many scores need a second look."""
     if result.warned:
         tell(f"rows with warnings: {result.warned} (column warnings)")
     for warning in result.warnings:
         tell(f"  {shortened(warning, 300)}")
-
-
-def _tell(result: "ScoredFile", output: Path | None) -> None:
-    """What became of the rows, on standard error."""
     where = f" -> {output}" if output else ""
     if result.earlier and not result.scored:
         done = "; already finished, nothing to do"

@@ -1,17 +1,15 @@
 """`msdscore select`: the rows of scored files that are worth keeping, in the form that curation tools take."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.progress import bar, stoppable
+from msdscore.cli.progress import bar, print_json, stoppable
 
 if TYPE_CHECKING:
     from msdscore.select.run import Selected
-
-Bound = list[str]
 
 
 def select(
@@ -28,8 +26,8 @@ def select(
         str | None, typer.Option("--keep", help="Share (0.3, 30%) or number (1000) of rows: the best ones.")
     ] = None,
     by: Annotated[str, typer.Option("--by", help="Number that says which rows are best.")] = "msd",
-    minimum: Annotated[Bound, typer.Option("--min", help="Least value, e.g. match=0.7. Repeatable.")] = [],  # noqa: B006
-    maximum: Annotated[Bound, typer.Option("--max", help="Largest value, e.g. support=2. Repeatable.")] = [],  # noqa: B006
+    minimum: Annotated[list[str], typer.Option("--min", help="Least value, e.g. match=0.7. Repeatable.")] = [],  # noqa: B006
+    maximum: Annotated[list[str], typer.Option("--max", help="Largest value, e.g. support=2. Repeatable.")] = [],  # noqa: B006
     per: Annotated[str | None, typer.Option("--per", help="Column: --keep is taken of every group apart.")] = None,
     report: Annotated[
         Path | None, typer.Option("--report", help="Page (.html): histograms, rows at the cut, agreement with cosine.")
@@ -47,13 +45,8 @@ def select(
     from msdscore.select.rule import Quota, Rule
     from msdscore.select.run import select as run
 
-    rule = Rule(
-        by=by,
-        keep=None if keep is None else Quota.parse(keep),
-        minima=_bounds(minimum),
-        maxima=_bounds(maximum),
-        per=per,
-    )
+    quota = None if keep is None else Quota.parse(keep)
+    rule = Rule(by=by, keep=quota, minima=_bounds(minimum), maxima=_bounds(maximum), per=per)
     if report is not None:
         check_target(report, (".html", ".htm"), inputs=with_images([*scores, output]))
         refuse_existing([] if overwrite else [report])
@@ -65,37 +58,28 @@ def select(
 
         put(report, page(selected, rule, title=base_name(output)).encode(), overwrite=True)
     if not is_standard_output(output):
-        show_selected(selected, rule_text=_spelled(by, keep, minimum, maximum, per), as_json=json)
+        _show(selected, _spelled(by, keep, minimum, maximum, per), as_json=json)
 
 
-def show_selected(selected: "Selected", *, rule_text: str, as_json: bool) -> None:
-    """What was kept, on standard output."""
-    import json
-
-    if as_json:
-        typer.echo(json.dumps({"rule": rule_text, **plain(selected)}, ensure_ascii=False))
-        return
-    share = 100 * selected.kept / selected.rows if selected.rows else 0.0
-    typer.echo(f"{selected.kept:,} of {selected.rows:,} rows ({share:.1f} %) -> {selected.output}")
-    lines = [f"{rule_text}; {selected.valid:,} rows have a number and are within the bounds"]
-    lines += [] if selected.threshold is None else [f"the last row kept has {selected.threshold:.6g}"]
-    lines += [f"{selected.duplicates:,} uids or keys came twice and were written once"] if selected.duplicates else []
-    agreement = None if selected.survey is None else selected.survey.agreement
-    if agreement is not None:
-        lines.append(
-            f"cosine keeps {100 * agreement.share:.1f} % of them too (chance: {100 * agreement.expected:.1f} %)"
-        )
-    for line in [*lines, selected.signature]:
-        typer.echo(line)
-
-
-def plain(selected: "Selected") -> dict[str, Any]:
-    """The selection without its page, for machines."""
+def _show(selected: "Selected", rule: str, *, as_json: bool) -> None:
+    """What was kept, on standard output; JSON leaves out what the page shows."""
     from dataclasses import asdict, fields
 
-    values = {field.name: getattr(selected, field.name) for field in fields(selected) if field.name != "survey"}
     agreement = None if selected.survey is None else selected.survey.agreement
-    return values | ({} if agreement is None else {"cosine": asdict(agreement)})
+    if as_json:
+        values = {field.name: getattr(selected, field.name) for field in fields(selected) if field.name != "survey"}
+        values |= {} if agreement is None else {"cosine": asdict(agreement)}
+        print_json({"rule": rule, **values})
+        return
+    share = 100 * selected.kept / selected.rows if selected.rows else 0.0
+    lines = [f"{selected.kept:,} of {selected.rows:,} rows ({share:.1f} %) -> {selected.output}",
+             f"{rule}; {selected.valid:,} rows have a number and are within the bounds"]  # fmt: skip
+    lines += [] if selected.threshold is None else [f"the last row kept has {selected.threshold:.6g}"]
+    lines += [f"{selected.duplicates:,} uids or keys came twice and were written once"] if selected.duplicates else []
+    if agreement is not None:
+        shares = 100 * agreement.share, 100 * agreement.expected
+        lines.append("cosine keeps {:.1f} % of them too (chance: {:.1f} %)".format(*shares))
+    typer.echo("\n".join([*lines, selected.signature]))
 
 
 def _bounds(texts: list[str]) -> tuple[tuple[str, float], ...]:

@@ -8,6 +8,7 @@ from msdscore.cli import options
 
 
 def serve(
+    context: typer.Context,
     host: Annotated[
         str, typer.Option(help="Address to listen on; anything but this machine needs a token.")
     ] = "127.0.0.1",
@@ -43,8 +44,5 @@ def serve(
         max_wait=max_wait / 1000, max_queue=max_queue, timeout=timeout, cache=cache << 20,
         **({} if max_pixels is None else {"max_pixels": max_pixels}),
     )  # fmt: skip
-    spec = options.make_spec(
-        encoder, preset, change, encoder_options=encoder_option, bank=bank, max_pixels=settings.max_pixels,
-        device=device, dtype=dtype, revision=revision, verify=verify,
-    )  # fmt: skip
+    spec = options.make_spec(context.params | {"max_pixels": settings.max_pixels})
     run(spec, settings, announce=lambda line: typer.echo(line, err=True))

@@ -1,19 +1,18 @@
 """`msdscore score SHARD… -o FOLDER`: one file of scores per shard, on this machine's processes or on a Ray cluster."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli.options import print_cache_use
-from msdscore.cli.progress import bar, stoppable, tell, tell_reasons
+from msdscore.cli.progress import bar, print_json, stoppable, tell, tell_reasons
 from msdscore.errors import ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
     from msdscore.encoders.cached import CacheUse
-    from msdscore.io.inputs.columns import ColumnNames
     from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
     from msdscore.scoring.spec import ScorerSpec
 
@@ -45,13 +44,13 @@ CopyColumn = Annotated[list[str], typer.Option(help="For shards: input column to
 class EngineChoice:
     """Which engine scores the shards, on how many workers, where; under the names of the command line."""
 
-    engine: Engine = "local"
-    workers: Workers = None
-    address: Address = None
-    worker_cpus: WorkerCpus = None
-    worker_gpus: WorkerGpus = None
-    part: Part = None
-    time_limit: TimeLimit = None
+    engine: str = "local"
+    workers: int | None = None
+    address: str | None = None
+    worker_cpus: float | None = None
+    worker_gpus: float | None = None
+    part: str | None = None
+    time_limit: float | None = None
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -105,49 +104,28 @@ class _Tally:
             self.errors.append(result.error)
 
 
-def is_folder(output: str | None, sources: Sequence[str]) -> bool:
+def is_folder(output: str, source: str) -> bool:
     """Whether scores go into a folder, one file per shard, and no image is scored.
 
     Its name has no suffix or ends in a slash, or it is there already and its suffix is not one of a file of scores.
 
-    >>> is_folder("scores", ["a.tar"]), is_folder("a.parquet", ["a.tar"]), is_folder("s3://b/v1.2/", ["a.tar"])
+    >>> is_folder("scores", "a.tar"), is_folder("a.parquet", "a.tar"), is_folder("s3://b/v1.2/", "a.tar")
     (True, False, True)
     """
     from msdscore.io.outputs.files import known_outputs
     from msdscore.io.stores import base_name
     from msdscore.io.tar import is_image_name
 
-    if output is None or is_image_name(Path(sources[0])):
+    if is_image_name(Path(source)):
         return False
     suffix = Path(base_name(output)).suffix.lower()
     return not suffix or output.endswith("/") or (suffix not in known_outputs() and Path(output).is_dir())
-
-
-def refuse(*, prefix: str, input_format: str | None) -> None:
-    """Refuse options that files of rows have and shards have not."""
-    if prefix or input_format:
-        raise ConfigError("--prefix and --input-format are for files of rows; shards are told apart by their names")
-
-
-def shard_options(names: "ColumnNames", images: Path | None, copied: Sequence[str], **more: bool) -> "ShardOptions":
-    """How the options ask for shards to be read; `more` are fields of `ShardOptions`."""
-    from msdscore.run.shards import ShardOptions
-
-    return ShardOptions(
-        columns=names,
-        images=None if images is None else str(images),
-        copied=tuple(copied),
-        **more,
-    )
 
 
 def score_shards(
     spec: "ScorerSpec", sources: Sequence[str], folder: str, how: "ShardOptions", *, engine: EngineChoice, as_json: bool
 ) -> bool:
     """Score shards into a folder; whether every row of every shard was scored."""
-    import json
-    from dataclasses import asdict
-
     from msdscore.run.workers import plan_jobs
 
     jobs, tally = engine.chosen(plan_jobs(sources, folder)), _Tally()
@@ -159,7 +137,7 @@ def score_shards(
     _tell(tally, folder)
     print_cache_use(None if spec.cache is None else Path(spec.cache.folder), tally.cache)
     if as_json:
-        typer.echo(json.dumps({"output": folder, **asdict(tally)}, ensure_ascii=False))
+        print_json({"output": folder, **asdict(tally)})
     return not (tally.failed or tally.errors)
 
 
@@ -180,7 +158,6 @@ def _results(
 
 
 def _tell(tally: _Tally, folder: str) -> None:
-
     done = f" ({tally.earlier} of them already finished)" if tally.earlier else ""
     tell(f"{tally.shards} shards{done}, {tally.rows} rows, {tally.failed} failed -> {folder}")
     tell_reasons(tally.reasons, tally.failed, "the columns status and error have all")

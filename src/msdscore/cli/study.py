@@ -1,7 +1,7 @@
 """`msdscore study NAME`: the paper's experiments and ours."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,13 +13,18 @@ if TYPE_CHECKING:
     from msdscore.studies.context import Study
     from msdscore.studies.table import Table
 
-OWN = "Options of some studies"
 HELP = "The experiments behind the score, each with tables, a figure and numbers:\n\n" + "\n\n".join(
     f"{name}: {line}" for name, (_, line) in STUDIES.items()
 )
 
 
+def _own(*names: str, help: str, **more: Any) -> Any:  # noqa: A002, typer's word
+    """An option that some studies have."""
+    return typer.Option(*names, help=help, rich_help_panel="Options of some studies", **more)
+
+
 def study(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="Which study; they are listed above.")],
     root: Annotated[
         Path, typer.Option("--root", "--rows", help="Folder of the data (released files or rows), or a rows file.")
@@ -29,10 +34,8 @@ def study(
     ] = None,
     overwrite: options.Overwrite = False,
     limit: Annotated[int | None, typer.Option(min=1, help="How many items at most.")] = None,
-    seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
-    option: Annotated[
-        list[str], typer.Option("--option", help="Of the benchmark's reader, e.g. images=val2017. Repeatable.")
-    ] = [],  # noqa: B006, typer copies it
+    seed: options.Seed = 0,
+    option: options.ReaderOption = [],  # noqa: B006, typer copies it
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,
     change: options.Change = [],  # noqa: B006
@@ -45,64 +48,32 @@ def study(
     cache_size: options.CacheSize = options.CACHE_SIZE,
     cache_half: options.CacheHalf = False,
     json: options.Json = False,
-    benchmark: Annotated[
-        list[str] | None,
-        typer.Option("--benchmark", "-b", help="See `msdscore benchmarks`. Repeatable.", rich_help_panel=OWN),
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option("--metric", "-m", help="See `msdscore metrics`. Repeatable.", rich_help_panel=OWN),
-    ] = None,
-    control: Annotated[
-        bool | None, typer.Option("--control/--no-control", help="Score with wrong images too.", rich_help_panel=OWN)
-    ] = None,
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="Resamples behind an interval.", rich_help_panel=OWN)
-    ] = None,
-    values: Annotated[
-        str | None, typer.Option(help="kappa …: values to try, e.g. '10 20 40' or '3,2 5,3'.", rich_help_panel=OWN)
-    ] = None,
-    buckets: Annotated[
-        int | None, typer.Option(min=1, help="direction: quantiles of the caption length.", rich_help_panel=OWN)
-    ] = None,
-    bins: Annotated[
-        int | None, typer.Option(min=1, help="margin, entropy: quantiles of margin or length.", rich_help_panel=OWN)
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(min=2, help="stability: drawn starts.", rich_help_panel=OWN)] = None,
-    also: Annotated[
-        list[str] | None,
-        typer.Option("--also", help="backbones, ood: further encoders. Repeatable.", rich_help_panel=OWN),
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option("--data", help="reconstruction: captioned images, as `align train` reads.", rich_help_panel=OWN),
-    ] = None,
-    images: Annotated[
-        list[str] | None, typer.Option("--images", help="reconstruction: folders of images.", rich_help_panel=OWN)
-    ] = None,
-    recipe: Annotated[
-        str | None, typer.Option(help="reconstruction: name of a recipe, or a TOML file.", rich_help_panel=OWN)
-    ] = None,
-    recipe_set: Annotated[
-        list[str] | None,
-        typer.Option("--recipe-set", help="reconstruction: change, e.g. train.steps=100.", rich_help_panel=OWN),
-    ] = None,
-    share: Annotated[
-        float | None, typer.Option(help="faithfulness: share of regions that is masked.", rich_help_panel=OWN)
-    ] = None,
+    benchmark: Annotated[list[str], _own("--benchmark", "-b", help="See `msdscore benchmarks`. Repeatable.")] = [],  # noqa: B006
+    metric: Annotated[list[str], _own("--metric", "-m", help="See `msdscore metrics`. Repeatable.")] = [],  # noqa: B006
+    control: Annotated[bool | None, _own("--control/--no-control", help="Score with wrong images too.")] = None,
+    samples: Annotated[int | None, _own(min=1, help="Resamples behind an interval.")] = None,
+    values: Annotated[str | None, _own(help="kappa …: values to try, e.g. '10 20 40' or '3,2 5,3'.")] = None,
+    buckets: Annotated[int | None, _own(min=1, help="direction: quantiles of the caption length.")] = None,
+    bins: Annotated[int | None, _own(min=1, help="margin, entropy: quantiles of margin or length.")] = None,
+    seeds: Annotated[int | None, _own(min=2, help="stability: drawn starts.")] = None,
+    also: Annotated[list[str], _own(help="backbones, ood: further encoders. Repeatable.")] = [],  # noqa: B006
+    data: Annotated[list[str], _own(help="reconstruction: captioned images, as `align train` reads.")] = [],  # noqa: B006
+    images: Annotated[list[str], _own(help="reconstruction: folders of images.")] = [],  # noqa: B006
+    recipe: Annotated[str | None, _own(help="reconstruction: name of a recipe, or a TOML file.")] = None,
+    recipe_set: Annotated[list[str], _own(help="reconstruction: change, e.g. train.steps=100.")] = [],  # noqa: B006
+    share: Annotated[float | None, _own(help="faithfulness: share of regions that is masked.")] = None,
     every_projection: Annotated[
-        bool | None, typer.Option("--every-projection", help="faithfulness: try all projections.", rich_help_panel=OWN)
+        bool | None, _own("--every-projection", help="faithfulness: try all projections.")
     ] = None,
     marks: Annotated[
-        str | None,
-        typer.Option(help="words: hat (marked by people), chair (absent objects) or captions.", rich_help_panel=OWN),
+        str | None, _own(help="words: hat (marked by people), chair (absent objects) or captions.")
     ] = None,
     synonyms: Annotated[
-        Path | None,
-        typer.Option(help="words: names of object classes, a line each, separated by commas.", rich_help_panel=OWN),
+        Path | None, _own(help="words: names of object classes, a line each, separated by commas.")
     ] = None,
 ) -> None:
     """Run a study, print its tables, and write them where asked."""
+    from msdscore.io.outputs.targets import is_standard_output
     from msdscore.studies.context import Study
     from msdscore.studies.registry import run_study
 
@@ -112,14 +83,10 @@ def study(
         "recipe": recipe, "recipe_set": recipe_set, "share": share, "every_projection": every_projection or None,
         "marks": marks, "synonyms": synonyms,
     }  # fmt: skip
-    spec = options.make_spec(
-        encoder, preset, change, encoder_options=encoder_option, bank=bank, batch_size=batch_size, device=device,
-        dtype=dtype, cache=options.cache_settings(cache, cache_size, cache_half),
-    )  # fmt: skip
-    if output is not None and str(output) in ("-", "/dev/stdout"):
+    if output is not None and is_standard_output(output):
         output, json = None, True
     asked = Study(
-        root=root, spec=spec, output=output, overwrite=overwrite, limit=limit, seed=seed,
+        root=root, spec=options.make_spec(context.params), output=output, overwrite=overwrite, limit=limit, seed=seed,
         options=dict(map(options.setting, option)), progress=bar,
     )  # fmt: skip
     _check(asked)

@@ -90,14 +90,8 @@ def demo_table(shown: "Sequence[Shown]") -> None:
     from msdscore.explain.words import word_scale
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name, justify in (
-        ("photograph", "left"),
-        ("Soft-MSD", "right"),
-        ("match", "right"),
-        ("", "left"),
-        ("caption", "left"),
-    ):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for name in ("photograph", "Soft-MSD", "match", "", "caption"):
+        table.add_column(name, justify="right" if name in ("Soft-MSD", "match") else "left")
     for entry in shown:
         scale = word_scale(entry.explained)
         for rank, (kind, item) in enumerate(entry.ranked):
