@@ -177,16 +177,12 @@ def word_calibration(labelled: Labelled, *, spread: float) -> WordCalibration:
             if least > KINDS[0]:
                 continue  # too few to tell: they are of the next kind
             here = np.ones(len(values), dtype=bool)  # the last kind: as all words together
-        intercept, slope = fit_logistic(_straight(labelled.evidence[here]), labelled.present[here])
+        features = np.stack([np.ones(here.sum()), labelled.evidence[here]], axis=1)
+        intercept, slope = fit_logistic(features, labelled.present[here])
         levels = np.quantile(labelled.evidence[here & labelled.present], np.linspace(0, 1, STEPS + 1))
         kinds.append(WordKind(least, tuple(np.round(levels, 4).tolist()), max(slope, 0.0), intercept))
         upper = least
     return WordCalibration(reliability, other, tuple(reversed(kinds)), spread)
-
-
-def _straight(values: Floats) -> Floats:
-    """A constant and the values, as features of a logistic fit."""
-    return np.stack([np.ones(len(values)), values], axis=1)
 
 
 def reliabilities(labelled: Labelled) -> tuple[dict[str, float], float]:

@@ -121,7 +121,10 @@ def without_empty(
         return batch, tuple(rows), dict(reasons)
     kept = [number for number, row in enumerate(rows) if row is not None and number not in empty]
     place = {number: row for row, number in enumerate(kept)}
-    why = {number: CaptionError(_unreadable(str(texts[number]))) for number in empty}
+    why = {
+        number: CaptionError(f"the caption {str(texts[number])[:40]!r} holds no words that the encoder can read")
+        for number in empty
+    }
     chosen = take(batch, [row for number in kept if (row := rows[number]) is not None]) if kept else None
     return chosen, tuple(place.get(number) for number in range(len(rows))), {**reasons, **why}
 
@@ -131,8 +134,3 @@ def checked_caption(caption: Any) -> str | CaptionError:
     return (
         caption if isinstance(caption, str) else CaptionError(f"a caption must be text, got {type(caption).__name__}")
     )
-
-
-def _unreadable(caption: str) -> str:
-    """Why a caption without tokens cannot be scored."""
-    return f"the caption {caption[:40]!r} holds no words that the encoder can read"

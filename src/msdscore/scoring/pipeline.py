@@ -298,12 +298,8 @@ class Pipeline:
                 raise ready
             return ready
 
-        return encoder.prepare_file(content, self._how_decoded, make)
-
-    @property
-    def _how_decoded(self) -> str:
-        """Everything that can change the pixels of a file, or refuse it."""
-        return f"Pillow {pillow_version} {self.limits}"
+        # Everything that can change the pixels of a file, or refuse it.
+        return encoder.prepare_file(content, f"Pillow {pillow_version} {self.limits}", make)
 
     def _as_computed(self, batch: Embeddings) -> Embeddings:
         """Points computed in half precision, as float16: they hold no more than that, and are compared faster."""

@@ -68,11 +68,6 @@ class Scores:
         return cls(tuple(captions), columns, counts[inverse], warnings, errors, signature)
 
     @property
-    def _form_columns(self) -> tuple[str, ...]:
-        """The numbers of the form: those of the optional ones that any caption has."""
-        return tuple(name for name in OPTIONAL if name != "match" and not np.isnan(self.columns[name]).all())
-
-    @property
     def msd(self) -> Floats:
         """MSD of every caption; higher is better."""
         return self.columns["msd"]
@@ -137,7 +132,11 @@ class Scores:
             signature=self.signature,
             warnings=self.warnings[index],
             error=self.errors[index],
-            **{name: _item(name, values[index].item()) for name, values in self.columns.items()},
+            # What the form does not have, or the bank cannot tell, is None.
+            **{
+                name: known(value) if name in OPTIONAL else value
+                for name, value in ((name, values[index].item()) for name, values in self.columns.items())
+            },
         )
 
     def __iter__(self) -> Iterator[Score]:
@@ -178,7 +177,9 @@ class Scores:
         """An Arrow table whose schema carries the signature."""
         pyarrow = require("pyarrow", extra="all")
         bad = np.array([error is not None for error in self.errors], dtype=bool)
-        names = columns_of(self._form_columns)
+        # The numbers of the form: those of the optional ones that any caption has.
+        own = [name for name in OPTIONAL if name != "match" and not np.isnan(self.columns[name]).all()]
+        names = columns_of(own)
         columns = {name: pyarrow.array(self.columns[name], mask=bad) for name in names if name in self.columns}
         columns |= {"reading": pyarrow.array([score.reading for score in self], pyarrow.string())}
         warnings = ["; ".join(some) or None for some in self.warnings]
@@ -237,8 +238,3 @@ def _column(name: str, rows: Sequence[Numbers], places: Sequence[int], total: in
     numbers = [getattr(row, name) for row in rows]
     values[list(places)] = [np.nan if value is None else value for value in numbers]
     return values
-
-
-def _item(name: str, value: Any) -> Any:
-    """One number as a `Score` holds it; what the bank cannot tell is None."""
-    return known(value) if name in OPTIONAL else value

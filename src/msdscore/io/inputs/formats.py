@@ -29,6 +29,7 @@ _READERS = {
     "dataset": ("tables", "SavedDataset"),
     "tar": ("tar_samples", "TarSamples"),
 }
+_SAMPLE = 20  # records that tell the columns of a format without a header
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -71,12 +72,12 @@ def require_distinct(names: Sequence[str], path: Path) -> None:
         raise InputError(f"{path}: two columns have the same name: {', '.join(names)}")
 
 
-def seen_columns(records: Records, *, sample: int = 20) -> tuple[str, ...]:
+def seen_columns(records: Records) -> tuple[str, ...]:
     """The column names, from the first readable records where the format does not tell."""
     if records.columns is not None:
         return records.columns
     names: dict[str, None] = {}
-    for _, record in zip(range(sample), records.read(), strict=False):
+    for _, record in zip(range(_SAMPLE), records.read(), strict=False):
         names.update(dict.fromkeys(record.values))
     return tuple(names)
 

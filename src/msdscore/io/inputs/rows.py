@@ -183,7 +183,12 @@ class RowSource:
         values = record.values
         given = _text(values.get(self.id_name))
         own = self.names.image_in(values)
-        image, image_error = self._image(values, own)
+        key_name = first_of(values, KEY_NAMES) if self._image_folder is not None and own is None else None
+        image, image_error = None, None
+        try:
+            image = self._find_image(values, own)
+        except ImageError as error:
+            image_error = str(error)
         caption, caption_error = self._caption(values, caption_name)
         errors = (record.error, image_error, caption_error)
         return Row(
@@ -192,18 +197,15 @@ class RowSource:
             image=image,
             caption=caption,
             group=_text(values.get("group")),
-            columns=_without_bytes(values, own),
+            columns={
+                name: value if isinstance(value, str) else _path_alone(value, is_image=name == own)
+                for name, value in values.items()
+            },
             error=next((error for error in errors if error is not None), None),
-            lookup=None if self._image_folder is None or own is not None else _lookup(values),
+            lookup=None if key_name is None else _text(values[key_name]),
             warning=record.warning,
             has_id=given is not None,
         )
-
-    def _image(self, values: Mapping[str, Any], own: str | None) -> tuple[Path | bytes | TarImage | None, str | None]:
-        try:
-            return self._find_image(values, own), None
-        except ImageError as error:
-            return None, str(error)
 
     def _caption(self, values: Mapping[str, Any], name: str | None) -> tuple[str | None, str | None]:
         if name is None:
@@ -305,11 +307,6 @@ def _base(source: str | Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def _lookup(values: Mapping[str, Any]) -> str | None:
-    name = first_of(values, KEY_NAMES)
-    return None if name is None else _text(values[name])
-
-
 def _checked_caption(caption: Any, name: str) -> tuple[str | None, str | None]:
     """The caption, or why it is none."""
     if _is_missing(caption) or (isinstance(caption, str) and not caption.strip()) or caption == []:
@@ -381,13 +378,6 @@ def _text(value: Any) -> str | None:
 
 def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _without_bytes(values: Mapping[str, Any], image: str | None) -> Mapping[str, Any]:
-    return {
-        name: value if isinstance(value, str) else _path_alone(value, is_image=name == image)
-        for name, value in values.items()
-    }
 
 
 def _path_alone(value: Any, *, is_image: bool) -> Any:

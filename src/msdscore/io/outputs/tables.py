@@ -42,10 +42,12 @@ def table_from_columns(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | No
             kinds.setdefault(name, None)
     columns = {name: [row.get(name) for row in rows] for name in kinds}
     arrays = [_array(columns[name], kind) for name, kind in kinds.items()]
-    entries = [
-        pa.field(name, array.type, metadata={_WIDE: b"1"} if _is_wide(array.type, columns[name]) else None)
-        for name, array in zip(kinds, arrays, strict=True)
-    ]
+    entries = []
+    for name, array in zip(kinds, arrays, strict=True):
+        is_wide = pa.types.is_integer(array.type) and any(
+            isinstance(value, int) and abs(value) > _EXACT for value in columns[name]
+        )
+        entries.append(pa.field(name, array.type, metadata={_WIDE: b"1"} if is_wide else None))
     return pa.table(arrays, schema=pa.schema(entries))
 
 
@@ -111,10 +113,6 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind) and kind.num_fields == 0:
         return True
     return pa.types.is_nested(kind) and any(_has_empty_struct(kind.field(i).type) for i in range(kind.num_fields))
-
-
-def _is_wide(kind: pa.DataType, values: list[Any]) -> bool:
-    return pa.types.is_integer(kind) and any(isinstance(value, int) and abs(value) > _EXACT for value in values)
 
 
 def _common(kinds: list[pa.DataType], *, wide: bool) -> pa.DataType:
