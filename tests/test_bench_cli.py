@@ -32,8 +32,8 @@ def results(tmp_path_factory):
 
 def test_bench_prints_tables_and_writes_results(results):
     root, answer, _ = results
-    assert "SugarCrepe, official (16 items, 8 pictures)" in answer.stdout
-    assert "Flickr8k-Expert, official (24 items, 8 pictures)" in answer.stdout
+    assert "SugarCrepe, official (16 items, 8 images)" in answer.stdout
+    assert "Flickr8k-Expert, official (24 items, 8 images)" in answer.stdout
     assert "cosine|enc:toy@1|v:" in answer.stdout
     assert {path.name for path in (root / "out").iterdir()} >= {"sugarcrepe.json", "flickr8k-expert.parquet"}
 

@@ -291,8 +291,8 @@ def test_all_figures_of_a_result_rest_on_the_same_items(tmp_path, scorer):
     assert {m.figure("accuracy/all").n for m in result.metrics} == {result.counted} == {11}
     assert {f.n for m in result.metrics for f in m.control if f.name == "accuracy/all"} == {11}
     assert any(note.what.startswith("items left out: not scored by every metric") for note in result.notes)
-    assert "(11 of 16 items, 6 pictures)" in result_grids([result])[0].title
-    assert "only 6 pictures: intervals are rough" in result_grids([result])[0].notes
+    assert "(11 of 16 items, 6 images)" in result_grids([result])[0].title
+    assert "only 6 images: intervals are rough" in result_grids([result])[0].notes
 
 
 def test_a_single_pair_is_no_certainty(tmp_path, scorer):
@@ -364,7 +364,7 @@ def test_a_limit_spreads_over_the_subsets(tmp_path, scorer):
 def test_one_picture_has_no_control_and_says_so(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path), limit=1), tmp_path, scorer)
     assert result.metrics[0].control == ()
-    assert "no wrong-image control: the items share one picture" in [note.what for note in result.notes]
+    assert "no wrong-image control: the items share one image" in [note.what for note in result.notes]
 
 
 def test_ratings_with_the_candidate_set_of_a_picture(tmp_path, scorer):

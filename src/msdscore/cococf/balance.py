@@ -40,16 +40,9 @@ SumSteps = dict[SumName, int]
 Reader = Callable[[str], float]  # from a caption, without its image, to its log-probability in nats
 
 
-@dataclass(frozen=True, slots=True)
-class GramReader:
-    """A language model of captions, and for one image the counts that it must not know."""
-
-    model: CaptionModel
-    own: Mapping[Gram, int]
-
-    def __call__(self, text: str) -> float:
-        """The log-probability of a caption."""
-        return self.model.log_probability(text, self.own)
+def gram_reader(model: CaptionModel, own: Mapping[Gram, int]) -> Reader:
+    """A language model of captions that must not know some counts: those of the image that is read."""
+    return lambda text: model.log_probability(text, own)
 
 
 def _hints(reader: Reader, options: Sequence[Counterfactual]) -> list[float]:

@@ -7,7 +7,7 @@ from itertools import islice
 from math import ceil
 from random import Random
 
-from msdscore.cococf.balance import Balance, GramReader
+from msdscore.cococf.balance import Balance, Reader, gram_reader
 from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, Split, plainly, subject
 from msdscore.cococf.knowledge import (
     CaptionModel,
@@ -120,7 +120,7 @@ def _pairs_of(
     balances: dict[Split, Balance],
     settings: BuildSettings,
 ) -> list[CounterfactualPair]:
-    readers = tuple(GramReader(model, own_counts(image, part)) for part, model in enumerate(models))
+    readers = tuple(gram_reader(model, own_counts(image, part)) for part, model in enumerate(models))
     facts, pairs = image_facts(image, knowledge), list[CounterfactualPair]()
     for source in dict.fromkeys(caption.source for caption in image.captions):
         for split in SPLITS:
@@ -157,7 +157,7 @@ class _Unit:
     image: AnnotatedImage
     source: str
     facts: ImageFacts
-    readers: tuple[GramReader, ...]
+    readers: tuple[Reader, ...]
 
 
 def _pair(
@@ -210,7 +210,7 @@ def refine(pool: Built, known: Mapping[str, float], images: Sequence[AnnotatedIm
         if known[pair.change.positive] - known[pair.change.negative] > _WORSE:
             continue
         if balance.counts[pair.change.subset] < settings.most:
-            grams = GramReader(control, own_counts(pair.image, CONTROL))
+            grams = gram_reader(control, own_counts(pair.image, CONTROL))
             kept += [pair] if balance.choose([pair.change], (known.__getitem__, grams), chance) else []
     kept.sort(key=lambda pair: (pair.image.name, pair.source, pair.split))
     return Built(tuple(kept), settings, pool.images)

@@ -67,19 +67,12 @@ def games(first: Sequence[str], second: Sequence[str], outcome: ArrayLike) -> Ga
     return Games(names, _codes(first, index), _codes(second, index), results)
 
 
-def elo(played: Games, config: EloConfig | None = None) -> Floats:
-    """Online Elo ratings after the battles in their given order, in the order of `played.systems`.
-
-    >>> elo(games(["a"], ["b"], [1.0])).tolist()
-    [1002.0, 998.0]
-    """
-    order = np.arange(len(played.outcome))[None]
-    ratings: Floats = replay(played, order, config or EloConfig())[0]
-    return ratings
-
-
 def replay(played: Games, orders: Ints, config: EloConfig) -> Floats:
-    """Elo tables of many battle orders at once: one step per battle, all orders side by side."""
+    """Elo tables of many battle orders at once: one step per battle, all orders side by side.
+
+    >>> replay(games(["a"], ["b"], [1.0]), np.array([[0]]), EloConfig()).tolist()
+    [[1002.0, 998.0]]
+    """
     rows = np.arange(len(orders))
     ratings = np.full((len(orders), len(played.systems)), config.start)
     for battle in orders.T:

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,24 +25,22 @@ def read_flickr8k_expert(root: Path) -> ItemSet[Rated]:
     A caption that is one of the image's own is left out, the rule of the SPICE paper. Ratings of one
     caption stay apart: the official figure counts each of the three.
     """
-    raw = files.find_optional(root, "ExpertAnnotations.txt", "Flickr8k_text/ExpertAnnotations.txt")
-    if raw is not None:
-        return _expert_from_text(root, raw)
-    packed = files.find_optional(root, "flickr8k.json", "flickr8k/flickr8k.json")
-    if packed is None:
-        raise files.missing(root, "ExpertAnnotations.txt", "flickr8k.json", get=_GET_FLICKR8K)
-    return ItemSet(tuple(_flickr8k_json(root, packed, judges=EXPERTS)))
+    return _flickr8k(root, "ExpertAnnotations.txt", _expert_from_text, "flickr8k.json", judges=EXPERTS)
 
 
 def read_flickr8k_crowd(root: Path) -> ItemSet[Rated]:
     """Crowd ratings (the share of yes votes) from the text files or the JSON form; own captions stay."""
-    raw = files.find_optional(root, "CrowdFlowerAnnotations.txt", "Flickr8k_text/CrowdFlowerAnnotations.txt")
-    if raw is not None:
-        return _crowd_from_text(root, raw)
-    packed = files.find_optional(root, "crowdflower_flickr8k.json", "flickr8k/crowdflower_flickr8k.json")
-    if packed is None:
-        raise files.missing(root, "CrowdFlowerAnnotations.txt", "crowdflower_flickr8k.json", get=_GET_FLICKR8K)
-    return ItemSet(tuple(_flickr8k_json(root, packed, judges=1)))
+    return _flickr8k(root, "CrowdFlowerAnnotations.txt", _crowd_from_text, "crowdflower_flickr8k.json", judges=1)
+
+
+def _flickr8k(
+    root: Path, raw: str, from_text: Callable[[Path, Path], ItemSet[Rated]], packed: str, *, judges: int
+) -> ItemSet[Rated]:
+    if path := files.find_optional(root, raw, f"Flickr8k_text/{raw}"):
+        return from_text(root, path)
+    if path := files.find_optional(root, packed, f"flickr8k/{packed}"):
+        return ItemSet(tuple(_flickr8k_json(root, path, judges=judges)))
+    raise files.missing(root, raw, packed, get=_GET_FLICKR8K)
 
 
 def read_tokens(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:

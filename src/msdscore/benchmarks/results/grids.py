@@ -117,7 +117,7 @@ def _result_grid(results: Sequence[Result]) -> Grid:
     first = results[0]
     if first.length is not None:
         rows.append((length_label(first.length), *[NONE] * len(labels), *_length_cells(first.length, names)))
-    title = f"{first.title}, {first.protocol} ({_counted(first)} items, {first.pictures} pictures)"
+    title = f"{first.title}, {first.protocol} ({_counted(first)} items, {first.pictures} images)"
     return Grid(title, columns, tuple(rows), tuple(_notes(results)))
 
 
@@ -176,7 +176,7 @@ def _notes(results: Sequence[Result]) -> Iterable[str]:
     for result in results:
         yield from (f"{note.what}: {note.count}" for note in result.notes)
         if 1 < result.pictures < FEW_IMAGES:
-            yield f"only {result.pictures} pictures: intervals are rough"
+            yield f"only {result.pictures} images: intervals are rough"
         if result.seeds > 1:
             yield f"mean of {result.seeds} draws; ± is their standard deviation"
         if result.failed:

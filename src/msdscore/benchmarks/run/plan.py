@@ -93,7 +93,7 @@ class Work:
     def notes(self) -> tuple[Note, ...]:
         """What the reader noted, and whether there is no control."""
         if self.plan.control and not self.control:
-            lone = Note("no wrong-image control: the items share one picture", len(self.item_set.items))
+            lone = Note("no wrong-image control: the items share one image", len(self.item_set.items))
             return (*self.item_set.notes, lone)
         return self.item_set.notes
 
