@@ -17,7 +17,7 @@ import torch
 from msdscore.align.aligner import learning_rate, make_optimiser, moving_average, set_learning_rate
 from msdscore.align.objective import Setting, objective
 from msdscore.align.processes import World
-from msdscore.align.recipe_file import load_recipe
+from msdscore.align.recipe import load_recipe
 from msdscore.align.repeatable import draw, ordered_sums, seeded
 from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.base import Features

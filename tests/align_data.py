@@ -9,8 +9,7 @@ from PIL import Image, ImageDraw
 from torch.nn.functional import normalize
 
 from msdscore.align.data.formats import DataSource
-from msdscore.align.recipe import Recipe
-from msdscore.align.recipe_file import recipe_from
+from msdscore.align.recipe import Recipe, recipe_from
 from msdscore.core.embeddings import masked_mean
 from msdscore.encoders.base import Embeddings
 

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from align_data import source
-from msdscore.align.recipe_file import load_recipe
+from msdscore.align.recipe import load_recipe
 from msdscore.align.run.session import TrainOptions
 from msdscore.align.run.train import train
 

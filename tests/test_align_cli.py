@@ -5,7 +5,7 @@ import json
 from typer.testing import CliRunner
 
 from align_data import make_rows, recipe
-from msdscore.align.recipe_file import dump_recipe
+from msdscore.align.recipe import dump_recipe
 from msdscore.cli.app import app
 
 

@@ -10,7 +10,6 @@ from align_data import projected
 from msdscore.align.data.negatives import CLASS_OF, CLASSES, MOVABLE, class_weights, make_negatives
 from msdscore.align.losses import (
     Gaps,
-    KlSettings,
     centred,
     fitted,
     graded_loss,
@@ -107,8 +106,8 @@ def test_several_captions_a_picture_share_its_part_of_the_contrast():
 def test_each_direction_has_its_table_and_coverage_may_skip_patches():
     images, texts = projected(2, 7, seed=1), projected(4, 5, seed=2)
     of_images = FitSettings(components=3, iterations=3)
-    settings = KlSettings(FitSettings(components=2, iterations=3), "each", stride=2)
-    support, coverage = kl_tables(images, texts, fitted(images, of_images), settings=settings)
+    of_texts = FitSettings(components=2, iterations=3)
+    support, coverage = kl_tables(images, texts, fitted(images, of_images), of_texts, direction="each", stride=2)
     keys = torch.zeros(1, dtype=torch.int64)
     for i in range(2):
         for j in range(4):

@@ -8,7 +8,6 @@ import torch
 
 from align_data import projected
 from msdscore.align.losses import (
-    KlSettings,
     absent_words,
     caption_table,
     fitted,
@@ -112,8 +111,8 @@ def test_missing_hard_negatives_cost_nothing():
 def test_kl_table_is_the_scores_own_divergence(direction):
     images, texts = projected(3, 6, seed=1), projected(3, 5, seed=2)
     of_images = FitSettings(components=3, iterations=4)
-    settings = KlSettings(FitSettings(components=2, iterations=4), direction)
-    (found,) = kl_tables(images, texts, fitted(images, of_images), settings=settings)
+    of_texts = FitSettings(components=2, iterations=4)
+    (found,) = kl_tables(images, texts, fitted(images, of_images), of_texts, direction=direction)
     keys = torch.zeros(1, dtype=torch.int64)
     for i in range(3):
         for j in range(3):
@@ -129,12 +128,11 @@ def test_kl_table_is_the_scores_own_divergence(direction):
 
 def test_kl_gradients_pass_through_every_step_of_em():
     fitting = FitSettings(components=2, iterations=3)
-    settings = KlSettings(fitting, "both")
     images, texts = projected(2, 4, seed=1, requires_grad=True), projected(2, 3, seed=2)
 
     def value(points):
         side = replace(images, points=points)
-        return kl_tables(side, texts, fitted(side, fitting), settings=settings)[0].diagonal().sum()
+        return kl_tables(side, texts, fitted(side, fitting), fitting, direction="both")[0].diagonal().sum()
 
     assert torch.autograd.gradcheck(value, (images.points,), atol=1e-5)
 

@@ -15,7 +15,7 @@ from msdscore.align.export import RECOMMENDED, export
 from msdscore.align.features import image_references, make_batch
 from msdscore.align.objective import objective
 from msdscore.align.processes import World
-from msdscore.align.recipe_file import load_recipe
+from msdscore.align.recipe import load_recipe
 from msdscore.align.run.checkpoint import read_run
 from msdscore.align.run.folder import read_curves
 from msdscore.align.run.session import TrainOptions, open_towers, start_session, tune_towers

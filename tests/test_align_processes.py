@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from align_data import make_rows, recipe, source
-from msdscore.align.recipe_file import dump_recipe
+from msdscore.align.recipe import dump_recipe
 from msdscore.align.run.checkpoint import checkpoints
 from msdscore.align.run.folder import read_curves
 from msdscore.align.run.session import TrainOptions

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from align_data import recipe
-from msdscore.align.recipe_file import dump_recipe, list_recipes, load_recipe, recipe_from
+from msdscore.align.recipe import dump_recipe, list_recipes, load_recipe, recipe_from
 from msdscore.errors import ConfigError, InputError, UnknownNameError
 
 

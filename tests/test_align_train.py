@@ -18,8 +18,7 @@ from msdscore.align.export import export
 from msdscore.align.features import make_batch
 from msdscore.align.objective import objective
 from msdscore.align.processes import World
-from msdscore.align.recipe import LanguageSpec, TrainSpec
-from msdscore.align.recipe_file import load_recipe
+from msdscore.align.recipe import LanguageSpec, TrainSpec, load_recipe
 from msdscore.align.run.checkpoint import averaged_weights, checkpoints
 from msdscore.align.run.folder import read_curves
 from msdscore.align.run.session import TrainOptions, start_session

@@ -91,7 +91,7 @@ def test_another_run_finds_what_is_on_disk_and_another_encoder_does_not(tmp_path
     CachedEncoder(other, disk=kept(tmp_path)).encode_texts(TEXTS[:1])
     assert other.read == TEXTS[:1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("msdscore.encoders.vector_files.__version__", "9.9")
+        patch.setattr("msdscore.encoders.cached.__version__", "9.9")
         CachedEncoder(second, disk=kept(tmp_path)).encode_texts(TEXTS[:1])
     assert second.read == TEXTS[:1]
 
@@ -132,7 +132,7 @@ def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path):
         "def dying(*names):\n"
         "    calls.append(names)\n"
         "    os._exit(9) if len(calls) == 4 else replace(*names)\n"
-        "from msdscore.encoders import vector_files; vector_files.os.replace = dying\n"
+        "cached.os.replace = dying\n"
         "cached.CachedEncoder(load_encoder('toy'), disk=cached.CacheSettings(folder=sys.argv[1])).encode_texts([f'ball {n}' for n in range(9)])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=os.environ, check=False, timeout=120)

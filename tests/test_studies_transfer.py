@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from align_data import make_rows
 from bench_sets import COLOURS, encoded, make_sugarcrepe, write_pictures, write_rows
 from msdscore.align.data.formats import DataSource
-from msdscore.align.recipe_file import load_recipe
+from msdscore.align.recipe import load_recipe
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError
 from msdscore.scoring.spec import ScorerSpec

@@ -18,8 +18,7 @@ from msdscore.align.data.formats import Pairs, TrainingPair, collect, open_pairs
 from msdscore.align.evaluate import evaluate
 from msdscore.align.export import export
 from msdscore.align.losses import densities
-from msdscore.align.recipe import RESIDENT_TERMS, SampleSpec
-from msdscore.align.recipe_file import load_recipe
+from msdscore.align.recipe import RESIDENT_TERMS, SampleSpec, load_recipe
 from msdscore.align.run.checkpoint import read_run
 from msdscore.align.run.session import TrainOptions, open_towers, tune_towers
 from msdscore.align.run.train import train as train_heads

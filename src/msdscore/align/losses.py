@@ -19,15 +19,6 @@ Table = Float[Tensor, "images captions"]
 Scalar = Float[Tensor, ""]
 
 
-@dataclass(frozen=True, slots=True)
-class KlSettings:
-    """How mixtures of captions are fitted inside the loss, and which way they are compared."""
-
-    text: FitSettings
-    direction: str  # support, coverage, both (their mean) or each (a table for either)
-    stride: int = 1  # coverage looks at every such patch
-
-
 def owners(images: int, captions: int, device: torch.device) -> Int[Tensor, " captions"]:
     """The image of every caption; captions lie image by image, the same number of each.
 
@@ -170,17 +161,28 @@ def fitted(side: Embeddings, settings: FitSettings) -> Mixture:
     return fit(side.points, side.mask, keys, settings)
 
 
-def kl_tables(images: Embeddings, texts: Embeddings, image_mix: Mixture, *, settings: KlSettings) -> tuple[Table, ...]:
-    """Negative divergence of every image and caption of a batch."""
-    text_mix = fitted(texts, settings.text)
+def kl_tables(
+    images: Embeddings,
+    texts: Embeddings,
+    image_mix: Mixture,
+    fit_texts: FitSettings,
+    *,
+    direction: str,
+    stride: int = 1,
+) -> tuple[Table, ...]:
+    """Negative divergence of every image and caption of a batch, by one of the `recipe.DIRECTIONS`.
+
+    `both` is the mean of support and coverage, `each` a table for either; coverage looks at every `stride`-th patch.
+    """
+    text_mix = fitted(texts, fit_texts)
     parts = []
-    if settings.direction != "coverage":
+    if direction != "coverage":
         parts.append(-_directed(texts, text_mix, image_mix).mT)
-    if settings.direction != "support":
-        seen = slice(None, None, settings.stride)
+    if direction != "support":
+        seen = slice(None, None, stride)
         patches = replace(images, points=images.points[:, seen], mask=images.mask[:, seen])
         parts.append(-_directed(patches, image_mix, text_mix))
-    return (torch.stack(parts).mean(dim=0),) if settings.direction == "both" else tuple(parts)
+    return (torch.stack(parts).mean(dim=0),) if direction == "both" else tuple(parts)
 
 
 def densities(points: Float[Tensor, "points dim"], mixtures: Mixture) -> Float[Tensor, "points mixtures"]:

@@ -13,7 +13,6 @@ from msdscore.align.features import TrainingBatch
 from msdscore.align.language import FrozenLanguageModel
 from msdscore.align.losses import (
     Gaps,
-    KlSettings,
     Scalar,
     Table,
     absent_words,
@@ -149,21 +148,9 @@ def objective(
     return loss, dict(zip(values, means, strict=True))
 
 
-def _contrastive(step: Step) -> Scalar:
-    return info_nce(step.cosines * step.aligner.scale("contrastive"), step.excluded)
-
-
 def _relevance(step: Step) -> Scalar:
     lines = step.aligner.lines
     return graded_loss(step.cosines, step.relevance, lines["relevance"], lines["relevance_offset"])
-
-
-def _local(step: Step) -> Scalar:
-    return info_nce(step.local * step.aligner.scale("local"), step.excluded)
-
-
-def _local_relevance(step: Step) -> Scalar:
-    return graded_loss(centred(step.local), centred(step.relevance), step.aligner.lines["local_relevance"])
 
 
 def _word(step: Step) -> Scalar:
@@ -188,8 +175,9 @@ def _filled(words: Int[Tensor, "batch known"], width: int) -> Int[Tensor, "batch
 
 
 def _kl(step: Step) -> Scalar:
-    settings = KlSettings(step.fit_settings(1), step.loss.kl_direction, step.loss.kl_stride)
-    tables = kl_tables(step.images, step.texts, step.mixtures, settings=settings)
+    loss, fit_texts = step.loss, step.fit_settings(1)
+    sides = (step.images, step.texts, step.mixtures)
+    tables = kl_tables(*sides, fit_texts, direction=loss.kl_direction, stride=loss.kl_stride)
     return torch.stack([info_nce(table * step.aligner.scale("kl"), step.excluded) for table in tables]).sum()
 
 
@@ -212,14 +200,6 @@ def _negatives(step: Step) -> Scalar:
     return negatives_loss((images * texts.pooled).sum(dim=1), table, real, step.aligner.scale("contrastive"))
 
 
-def _grounded(step: Step) -> Scalar:
-    return step.mean_over_negatives(step.gaps.grounded(step.aligner.scale("contrastive")))
-
-
-def _bias(step: Step) -> Scalar:
-    return step.mean_over_negatives(step.gaps.bias(step.aligner.scale("contrastive")))
-
-
 def _reconstruction(step: Step) -> Scalar:
     """Mean over all caption tokens of all processes."""
     language, prefix_head, each = step.setting.language, step.aligner.prefix, step.batch.each
@@ -234,15 +214,17 @@ def _reconstruction(step: Step) -> Scalar:
 
 # By the name of the weight in `[loss]`.
 TERMS: dict[str, Term] = {
-    "contrastive": _contrastive,
+    "contrastive": lambda step: info_nce(step.cosines * step.aligner.scale("contrastive"), step.excluded),
     "relevance": _relevance,
-    "local": _local,
-    "local_relevance": _local_relevance,
+    "local": lambda step: info_nce(step.local * step.aligner.scale("local"), step.excluded),
+    "local_relevance": lambda step: graded_loss(
+        centred(step.local), centred(step.relevance), step.aligner.lines["local_relevance"]
+    ),
     "word": _word,
     "kl": _kl,
     "support": _support,
     "negatives": _negatives,
-    "grounded": _grounded,
-    "bias": _bias,
+    "grounded": lambda step: step.mean_over_negatives(step.gaps.grounded(step.aligner.scale("contrastive"))),
+    "bias": lambda step: step.mean_over_negatives(step.gaps.bias(step.aligner.scale("contrastive"))),
     "reconstruction": _reconstruction,
 }

@@ -42,7 +42,7 @@ def train(
     from importlib import import_module
     from importlib.util import find_spec
 
-    from msdscore.align.recipe_file import load_recipe
+    from msdscore.align.recipe import load_recipe
     from msdscore.align.run.session import TrainOptions
     from msdscore.align.run.train import train as run_training
     from msdscore.cli.tables import fields_table

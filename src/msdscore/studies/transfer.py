@@ -7,8 +7,7 @@ from pathlib import Path
 
 from msdscore.align.data.formats import DataSource
 from msdscore.align.export import export
-from msdscore.align.recipe import Recipe
-from msdscore.align.recipe_file import load_recipe
+from msdscore.align.recipe import Recipe, load_recipe
 from msdscore.align.run.session import TrainOptions
 from msdscore.align.run.train import RunReport, train
 from msdscore.benchmarks.registry import reader_options

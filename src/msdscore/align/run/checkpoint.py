@@ -17,8 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from msdscore.align.recipe import Recipe
-from msdscore.align.recipe_file import load_recipe
+from msdscore.align.recipe import Recipe, load_recipe
 from msdscore.align.run.folder import CONFIG, read_known_towers
 from msdscore.encoders.aligned.heads import AlignedHeads
 from msdscore.errors import RunError

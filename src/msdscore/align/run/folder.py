@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from msdscore.align.recipe import TERMS, Recipe
-from msdscore.align.recipe_file import dump_recipe, load_recipe
+from msdscore.align.recipe import TERMS, Recipe, dump_recipe, load_recipe
 from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.aligned.towers import plain, read_spec
 from msdscore.errors import RunError, require, unknown_name
