@@ -221,12 +221,7 @@ def _shift(number: Int[Tensor, "..."], bits: int) -> Int[Tensor, "..."]:
 
 
 def fit(
-    points: Points,
-    mask: Mask,
-    keys: Keys,
-    settings: FitSettings,
-    *,
-    space: Callable[[Points], Space] | None = None,
+    points: Points, mask: Mask, keys: Keys, settings: FitSettings, *, space: Callable[[Points], Space] | None = None
 ) -> Mixture:
     """Fit one mixture to the real points of every item, by Algorithm 1 of the paper.
 

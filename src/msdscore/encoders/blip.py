@@ -19,13 +19,7 @@ from msdscore.encoders.backbone import (
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import find_checkpoint
 from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, square_preprocessing
-from msdscore.encoders.text.tokens import (
-    Reading,
-    join_windows,
-    literal_backend,
-    special_ids,
-    unpack_tokens,
-)
+from msdscore.encoders.text.tokens import Reading, join_windows, literal_backend, special_ids, unpack_tokens
 from msdscore.encoders.vision.preprocessing import mask_of
 
 _NEEDS = (("preprocessor_config.json", "processor_config.json"), ("tokenizer.json", "vocab.txt"))
@@ -58,13 +52,7 @@ class BlipEncoder(Backbone):
 
 
 def load_blip(
-    source: str,
-    *,
-    name: str,
-    revision: str | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    **options: Any,
+    source: str, *, name: str, revision: str | None = None, device: str = "auto", dtype: str = "auto", **options: Any
 ) -> BlipEncoder:
     """Load a BLIP image-text retrieval checkpoint from a folder or a hub name.
 

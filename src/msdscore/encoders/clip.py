@@ -77,13 +77,7 @@ class ClipEncoder(Backbone):
 
 
 def load_clip(
-    source: str,
-    *,
-    name: str,
-    revision: str | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    **options: Any,
+    source: str, *, name: str, revision: str | None = None, device: str = "auto", dtype: str = "auto", **options: Any
 ) -> ClipEncoder:
     """Load a CLIP or LongCLIP checkpoint from a folder or a hub name.
 

@@ -23,13 +23,7 @@ from msdscore.encoders.clip import merge_positions, stretch_positions
 from msdscore.encoders.loading.checkpoints import OPEN_CLIP, Checkpoint, find_checkpoint, find_file, find_settings
 from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.loading.transformers import load_tokenizer, quiet
-from msdscore.encoders.text.tokens import (
-    Reading,
-    join_windows,
-    literal_backend,
-    special_ids,
-    unpack_tokens,
-)
+from msdscore.encoders.text.tokens import Reading, join_windows, literal_backend, special_ids, unpack_tokens
 from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout
 from msdscore.errors import ConfigError, WeightsError, require, unknown_name
 
@@ -292,13 +286,7 @@ def _watch(module: Any, call: Callable[[], Tensor]) -> tuple[Tensor, Any]:
 
 
 def load_openclip(
-    source: str,
-    *,
-    name: str,
-    revision: str | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    **options: Any,
+    source: str, *, name: str, revision: str | None = None, device: str = "auto", dtype: str = "auto", **options: Any
 ) -> OpenClipEncoder:
     """Load an open_clip model by architecture and tag or file, or from a folder or a hub name.
 

@@ -186,13 +186,7 @@ class SiglipEncoder(Backbone):
 
 
 def load_siglip(
-    source: str,
-    *,
-    name: str,
-    revision: str | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    **options: Any,
+    source: str, *, name: str, revision: str | None = None, device: str = "auto", dtype: str = "auto", **options: Any
 ) -> SiglipEncoder:
     """Load a SigLIP or SigLIP 2 checkpoint from a folder or a hub name.
 

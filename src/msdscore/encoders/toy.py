@@ -34,14 +34,7 @@ _COLOURS = {
     "pink": (255, 150, 190),
     "brown": (130, 80, 40),
 }
-_SAME = {
-    "gray": "grey",
-    "violet": "purple",
-    "centre": "middle",
-    "center": "middle",
-    "upper": "top",
-    "lower": "bottom",
-}
+_SAME = {"gray": "grey", "violet": "purple", "centre": "middle", "center": "middle", "upper": "top", "lower": "bottom"}
 _PLACES = ("left", "right", "top", "bottom", "middle")
 _SILENT = frozenset(("a", "an", "and", "are", "at", "in", "is", "it", "of", "on", "the", "there", "to", "with"))
 _HASHED = 32  # dimensions for all other words
@@ -94,10 +87,7 @@ class ToyEncoder:
         pooled = points.sum(axis=1)
         pooled[:, 0] += ~mask.any(axis=1)  # a text without words still points somewhere
         return Embeddings(
-            _unit(points).to(self.device),
-            torch.from_numpy(mask).to(self.device),
-            _unit(pooled).to(self.device),
-            layout,
+            _unit(points).to(self.device), torch.from_numpy(mask).to(self.device), _unit(pooled).to(self.device), layout
         )
 
 

@@ -348,13 +348,7 @@ class VlmEncoder(Backbone):
 
 
 def load_vlm(
-    source: str,
-    *,
-    name: str,
-    revision: str | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    **options: Any,
+    source: str, *, name: str, revision: str | None = None, device: str = "auto", dtype: str = "auto", **options: Any
 ) -> VlmEncoder:
     """Load a vision-language model from a folder or a hub name.
 

@@ -85,13 +85,7 @@ class AlignedEncoder(Backbone):
 
 
 def load_aligned(
-    source: str,
-    *,
-    name: str,
-    revision: str | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    **options: Any,
+    source: str, *, name: str, revision: str | None = None, device: str = "auto", dtype: str = "auto", **options: Any
 ) -> AlignedEncoder:
     """Load an exported aligner; `dtype` is that of the backbones, the heads always compute in float32.
 

@@ -35,11 +35,7 @@ CLS, SEP, PAD, UNKNOWN = 101, 102, 0, 100
 VOCABULARY, WIDTH, INNER, HEADS, LAYERS, CONTEXT = 30522, 384, 1536, 12, 6, 512
 States = list[Float[Tensor, "batch positions 384"]]
 
-_LAYER = {
-    "mix": "attention.output.dense",
-    "widen": "intermediate.dense",
-    "narrow": "output.dense",
-}
+_LAYER = {"mix": "attention.output.dense", "widen": "intermediate.dense", "narrow": "output.dense"}
 _NORMS = {"norm_mix": "attention.output.LayerNorm", "norm_out": "output.LayerNorm"}
 _ATTENTION = ("query", "key", "value")
 
