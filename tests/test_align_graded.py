@@ -113,7 +113,7 @@ def test_each_direction_has_its_table_and_coverage_may_skip_patches():
         for j in range(4):
             x, y = images.points[i : i + 1], texts.points[j : j + 1]
             seen, said = images.mask[i : i + 1], texts.mask[j : j + 1]
-            image, text = fit(x, seen, keys, of_images), fit(y, said, keys, settings.text)
+            image, text = fit(x, seen, keys, of_images), fit(y, said, keys, of_texts)
             to_image = terms(y, said, own=text, other=image).sum()
             to_text = terms(x[:, ::2], seen[:, ::2], own=image, other=text).sum()
             assert float(support[i, j]) == pytest.approx(-float(to_image), abs=1e-9)

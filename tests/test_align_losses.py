@@ -118,7 +118,7 @@ def test_kl_table_is_the_scores_own_divergence(direction):
         for j in range(3):
             x, y = images.points[i : i + 1], texts.points[j : j + 1]
             image = fit(x, images.mask[i : i + 1], keys, of_images)
-            text = fit(y, texts.mask[j : j + 1], keys, settings.text)
+            text = fit(y, texts.mask[j : j + 1], keys, of_texts)
             if direction == "support":
                 wanted = terms(y, texts.mask[j : j + 1], own=text, other=image).sum()
             else:
