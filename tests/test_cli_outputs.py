@@ -253,3 +253,51 @@ def test_captions_of_a_bank_come_from_a_text_or_from_rows(folder):
     assert made[0] == made[1]
     error = msdscore("bank", folder, "-e", "toy", "--captions", folder / "empty.jsonl", "-o", folder / "x.safetensors")
     assert "expected captions, one per line or in a column caption, and it holds none" in error
+
+
+def test_files_that_hold_something_else_are_one_line(folder):
+    deep, other = folder / "deep.json", folder / "other.jsonl"
+    deep.write_text("[" * 100_000)
+    other.write_bytes(bytes(range(128, 256)) * 9)
+    for command in (
+        ["score", deep, "-e", "toy", "-o", folder / "out.jsonl"],
+        ["compare", deep, deep],
+        ["cococf", "build", deep, "-o", folder / "cf"],
+        ["cococf", "build", other, "-o", folder / "cf"],
+        ["cococf", "check", deep],
+        ["bench", "sugarcrepe", "--root", other, "-e", "toy", "-o", folder / "results"],
+    ):
+        error = msdscore(*command)
+        assert error, command
+        assert "\n" not in error, command
+    assert "deep.json: a file; expected the folder" in msdscore("study", "words", "--rows", deep, "-e", "toy")
+    assert "https://x.org/a.jsonl: an address; score it as a shard into a folder" in msdscore(
+        "score", "https://x.org/a.jsonl", "-e", "toy", "-o", folder / "out.jsonl"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "row", "reason"),
+    [
+        (["bench", "sugarcrepe", "--root"], {"caption": "a", "negative_caption": None}, "expected a caption, got None"),
+        (["bench", "pascal50s", "--root"], {"captions": "ab", "label": 0}, "expected 2 captions"),
+        (["bench", "pascal50s", "--root"], {"captions": None, "label": 0}, "expected 2 captions"),
+        (["bench", "pascal50s", "--root"], {"captions": ["a", 5], "label": 0}, "expected a caption, got 5"),
+        (
+            ["bench", "caparena", "--root"],
+            {"system_a": "s", "system_b": "t", "aspects": {"q": "x"}},
+            "expected aspects",
+        ),
+        (["cococf", "build"], {"captions": ["a dog"], "objects": ["dog", None]}, "expected objects as names"),
+    ],
+)
+def test_rows_that_say_something_else_are_refused_and_not_scored(folder, command, row, reason):
+    (folder / "odd.jsonl").write_text(json.dumps({"image": "red.png", **row}))
+    more = ["-e", "toy"] if command[0] == "bench" else []
+    assert reason in msdscore(*command, folder / "odd.jsonl", *more, "-o", folder / "results")
+
+
+def test_a_file_of_counterfactuals_with_other_spans_is_refused(folder):
+    row = {"image_path": "a", "caption": "x", "negative_caption": "y", "change": {"caption_spans": [[1]]}}
+    (folder / "cf.json").write_text(json.dumps([row]))
+    assert "expected a change with spans" in msdscore("cococf", "check", folder / "cf.json")

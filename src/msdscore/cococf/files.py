@@ -106,10 +106,13 @@ def _row(number: int, pair: CounterfactualPair) -> dict[str, Any]:
 def _written(row: Record, split: str) -> WrittenPair:
     image, positive, negative = row.get("image_path"), row.get("caption"), row.get("negative_caption", "neg_caption")
     subset, captioner, change = (row.fields.get(name) for name in ("subset", "captioner", "change"))
-    spans = [
-        tuple((int(start), int(end)) for start, end in (change or {}).get(f"{side}_spans", ()))
-        for side in ("caption", "negative")
-    ]
+    try:
+        spans = [
+            tuple((int(start), int(end)) for start, end in (change or {}).get(f"{side}_spans", ()))
+            for side in ("caption", "negative")
+        ]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"{row.where}: expected a change with spans of two characters' places ({error})") from error
     return WrittenPair(str(image), str(positive), str(negative), split, str(subset or ""), str(captioner or ""), *spans)
 
 

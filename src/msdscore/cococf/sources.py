@@ -122,7 +122,10 @@ def _row_objects(row: Record, names: Sequence[str]) -> frozenset[str] | None:
         return None
     if all(isinstance(entry, str) for entry in given):
         return frozenset(given)
-    return _numbered([int(entry[0]) for entry in given], names, row.where)
+    try:
+        return _numbered([int(entry[0]) for entry in given], names, row.where)
+    except (TypeError, ValueError, IndexError, KeyError) as error:
+        raise InputError(f"{row.where}: expected objects as names, or as [class, x, y, width, height]") from error
 
 
 def _instances(content: Mapping[str, Any], path: Path) -> dict[str, frozenset[str]]:

@@ -86,7 +86,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
             continue
         try:
             yield number, json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path} line {number} is not valid JSON: {error}") from error
 
 

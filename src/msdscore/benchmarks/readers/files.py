@@ -49,6 +49,8 @@ def find_all(root: Path, *patterns: str) -> list[Path]:
 
 def missing(root: Path, *patterns: str, get: str) -> InputError:
     """The error for a file that does not exist: which one, where it should lie, and how to get it."""
+    if root.is_file():
+        return InputError(f"{root}: a file; expected the folder of the benchmark's files")
     if not root.is_dir():
         return InputError(f"there is no folder {root}; give the folder of the benchmark's files (--root)")
     expected = " or ".join(str(root / pattern) for pattern in patterns)
@@ -73,7 +75,7 @@ def read_json(path: Path, form: type | tuple[type, ...] = dict) -> Any:
     """The content of a JSON file, which must be an object (or another `form`)."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, form):
         forms = " or ".join(_FORMS[kind] for kind in (form if isinstance(form, tuple) else (form,)))
@@ -90,7 +92,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path} line {number} is not valid JSON: {error}") from error
         if not isinstance(row, dict):
             raise InputError(f"{path} line {number}: expected a JSON object, got {_FORMS.get(type(row), 'a value')}")
@@ -110,7 +112,10 @@ def read_tsv(path: Path, columns: int) -> Iterator[tuple[str, ...]]:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     # Not splitlines: captions may hold characters that it takes for line ends.
-    return enumerate(path.read_text(encoding="utf-8").split("\n"), start=1)
+    try:
+        return enumerate(path.read_text(encoding="utf-8").split("\n"), start=1)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not valid UTF-8 ({error.reason} at byte {error.start})") from error
 
 
 def rating(value: Any, *, where: str) -> float:
@@ -168,9 +173,16 @@ def all_tidy(captions: Iterable[str] | None) -> tuple[str, ...]:
 def chosen_first(record: Record) -> tuple[str, str]:
     """The two `captions` of a row, the one that its `label` names first."""
     captions, label = record.get("captions"), record.get("label")
-    if len(captions) != 2 or label not in (0, 1):
+    if not isinstance(captions, list) or len(captions) != 2 or label not in (0, 1):
         raise InputError(f"{record.where}: expected 2 captions and a label 0 or 1, got label {label!r}")
-    return captions[label], captions[1 - label]
+    return caption(captions[label], record.where), caption(captions[1 - label], record.where)
+
+
+def caption(value: Any, where: str) -> str:
+    """A caption as it is written; what is no text must not be scored as the text of its name, such as `None`."""
+    if not isinstance(value, str):
+        raise InputError(f"{where}: expected a caption, got {shortened(repr(value))}")
+    return value
 
 
 def coco_captions(root: Path) -> dict[int, list[str]]:

@@ -128,18 +128,21 @@ def _pair(line: Line) -> Pair:
     if "captions" in line.fields:
         better, other = files.chosen_first(line)
     else:
-        better, other = line.get("caption"), line.get("negative_caption")
-    return Pair(line.key, line.image, str(better), str(other), line.subset, line.references)
+        better, other = (files.caption(line.get(name), line.where) for name in ("caption", "negative_caption"))
+    return Pair(line.key, line.image, better, other, line.subset, line.references)
 
 
 def _battle(line: Line) -> Battle:
     first, second = str(line.get("system_a", "source1", "model1")), str(line.get("system_b", "source2", "model2"))
-    answers = {name: int(value) for name, value in (line.fields.get("aspects") or {}).items()}
+    try:
+        answers = {name: int(value) for name, value in (line.fields.get("aspects") or {}).items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"{line.where}: expected aspects with whole numbers ({error})") from error
     return Battle(
         id=line.key,
         image=line.image,
-        caption_a=str(line.get("caption_a", "caption1", "model1_generation")),
-        caption_b=str(line.get("caption_b", "caption2", "model2_generation")),
+        caption_a=files.caption(line.get("caption_a", "caption1", "model1_generation"), line.where),
+        caption_b=files.caption(line.get("caption_b", "caption2", "model2_generation"), line.where),
         winner=_winner(line, first, second),
         system_a=first,
         system_b=second,

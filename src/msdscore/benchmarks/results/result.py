@@ -109,7 +109,7 @@ def read_result(path: Path) -> Result:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); expected a result of `msdscore bench`") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
         raise InputError(f"{path}: expected a result of `msdscore bench` in format {FORMAT}")
@@ -128,7 +128,7 @@ def is_result(path: Path) -> bool:
     """Whether a file is a result, of this format or another."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and {"format", "benchmark", "metrics"} <= content.keys()
 

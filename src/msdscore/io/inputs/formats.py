@@ -153,6 +153,10 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
     if str(source) == "-":
         return _reader(format or "jsonl", "-")(_spool(sys.stdin.buffer, until))
     path = Path(source)
+    if "://" in str(source):
+        raise InputError(
+            f"{shortened(str(source))}: an address; score it as a shard into a folder (-o DIR), or download it"
+        )
     if not path.exists():
         raise InputError(f"{shortened(str(path))}: no such file")
     codec = _CODECS.get(path.suffix.lower())

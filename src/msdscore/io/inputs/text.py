@@ -174,8 +174,10 @@ class JsonDocument(Records):
                 yield from _annotation_records(_Scanner(file), names)
         except UnicodeDecodeError as error:
             raise InputError(f"{self.path}: not valid UTF-8 ({error.reason})") from error
-        except (_MalformedError, RecursionError) as error:
+        except _MalformedError as error:
             raise InputError(f"{self.path}: {error}") from error
+        except RecursionError as error:
+            raise InputError(f"{self.path}: lists or objects within each other, too deep to be rows") from error
 
 
 class _MalformedError(Exception):

@@ -34,7 +34,7 @@ def load(path: Path) -> dict[str, Any]:
     """A stored manifest or sidecar."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: is damaged ({error}); {REMEDY}") from error
     if not isinstance(content, dict):
         raise RunError(f"{path}: is damaged (not an object); {REMEDY}")
