@@ -15,9 +15,24 @@ from msdscore.benchmarks.protocols.counting import Figure, Figures, LengthAlone
 from msdscore.errors import InputError
 from msdscore.io.atomic import write_bytes
 from msdscore.metrics.base import Cases, Floats, Metric
+from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval
 
 FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerRecord:
+    """What a result says of its scorer: its signature, that of its encoder, and where it ran."""
+
+    signature: str
+    encoder: str
+    device: str
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> "ScorerRecord":
+        """The record of a scorer that is loaded."""
+        return cls(pipeline.signature, pipeline.encoder.signature, str(pipeline.encoder.device))
 
 
 @dataclass(frozen=True, slots=True)

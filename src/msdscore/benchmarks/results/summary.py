@@ -3,7 +3,7 @@
 import math
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean, stdev
@@ -15,9 +15,8 @@ import pyarrow as pa
 from msdscore.benchmarks.base import Note, image_key
 from msdscore.benchmarks.protocols import counting
 from msdscore.benchmarks.protocols.counting import Figure, Figures, Flags, Floats, Sheet
-from msdscore.benchmarks.results.result import MetricResult, Provenance, Result, fact_sums, score_matrix
+from msdscore.benchmarks.results.result import MetricResult, Provenance, Result, ScorerRecord, fact_sums, score_matrix
 from msdscore.metrics.base import Metric
-from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Resampling
 from msdscore.version import __version__
 
@@ -26,20 +25,6 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("numpy", "scipy", "torch", "transformers", "pillow")
 _SHOWN = 5  # reasons of failed items that a result names
-
-
-@dataclass(frozen=True, slots=True)
-class ScorerRecord:
-    """What a result says of its scorer: its signature, that of its encoder, and where it ran."""
-
-    signature: str
-    encoder: str
-    device: str
-
-    @classmethod
-    def of(cls, pipeline: Pipeline) -> "ScorerRecord":
-        """The record of a scorer that is loaded."""
-        return cls(pipeline.signature, pipeline.encoder.signature, str(pipeline.encoder.device))
 
 
 def signature(metric: Metric, scorer: ScorerRecord | None) -> str:

@@ -18,13 +18,14 @@ from msdscore.benchmarks.registry import reader_options
 from msdscore.benchmarks.results.result import (
     Provenance,
     Result,
+    ScorerRecord,
     is_result,
     joined_columns,
     score_columns,
     scores_table,
     write_result,
 )
-from msdscore.benchmarks.results.summary import ScorerRecord, average, signature, summarise
+from msdscore.benchmarks.results.summary import average, signature, summarise
 from msdscore.benchmarks.run.cases import ItemBatch, fill, text_cases
 from msdscore.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
 from msdscore.benchmarks.run.score_file import (

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from msdscore.benchmarks.base import Image, Item, image_key, image_names, stamp, stranger_of
-from msdscore.benchmarks.results.result import belongs_to
-from msdscore.benchmarks.results.summary import ScorerRecord
+from msdscore.benchmarks.results.result import ScorerRecord, belongs_to
 from msdscore.errors import RunError
 from msdscore.io.atomic import replacing
 from msdscore.io.hashing import file_stamp
