@@ -43,6 +43,7 @@ def wait_for(path, process, seconds=60):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumed_gives_the_same_bits(tmp_path):
     rows = make_rows(tmp_path / "data")
     small = recipe(

@@ -60,6 +60,7 @@ def steps_of(run, kind="step"):
     return [row for row in read_curves(run) if row["kind"] == kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "heads",
     [
@@ -80,6 +81,7 @@ def test_eight_pairs_are_learned_by_heart(heads, rows, tmp_path):
     assert (report.step, report.pairs, report.bad_pictures) == (120, 8, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "term", ["local", "word", "kl", "negatives", "relevance", "local_relevance", "grounded", "bias"]
 )
@@ -98,6 +100,7 @@ def test_every_other_term_is_learned_too(term, rows, tmp_path):
     assert sum(losses[-5:]) < 0.75 * sum(losses[:5])
 
 
+@pytest.mark.slow
 def test_paper_recipe_end_to_end_then_without_reconstruction(models, rows, tmp_path, monkeypatch):
     run = tmp_path / "run"
     recipe_ = paper(models, steps=12)
@@ -281,6 +284,7 @@ def test_a_seed_reproduces_and_another_one_differs(rows, tmp_path):
         same_weights(tmp_path / "a", tmp_path / "c")
 
 
+@pytest.mark.slow
 def test_early_stopping_keeps_the_best(rows, tmp_path):
     small = recipe(train={"steps": 200, "batch": 8, "eval_every": 2, "patience": 3, "lr": 0.02})
     report = train(small, rows, tmp_path / "run", val=rows, options=CPU)
@@ -357,6 +361,7 @@ def test_a_registry_language_model_prefers_english():
     assert good / good_tokens < bad / bad_tokens - 0.5
 
 
+@pytest.mark.slow
 def test_export_scores_as_the_run_and_names_its_backbones(models, rows, tmp_path):
     run, bert = tmp_path / "run", models / "bert"
     small = recipe(

@@ -203,6 +203,7 @@ def test_pascal_draws_are_broken_by_seed_and_counted(tmp_path: Path) -> None:
     assert reading.notes == (Note("pairs whose votes are a draw, decided by seed", 1),)
 
 
+@pytest.mark.slow
 def test_references_of_pascal_are_drawn_five_times_for_metrics_that_read_them(tmp_path: Path) -> None:
     pytest.importorskip("pycocoevalcap", reason="needs the extra 'references'")
     _mats(tmp_path, [30, 10])

@@ -400,6 +400,7 @@ def test_a_reading_goes_on_where_it_was_stopped(language_model, tmp_path, monkey
     }
 
 
+@pytest.mark.slow
 def test_refinement_leaves_the_reader_without_a_hint_and_says_what_it_was_before(
     tmp_path, monkeypatch, language_model
 ) -> None:

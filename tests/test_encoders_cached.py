@@ -302,6 +302,7 @@ def test_another_kappa_finds_all_vectors_and_says_so(tmp_path):
     assert str(use) == "2 of 2 images (100.0 %) and 2 of 2 texts (100.0 %) were there"
 
 
+@pytest.mark.slow
 def test_two_processes_write_one_cache(tmp_path):
     code = (
         "import sys; from msdscore import load_encoder; from msdscore.encoders.cached import *\n"

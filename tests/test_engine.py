@@ -250,6 +250,7 @@ def test_progress_counts_up_to_the_number_of_rows(tmp_path):
     assert seen == sorted(seen)
 
 
+@pytest.mark.slow
 def test_kill_nine_loses_at_most_one_chunk(tmp_path):
     path, _ = make_input(tmp_path, rows=120)
     for i in range(30):

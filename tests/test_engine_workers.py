@@ -70,6 +70,7 @@ class Deadly(ScorerSpec):
         return pipeline
 
 
+@pytest.mark.slow
 def test_a_shard_that_ends_its_workers_takes_none_with_it(tmp_path, monkeypatch):
     monkeypatch.setattr(workers_of_shards, "TRIES", 2)
     write_shards(tmp_path, count=4)

@@ -211,7 +211,9 @@ WAITS = "import signal; signal.pause()  # however long the signal takes to come\
 def test_nothing_is_left_of_a_script_that_ends_in_any_way(files, how):
     script = SCRIPT + WAITS if how else SCRIPT
     command = [sys.executable, "-W", "error", "-c", script, *map(str, files)]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A shell in the background lets those that it starts ignore Ctrl-C.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     children = [int(number) for number in running.stdout.readline().split()]
     assert children
     if how is not None:

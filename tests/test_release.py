@@ -92,6 +92,7 @@ def run(python, *words, cwd):
     return subprocess.run([python, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_the_wheel_works_in_an_environment_of_its_own(installed, tmp_path):
     found = run(installed, "-c", "import msdscore, sys; print(msdscore.__file__, 'torch' in sys.modules)", cwd=tmp_path)
     place, heavy = found.stdout.split()

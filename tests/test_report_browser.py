@@ -178,6 +178,7 @@ def test_another_score_redraws_the_comparison(browser, small):
     assert "lower is better" in text(browser, "#captioners thead") != before
 
 
+@pytest.mark.slow
 def test_fifty_thousand_rows_do_not_stall(browser, large):
     open_page(browser, large)
     assert text(browser, "#count") == "50,000 of 50,000 rows"

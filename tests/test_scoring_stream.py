@@ -134,6 +134,7 @@ def test_so_many_requests_wait_with_their_pictures_as_the_shared_memory_holds(ed
     assert waiting_batches(pipeline) == expected
 
 
+@pytest.mark.slow
 def test_shards_that_overlap_beside_a_gpu_have_the_same_bytes(tmp_path, monkeypatch):
     for number in range(4):
         write_tar(tmp_path / f"{number}.tar", 20, first=20 * number)

@@ -155,6 +155,7 @@ def test_the_commands_write_table_figure_and_numbers_and_go_on(root, tmp_path):
     assert json.loads((tmp_path / "kappa.json").read_text()) == found
 
 
+@pytest.mark.slow
 def test_every_distribution_is_tried_at_one_alpha_and_at_equal_weight(root, tmp_path):
     common = ("--root", root, "-e", "toy", "--samples", 10, "--no-control", "--limit", 4, "--json")
     text = invoke("mixtures", *common, "-o", tmp_path / "m.json")
@@ -174,6 +175,7 @@ def test_every_distribution_is_tried_at_one_alpha_and_at_equal_weight(root, tmp_
     assert np.multiply(alphas, spreads) == pytest.approx(0.1 * spreads[0])
 
 
+@pytest.mark.slow
 def test_direction_and_margin(root):
     common = ("--root", root, "-e", "toy", "-b", "sugarcrepe", "--samples", 20, "--json")
     answer = json.loads(invoke("margin", *common, "--bins", 1, "--option", "subsets=add_att"))

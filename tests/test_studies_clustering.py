@@ -74,6 +74,7 @@ def test_adaptive_concentration_is_harder(root):
         assert 0 <= adaptive < fixed <= bins.facts["largest_possible"] + 1e-6
 
 
+@pytest.mark.slow
 def test_one_start_gives_one_score_and_seeds_do_not(root, pipeline):
     items = load("sugarcrepe", root).items
     clusterings, captions, scores = stability(Study(root=root, spec=ScorerSpec(encoder="toy")), seeds=3)
@@ -92,6 +93,7 @@ def _score(pipeline, pair):
     return right.msd > wrong.msd
 
 
+@pytest.mark.slow
 def test_the_commands(root, tmp_path):
     for name, key in (("stability", "clusterings"), ("entropy", "bins")):
         command = [

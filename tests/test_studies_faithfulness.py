@@ -81,6 +81,7 @@ def test_blanking_paints_boxes_in_the_mean_colour():
     assert values[0, 7].tolist() == np.asarray(picture).reshape(-1, 3).mean(axis=0).astype(np.uint8).tolist()
 
 
+@pytest.mark.slow
 def test_masking_is_repeatable_and_seeded(study, scorer, pairs):
     def effects(seed):
         return faithfulness.masking_rows(replace(study, seed=seed), scorer, pairs[:6], "influence", 0.1)
@@ -156,6 +157,7 @@ def test_other_subsets_are_no_question(study, pairs, monkeypatch):
         localisation.localisation(study)
 
 
+@pytest.mark.slow
 def test_the_commands_write_numbers_and_tables(root, tmp_path):
     common = ["--root", str(root), "--limit", "3", "--encoder", "toy"]
     answer = CliRunner().invoke(app, ["study", "faithfulness", *common, "-o", str(tmp_path / "f.json")])
@@ -169,6 +171,7 @@ def test_the_commands_write_numbers_and_tables(root, tmp_path):
     assert "terms − occlusion" in answer.output
 
 
+@pytest.mark.slow
 def test_every_projection_can_be_tried(root):
     answer = CliRunner().invoke(
         app, ["study", "faithfulness", "--root", str(root), "--limit", "1", "-e", "toy", "--every-projection"]

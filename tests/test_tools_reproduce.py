@@ -43,6 +43,7 @@ def _run(folder, output, *more):
     return main(["run", "--data", data, "--local", local, "-o", str(output), "--device", "cpu", *more])
 
 
+@pytest.mark.slow
 def test_one_command_runs_everything_and_finished_runs_load_nothing(rehearsal, tmp_path, capsys, monkeypatch):
     assert _run(rehearsal, tmp_path, "--samples", "10") == 0
     written = json.loads((tmp_path / "reproduce.json").read_text())
