@@ -44,7 +44,7 @@ def decode_jpegs(files: Sequence[Prepared], steps: Preprocessing, device: torch.
     with _decoding, torch.cuda.stream(stream) if stream else nullcontext():
         for numbers in _together([file.view.size for file in files]):
             views = [files[number].view for number in numbers]
-            batch = _empty([view.size for view in views], device)
+            batch = _black([view.size for view in views], device)
             good = _decode([files[number].pixels for number in numbers], views, batch)
             resized = resize(batch, views, steps)
             for number, view, pixels, taken in zip(numbers, views, resized, good, strict=True):
@@ -88,10 +88,10 @@ def _decode(files: Sequence[UInt8[Tensor, " bytes"]], views: Sequence[View], bat
     return good
 
 
-def _empty(sizes: Sequence[tuple[int, int]], device: torch.device) -> Batch:
-    """Room for images in the upper left of one size; what is beside them has no weight when they are resized."""
+def _black(sizes: Sequence[tuple[int, int]], device: torch.device) -> Batch:
+    """Room for images in the upper left of one size; what a damaged file leaves out stays black."""
     width, height = (max(size[side] for size in sizes) for side in (0, 1))
-    return torch.empty((len(sizes), 3, height, width), dtype=torch.uint8, device=device)
+    return torch.zeros((len(sizes), 3, height, width), dtype=torch.uint8, device=device)
 
 
 def on_canvases(images: Sequence[Prepared], steps: Preprocessing, device: torch.device) -> Batch:
@@ -107,7 +107,7 @@ def on_canvases(images: Sequence[Prepared], steps: Preprocessing, device: torch.
     rest = sorted(set(range(len(images))) - set(ready))
     for places in _together([sizes[number] for number in rest]):
         numbers = [rest[place] for place in places]
-        pixels = _empty([sizes[number] for number in numbers], device)
+        pixels = _black([sizes[number] for number in numbers], device)
         for row, number in zip(pixels, numbers, strict=True):
             image = sent(images[number].pixels, device)
             row[:, : image.shape[1], : image.shape[2]] = image
