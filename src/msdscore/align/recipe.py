@@ -316,10 +316,10 @@ def _parse(given: str) -> Any:
         return given
 
 
-def _dump(values: Mapping[str, Any], place: tuple[str, ...]) -> str:
+def _dump(values: Mapping[str, Any], section: tuple[str, ...]) -> str:
     own = [f"{key} = {_value(item)}" for key, item in values.items() if not isinstance(item, dict)]
-    tables = [_dump(item, (*place, key)) for key, item in values.items() if isinstance(item, dict)]
-    head = [f"[{'.'.join(place)}]"] if place else []
+    tables = [_dump(item, (*section, key)) for key, item in values.items() if isinstance(item, dict)]
+    head = [f"[{'.'.join(section)}]"] if section else []
     return "\n".join([*head, *own, ""]) + ("\n" if tables else "") + "\n".join(tables)
 
 

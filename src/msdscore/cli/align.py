@@ -25,15 +25,15 @@ def train(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")],
     data: Data,
     recipe: Annotated[str, typer.Option(help="Name of a recipe (paper, mini) or a TOML file.")] = "paper",
-    images: Images = [],  # noqa: B006, typer copies it
+    images: Images = [],
     data_format: Format = None,
-    val: Annotated[list[str], typer.Option("--val", help="Validation data, for early stopping.")] = [],  # noqa: B006
-    val_images: Annotated[list[str], typer.Option(help="Its images.")] = [],  # noqa: B006
-    change: Annotated[list[str], typer.Option("--set", help="Change a setting, e.g. train.steps=100.")] = [],  # noqa: B006
+    val: Annotated[list[str], typer.Option("--val", help="Validation data, for early stopping.")] = [],
+    val_images: Annotated[list[str], typer.Option(help="Its images.")] = [],
+    change: Annotated[list[str], typer.Option("--set", help="Change a setting, e.g. train.steps=100.")] = [],
     no_reconstruction: Annotated[bool, typer.Option("--no-reconstruction", help="The paper's ablation.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     cache: Annotated[str, typer.Option(help="Folder of cached frozen features.")] = "",
-    logger: Annotated[list[str], typer.Option(help="tensorboard or wandb. Repeatable.")] = [],  # noqa: B006
+    logger: Annotated[list[str], typer.Option(help="tensorboard or wandb. Repeatable.")] = [],
     workers: Annotated[int, typer.Option(min=1, help="Threads that read images.")] = 4,
     device: options.Device = "auto",
     json: options.Json = False,
@@ -66,7 +66,7 @@ def train(
 def evaluate(
     run: RunFolder,
     data: Data,
-    images: Images = [],  # noqa: B006
+    images: Images = [],
     data_format: Format = None,
     device: options.Device = "auto",
     json: options.Json = False,

@@ -26,13 +26,13 @@ def bank(
     pairs: Annotated[
         list[str],
         typer.Option(help="Rows of captioned images (image, captions), for calibration=evidence. Repeatable."),
-    ] = [],  # noqa: B006, typer copies it
+    ] = [],
     limit: Annotated[int, typer.Option(min=2, help="How many background images at most.")] = 128,
     overwrite: options.Overwrite = False,
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,
-    change: options.Change = [],  # noqa: B006, typer copies it
-    encoder_option: options.EncoderOption = [],  # noqa: B006
+    change: options.Change = [],
+    encoder_option: options.EncoderOption = [],
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     revision: options.Revision = None,

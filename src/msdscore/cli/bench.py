@@ -24,9 +24,9 @@ def bench(
     metric: Annotated[
         list[str],
         typer.Option("--metric", "-m", help="NAME[:ARGUMENT] of `msdscore metrics`, those of the form. Repeatable."),
-    ] = [],  # noqa: B006, typer copies it
+    ] = [],
     protocol: Annotated[str, typer.Option(help="How to count; see `msdscore benchmarks show NAME`.")] = "official",
-    option: options.ReaderOption = [],  # noqa: B006
+    option: options.ReaderOption = [],
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many items, spread evenly.")] = None,
     seed: options.Seed = 0,
     seeds: Annotated[
@@ -37,8 +37,8 @@ def bench(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Throw away scores that are there.")] = False,
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,
-    change: options.Change = [],  # noqa: B006
-    encoder_option: options.EncoderOption = [],  # noqa: B006
+    change: options.Change = [],
+    encoder_option: options.EncoderOption = [],
     bank: options.BankFile = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",

@@ -20,15 +20,15 @@ def explain(
     ] = None,
     against: Annotated[
         list[str], typer.Option("--against", help="Another caption of the image, shown beside the first. Repeatable.")
-    ] = [],  # noqa: B006, typer copies it
+    ] = [],
     words: Annotated[
         Path | None, typer.Option("--words", help="A second figure: where each word looks (.png, .svg, .pdf).")
     ] = None,
     overwrite: options.Overwrite = False,
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,
-    change: options.Change = [],  # noqa: B006
-    encoder_option: options.EncoderOption = [],  # noqa: B006
+    change: options.Change = [],
+    encoder_option: options.EncoderOption = [],
     bank: options.BankFile = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",

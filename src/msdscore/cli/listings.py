@@ -57,7 +57,7 @@ def show(name: BenchmarkName, json: options.Json = False) -> None:
 def items(
     name: BenchmarkName,
     root: Annotated[Path, typer.Option("--root", help="As for `msdscore bench`.")],
-    option: options.ReaderOption = [],  # noqa: B006, typer copies it
+    option: options.ReaderOption = [],
 ) -> None:
     """List the items as JSON lines: id, image and captions in the order in which a score file gives their scores."""
     from msdscore.benchmarks.base import image_key, image_names

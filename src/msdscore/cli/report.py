@@ -28,8 +28,8 @@ def report(
         ),
     ] = None,
     preset: options.Preset = None,
-    change: options.Change = [],  # noqa: B006, typer copies it
-    encoder_option: options.EncoderOption = [],  # noqa: B006
+    change: options.Change = [],
+    encoder_option: options.EncoderOption = [],
     bank: options.BankFile = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",

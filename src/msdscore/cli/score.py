@@ -45,8 +45,8 @@ def score(
     ] = False,
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,
-    change: options.Change = [],  # noqa: B006, typer copies it
-    encoder_option: options.EncoderOption = [],  # noqa: B006
+    change: options.Change = [],
+    encoder_option: options.EncoderOption = [],
     bank: options.BankFile = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -68,7 +68,7 @@ def score(
     worker_gpus: shards.WorkerGpus = None,
     part: shards.Part = None,
     time_limit: shards.TimeLimit = None,
-    copy_column: shards.CopyColumn = [],  # noqa: B006
+    copy_column: shards.CopyColumn = [],
     json: options.Json = False,
 ) -> None:
     """Score captions of one image, every row of a file, or shards into a folder.

@@ -26,8 +26,8 @@ def select(
         str | None, typer.Option("--keep", help="Share (0.3, 30%) or number (1000) of rows: the best ones.")
     ] = None,
     by: Annotated[str, typer.Option("--by", help="Number that says which rows are best.")] = "msd",
-    minimum: Annotated[list[str], typer.Option("--min", help="Least value, e.g. match=0.7. Repeatable.")] = [],  # noqa: B006
-    maximum: Annotated[list[str], typer.Option("--max", help="Largest value, e.g. support=2. Repeatable.")] = [],  # noqa: B006
+    minimum: Annotated[list[str], typer.Option("--min", help="Least value, e.g. match=0.7. Repeatable.")] = [],
+    maximum: Annotated[list[str], typer.Option("--max", help="Largest value, e.g. support=2. Repeatable.")] = [],
     per: Annotated[str | None, typer.Option("--per", help="Column: --keep is taken of every group apart.")] = None,
     report: Annotated[
         Path | None, typer.Option("--report", help="Page (.html): histograms, rows at the cut, agreement with cosine.")

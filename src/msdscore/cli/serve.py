@@ -15,7 +15,7 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
     allow_host: Annotated[
         list[str], typer.Option(help="Host name of a reverse proxy in front of the service. Repeatable.")
-    ] = [],  # noqa: B006, typer copies it
+    ] = [],
     token: Annotated[
         str | None, typer.Option(envvar="MSDSCORE_TOKEN", help="Token that every caller must send (Bearer).")
     ] = None,
@@ -26,8 +26,8 @@ def serve(
     cache: Annotated[int, typer.Option(min=0, help="MiB of embeddings of images and captions to keep.")] = 256,
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,
-    change: options.Change = [],  # noqa: B006
-    encoder_option: options.EncoderOption = [],  # noqa: B006
+    change: options.Change = [],
+    encoder_option: options.EncoderOption = [],
     bank: options.BankFile = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",

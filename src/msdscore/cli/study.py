@@ -35,11 +35,11 @@ def study(
     overwrite: options.Overwrite = False,
     limit: Annotated[int | None, typer.Option(min=1, help="How many items at most.")] = None,
     seed: options.Seed = 0,
-    option: options.ReaderOption = [],  # noqa: B006, typer copies it
+    option: options.ReaderOption = [],
     encoder: options.Encoder = "mini",
     preset: options.Preset = None,
-    change: options.Change = [],  # noqa: B006
-    encoder_option: options.EncoderOption = [],  # noqa: B006
+    change: options.Change = [],
+    encoder_option: options.EncoderOption = [],
     bank: options.BankFile = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -48,19 +48,19 @@ def study(
     cache_size: options.CacheSize = options.CACHE_SIZE,
     cache_half: options.CacheHalf = False,
     json: options.Json = False,
-    benchmark: Annotated[list[str], _own("--benchmark", "-b", help="See `msdscore benchmarks`. Repeatable.")] = [],  # noqa: B006
-    metric: Annotated[list[str], _own("--metric", "-m", help="See `msdscore metrics`. Repeatable.")] = [],  # noqa: B006
+    benchmark: Annotated[list[str], _own("--benchmark", "-b", help="See `msdscore benchmarks`. Repeatable.")] = [],
+    metric: Annotated[list[str], _own("--metric", "-m", help="See `msdscore metrics`. Repeatable.")] = [],
     control: Annotated[bool | None, _own("--control/--no-control", help="Score with wrong images too.")] = None,
     samples: Annotated[int | None, _own(min=1, help="Resamples behind an interval.")] = None,
     values: Annotated[str | None, _own(help="kappa …: values to try, e.g. '10 20 40' or '3,2 5,3'.")] = None,
     buckets: Annotated[int | None, _own(min=1, help="direction: quantiles of the caption length.")] = None,
     bins: Annotated[int | None, _own(min=1, help="margin, entropy: quantiles of margin or length.")] = None,
     seeds: Annotated[int | None, _own(min=2, help="stability: drawn starts.")] = None,
-    also: Annotated[list[str], _own(help="backbones, ood: further encoders. Repeatable.")] = [],  # noqa: B006
-    data: Annotated[list[str], _own(help="reconstruction: captioned images, as `align train` reads.")] = [],  # noqa: B006
-    images: Annotated[list[str], _own(help="reconstruction: folders of images.")] = [],  # noqa: B006
+    also: Annotated[list[str], _own(help="backbones, ood: further encoders. Repeatable.")] = [],
+    data: Annotated[list[str], _own(help="reconstruction: captioned images, as `align train` reads.")] = [],
+    images: Annotated[list[str], _own(help="reconstruction: folders of images.")] = [],
     recipe: Annotated[str | None, _own(help="reconstruction: name of a recipe, or a TOML file.")] = None,
-    recipe_set: Annotated[list[str], _own(help="reconstruction: change, e.g. train.steps=100.")] = [],  # noqa: B006
+    recipe_set: Annotated[list[str], _own(help="reconstruction: change, e.g. train.steps=100.")] = [],
     share: Annotated[float | None, _own(help="faithfulness: share of regions that is masked.")] = None,
     every_projection: Annotated[
         bool | None, _own("--every-projection", help="faithfulness: try all projections.")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +16,10 @@ from msdscore.benchmarks.base import Note, image_key
 from msdscore.benchmarks.protocols import counting
 from msdscore.benchmarks.protocols.counting import Figure, Figures, Flags, Floats, Sheet
 from msdscore.benchmarks.results.result import MetricResult, Provenance, Result, ScorerRecord, fact_sums, score_matrix
+from msdscore.benchmarks.run.plan import Work
 from msdscore.metrics.base import Metric
 from msdscore.stats.resample import Resampling
 from msdscore.version import __version__
-
-if TYPE_CHECKING:
-    from msdscore.benchmarks.run.plan import Work
 
 _PACKAGES = ("numpy", "scipy", "torch", "transformers", "pillow")
 _SHOWN = 5  # reasons of failed items that a result names
@@ -41,7 +39,7 @@ def signature(metric: Metric, scorer: ScorerRecord | None) -> str:
 MetricScores = tuple[Metric, Floats, Floats | None]  # with true and wrong images, higher is better; None: no control
 
 
-def summarise(work: "Work", scorer: ScorerRecord | None, table: pa.Table, scores: str, made: Provenance) -> Result:
+def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: str, provenance: Provenance) -> Result:
     """Count the figures of all metrics of a run from its table of scores (the file `scores`), on the same items."""
     plan, items = work.plan, work.item_set.items
     errors = [error for error in table.column("error").to_pylist() if error]
@@ -75,7 +73,7 @@ def summarise(work: "Work", scorer: ScorerRecord | None, table: pa.Table, scores
         versions=versions(),
         scores=scores,
         length=counting.length_alone(sheet(bare, judged=False), count) if chosen else None,
-        made=made,
+        made=provenance,
     )
 
 
@@ -113,7 +111,7 @@ def versions() -> dict[str, str]:
 
 
 def _metric(
-    work: "Work",
+    work: Work,
     scorer: ScorerRecord | None,
     scores: MetricScores,
     table: pa.Table,
