@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.mini import lite2
 from msdscore.encoders.registry import load_encoder
 
@@ -36,9 +36,9 @@ def main():
     captions = [f"a dog number {number} runs on the wet sand of a beach" for number in range(COUNT)]
     # Of 5 to 17 words, as those that people write of one picture: padding is not computed.
     mixed = [" ".join(["a dog runs on sand"] + ["wet"] * (number * 12 // 9)) for number in range(10)]
-    one_pass = seconds(lambda: encode_pictures(encoder, pictures))
+    one_pass = seconds(lambda: prepare_and_encode(encoder, pictures))
     lite2._fused = lambda: None
-    two_passes = seconds(lambda: encode_pictures(encoder, pictures))
+    two_passes = seconds(lambda: prepare_and_encode(encoder, pictures))
     read = seconds(lambda: encoder.encode_texts(captions))
     unequal = seconds(lambda: encoder.encode_texts(mixed))
     speed, wait = COUNT / one_pass, 1e3 * read / COUNT

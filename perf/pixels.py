@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from msdscore.encoders.vision.preprocessing import prepare_picture, stack_pixels
+from msdscore.encoders.vision.preprocessing import prepare_image, stack_pixels
 from msdscore.io.images import ImageLimits, open_image
 from msdscore.io.parquet_images import stored_images
 from msdscore.scoring.embedded import Decoded, open_prepared
@@ -62,10 +62,10 @@ def ways(steps):
 
     device = replace(steps, on_device=True)
     return {
-        "usual": lambda content: prepare_picture(open_image(content), steps),
+        "usual": lambda content: prepare_image(open_image(content), steps),
         "jpeg=smallest": reduced(1),
         "jpeg=reduced": reduced(2),
-        "resize=device": lambda content: prepare_picture(open_image(content), device),
+        "resize=device": lambda content: prepare_image(open_image(content), device),
     }
 
 

@@ -18,7 +18,7 @@ from msdscore.align.run.train import train
 from msdscore.cli.app import app
 from msdscore.encoders.aligned.heads import join_states, split_features
 from msdscore.encoders.aligned.towers import ImageTowerSpec
-from msdscore.encoders.base import Features, encode_pictures
+from msdscore.encoders.base import Features, prepare_and_encode
 from msdscore.encoders.loading.tensors import packed, widened
 from msdscore.encoders.mini.lite2 import Lite2, branch_maps, share_stages
 from msdscore.encoders.registry import load_encoder
@@ -41,7 +41,7 @@ def members(tmp_path_factory):
 
 
 def _similarities(encoder):
-    pictures, texts = encode_pictures(encoder, PICTURES), encoder.encode_texts(CAPTIONS)
+    pictures, texts = prepare_and_encode(encoder, PICTURES), encoder.encode_texts(CAPTIONS)
     local = torch.einsum("ind,jmd->injm", pictures.points, texts.points)
     return local, pictures.pooled @ texts.pooled.T
 

@@ -24,7 +24,7 @@ from msdscore.cli.app import app
 from msdscore.encoders.aligned.encoder import tower_dims
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
 from msdscore.encoders.aligned.towers import Features, ImageTowerSpec, TextTowerSpec, read_spec
-from msdscore.encoders.base import encode_pictures, prepare_all
+from msdscore.encoders.base import prepare_all, prepare_and_encode
 from msdscore.encoders.loading.checkpoints import locate
 from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.encoders.registry import load_encoder
@@ -73,7 +73,7 @@ def test_the_towers_see_what_the_shipped_encoder_sees():
     towers = tune_towers(open_towers(recipe, torch.device("cpu")), tuned)
     assert tower_dims(*towers) == (SideDims(1752, 1752), SideDims(1536, 768, 384))
     heads = shipped_heads()
-    pictures, seen = encode_pictures(shipped, PICTURES[:2]), towers[0].features(prepare_all(towers[0], PICTURES[:2]))
+    pictures, seen = prepare_and_encode(shipped, PICTURES[:2]), towers[0].features(prepare_all(towers[0], PICTURES[:2]))
     agree(heads.project_images(seen), pictures)
     texts, read = shipped.encode_texts(CAPTIONS), towers[1].features(CAPTIONS)
     assert [layout.spans for layout in read.layout] == [layout.spans for layout in texts.layout]
@@ -137,7 +137,7 @@ def test_the_export_brings_its_bank_and_gives_the_vectors_of_the_run(run, tmp_pa
     seen = heads.project_images(towers[0].features(prepare_all(towers[0], PICTURES)))
     read = heads.project_texts(towers[1].features(CAPTIONS))
     # Stored in half precision.
-    for ours, theirs in ((encode_pictures(made, PICTURES), seen), (made.encode_texts(CAPTIONS), read)):
+    for ours, theirs in ((prepare_and_encode(made, PICTURES), seen), (made.encode_texts(CAPTIONS), read)):
         assert torch.allclose(ours.pooled, theirs.pooled, atol=5e-3)
         assert torch.allclose(ours.points[ours.mask], theirs.points[theirs.mask], atol=5e-3)
     scores = Scorer(made).rank(PICTURES[0], ["a red square", "the circle is blue"])

@@ -114,11 +114,11 @@ def test_transformers_images_are_hidden_states_without_special_tokens(clip):
     found = seen(towers(spec, TOY_TEXT)[0])
     assert found.points.shape == (2, 16, 64)
     from msdscore.encoders.loading.checkpoints import find_checkpoint
-    from msdscore.encoders.loading.transformers import load_preprocessing
-    from msdscore.encoders.vision.preprocessing import prepare_picture, stack_pixels
+    from msdscore.encoders.loading.transformers import preprocessor
+    from msdscore.encoders.vision.preprocessing import prepare_image, read_preprocessing, stack_pixels
 
-    steps = load_preprocessing(find_checkpoint(clip))
-    pixels = stack_pixels([prepare_picture(picture, steps) for picture in PICTURES], steps, torch.device("cpu"))
+    steps = read_preprocessing(preprocessor(find_checkpoint(clip)))
+    pixels = stack_pixels([prepare_image(picture, steps) for picture in PICTURES], steps, torch.device("cpu"))
     with torch.no_grad():
         states = CLIPModel.from_pretrained(clip).vision_model(pixel_values=pixels, output_hidden_states=True)
     wanted = torch.cat([states.hidden_states[-1][:, 1:], states.hidden_states[0][:, 1:]], dim=-1)

@@ -23,7 +23,7 @@ from msdscore.align.run.checkpoint import averaged_weights, checkpoints
 from msdscore.align.run.folder import read_curves
 from msdscore.align.run.session import TrainOptions, start_session
 from msdscore.align.run.train import train
-from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError, MissingExtraError, RunError, UnknownNameError, WeightsError
 from msdscore.io.images import open_image
@@ -381,7 +381,7 @@ def test_export_scores_as_the_run_and_names_its_backbones(models, rows, tmp_path
     scorer = Scorer(encoder)
     picture = tmp_path / "data" / "red-square.png"
     assert scorer.rank(picture, [f"a {colour} {shape}" for _, colour, shape in things()]).best == "a red square"
-    images = encode_pictures(encoder, [open_image(picture)])
+    images = prepare_and_encode(encoder, [open_image(picture)])
     assert images.points.shape == (1, 16, 16)
     assert images.layout[0].size == (40, 32)
     texts = encoder.encode_texts(["the square is red", "a circle on the left, " * 5])

@@ -6,7 +6,7 @@ import torch
 import transformers
 from PIL import Image
 
-from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import WeightsError
 from tiny_models import make_blip
@@ -47,7 +47,7 @@ def test_pooled_vectors_give_the_librarys_contrastive_score(folder, library, pic
         use_itm_head=False,
     ).itm_score
     encoder = load_encoder(str(folder), device="cpu")
-    ours = encode_pictures(encoder, pictures).pooled @ encoder.encode_texts(TEXTS).pooled.T
+    ours = prepare_and_encode(encoder, pictures).pooled @ encoder.encode_texts(TEXTS).pooled.T
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
@@ -56,7 +56,7 @@ def test_points_are_projected_states_without_the_first_and_last(folder, library,
     encoder = load_encoder(str(folder), device="cpu")
     normal = torch.nn.functional.normalize
     patches = library.vision_proj(library.vision_model(pixels).last_hidden_state[:, 1:])
-    torch.testing.assert_close(encode_pictures(encoder, pictures).points, normal(patches, dim=-1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(prepare_and_encode(encoder, pictures).points, normal(patches, dim=-1), rtol=0, atol=1e-5)
     inputs = transformers.AutoTokenizer.from_pretrained(folder)(["the cat"], return_tensors="pt")
     states = library.text_encoder(inputs["input_ids"], attention_mask=inputs["attention_mask"]).last_hidden_state
     tokens = library.text_proj(states[:, 1:-1])

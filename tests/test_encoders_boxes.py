@@ -6,7 +6,7 @@ from PIL import Image, ImageDraw
 
 import tiny_models
 import tiny_openclip
-from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from tiny_clip import make_tiny_clip
 
@@ -60,7 +60,7 @@ def raw_input(encoder, layer, picture):
     seen = []
     handle = found[0].register_forward_hook(lambda _module, _inputs, output: seen.append(output.detach()))
     try:
-        out = encode_pictures(encoder, [picture])
+        out = prepare_and_encode(encoder, [picture])
     finally:
         handle.remove()
     return torch.cat(seen), out
@@ -111,7 +111,7 @@ def test_a_spot_in_a_box_changes_that_patch_of_the_mosaic_most(tiles, size, canv
 
 def test_boxes_of_a_pooled_mosaic_span_the_picture(tiles):
     """36 tiles of 3 x 3 patches are pooled to nine tiles' worth: two patches a side become one."""
-    (layout,) = encode_pictures(tiles, [Image.new("RGB", (180, 180))]).layout
+    (layout,) = prepare_and_encode(tiles, [Image.new("RGB", (180, 180))]).layout
     assert layout.grid == (9, 9)
     assert layout.boxes[0].tolist() == [0, 0, 16, 16]
     # The last patch of a tile ends 6 pixels before the tile does.
@@ -120,6 +120,6 @@ def test_boxes_of_a_pooled_mosaic_span_the_picture(tiles):
 
 def test_the_rim_that_a_tower_never_sees_belongs_to_no_patch(tmp_path):
     encoder = load_encoder(str(tiny_models.make_siglip(tmp_path / "siglip")), device="cpu")
-    (layout,) = encode_pictures(encoder, [Image.new("RGB", (60, 30))]).layout
+    (layout,) = prepare_and_encode(encoder, [Image.new("RGB", (60, 30))]).layout
     assert layout.grid == (3, 3)
     assert layout.boxes[-1].tolist() == [32, 16, 48, 24]

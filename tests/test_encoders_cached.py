@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from msdscore import load_encoder
-from msdscore.encoders.base import Encoder, encode_pictures, prepare_all
+from msdscore.encoders.base import Encoder, prepare_all, prepare_and_encode
 from msdscore.encoders.cached import OBJECTS, CachedEncoder, CacheSettings, prepared_key
 from msdscore.errors import CaptionError, ConfigError, RunError
 from msdscore.io.images import ImageLimits
@@ -75,7 +75,7 @@ def test_vectors_are_the_encoders_own_and_each_item_is_made_once(tmp_path, on_di
     assert isinstance(cached, Encoder)
     pictures = [picture(1), picture(2, (30, 20)), picture(1)]
     for _ in range(2):
-        same(encode_pictures(cached, pictures), encode_pictures(load_encoder("toy"), pictures))
+        same(prepare_and_encode(cached, pictures), prepare_and_encode(load_encoder("toy"), pictures))
         same(cached.encode_texts(TEXTS), load_encoder("toy").encode_texts(TEXTS))
     assert (wrapped.seen, wrapped.read) == ([2], list(dict.fromkeys(TEXTS)))
     assert (cached.signature, cached.bank, cached.recommended) == (wrapped.signature, None, {"kappa": 7.0})
@@ -186,11 +186,11 @@ def test_a_pipeline_of_one_run_embeds_every_distinct_item_once():
 
 def test_a_stream_of_pictures_does_not_push_out_the_texts():
     wrapped = Counting()
-    one = encode_pictures(load_encoder("toy"), [picture(0)])
+    one = prepare_and_encode(load_encoder("toy"), [picture(0)])
     cached = CachedEncoder(wrapped, memory=4 * (one.points.nbytes + one.mask.nbytes + one.pooled.nbytes + OBJECTS))
     cached.encode_texts(["ball 1"])
     for number in range(9):
-        encode_pictures(cached, [picture(number)])
+        prepare_and_encode(cached, [picture(number)])
     cached.encode_texts(["ball 1"])
     assert wrapped.read == ["ball 1"]
 
@@ -286,7 +286,7 @@ def test_the_bytes_of_a_file_name_it_not_its_path_and_errors_are_the_usual_ones(
         picture(number).save(path)
         same(
             pipeline.embed_images(pipeline.decode([path])).vectors,
-            encode_pictures(load_encoder("toy"), [picture(number)]),
+            prepare_and_encode(load_encoder("toy"), [picture(number)]),
         )
     small = Pipeline(pipeline.encoder, limits=ImageLimits(max_pixels=9))
     assert "max_pixels" in str(small.decode([path])[0])

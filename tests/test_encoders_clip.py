@@ -10,7 +10,7 @@ import torch
 import transformers
 from PIL import Image
 
-from msdscore.encoders.base import Encoder, TokenLayout, encode_pictures
+from msdscore.encoders.base import Encoder, TokenLayout, prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from tiny_clip import PROJECTION, make_tiny_clip
@@ -61,7 +61,7 @@ def assert_unit(vectors):
 
 
 def test_pictures_become_unit_patches_with_boxes(encoder, pictures):
-    out = encode_pictures(encoder, pictures)
+    out = prepare_and_encode(encoder, pictures)
     assert isinstance(encoder, Encoder)
     assert out.points.shape == (4, 16, PROJECTION)
     assert out.points.dtype == out.pooled.dtype == torch.float32
@@ -73,7 +73,7 @@ def test_pictures_become_unit_patches_with_boxes(encoder, pictures):
 
 
 def test_boxes_of_a_wide_picture_lie_in_its_middle(encoder):
-    (layout,) = encode_pictures(encoder, [Image.new("RGB", (128, 64))]).layout
+    (layout,) = prepare_and_encode(encoder, [Image.new("RGB", (128, 64))]).layout
     assert layout.boxes[5].tolist() == [48, 16, 64, 32]
 
 
@@ -98,7 +98,7 @@ def test_a_caption_does_not_depend_on_its_neighbours(encoder, index):
 
 @pytest.mark.parametrize("index", range(len(SIZES)))
 def test_a_picture_does_not_depend_on_its_neighbours(encoder, pictures, index):
-    together, alone = encode_pictures(encoder, pictures), encode_pictures(encoder, [pictures[index]])
+    together, alone = prepare_and_encode(encoder, pictures), prepare_and_encode(encoder, [pictures[index]])
     torch.testing.assert_close(together.points[index], alone.points[0], rtol=0, atol=1e-5)
     torch.testing.assert_close(together.pooled[index], alone.pooled[0], rtol=0, atol=1e-5)
 
@@ -108,7 +108,7 @@ def test_pooled_vectors_give_the_librarys_similarity(folder, encoder, library, t
     short = [text for text in TEXTS if text not in (LONG, "été 👩‍👩‍👧")]
     inputs = tokenizer(short, padding=True, return_tensors="pt")
     theirs = library(**inputs, pixel_values=library_pixels(folder, pictures))
-    ours = encode_pictures(encoder, pictures).pooled @ encoder.encode_texts(short).pooled.T
+    ours = prepare_and_encode(encoder, pictures).pooled @ encoder.encode_texts(short).pooled.T
     torch.testing.assert_close(ours, theirs.logits_per_image / library.logit_scale.exp(), rtol=0, atol=1e-5)
 
 
@@ -117,7 +117,7 @@ def test_pooled_vectors_are_the_librarys_features(folder, encoder, library, toke
     image = features(library.get_image_features(pixel_values=library_pixels(folder, pictures)))
     text = features(library.get_text_features(**tokenizer(["the cat"], return_tensors="pt")))
     normal = torch.nn.functional.normalize
-    torch.testing.assert_close(encode_pictures(encoder, pictures).pooled, normal(image), rtol=0, atol=1e-5)
+    torch.testing.assert_close(prepare_and_encode(encoder, pictures).pooled, normal(image), rtol=0, atol=1e-5)
     torch.testing.assert_close(encoder.encode_texts(["the cat"]).pooled, normal(text), rtol=0, atol=1e-5)
 
 
@@ -140,7 +140,7 @@ def test_patches_are_projected_states_without_cls(folder, library, pictures, pat
     states = library.vision_model(pixel_values=library_pixels(folder, pictures)).last_hidden_state
     states = library.vision_model.post_layernorm(states) if patch_norm else states
     expected = torch.nn.functional.normalize(library.visual_projection(states[:, 1:]), dim=-1)
-    torch.testing.assert_close(encode_pictures(encoder, pictures).points, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(prepare_and_encode(encoder, pictures).points, expected, rtol=0, atol=1e-5)
     assert f"norm:{'yes' if patch_norm else 'no'}" in encoder.signature
 
 
@@ -153,7 +153,7 @@ def test_tokens_are_projected_states_without_start_and_end(encoder, library, tok
 
 def test_mean_pooling_is_the_direction_of_the_local_mean(folder, pictures):
     encoder = load_encoder(str(folder), device="cpu", pool="mean")
-    for out in (encode_pictures(encoder, pictures), encoder.encode_texts(TEXTS[:3])):
+    for out in (prepare_and_encode(encoder, pictures), encoder.encode_texts(TEXTS[:3])):
         sums = (out.points * out.mask.unsqueeze(-1)).sum(1)
         torch.testing.assert_close(out.pooled, torch.nn.functional.normalize(sums), rtol=0, atol=1e-6)
     assert "pool:mean" in encoder.signature
@@ -187,7 +187,7 @@ def test_cutting_must_be_asked_for_and_is_reported(folder, encoder):
 
 
 def test_vectors_have_no_history_but_heads_can_be_trained_on_them(encoder, pictures):
-    out = encode_pictures(encoder, pictures)
+    out = prepare_and_encode(encoder, pictures)
     assert not out.points.requires_grad
     assert not encoder.encode_texts(["x"]).pooled.requires_grad
     head = torch.nn.Linear(PROJECTION, 3)
@@ -199,7 +199,7 @@ def test_vectors_have_no_history_but_heads_can_be_trained_on_them(encoder, pictu
 def test_half_precision_stays_close_and_gives_float32(folder, encoder, pictures, dtype, tolerance):
     half = load_encoder(str(folder), device="cpu", dtype=dtype)
     for ours, exact in (
-        (encode_pictures(half, pictures), encode_pictures(encoder, pictures)),
+        (prepare_and_encode(half, pictures), prepare_and_encode(encoder, pictures)),
         (half.encode_texts(TEXTS), encoder.encode_texts(TEXTS)),
     ):
         assert ours.points.dtype == ours.pooled.dtype == torch.float32
@@ -216,7 +216,7 @@ def test_overflow_is_an_error_and_not_a_score(folder, tmp_path):
     model.save_pretrained(loud)
     encoder = load_encoder(str(loud), device="cpu", dtype="float16")
     with pytest.raises(ConfigError, match="overflows in float16; load it with dtype='float32'"):
-        encode_pictures(encoder, [Image.new("RGB", (8, 8), "red")])
+        prepare_and_encode(encoder, [Image.new("RGB", (8, 8), "red")])
 
 
 def test_signature_names_the_folder_and_the_content_but_not_the_place(folder, encoder, tmp_path):
@@ -294,8 +294,8 @@ def test_a_preprocessor_inside_the_processor_file_is_found(folder, encoder, pict
     config = json.loads((new / "preprocessor_config.json").read_text())
     (new / "preprocessor_config.json").unlink()
     (new / "processor_config.json").write_text(json.dumps({"image_processor": config}))
-    ours = encode_pictures(load_encoder(str(new), device="cpu"), pictures)
-    assert torch.equal(ours.points, encode_pictures(encoder, pictures).points)
+    ours = prepare_and_encode(load_encoder(str(new), device="cpu"), pictures)
+    assert torch.equal(ours.points, prepare_and_encode(encoder, pictures).points)
 
 
 @pytest.mark.parametrize(
@@ -324,6 +324,6 @@ def test_wrong_options_say_what_is_right(folder, options, error, message):
 
 def test_empty_batches_are_refused_in_words(encoder):
     with pytest.raises(ConfigError, match="at least one image to encode, got none"):
-        encode_pictures(encoder, [])
+        prepare_and_encode(encoder, [])
     with pytest.raises(ConfigError, match="at least one caption to encode, got none"):
         encoder.encode_texts([])

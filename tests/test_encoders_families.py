@@ -10,7 +10,7 @@ from PIL import Image
 
 import tiny_models
 import tiny_openclip
-from msdscore.encoders.base import Encoder, PatchLayout, TokenLayout, encode_pictures
+from msdscore.encoders.base import Encoder, PatchLayout, TokenLayout, prepare_and_encode
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, MissingExtraError
 from msdscore.scorer import Scorer
@@ -61,7 +61,7 @@ def pictures():
 
 @pytest.fixture(scope="module")
 def seen(encoder, pictures):
-    return encode_pictures(encoder, pictures)
+    return prepare_and_encode(encoder, pictures)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def test_a_caption_does_not_depend_on_its_neighbours(encoder, read, index):
 
 @pytest.mark.parametrize("index", range(len(SIZES)))
 def test_a_picture_does_not_depend_on_its_neighbours(encoder, pictures, seen, index):
-    alone = encode_pictures(encoder, [pictures[index]])
+    alone = prepare_and_encode(encoder, [pictures[index]])
     count = alone.points.shape[1]
     torch.testing.assert_close(seen.points[index, :count], alone.points[0], rtol=0, atol=2e-5)
     torch.testing.assert_close(seen.pooled[index], alone.pooled[0], rtol=0, atol=2e-5)
@@ -182,7 +182,7 @@ def test_scores_ranks_and_explanations_need_to_know_nothing(encoder, pictures):
 
 def test_half_precision_stays_close_and_gives_float32(folder, pictures, seen, read):
     half = load_encoder(str(folder), device="cpu", dtype="bfloat16")
-    for ours, exact in ((encode_pictures(half, pictures[:2]), seen), (half.encode_texts(TEXTS[:2]), read)):
+    for ours, exact in ((prepare_and_encode(half, pictures[:2]), seen), (half.encode_texts(TEXTS[:2]), read)):
         assert ours.points.dtype == ours.pooled.dtype == torch.float32
         near = (ours.pooled * exact.pooled[:2]).sum(-1)
         # Eight bits of mantissa through a few layers.
@@ -195,7 +195,7 @@ def test_half_precision_stays_close_and_gives_float32(folder, pictures, seen, re
 def test_compiling_changes_nothing_but_the_signature(folder, pictures, read, seen):
     compiled = load_encoder(str(folder), device="cpu", compile="eager")
     torch.testing.assert_close(compiled.encode_texts(TEXTS).points, read.points, rtol=0, atol=1e-5)
-    torch.testing.assert_close(encode_pictures(compiled, pictures).points, seen.points, rtol=0, atol=1e-5)
+    torch.testing.assert_close(prepare_and_encode(compiled, pictures).points, seen.points, rtol=0, atol=1e-5)
     assert ",compile:eager," in compiled.signature
 
 
@@ -224,7 +224,7 @@ def test_quantised_weights_stay_near(folder, pictures, seen, read, bits):
     pytest.importorskip("bitsandbytes")
     encoder = load_encoder(str(folder), device="cpu", bits=bits)
     assert f",bits:{bits}," in encoder.signature
-    for ours, exact in ((encode_pictures(encoder, pictures), seen), (encoder.encode_texts(TEXTS[:3]), read)):
+    for ours, exact in ((prepare_and_encode(encoder, pictures), seen), (encoder.encode_texts(TEXTS[:3]), read)):
         near = (ours.pooled * exact.pooled[: len(ours)]).sum(-1)
         # Small random matrices lose much in four bits; a wrong layer would leave nothing.
         assert near.min() > 0.8

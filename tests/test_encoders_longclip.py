@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from msdscore.encoders.clip import merge_positions, stretch_positions
+from msdscore.encoders.contrastive import merge_positions, stretch_positions
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from tiny_clip import make_tiny_clip

@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from msdscore import Evidence, Scorer, load_encoder
-from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.loading.checkpoints import WeightFile, find_weights, locate
 from msdscore.encoders.mini import lite2, minilm
 from msdscore.encoders.mini.lite2 import content_hash, load_lite2
@@ -104,7 +104,7 @@ def test_without_the_packages_one_line_says_what_to_install(monkeypatch):
 
 def test_vectors_have_unit_length_and_places():
     photo = picture(size=(90, 60))
-    images, texts = encode_pictures(encoder(), [photo]), encoder().encode_texts(["A brown dog runs on the beach."])
+    images, texts = prepare_and_encode(encoder(), [photo]), encoder().encode_texts(["A brown dog runs on the beach."])
     grid = images.layout[0].grid
     assert images.points.shape[1] == grid[0] * grid[1]
     assert torch.allclose(images.points.norm(dim=-1), torch.ones(images.points.shape[:2]), atol=1e-5)
@@ -124,8 +124,8 @@ def test_batch_and_padding_change_nothing():
         assert torch.allclose(together.points[row][together.mask[row]], alone.points[0][alone.mask[0]], atol=1e-5)
         assert torch.allclose(together.pooled[row], alone.pooled[0], atol=1e-5)
     pictures = [picture(1, (50, 80)), picture(2, (80, 50))]
-    both = encode_pictures(encoder(), pictures)
-    assert torch.allclose(both.points[1], encode_pictures(encoder(), pictures[1:]).points[0], atol=1e-5)
+    both = prepare_and_encode(encoder(), pictures)
+    assert torch.allclose(both.points[1], prepare_and_encode(encoder(), pictures[1:]).points[0], atol=1e-5)
 
 
 def test_stop_words_are_kept_only_where_there_is_nothing_else():
@@ -192,7 +192,7 @@ def test_tuned_convolutions_take_the_place_of_the_frozen_ones(tmp_path):
     config["image"]["weights"] = "tower.safetensors"
     (tmp_path / "tuned" / "config.json").write_text(json.dumps(config))
     tuned = load_encoder(str(tmp_path / "tuned"), device="cpu")
-    picture_vectors = [encode_pictures(one, [picture()]).points for one in (tuned, encoder())]
+    picture_vectors = [prepare_and_encode(one, [picture()]).points for one in (tuned, encoder())]
     assert not torch.allclose(*picture_vectors, atol=1e-3)
     save_file({"head.weight": torch.zeros(3)}, tmp_path / "tuned" / "tower.safetensors")
     with pytest.raises(WeightsError, match="does not fit EfficientNet-Lite2"):
@@ -208,7 +208,7 @@ def test_options_that_mini_does_not_have_are_refused():
 
 def test_grey_and_tiny_pictures_work():
     for image in (Image.new("L", (300, 20), 128).convert("RGB"), Image.new("RGB", (1, 1))):
-        assert torch.isfinite(encode_pictures(encoder(), [image]).points).all()
+        assert torch.isfinite(prepare_and_encode(encoder(), [image]).points).all()
 
 
 def test_a_folder_that_is_called_mini_changes_no_signature(tmp_path, monkeypatch):

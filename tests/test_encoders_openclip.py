@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from tiny_openclip import CONVOLUTIONS, OWN, TEXT, VIT, build, make_biomed, make_convolutions, make_folder, register
@@ -55,7 +55,7 @@ def library_similarity(folder, pictures, texts):
 
 
 def our_similarity(encoder, pictures, texts):
-    return encode_pictures(encoder, pictures).pooled @ encoder.encode_texts(texts).pooled.T
+    return prepare_and_encode(encoder, pictures).pooled @ encoder.encode_texts(texts).pooled.T
 
 
 @pytest.mark.parametrize("name", ["own", "convolutions"])
@@ -96,7 +96,7 @@ def test_patches_are_projected_states_without_cls(own, pictures, patch_norm):
         pixels, indices=1, normalize_intermediates=patch_norm, intermediates_only=True, output_fmt="NLC"
     )
     expected = torch.nn.functional.normalize(found["image_intermediates"][0] @ model.visual.proj, dim=-1)
-    torch.testing.assert_close(encode_pictures(encoder, pictures).points, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(prepare_and_encode(encoder, pictures).points, expected, rtol=0, atol=1e-5)
     assert f",norm:{'yes' if patch_norm else 'no'}," in encoder.signature
 
 
@@ -117,9 +117,9 @@ def test_the_mean_of_a_maps_places_is_the_pooled_vector(convolutions, pictures):
     from msdscore.encoders.openclip import timm_patches
 
     with torch.no_grad():
-        seen = timm_patches(visual, torch.randn(2, 3, 64, 64), False)
-    assert seen.grid == (2, 2)
-    torch.testing.assert_close(seen.patches.mean(1), seen.pooled, rtol=0, atol=1e-5)
+        patches, pooled, grid, _ = timm_patches(visual, torch.randn(2, 3, 64, 64))
+    assert grid == (2, 2)
+    torch.testing.assert_close(patches.mean(1), pooled, rtol=0, atol=1e-5)
 
 
 @pytest.fixture(scope="module")

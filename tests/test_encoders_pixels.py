@@ -13,7 +13,7 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.vision import canvas, nvjpeg
 from msdscore.encoders.vision import device as on_device
 from msdscore.encoders.vision.canvas import prepared_pixels
-from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_picture, stack_pixels
+from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_image, stack_pixels
 from msdscore.errors import ConfigError, ImageError
 from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg
 from msdscore.scoring.pipeline import Pipeline
@@ -122,10 +122,10 @@ def test_every_way_through_the_pipeline_reduces_alike(clip, tmp_path):
 )
 def test_pixels_of_the_device_are_near_pillows(size, steps):
     picture = photograph(*size)
-    usual = stack_pixels([prepare_picture(picture, steps)], steps, CPU)
+    usual = stack_pixels([prepare_image(picture, steps)], steps, CPU)
     there = Preprocessing(steps.resize, steps.crop, on_device=True)
-    ready = prepare_picture(picture, there)
-    assert ready.view == prepare_picture(picture, steps).view
+    ready = prepare_image(picture, there)
+    assert ready.view == prepare_image(picture, steps).view
     found = stack_pixels([ready], there, CPU)
     # The weights are Pillow's own; from version 13 on it takes the height of some images first.
     assert 255 * (found - usual).abs().max() <= 2.01
@@ -134,8 +134,8 @@ def test_pixels_of_the_device_are_near_pillows(size, steps):
 
 def test_large_pictures_are_not_sent_whole():
     there = Preprocessing(32, (32, 32), on_device=True)
-    assert prepare_picture(Image.new("RGB", (1025, 1024)), there).pixels.shape == (3, 32, 32)
-    assert prepare_picture(Image.new("RGB", (1024, 1024)), there).pixels.shape == (3, 1024, 1024)
+    assert prepare_image(Image.new("RGB", (1025, 1024)), there).pixels.shape == (3, 32, 32)
+    assert prepare_image(Image.new("RGB", (1024, 1024)), there).pixels.shape == (3, 1024, 1024)
 
 
 def test_resizing_on_the_device_is_named_and_changes_little(clip, tmp_path):
@@ -171,7 +171,7 @@ def test_images_of_many_sizes_are_resized_together_with_pillows_own_weights(resa
     views = [canvas.view(steps, picture.size) for picture in pictures]
     found = on_device.resize(batch, views, steps)
     for row, picture in zip(found, pictures, strict=True):
-        usual = prepare_picture(picture, steps).pixels
+        usual = prepare_image(picture, steps).pixels
         assert (row.int() - usual.int()).abs().max() <= 1
         assert (row != usual).float().mean() < 1e-3  # sums that end on a half
 

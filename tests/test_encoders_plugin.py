@@ -10,14 +10,14 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "encoder-plugin"
 
 USE = """
 from PIL import Image
-from msdscore.encoders.base import Encoder, encode_pictures
+from msdscore.encoders.base import Encoder, prepare_and_encode
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.scorer import Scorer
 
 encoder = load_encoder("greyscale", device="cpu")
 assert isinstance(encoder, Encoder) and find_row("greyscale").licence == "MIT"
 picture = Image.new("RGB", (40, 30), "white")
-seen, read = encode_pictures(encoder, [picture]), encoder.encode_texts(["white", "black", "nothing here"])
+seen, read = prepare_and_encode(encoder, [picture]), encoder.encode_texts(["white", "black", "nothing here"])
 assert seen.layout[0].boxes[-1].tolist() == [30, 22.5, 40, 30]
 assert read.layout[0].spans == ((0, 5),) and read.mask.sum(1).tolist() == [1, 1, 0]
 white, black = (seen.pooled @ read.pooled[:2].T)[0].tolist()

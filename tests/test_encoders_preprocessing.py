@@ -12,9 +12,9 @@ from msdscore.encoders.vision.canvas import drawn
 from msdscore.encoders.vision.preprocessing import (
     Preprocessing,
     as_prepared,
-    on_picture,
+    on_image,
     patch_layout,
-    prepare_picture,
+    prepare_image,
     read_preprocessing,
     stack_pixels,
     view,
@@ -41,7 +41,7 @@ def test_pixels_are_those_of_the_librarys_pillow_processor(size, shape):
     processor = pil_processor(size={"shortest_edge": 32}, crop_size={"width": shape[0], "height": shape[1]})
     theirs = processor(noise(*size), return_tensors="pt")["pixel_values"]
     steps = read_preprocessing(processor.to_dict())
-    ours = stack_pixels([prepare_picture(noise(*size), steps)], steps, CPU)
+    ours = stack_pixels([prepare_image(noise(*size), steps)], steps, CPU)
     # Same bytes; only the order of float32 scaling differs.
     torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6)
 
@@ -50,7 +50,7 @@ def test_squashed_pixels_are_those_of_the_library():
     processor = pil_processor(size={"height": 24, "width": 40}, do_center_crop=False)
     theirs = processor(noise(91, 33), return_tensors="pt")["pixel_values"]
     steps = read_preprocessing(processor.to_dict())
-    ready = prepare_picture(noise(91, 33), steps)
+    ready = prepare_image(noise(91, 33), steps)
     ours, views = stack_pixels([ready], steps, CPU), [ready.view]
     torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6)
     assert views[0].canvas == (40, 24)
@@ -78,7 +78,7 @@ def test_squashed_boxes_cover_the_whole_picture():
 
 def test_padding_alone_has_no_area():
     layout = patch_layout(view(Preprocessing(resize=16, crop=(32, 32)), (16, 16)), (4, 4), (8, 8))
-    shown = on_picture(layout).reshape(4, 4)
+    shown = on_image(layout).reshape(4, 4)
     assert shown.tolist() == [[1 <= r <= 2 and 1 <= c <= 2 for c in range(4)] for r in range(4)]
     assert layout.boxes[5].tolist() == [0, 0, 8, 8]
 

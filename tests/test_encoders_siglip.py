@@ -9,7 +9,7 @@ import torch
 import transformers
 from PIL import Image
 
-from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from tiny_models import CONTEXT, make_siglip, make_siglip2
@@ -59,7 +59,7 @@ def test_pooled_vectors_give_the_librarys_similarity(first, pictures):
     pixels = processor("SiglipImageProcessor").from_pretrained(first)(pictures, return_tensors="pt")["pixel_values"]
     theirs = library(input_ids=library_ids(first, TEXTS, punctuation=False), pixel_values=pixels).logits_per_image
     encoder = load_encoder(str(first), device="cpu")
-    ours = encode_pictures(encoder, pictures).pooled @ encoder.encode_texts(TEXTS).pooled.T
+    ours = prepare_and_encode(encoder, pictures).pooled @ encoder.encode_texts(TEXTS).pooled.T
     expected = (theirs - library.logit_bias) / library.logit_scale.exp()
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
 
@@ -70,7 +70,7 @@ def test_native_resolution_gives_the_librarys_similarity(second, pictures):
     inputs = processor("Siglip2ImageProcessor").from_pretrained(second)(pictures, return_tensors="pt")
     theirs = library(input_ids=library_ids(second, TEXTS, punctuation=True), **inputs).logits_per_image
     encoder = load_encoder(str(second), device="cpu")
-    seen = encode_pictures(encoder, pictures)
+    seen = prepare_and_encode(encoder, pictures)
     expected = (theirs - library.logit_bias) / library.logit_scale.exp()
     torch.testing.assert_close(seen.pooled @ encoder.encode_texts(TEXTS).pooled.T, expected, rtol=0, atol=1e-4)
     assert [list(layout.grid) for layout in seen.layout] == inputs["spatial_shapes"].tolist()
@@ -86,7 +86,7 @@ def test_points_are_normed_states_without_padding_and_end(first, pictures):
     torch.testing.assert_close(encoder.encode_texts(["the cat"]).points, expected, rtol=0, atol=1e-5)
     pixels = processor("SiglipImageProcessor").from_pretrained(first)(pictures, return_tensors="pt")["pixel_values"]
     patches = torch.nn.functional.normalize(library.vision_model(pixels).last_hidden_state, dim=-1)
-    torch.testing.assert_close(encode_pictures(encoder, pictures).points, patches, rtol=0, atol=1e-5)
+    torch.testing.assert_close(prepare_and_encode(encoder, pictures).points, patches, rtol=0, atol=1e-5)
 
 
 def test_the_published_scripts_keep_the_end(first):
@@ -120,13 +120,13 @@ def test_heads_bring_patches_and_tokens_into_the_pooled_space(name, request, pic
     encoder = load_encoder(str(folder), device="cpu", local="heads")
     model = encoder._model
     plain = load_encoder(str(folder), device="cpu")
-    seen, states = encode_pictures(encoder, pictures[:1]), []
+    seen, states = prepare_and_encode(encoder, pictures[:1]), []
     handle = model.vision_model.post_layernorm.register_forward_hook(lambda _m, _i, output: states.append(output))
-    encode_pictures(encoder, pictures[:1])
+    prepare_and_encode(encoder, pictures[:1])
     handle.remove()
     alone = model.vision_model.head(states[0][0, 3:4].unsqueeze(0))
     torch.testing.assert_close(seen.points[0, 3], torch.nn.functional.normalize(alone[0], dim=-1), rtol=0, atol=1e-5)
-    torch.testing.assert_close(seen.pooled, encode_pictures(plain, pictures[:1]).pooled, rtol=0, atol=1e-6)
+    torch.testing.assert_close(seen.pooled, prepare_and_encode(plain, pictures[:1]).pooled, rtol=0, atol=1e-6)
     assert ",local:heads," in encoder.signature
 
 
@@ -137,13 +137,13 @@ def test_towers_of_different_widths_need_the_heads(tmp_path):
     encoder = load_encoder(str(folder), device="cpu", local="heads")
     assert (
         encoder.encode_texts(["a cat"]).points.shape[-1]
-        == encode_pictures(encoder, [Image.new("RGB", (9, 9))]).points.shape[-1]
+        == prepare_and_encode(encoder, [Image.new("RGB", (9, 9))]).points.shape[-1]
     )
 
 
 def test_the_number_of_native_patches_can_be_chosen_and_is_signed(second):
     encoder = load_encoder(str(second), device="cpu", max_patches=6)
-    (layout,) = encode_pictures(encoder, [Image.new("RGB", (60, 40))]).layout
+    (layout,) = prepare_and_encode(encoder, [Image.new("RGB", (60, 40))]).layout
     assert layout.grid == (2, 3)
     assert layout.boxes[-1].tolist() == [40, 20, 60, 40]
     assert ",patches:6," in encoder.signature

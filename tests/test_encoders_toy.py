@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from msdscore.encoders.base import Encoder, encode_pictures
+from msdscore.encoders.base import Encoder, prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 
@@ -27,7 +27,7 @@ def scene():
 def test_shapes_and_unit_lengths(encoder, scene):
     assert isinstance(encoder, Encoder)
     for out in (
-        encode_pictures(encoder, [scene, Image.new("L", (1, 1))]),
+        prepare_and_encode(encoder, [scene, Image.new("L", (1, 1))]),
         encoder.encode_texts(["a red dog", "x"]),
     ):
         torch.testing.assert_close(out.points[out.mask].norm(dim=-1), torch.ones(int(out.mask.sum())))
@@ -36,7 +36,7 @@ def test_shapes_and_unit_lengths(encoder, scene):
 
 
 def test_cells_have_boxes_of_the_picture(encoder, scene):
-    (layout,) = encode_pictures(encoder, [scene]).layout
+    (layout,) = prepare_and_encode(encoder, [scene]).layout
     assert layout.grid == (6, 6)
     assert layout.boxes[0].tolist() == [0, 0, 20, 10]
     assert layout.boxes[35].tolist() == [100, 50, 120, 60]
@@ -44,7 +44,7 @@ def test_cells_have_boxes_of_the_picture(encoder, scene):
 
 @pytest.mark.parametrize(("word", "columns"), [("red", {0, 1, 2}), ("Blue", {3, 4, 5})])
 def test_a_colour_word_is_nearest_to_cells_of_that_colour(encoder, scene, word, columns):
-    cells = encode_pictures(encoder, [scene]).points[0]
+    cells = prepare_and_encode(encoder, [scene]).points[0]
     likeness = cells @ encoder.encode_texts([word]).points[0, 0]
     assert {int(cell) % 6 for cell in likeness.topk(18).indices} == columns
     assert likeness.max() > 0.8
@@ -52,7 +52,7 @@ def test_a_colour_word_is_nearest_to_cells_of_that_colour(encoder, scene, word, 
 
 @pytest.mark.parametrize(("word", "cell"), [("left", 12), ("bottom", 32), ("right", 17), ("top", 2)])
 def test_a_place_word_is_nearest_to_its_side(encoder, word, cell):
-    cells = encode_pictures(encoder, [Image.new("RGB", (60, 60), "white")]).points[0]
+    cells = prepare_and_encode(encoder, [Image.new("RGB", (60, 60), "white")]).points[0]
     likeness = (cells @ encoder.encode_texts([word]).points[0, 0]).reshape(6, 6)
     side = {"left": likeness[:, 0], "right": likeness[:, 5], "top": likeness[0], "bottom": likeness[5]}
     assert likeness.flatten()[cell] in side[word]
@@ -60,7 +60,7 @@ def test_a_place_word_is_nearest_to_its_side(encoder, word, cell):
 
 
 def test_a_true_caption_beats_a_false_one(encoder, scene):
-    image = encode_pictures(encoder, [scene]).pooled[0]
+    image = prepare_and_encode(encoder, [scene]).pooled[0]
     true, false = encoder.encode_texts(["a red and a blue field", "a green and a pink field"]).pooled
     assert image @ true > image @ false + 0.1
 
@@ -91,7 +91,7 @@ def test_a_text_without_words_has_an_empty_mask_and_a_unit_pooled_vector(encoder
 
 
 def test_the_bits_are_these_on_every_machine(encoder, scene):
-    image, text = encode_pictures(encoder, [scene]), encoder.encode_texts(["a red ball on the left of a dog"])
+    image, text = prepare_and_encode(encoder, [scene]), encoder.encode_texts(["a red ball on the left of a dog"])
     content = b"".join(part.numpy().tobytes() for out in (image, text) for part in (out.points, out.pooled))
     assert hashlib.sha256(content).hexdigest()[:16] == "c13bb7cf0d231944"
 

@@ -9,7 +9,7 @@ import transformers
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, WeightsError
 from tiny_models import CANVASES, TOWER, make_llava, make_onevision, make_qwen
@@ -59,7 +59,7 @@ def features(output):
 
 
 def assert_tokens(encoder, pictures, expected, atol=1e-5):
-    seen = encode_pictures(encoder, pictures)
+    seen = prepare_and_encode(encoder, pictures)
     for row, tokens in enumerate(expected):
         unit = torch.nn.functional.normalize(tokens, dim=-1)
         real = seen.mask[row][: len(unit)]
@@ -83,9 +83,9 @@ def test_a_picture_can_be_set_on_a_square_of_the_mean_colour(root, pictures):
     expected = features(library(folder, "LlavaForConditionalGeneration").get_image_features(pixel_values=pixels))
     encoder = load_encoder(str(folder), device="cpu")
     assert_tokens(encoder, pictures, expected)
-    (layout,) = encode_pictures(encoder, [Image.new("RGB", (128, 64))]).layout
+    (layout,) = prepare_and_encode(encoder, [Image.new("RGB", (128, 64))]).layout
     assert layout.boxes[[0, 4, 15]].tolist() == [[0, 0, 32, 0], [0, 0, 32, 32], [96, 64, 128, 64]]
-    assert encode_pictures(encoder, [Image.new("RGB", (128, 64))]).mask.sum() == 8
+    assert prepare_and_encode(encoder, [Image.new("RGB", (128, 64))]).mask.sum() == 8
 
 
 @torch.inference_mode()
@@ -94,7 +94,7 @@ def test_onevision_sees_the_librarys_tiles_without_overview_and_line_ends(onevis
     inputs = processed(onevision, "LlavaOnevisionImageProcessor", pictures)
     packed = features(model.get_image_features(inputs["pixel_values"], inputs["image_sizes"]))
     encoder = load_encoder(str(onevision), device="cpu")
-    layouts = encode_pictures(encoder, pictures).layout
+    layouts = prepare_and_encode(encoder, pictures).layout
     expected = []
     for tokens, layout in zip(packed, layouts, strict=True):
         rows, columns = layout.grid
@@ -114,13 +114,13 @@ def test_qwen_sees_the_librarys_visual_tokens(qwen, pictures):
     expected = features(model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"]))
     encoder = load_encoder(str(qwen), device="cpu")
     assert_tokens(encoder, pictures, expected)
-    grids = [[1, 2 * layout.grid[0], 2 * layout.grid[1]] for layout in encode_pictures(encoder, pictures).layout]
+    grids = [[1, 2 * layout.grid[0], 2 * layout.grid[1]] for layout in prepare_and_encode(encoder, pictures).layout]
     assert grids == inputs["image_grid_thw"].tolist()
 
 
 def test_the_area_that_qwen_sees_can_be_chosen_and_is_signed(qwen):
     encoder = load_encoder(str(qwen), device="cpu", max_patches=8)
-    (layout,) = encode_pictures(encoder, [Image.new("RGB", (300, 150))]).layout
+    (layout,) = prepare_and_encode(encoder, [Image.new("RGB", (300, 150))]).layout
     assert layout.grid == (2, 4)
     assert layout.boxes[-1].tolist() == [225, 75, 300, 150]
     assert ",pixels:512," in encoder.signature
@@ -208,7 +208,7 @@ def test_the_original_format_gives_the_same_vectors(critic, onevision, pictures)
     assert ours.signature.startswith("critic@")
     torch.testing.assert_close(ours.encode_texts([TEXT]).points, same.encode_texts([TEXT]).points, rtol=0, atol=1e-6)
     torch.testing.assert_close(
-        encode_pictures(ours, pictures).points, encode_pictures(same, pictures).points, rtol=0, atol=1e-6
+        prepare_and_encode(ours, pictures).points, prepare_and_encode(same, pictures).points, rtol=0, atol=1e-6
     )
 
 
@@ -242,4 +242,4 @@ def test_layers_can_be_spread_over_devices(llava, pictures):
     spread = load_encoder(str(llava), device="cpu", device_map="cpu")
     plain = load_encoder(str(llava), device="cpu")
     assert spread.signature == plain.signature
-    torch.testing.assert_close(encode_pictures(spread, pictures).points, encode_pictures(plain, pictures).points)
+    torch.testing.assert_close(prepare_and_encode(spread, pictures).points, prepare_and_encode(plain, pictures).points)

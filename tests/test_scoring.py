@@ -11,7 +11,7 @@ from PIL import Image
 
 import reference
 from msdscore import MSDConfig, Scorer, load_encoder
-from msdscore.encoders.base import encode_pictures
+from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import CaptionError, ConfigError, ImageError, UnknownNameError
 from msdscore.scoring.config import Paper
 from msdscore.scoring.score import columns_of
@@ -36,7 +36,7 @@ def test_a_score_is_the_formula_applied_to_the_embeddings():
     encoder, config = tiny_clip(), MSDConfig(components=(3, 2), gate_center=4.0)
     image, caption = picture(), CAPTIONS[1]
     score = Scorer(encoder, config).score(image, caption)
-    images, texts = encode_pictures(encoder, [image]), encoder.encode_texts([caption])
+    images, texts = prepare_and_encode(encoder, [image]), encoder.encode_texts([caption])
     patches = images.points[0][images.mask[0]].double().numpy()
     tokens = texts.points[0][texts.mask[0]].double().numpy()
     coverage, support = reference.divergences(

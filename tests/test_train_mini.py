@@ -26,7 +26,7 @@ from msdscore.cli.app import app
 from msdscore.core.embeddings import unit
 from msdscore.core.mixture import Mixture, log_density
 from msdscore.encoders.aligned.heads import SideDims
-from msdscore.encoders.base import Embeddings, encode_pictures, prepare_all
+from msdscore.encoders.base import Embeddings, prepare_all, prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
 from train_mini.batches import open_resident
@@ -442,7 +442,7 @@ def test_a_tuned_image_network_is_judged_and_exported(run, rows, tmp_path):
     picture = draw("red", "circle")
     tower = tune_towers(frozen, found.trunk)[0]
     wanted = found.heads.project_images(tower.features(prepare_all(tower, [picture])))
-    assert torch.allclose(encode_pictures(encoder, [picture]).points, wanted.points, atol=1e-5)
+    assert torch.allclose(prepare_and_encode(encoder, [picture]).points, wanted.points, atol=1e-5)
     plain = found.heads.project_images(frozen[0].features(prepare_all(tower, [picture])))
     assert not torch.allclose(plain.points, wanted.points, atol=1e-4)
     assert evaluate(run, rows, device="cpu").step == found.step

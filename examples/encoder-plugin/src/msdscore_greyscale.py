@@ -7,7 +7,7 @@ import torch
 from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place, read_options
 from msdscore.encoders.base import Features, TokenLayout
 from msdscore.encoders.table import EncoderRow
-from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_picture
+from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_image
 
 ROW = EncoderRow(name="greyscale", loader=f"{__name__}:load", family="greyscale", licence="MIT", trained_on="nothing")
 SIDE, GREYS = 4, {"black": 0.0, "dark": 0.25, "grey": 0.5, "light": 0.75, "white": 1.0}
@@ -23,7 +23,7 @@ class Greyscale(Backbone):
     """`prepare` runs where pictures are decoded; names, unit lengths and checks come with Backbone."""
 
     def prepare(self, image):
-        return prepare_picture(image, Preprocessing(resize=(SIDE, SIDE), crop=None))
+        return prepare_image(image, Preprocessing(resize=(SIDE, SIDE), crop=None))
 
     def _see(self, images):
         layout = tuple(patch_layout(image.view, (SIDE, SIDE), (1, 1)) for image in images)

@@ -21,9 +21,9 @@ def encoder_names(incomplete: str) -> list[tuple[str, str]]:
     >>> encoder_names("min")
     [('mini', 'msdscore-aligned')]
     """
-    from msdscore.encoders.table import ROWS  # data alone: a shell asks at every press of a key
+    from msdscore.encoders.table import built_in  # data alone: a shell asks at every press of a key
 
-    return [(row.name, row.family) for row in ROWS if row.name.startswith(incomplete)]
+    return [(row.name, row.family) for row in built_in() if row.name.startswith(incomplete)]
 
 
 Encoder = Annotated[

@@ -21,16 +21,11 @@ from msdscore.encoders.table import languages_of
 from msdscore.encoders.text.tokens import Reading, TextBatch, pack_texts
 from msdscore.encoders.vision.device import FILTERS
 from msdscore.encoders.vision.nvjpeg import library
-from msdscore.encoders.vision.preprocessing import (
-    Preprocessing,
-    patch_layout,
-    prepare_picture,
-    stack_pixels,
-    whole_picture,
-)
+from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, stack_pixels
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.text.warnings import text_warnings
 
+_AS_IT_IS = Preprocessing(resize=None, crop=None)  # for networks that take any size
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -56,24 +51,18 @@ def place(device: str, dtype: str, *, half: torch.dtype = torch.float16) -> Plac
     Raises:
         ConfigError: no such device or dtype.
     """
-    where = _device(device)
-    if dtype == "auto":
-        return Placement(where, half if where.type == "cuda" else torch.float32)
-    if dtype not in _DTYPES:
+    if dtype not in ("auto", *_DTYPES):
         raise ConfigError(f"dtype must be auto or one of {', '.join(_DTYPES)}, got {dtype!r}")
-    return Placement(where, _DTYPES[dtype])
-
-
-def _device(device: str) -> torch.device:
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         where = torch.device(device)
     except RuntimeError:
         raise ConfigError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}") from None
     if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"there is no device {device!r} here; use device='auto' or 'cpu'")
-    return where
+    usual = half if where.type == "cuda" else torch.float32
+    return Placement(where, _DTYPES.get(dtype, usual))
 
 
 Options = TypeVar("Options")
@@ -171,23 +160,6 @@ class LargeOptions(SharedOptions):
         return (f"bits:{self.bits}",) if self.bits else ()
 
 
-# What a family needs, and a plugin with it, comes from here.
-__all__ = [
-    "Backbone",
-    "Identity",
-    "Placement",
-    "SharedOptions",
-    "checked_late",
-    "compile_towers",
-    "overflow",
-    "place",
-    "read_options",
-    "require_choice",
-    "require_no_options",
-    "square_layouts",
-]
-
-
 _CHECKED_LATE = ContextVar("checked_late", default=False)
 
 
@@ -241,19 +213,20 @@ class Backbone(ABC):
         self.device, self.precision = identity.placement.device, identity.placement.dtype
         self.preprocessing = preprocessing
         self._identity, self._own_prepare = identity, prepare
+        self._options: Any = identity.options  # of the family
         self._model, self._tokenizer, self._reading = model, tokenizer, reading
         if preprocessing is not None and preprocessing.jpeg_on_device and self.device.type == "cuda":
             library()  # refused now where it is missing, not at the first file
 
     def prepare(self, image: Image) -> Prepared:
         """The image as the network needs it; a family that resizes does it here, where images are decoded."""
-        return (self.sendable_prepare or whole_picture)(image)
+        return (self.sendable_prepare or partial(prepare_image, steps=_AS_IT_IS))(image)
 
     @property
     def sendable_prepare(self) -> Callable[[Image], Prepared] | None:
         """`prepare` without the model, for other processes; None where a family has no way that can be sent."""
         steps = self.preprocessing
-        return self._own_prepare if steps is None else partial(prepare_picture, steps=steps)
+        return self._own_prepare if steps is None else partial(prepare_image, steps=steps)
 
     @torch.no_grad()
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:

@@ -122,12 +122,12 @@ def prepare_all(encoder: PreparesImages, images: Sequence[Image]) -> list[Prepar
         return list(pool.map(encoder.prepare, images))
 
 
-def encode_pictures(encoder: Encoder, images: Sequence[Image]) -> Embeddings:
+def prepare_and_encode(encoder: Encoder, images: Sequence[Image]) -> Embeddings:
     """Patches and pooled vectors of decoded images, for callers that have them all in memory anyway.
 
     >>> from msdscore.encoders.registry import load_encoder
     >>> from PIL import Image
-    >>> len(encode_pictures(load_encoder("toy"), [Image.new("RGB", (8, 8))]))
+    >>> len(prepare_and_encode(load_encoder("toy"), [Image.new("RGB", (8, 8))]))
     1
     """
     return encoder.encode_images(prepare_all(encoder, images))

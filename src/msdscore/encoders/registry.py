@@ -1,14 +1,13 @@
 """Encoders by name: list them, load one, add your own."""
 
 import re
-from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msdscore.encoders.loading.checkpoints import cached_folder, locate, looks_like_hub_name, model_type
 from msdscore.encoders.loading.hashing import loading
-from msdscore.encoders.table import FAMILIES, ROWS, SCHEMES, EncoderRow
+from msdscore.encoders.table import FAMILIES, SCHEMES, EncoderRow, built_in
 from msdscore.errors import MissingExtraError, WeightsError, unknown_name
 from msdscore.registry import PluginWarning, Registry, resolve
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EncoderRow", "PluginWarning", "encoder_folder", "find_row", "list_encoders", "load_encoder", "register"]
 
-ENCODERS = Registry("encoder", EncoderRow, lambda: ROWS)
+ENCODERS = Registry("encoder", EncoderRow, built_in)
 _CLIP_SIZE = re.compile(r"clip-vit-(base|large)-patch(\d+)(-\d+)?")
 
 
@@ -48,25 +47,25 @@ def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
         UnknownNameError: no such encoder, or a family that is not known.
         WeightsError: a folder or hub name whose config.json is missing.
     """
-    own = ENCODERS.own().get(name)
-    if own is not None:
-        return own
-    known = ENCODERS.rows()
-    if name in known:
-        return known[name]
+    row = ENCODERS.own().get(name) or (known := ENCODERS.rows()).get(name)
+    if row is not None:
+        return row
     scheme, _, rest = name.partition(":")
     if rest and scheme in SCHEMES:
         return EncoderRow(name=name, loader=SCHEMES[scheme], family=scheme, source=rest)
-    if name and Path(name).expanduser().is_dir():
-        return _row_of_checkpoint(name, revision)
-    meant = _same_by_another_name(name, known.values())
-    if meant:
-        raise unknown_name("encoder", name, known, near=meant)
-    if looks_like_hub_name(name):
-        return _row_of_checkpoint(name, revision)
-    if name.startswith((".", "/", "~")):
+    is_folder = bool(name) and Path(name).expanduser().is_dir()
+    # What other people call an encoder: the end of a hub name, or the paper's `ViT-B/32`.
+    meant = [row.name for row in known.values() if _plain(name) in map(_plain, _other_names(row))][:2]
+    if is_folder or (looks_like_hub_name(name) and not meant):
+        kind = model_type(name, revision=revision)
+        if kind not in FAMILIES:
+            raise unknown_name(f"model type of {name!r}:", kind, FAMILIES)
+        return EncoderRow(name=name, loader=FAMILIES[kind], family=kind, source=name)
+    if name.startswith((".", "/", "~")) and not meant:
         raise WeightsError(f"there is no folder {name!r}; give an existing folder, a hub name or a short name")
-    raise unknown_name("encoder", name, known, near=_near(name, known.values()))
+    spelled = {_plain(other): row.name for row in known.values() for other in (*_other_names(row), row.name)}
+    near = [spelled[other] for other in get_close_matches(_plain(name), spelled, n=4, cutoff=0.6)]
+    raise unknown_name("encoder", name, known, near=meant or list(dict.fromkeys(near))[:2])
 
 
 def load_encoder(
@@ -110,39 +109,17 @@ def encoder_folder(name: str, *, revision: str | None = None) -> Path | None:
         return None  # loading says what is missing, and how to get it
 
 
-def _same_by_another_name(name: str, rows: Iterable[EncoderRow]) -> list[str]:
-    """Short names of encoders that other people call so: the end of a hub name, or the paper's `ViT-B/32`."""
-    plain = _plain(name)
-    return [row.name for row in rows if plain and plain in {_plain(other) for other in _other_names(row)}][:2]
-
-
-def _near(name: str, rows: Iterable[EncoderRow]) -> list[str]:
-    """Short names whose own spelling, or whose other names', is nearest."""
-    spelled = {_plain(other): row.name for row in rows for other in (*_other_names(row), row.name)}
-    found = get_close_matches(_plain(name), spelled, n=4, cutoff=0.6)
-    return list(dict.fromkeys(spelled[near] for near in found))[:2]
-
-
 def _other_names(row: EncoderRow) -> tuple[str, ...]:
     end = row.source.rpartition("/")[2]
-    found = _CLIP_SIZE.fullmatch(end)
-    if found is None or row.source.startswith("package:"):
-        return (end,) if row.source and not row.source.startswith("package:") else ()
-    size, patch, pixels = found[1][0].upper(), found[2], found[3] or ""
-    return (
-        end,
-        f"ViT-{size}/{patch}{pixels}",
-        f"ViT-{size}/{patch}{pixels.replace('-', '@')}",
-        f"clip-vit-{size}-{patch}",
-    )
+    if not row.source or row.source.startswith("package:"):
+        return ()
+    match = _CLIP_SIZE.fullmatch(end)
+    if match is None:
+        return (end,)
+    size, patch, pixels = match[1][0].upper(), match[2], match[3] or ""
+    vit = f"ViT-{size}/{patch}"
+    return end, f"{vit}{pixels}", f"{vit}{pixels.replace('-', '@')}", f"clip-vit-{size}-{patch}"
 
 
 def _plain(name: str) -> str:
     return "".join(letter for letter in name.casefold() if letter.isalnum())
-
-
-def _row_of_checkpoint(source: str, revision: str | None) -> EncoderRow:
-    kind = model_type(source, revision=revision)
-    if kind not in FAMILIES:
-        raise unknown_name(f"model type of {source!r}:", kind, FAMILIES)
-    return EncoderRow(name=source, loader=FAMILIES[kind], family=kind, source=source)

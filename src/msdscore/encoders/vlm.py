@@ -4,7 +4,7 @@ Patches are the visual tokens after the projector; tokens are the last states of
 the caption alone. The model has no pooled vectors, so pooling is always the mean."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,21 +15,12 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.nn.utils.rnn import pad_sequence
 
-from msdscore.encoders.backbone import (
-    Backbone,
-    Identity,
-    LargeOptions,
-    Placement,
-    compile_towers,
-    place,
-    read_options,
-    require_choice,
-)
+from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, Placement, compile_towers, require_choice
 from msdscore.encoders.base import Features, PatchLayout, Prepared, View
-from msdscore.encoders.llava import PREPROCESSOR, converted, is_original
-from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
-from msdscore.encoders.loading.transformers import load_placed, load_tokenizer, preprocessor, square_preprocessing
-from msdscore.encoders.text.tokens import Reading, literal_backend, special_ids, unpack_tokens
+from msdscore.encoders.loading.checkpoints import Checkpoint
+from msdscore.encoders.loading.tensors import read_tensors
+from msdscore.encoders.loading.transformers import Loaded, load_family, preprocessor, square_preprocessing
+from msdscore.encoders.text.tokens import Reading, special_ids, unpack_tokens
 from msdscore.encoders.vision.canvas import drawn
 from msdscore.encoders.vision.preprocessing import (
     Preprocessing,
@@ -37,11 +28,11 @@ from msdscore.encoders.vision.preprocessing import (
     cell_layout,
     mask_of,
     patch_layout,
-    prepare_picture,
+    prepare_image,
     read_preprocessing,
     stack_pixels,
 )
-from msdscore.errors import ConfigError, WeightsError
+from msdscore.errors import ConfigError, WeightsError, require
 
 Size = tuple[int, int]  # width, height
 
@@ -138,19 +129,29 @@ class SquareVision:
     def prepare(self, image: Image.Image) -> Prepared:
         """The image on its square."""
         if not self.pad:
-            return prepare_picture(image, self.steps)
-        squared = prepare_picture(_squared(image, self.steps.mean), self.steps)
+            return prepare_image(image, self.steps)
+        side = max(image.size)
+        square = Image.new("RGB", (side, side), tuple(int(part * 255) for part in self.steps.mean))
+        square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
+        squared = prepare_image(square, self.steps)
         return Prepared(squared.pixels, replace(squared.view, size=image.size))
 
     def look(self, model: Any, images: Sequence[Prepared], placement: Placement) -> SeenImages:
         """One grid of tokens per image."""
         pixels = stack_pixels(images, self.steps, placement.device)
-        grid, patch = (self.side, self.side), (self.patch, self.patch)
-        if self.pad:
-            layout = tuple(_unsquared(image.view, grid, self.patch) for image in images)
-        else:
-            layout = tuple(patch_layout(image.view, grid, patch) for image in images)
+        layout = tuple(self._layout(image.view) for image in images)
         return list(project(model, pixels.to(placement.dtype))), layout
+
+    def _layout(self, where: View) -> PatchLayout:
+        grid, patch = (self.side, self.side), (self.patch, self.patch)
+        if not self.pad:
+            return patch_layout(where, grid, patch)
+        # Of a view on the square the size alone is the image's own.
+        size, side = where.size, max(where.size)
+        layout = patch_layout(replace(where, size=(side, side)), grid, patch)
+        shift = torch.tensor([(side - size[0]) // 2, (side - size[1]) // 2] * 2)
+        boxes = (layout.boxes - shift).clamp(min=torch.zeros(4), max=torch.tensor(size * 2))
+        return replace(layout, size=size, boxes=boxes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +182,16 @@ class TileVision:
 
     def look(self, model: Any, images: Sequence[Prepared], placement: Placement) -> SeenImages:
         """One mosaic of tokens per image."""
-        seen = [self._look(model, image, placement) for image in images]
+        seen = []
+        for image in images:
+            pixels = stack_pixels([image], self.steps, placement.device)[0]
+            tiles = pixels.unfold(1, self.tile, self.tile).unfold(2, self.tile, self.tile)
+            down, across = tiles.shape[1:3]
+            flat = tiles.permute(1, 2, 0, 3, 4).flatten(0, 1).to(placement.dtype)
+            states = torch.cat([project(model, part) for part in flat.split(_TILES)])
+            grid = states.reshape(down, across, self.side, self.side, -1).permute(4, 0, 2, 1, 3)
+            seen.append(self._mosaic(grid.flatten(3, 4).flatten(1, 2), image.view))
         return [tokens for tokens, _ in seen], tuple(layout for _, layout in seen)
-
-    def _look(self, model: Any, image: Prepared, placement: Placement) -> tuple[Tokens, PatchLayout]:
-        pixels = stack_pixels([image], self.steps, placement.device)[0]
-        tiles = pixels.unfold(1, self.tile, self.tile).unfold(2, self.tile, self.tile)
-        down, across = tiles.shape[1:3]
-        flat = tiles.permute(1, 2, 0, 3, 4).flatten(0, 1).to(placement.dtype)
-        states = torch.cat([project(model, part) for part in flat.split(_TILES)])
-        grid = states.reshape(down, across, self.side, self.side, -1).permute(4, 0, 2, 1, 3)
-        return self._mosaic(grid.flatten(3, 4).flatten(1, 2), image.view)
 
     def _mosaic(self, grid: Float[Tensor, "dim rows columns"], where: View) -> tuple[Tokens, PatchLayout]:
         rows, columns = grid.shape[1:]
@@ -245,7 +245,7 @@ class DynamicVision:
         """The image in whole tokens, near its own shape."""
         cell = self.patch * self.merge
         resize = smart_size(image.size, factor=cell, least=self.least, most=self.most)
-        return prepare_picture(image, replace(self.steps, resize=resize))
+        return prepare_image(image, replace(self.steps, resize=resize))
 
     def look(self, model: Any, images: Sequence[Prepared], placement: Placement) -> SeenImages:
         """One grid of tokens per image, all images in one call."""
@@ -285,26 +285,6 @@ def project(model: Any, pixels: Float[Tensor, "batch 3 height width"]) -> Float[
     if config.vision_feature_select_strategy == "default":
         chosen = [state[:, 1:] for state in chosen]
     return model.multi_modal_projector(torch.cat(chosen, dim=-1))
-
-
-def _squared(image: Image.Image, mean: Sequence[float]) -> Image.Image:
-    side = max(image.size)
-    square = Image.new("RGB", (side, side), tuple(int(part * 255) for part in mean))
-    square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
-    return square
-
-
-def _unsquared(where: View, grid: Size, patch: int) -> PatchLayout:
-    """The layout of an image that was set on a square; of `where` the size alone is the image's own."""
-    size, side = where.size, max(where.size)
-    layout = patch_layout(replace(where, size=(side, side)), grid, (patch, patch))
-    shift = torch.tensor([(side - size[0]) // 2, (side - size[1]) // 2] * 2)
-    limit = torch.tensor(size * 2)
-    return replace(layout, size=size, boxes=(layout.boxes - shift).clamp(min=torch.zeros(4), max=limit))
-
-
-_NEEDS = (("tokenizer.json", "vocab.json", "tokenizer.model"),)
-_SQUARE_TOWERS = ("clip_vision_model", "siglip_vision_model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,9 +327,15 @@ class VlmEncoder(Backbone):
         return Features(unpack_tokens(states.last_hidden_state, batch), batch.mask, None, batch.layout)
 
 
-def load_vlm(
-    source: str, *, name: str, revision: str | None = None, device: str = "auto", dtype: str = "auto", **options: Any
-) -> VlmEncoder:
+_KINDS: Mapping[str, str] = {
+    "llava": "LlavaForConditionalGeneration",
+    "llava_onevision": "LlavaOnevisionForConditionalGeneration",
+    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+}
+_SQUARE_TOWERS = ("clip_vision_model", "siglip_vision_model")
+
+
+def load_vlm(source: str, **given: Any) -> VlmEncoder:
     """Load a vision-language model from a folder or a hub name.
 
     On CUDA `auto` means bfloat16: states of large language models leave the range of float16.
@@ -357,81 +343,128 @@ def load_vlm(
     Raises:
         WeightsError: files are missing, damaged, or of another kind of model.
     """
-    chosen = read_options(VlmOptions, options)
-    checkpoint = find_checkpoint(source, revision=revision, needs=_NEEDS)
-    kind = _kind(checkpoint)
-    given = converted(checkpoint) if is_original(checkpoint.read_json("config.json")) else {}
-    placed = place(device, dtype, half=torch.bfloat16)
-    whole, placement = load_placed(_KINDS[kind], checkpoint, placed, chosen, **given)
-    model = whole.model
-    compile_towers(chosen, model.language_model)
-    tokenizer = load_tokenizer(checkpoint)
-    vision = _WAYS_OF_SEEING[kind](checkpoint, model, chosen)
-    choices = (*vision.choices, *chosen.bits_choice)
+    loaded = load_family(
+        source,
+        given,
+        kind=lambda checkpoint: _KINDS[_kind(checkpoint)],
+        options=VlmOptions,
+        needs=(("tokenizer.json", "vocab.json", "tokenizer.model"),),
+        half=torch.bfloat16,
+        keywords=lambda checkpoint: _converted(checkpoint) if _is_original(checkpoint) else {},
+    )
+    model = loaded.model.model
+    compile_towers(loaded.options, model.language_model)
+    vision = _vision(loaded)
+    context = int(model.config.get_text_config().max_position_embeddings)
+    pad = int(loaded.tokenizer.pad_token_id or 0)  # masked, so that any token does
     return VlmEncoder(
-        Identity(name, checkpoint.signed(name), placement, chosen, choices),
+        loaded.identity(*vision.choices),
         model=model,
-        tokenizer=literal_backend(tokenizer.backend_tokenizer),
+        tokenizer=loaded.backend,
         vision=vision,
-        reading=_reading(model, tokenizer, chosen.long_text),
+        reading=Reading(context, *special_ids(loaded.backend), pad, loaded.options.long_text),
     )
 
 
 def _kind(checkpoint: Checkpoint) -> str:
-    config = checkpoint.read_json("config.json")
-    kind = "llava_onevision" if is_original(config) else str(config.get("model_type"))
+    model_type = str(checkpoint.read_json("config.json").get("model_type"))
+    kind = "llava_onevision" if _is_original(checkpoint) else model_type
     if kind not in _KINDS:
         raise WeightsError(f"{checkpoint.source!r} should be one of {', '.join(_KINDS)}, got {kind!r}")
     return kind
 
 
-def _reading(model: Any, tokenizer: Any, long_text: str) -> Reading:
-    prefix, suffix = special_ids(tokenizer.backend_tokenizer)
-    context = int(model.config.get_text_config().max_position_embeddings)
-    pad = tokenizer.pad_token_id or 0  # masked, so that any token does
-    return Reading(context, prefix, suffix, int(pad), long_text)
-
-
-def _square(checkpoint: Checkpoint, model: Any, _options: VlmOptions) -> Vision:
-    vision = model.config.vision_config
-    if vision.model_type not in _SQUARE_TOWERS:
-        raise ConfigError(f"the vision tower should be one of {', '.join(_SQUARE_TOWERS)}, got {vision.model_type}")
-    side, patch = int(vision.image_size), int(vision.patch_size)
-    pad = bool(preprocessor(checkpoint).get("do_pad", False))
-    return SquareVision(square_preprocessing(checkpoint, side), patch, side // patch, pad)
-
-
-def _tiles(checkpoint: Checkpoint, model: Any, options: VlmOptions) -> Vision:
-    vision = model.config.vision_config
-    size, patch = int(vision.image_size), int(vision.patch_size)
-    config = PREPROCESSOR if is_original(checkpoint.read_json("config.json")) else preprocessor(checkpoint)
-    steps = read_preprocessing({**config, "size": {"width": size, "height": size}, "do_center_crop": False})
+def _vision(loaded: Loaded) -> Vision:
+    """How a model sees: on one square, in tiles, or in a grid of the image's own shape."""
+    checkpoint, options, config = loaded.checkpoint, loaded.options, loaded.model.model.config
+    vision, kind, original = config.vision_config, _kind(checkpoint), _is_original(checkpoint)
+    patch = int(vision.patch_size)
+    given = _ORIGINAL_PREPROCESSOR if original else preprocessor(checkpoint)
+    if kind == "qwen2_5_vl":
+        merge, size = int(vision.spatial_merge_size), given.get("size") or {}
+        least = int(given.get("min_pixels") or size.get("shortest_edge") or 56 * 56)
+        most = int(given.get("max_pixels") or size.get("longest_edge") or 28 * 28 * 1280)
+        limit = options.max_patches * (patch * merge) ** 2
+        steps = read_preprocessing({**given, "do_resize": False, "do_center_crop": False})
+        return DynamicVision(steps, patch, merge, int(vision.temporal_patch_size), least, min(most, limit))
+    side = int(vision.image_size)
+    if kind == "llava":
+        if vision.model_type not in _SQUARE_TOWERS:
+            raise ConfigError(f"the vision tower should be one of {', '.join(_SQUARE_TOWERS)}, got {vision.model_type}")
+        pad = bool(given.get("do_pad", False))
+        return SquareVision(square_preprocessing(checkpoint, side), patch, side // patch, pad)
+    steps = read_preprocessing({**given, "size": {"width": side, "height": side}, "do_center_crop": False})
     if options.views == "overview":
-        return SquareVision(steps, patch, size // patch, choices=("views:overview",))
-    canvases = tuple((int(width), int(height)) for height, width in model.config.image_grid_pinpoints)
-    most = int(str(model.config.vision_aspect_ratio).removeprefix("anyres_max_"))
-    return TileVision(steps, patch, size // patch, canvases, most)
+        return SquareVision(steps, patch, side // patch, choices=("views:overview",))
+    canvases = tuple((int(width), int(height)) for height, width in config.image_grid_pinpoints)
+    most = int(str(config.vision_aspect_ratio).removeprefix("anyres_max_"))
+    return TileVision(steps, patch, side // patch, canvases, most)
 
 
-def _dynamic(checkpoint: Checkpoint, model: Any, options: VlmOptions) -> Vision:
-    config = preprocessor(checkpoint)
-    vision = model.config.vision_config
-    patch, merge = int(vision.patch_size), int(vision.spatial_merge_size)
-    size: Mapping[str, Any] = config.get("size") or {}
-    least = int(config.get("min_pixels") or size.get("shortest_edge") or 56 * 56)
-    most = int(config.get("max_pixels") or size.get("longest_edge") or 28 * 28 * 1280)
-    limit = options.max_patches * (patch * merge) ** 2
-    steps = read_preprocessing({**config, "do_resize": False, "do_center_crop": False})
-    return DynamicVision(steps, patch, merge, int(vision.temporal_patch_size), least, min(most, limit))
+# LLaVA-OneVision and LLaVA-Critic in the format of the LLaVA-NeXT repository: it spells the language model's settings
+# in the open, names the vision tower by its hub name, and names tensors after its own modules. The sizes of the vision
+# tower are read off the tensors.
+
+# What SigLIP so400m takes, the one vision tower these models were published with.
+_ORIGINAL_PREPROCESSOR: Mapping[str, Any] = {"resample": 3, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+_HEADS = 16
+_TOWER = "vision_tower.vision_model."
+# In order: the first beginning that fits is replaced.
+_NAMES = (
+    ("model.vision_tower.vision_tower.vision_model.", _TOWER),
+    ("model.mm_projector.0.", "multi_modal_projector.linear_1."),
+    ("model.mm_projector.2.", "multi_modal_projector.linear_2."),
+    ("model.image_newline", "image_newline"),
+    ("model.", "language_model.model."),
+    ("lm_head.", "language_model.lm_head."),
+    ("", ""),
+)
+# Settings of the language model; all others are of the vision tower, the projector, or the training.
+_TEXT = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "hidden_act", "max_position_embeddings", "rms_norm_eps", "rope_theta"),
+    *("tie_word_embeddings", "use_sliding_window", "sliding_window", "max_window_layers"),
+    *("bos_token_id", "eos_token_id"),
+)
 
 
-_KINDS: Mapping[str, str] = {
-    "llava": "LlavaForConditionalGeneration",
-    "llava_onevision": "LlavaOnevisionForConditionalGeneration",
-    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
-}
-_WAYS_OF_SEEING: Mapping[str, Callable[[Checkpoint, Any, VlmOptions], Vision]] = {
-    "llava": _square,
-    "llava_onevision": _tiles,
-    "qwen2_5_vl": _dynamic,
-}
+def _is_original(checkpoint: Checkpoint) -> bool:
+    config = checkpoint.read_json("config.json")
+    return "mm_vision_tower" in config and "LlavaQwenForCausalLM" in config.get("architectures", ())
+
+
+def _converted(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The `config` and `state_dict` that `from_pretrained` takes in place of a folder of the original format."""
+    state: dict[str, Tensor] = {}
+    for key, tensor in read_tensors(checkpoint.weight_files()).items():
+        old, new = next((old, new) for old, new in _NAMES if key.startswith(old))
+        state[new + key.removeprefix(old)] = tensor
+    config = checkpoint.read_json("config.json")
+    try:
+        canvases = [[int(height), int(width)] for width, height in config["image_grid_pinpoints"]]
+        patches = state[f"{_TOWER}embeddings.patch_embedding.weight"]
+        layers = {key.split(".")[4] for key in state if key.startswith(f"{_TOWER}encoder.layers.")}
+        vision = {
+            "model_type": "siglip_vision_model",
+            "hidden_size": len(patches),
+            "intermediate_size": len(state[f"{_TOWER}encoder.layers.0.mlp.fc1.bias"]),
+            "num_hidden_layers": len(layers),
+            "num_attention_heads": _HEADS,
+            "image_size": min(map(min, canvases)),
+            "patch_size": int(patches.shape[-1]),
+            "vision_use_head": False,
+        }
+        whole = require("transformers", extra="hf").LlavaOnevisionConfig(
+            text_config={"model_type": "qwen2", **{name: config[name] for name in _TEXT if name in config}},
+            vision_config=vision,
+            image_grid_pinpoints=canvases,
+            vision_aspect_ratio=config["image_aspect_ratio"],
+            vision_feature_layer=-1,
+            vision_feature_select_strategy="full",
+            tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise WeightsError(
+            f"config.json of {checkpoint.source!r} is not understood ({error!r}); fetch it again"
+        ) from None
+    return {"config": whole, "state_dict": state}

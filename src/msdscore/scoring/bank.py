@@ -13,7 +13,7 @@ from safetensors.torch import save
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.core.schedule import fit_all
-from msdscore.encoders.base import Embeddings, Encoder, encode_pictures
+from msdscore.encoders.base import Embeddings, Encoder, prepare_and_encode
 from msdscore.encoders.batches import encode_by_length, encode_in_batches
 from msdscore.encoders.cached import unrounded
 from msdscore.encoders.loading.tensors import bank_bytes, bank_facts, bank_tensors, read_bank
@@ -83,7 +83,7 @@ def build_bank(
     """Fit the mixtures of background images, and of background captions where coverage is to be calibrated too."""
     if len(images) < 2:
         raise ConfigError(f"a bank needs at least 2 images, got {len(images)}; some hundred serve well")
-    image_side = encode_in_batches(images, partial(encode_pictures, encoder), size=batch_size)
+    image_side = encode_in_batches(images, partial(prepare_and_encode, encoder), size=batch_size)
     image_mixtures = _mixtures(image_side, [pixel_key(image) for image in images], form.image_fit)
     text_mixtures = None
     if captions and isinstance(form, Paper):

@@ -28,7 +28,7 @@ from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint, locate
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.tensors import read_tensors
-from msdscore.encoders.loading.transformers import load_model, load_preprocessing, load_tokenizer
+from msdscore.encoders.loading.transformers import load_model, load_tokenizer, preprocessor
 from msdscore.encoders.text.tokens import (
     Reading,
     TextBatch,
@@ -38,7 +38,14 @@ from msdscore.encoders.text.tokens import (
     special_ids,
     unpack_tokens,
 )
-from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_picture, stack_pixels
+from msdscore.encoders.vision.preprocessing import (
+    Preprocessing,
+    mask_of,
+    patch_layout,
+    prepare_image,
+    read_preprocessing,
+    stack_pixels,
+)
 from msdscore.errors import ConfigError, WeightsError, require, unknown_name
 
 _RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -65,7 +72,7 @@ class _MapImages(ABC):
 
     def prepare(self, image: Image.Image) -> Prepared:
         """The image as the network takes it."""
-        return prepare_picture(image, self.preprocessing)
+        return prepare_image(image, self.preprocessing)
 
     @torch.no_grad()
     def features(self, images: Sequence[Prepared]) -> Features:
@@ -208,7 +215,7 @@ class TransformersImages(_MapImages):
         checkpoint, model = _open(spec, source)
         self.files = checkpoint.weight_files()
         self._model = frozen(getattr(model, "vision_model", model), self._place)
-        self.preprocessing = load_preprocessing(checkpoint)
+        self.preprocessing = read_preprocessing(preprocessor(checkpoint))
 
     def _maps(self, pixels: Tensor) -> LevelMap:
         states = self._model(pixel_values=pixels, output_hidden_states=True).hidden_states

@@ -1,21 +1,69 @@
 """Load what transformers knows from files that are already found: whole, quietly, and without the network."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from msdscore.encoders.backbone import LargeOptions, Placement
-from msdscore.encoders.loading.checkpoints import Checkpoint
+from msdscore.encoders.backbone import Identity, LargeOptions, Placement, place, read_options
+from msdscore.encoders.loading.checkpoints import Checkpoint, Needs, find_checkpoint
+from msdscore.encoders.text.tokens import literal_backend
 from msdscore.encoders.vision.preprocessing import Preprocessing, read_preprocessing
 from msdscore.errors import ConfigError, WeightsError, require
 
 # Layers whose numbers are read by other code, which would take the packed bits for them: SigLIP's attention pool,
 # and the patches of SigLIP 2, whose dtype the pixels are turned into.
 _WHOLE = ["vision_model.head", "vision_model.embeddings.patch_embedding", "lm_head"]
+
+
+class Loaded(NamedTuple):
+    """A checkpoint of a transformers family on its device, of which a loader makes an encoder."""
+
+    name: str
+    checkpoint: Checkpoint
+    placement: Placement
+    options: Any
+    model: Any
+    tokenizer: Any
+    backend: Any  # of the tokenizer: what reads a text as nothing but text
+
+    def identity(self, *choices: str) -> Identity:
+        """Name, weights and options; `choices` are what the family adds to the signature."""
+        signed = self.checkpoint.signed(self.name)
+        return Identity(self.name, signed, self.placement, self.options, (*choices, *self.options.bits_choice))
+
+
+def load_family(
+    source: str,
+    given: Mapping[str, Any],
+    *,
+    kind: str | Callable[[Checkpoint], str],
+    options: type[LargeOptions],
+    needs: Needs,
+    half: torch.dtype = torch.float16,
+    keywords: Callable[[Checkpoint], Mapping[str, Any]] = lambda checkpoint: {},
+) -> Loaded:
+    """Load a checkpoint from a folder or a hub name; `given` are the keywords that a loader is called with.
+
+    `kind` is the transformers class, `half` the dtype on CUDA where none is asked for; `keywords` are for its
+    `from_pretrained`.
+
+    Raises:
+        WeightsError: files are missing, damaged, or of another kind of model.
+    """
+    own = {"revision": None, "device": "auto", "dtype": "auto", **given}
+    name, revision, device, dtype = (own.pop(key) for key in ("name", "revision", "device", "dtype"))
+    chosen = read_options(options, own)
+    checkpoint = find_checkpoint(source, revision=revision, needs=needs)
+    model_class = kind if isinstance(kind, str) else kind(checkpoint)
+    placed = place(device, dtype, half=half)
+    model, placement = load_placed(model_class, checkpoint, placed, chosen, **keywords(checkpoint))
+    tokenizer = load_tokenizer(checkpoint)
+    backend = literal_backend(tokenizer.backend_tokenizer)
+    return Loaded(name, checkpoint, placement, chosen, model, tokenizer, backend)
 
 
 def load_model(kind: str, checkpoint: Checkpoint, *, dtype: torch.dtype | None = None, **keywords: Any) -> Any:
@@ -28,13 +76,17 @@ def load_model(kind: str, checkpoint: Checkpoint, *, dtype: torch.dtype | None =
         WeightsError: the files are damaged, of another model, or do not hold every tensor.
     """
     transformers = require("transformers", extra="hf")
-    model_class = _class(transformers, kind)
+    version = transformers.__version__
+    if not hasattr(transformers, kind):
+        raise ConfigError(f"transformers {version} has no {kind}; upgrade it with: pip install -U transformers")
     if dtype is not None:
-        keywords[_dtype_keyword(transformers.__version__)] = dtype
+        # The name changed in 4.56; both versions warn about, or do not know, the other one.
+        renamed = tuple(map(int, version.split(".")[:2])) >= (4, 56)
+        keywords["dtype" if renamed else "torch_dtype"] = dtype
     with quiet(transformers):
         try:
             # Every supported version reads .bin files with weights_only=True; not all let one say so.
-            model, report = model_class.from_pretrained(
+            model, report = getattr(transformers, kind).from_pretrained(
                 None if "state_dict" in keywords else checkpoint.folder,
                 output_loading_info=True,
                 local_files_only=True,
@@ -63,70 +115,49 @@ def load_placed(
         MissingExtraError: a spread or quantised model needs accelerate, and quantised ones bitsandbytes.
         WeightsError: the files are damaged, of another model, or do not hold every tensor.
     """
-    spread = _keywords(placement, options)
+    spread: dict[str, Any] = {}
+    if options.bits or options.device_map:
+        require("accelerate", extra="large")
+        spread["device_map"] = options.device_map or {"": placement.device}
+    if options.bits:
+        require("bitsandbytes", extra="large")
+        spread["quantization_config"] = require("transformers", extra="hf").BitsAndBytesConfig(
+            load_in_4bit=options.bits == 4,
+            load_in_8bit=options.bits == 8,
+            bnb_4bit_compute_dtype=placement.dtype,
+            llm_int8_skip_modules=_WHOLE,
+        )
     model = load_model(kind, checkpoint, dtype=placement.dtype, **spread, **given)
     if not spread:
         return model.to(device=placement.device, dtype=placement.dtype).eval(), placement
     return model.eval(), replace(placement, device=torch.device(model.device))
 
 
-def _keywords(placement: Placement, options: LargeOptions) -> Mapping[str, Any]:
-    if not options.bits and not options.device_map:
-        return {}
-    require("accelerate", extra="large")
-    spread = options.device_map or {"": placement.device}
-    return {"device_map": spread, **_quantised(options.bits, placement.dtype)}
-
-
-def _quantised(bits: int, dtype: torch.dtype) -> Mapping[str, Any]:
-    if not bits:
-        return {}
-    require("bitsandbytes", extra="large")
-    transformers = require("transformers", extra="hf")
-    config = transformers.BitsAndBytesConfig(
-        load_in_4bit=bits == 4, load_in_8bit=bits == 8, bnb_4bit_compute_dtype=dtype, llm_int8_skip_modules=_WHOLE
-    )
-    return {"quantization_config": config}
-
-
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """The checkpoint's fast tokenizer.
+    """The checkpoint's first fast tokenizer of: what the library picks, the class that the files name, the fast file.
 
     Raises:
         WeightsError: its files are damaged, or only a slow tokenizer without character offsets exists.
     """
     transformers = require("transformers", extra="hf")
-    with quiet(transformers):
-        try:
-            tokenizer = _tokenizer(transformers, checkpoint)
-        except Exception as error:  # damaged files raise anything
-            raise _damaged("tokenizer", checkpoint, error) from error
-    return tokenizer
-
-
-def _tokenizer(transformers: ModuleType, checkpoint: Checkpoint) -> Any:
-    """The first fast tokenizer of: what the library picks, the class that the files name, the file of a fast one."""
-    kinds = ["AutoTokenizer"]
-    if (checkpoint.folder / "tokenizer_config.json").is_file():
-        named = str(checkpoint.read_json("tokenizer_config.json").get("tokenizer_class", "")).removesuffix("Fast")
-        kinds.append(f"{named}Fast")
-    if (checkpoint.folder / "tokenizer.json").is_file():
-        kinds.append("PreTrainedTokenizerFast")
     failure: Exception | None = None
-    for kind in kinds:
-        try:
-            tokenizer = getattr(transformers, kind).from_pretrained(checkpoint.folder, local_files_only=True)
-        except Exception as error:  # noqa: BLE001 - missing classes and libraries raise many kinds
-            failure = failure or error
-            continue
-        if tokenizer.is_fast:
-            return tokenizer
-    raise failure or ValueError("only a slow tokenizer without character offsets exists; add a tokenizer.json")
-
-
-def load_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
-    """The checkpoint's preprocessing; newer checkpoints may keep it inside processor_config.json."""
-    return read_preprocessing(preprocessor(checkpoint))
+    with quiet(transformers):
+        kinds = ["AutoTokenizer"]
+        if (checkpoint.folder / "tokenizer_config.json").is_file():
+            named = str(checkpoint.read_json("tokenizer_config.json").get("tokenizer_class", ""))
+            kinds.append(f"{named.removesuffix('Fast')}Fast")
+        if (checkpoint.folder / "tokenizer.json").is_file():
+            kinds.append("PreTrainedTokenizerFast")
+        for kind in kinds:
+            try:
+                tokenizer = getattr(transformers, kind).from_pretrained(checkpoint.folder, local_files_only=True)
+            except Exception as error:  # noqa: BLE001 - missing classes, libraries and damaged files raise many kinds
+                failure = failure or error
+                continue
+            if tokenizer.is_fast:
+                return tokenizer
+    failure = failure or ValueError("only a slow tokenizer without character offsets exists; add a tokenizer.json")
+    raise _damaged("tokenizer", checkpoint, failure) from failure
 
 
 def square_preprocessing(checkpoint: Checkpoint, side: int) -> Preprocessing:
@@ -135,42 +166,26 @@ def square_preprocessing(checkpoint: Checkpoint, side: int) -> Preprocessing:
     Raises:
         WeightsError: the preprocessor gives another size.
     """
-    frame = load_preprocessing(checkpoint)
-    canvas = frame.crop or frame.resize
+    steps = read_preprocessing(preprocessor(checkpoint))
+    canvas = steps.crop or steps.resize
     if canvas != (side, side):
         raise WeightsError(
             f"the preprocessor of {checkpoint.source!r} should give {side} x {side} pixels "
             f"as its model takes, but gives {canvas}; copy the file from its base model"
         )
-    return frame
+    return steps
 
 
 def preprocessor(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """What the checkpoint says about preprocessing, from whichever file it keeps that in."""
+    """What the checkpoint says about preprocessing; newer ones may keep it inside processor_config.json."""
     if (checkpoint.folder / "preprocessor_config.json").is_file():
         return checkpoint.read_json("preprocessor_config.json")
-    found = checkpoint.read_json("processor_config.json").get("image_processor", {})
-    return found if isinstance(found, dict) else {}
-
-
-def _class(transformers: ModuleType, kind: str) -> Any:
-    found = getattr(transformers, kind, None)
-    if found is None:
-        raise ConfigError(
-            f"transformers {transformers.__version__} has no {kind}; upgrade it with: pip install -U transformers"
-        )
-    return found
-
-
-def _dtype_keyword(version: str) -> str:
-    """The name changed in 4.56; both versions warn about, or do not know, the other one."""
-    major, minor = (int(part) for part in version.split(".")[:2])
-    return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
+    own = checkpoint.read_json("processor_config.json").get("image_processor", {})
+    return own if isinstance(own, dict) else {}
 
 
 def _damaged(what: str, checkpoint: Checkpoint, error: Exception) -> WeightsError:
-    lines = str(error).strip().splitlines()
-    reason = lines[0] if lines else type(error).__name__
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return WeightsError(f"{what} of {checkpoint.source!r} cannot be loaded ({reason}); fetch the files again")
 
 

@@ -27,7 +27,7 @@ from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.encoders.mini import lite2, minilm
 from msdscore.encoders.text.tokens import pack_texts, tokenise, unpack_tokens
-from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_picture, stack_pixels
+from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, stack_pixels
 from msdscore.errors import WeightsError
 from msdscore.text.words import token_contents
 
@@ -61,7 +61,7 @@ class Lite2Images:
 
     def prepare(self, image: Image) -> Prepared:
         """The image as the network takes it."""
-        return prepare_picture(image, self.preprocessing)
+        return prepare_image(image, self.preprocessing)
 
     @torch.no_grad()
     def features(self, images: Sequence[Prepared]) -> Features:

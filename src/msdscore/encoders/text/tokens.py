@@ -30,7 +30,7 @@ from torch import Tensor
 from msdscore.core.device import sent
 from msdscore.core.embeddings import unit
 from msdscore.encoders.base import TokenLayout, Windows
-from msdscore.errors import WeightsError
+from msdscore.errors import WeightsError, require
 from msdscore.text.warnings import spelled_out, token_warnings
 from msdscore.text.words import Span
 
@@ -41,10 +41,11 @@ MOST_WORDS = 1 << 15  # that are kept of a tokenizer; some 10 MB
 _LONGEST = 32  # letters of a word that is kept
 # Normalisers that change an ASCII character whatever stands beside it, or spaces into other spaces.
 _LOCAL = frozenset(("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"))
-_SPACES = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
+SPACES = (r"\s+", " ")
+_SPACES = {"type": "Replace", "pattern": {"Regex": SPACES[0]}, "content": SPACES[1]}
 # What CLIP takes for a word; some files name the special tokens before it. None of this holds a space.
-_CLIP = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-_CLIP_WORDS = (_CLIP, rf"<\|startoftext\|>|<\|endoftext\|>|{_CLIP}")
+CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+_CLIP_CUTS = (CLIP_WORDS, rf"<\|startoftext\|>|<\|endoftext\|>|{CLIP_WORDS}")
 
 
 def cuts_at_spaces(backend: Any) -> bool:
@@ -74,7 +75,7 @@ def _cuts(cutter: Mapping[str, Any]) -> bool:
     if cutter.get("type") != "Sequence":
         return cutter.get("type") in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
     first, *others = cutter["pretokenizers"]
-    clip = first["type"] == "Split" and first["pattern"].get("Regex") in _CLIP_WORDS
+    clip = first["type"] == "Split" and first["pattern"].get("Regex") in _CLIP_CUTS
     bytewise = all(other["type"] == "ByteLevel" and not other["add_prefix_space"] for other in others)
     return clip and bytewise and (first["behavior"], first["invert"]) == ("Removed", True)
 
@@ -158,6 +159,20 @@ def literal_backend(backend: Any) -> Any:
     backend.no_padding()
     backend.encode_special_tokens = True
     return backend
+
+
+def normalise_first(backend: Any, *steps: str | tuple[str, str]) -> None:
+    """Let a tokenizer take further steps before its own: normalisers by name, or a pattern and what replaces it.
+
+    Texts are prepared as in a model's training inside the tokenizer, so that spans stay true.
+    """
+    library, normalizers = (require(name, extra="hf") for name in ("tokenizers", "tokenizers.normalizers"))
+    own = [backend.normalizer] if backend.normalizer else []
+    first = [
+        getattr(normalizers, step)() if isinstance(step, str) else normalizers.Replace(library.Regex(step[0]), step[1])
+        for step in steps
+    ]
+    backend.normalizer = normalizers.Sequence([*first, *own])
 
 
 def tokenise(backend: Any, text: str) -> Tokens:

@@ -1,5 +1,6 @@
 """Images on the canvas of a model: resized and cut out by Pillow, without torch, wherever they are decoded."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -58,22 +59,15 @@ def view(steps: Preprocessing, size: tuple[int, int]) -> View:
     >>> view(Preprocessing(resize=32, crop=(32, 32)), (128, 64))
     View(size=(128, 64), resized=(64, 32), offset=(16, 0), canvas=(32, 32))
     """
-    resized = _resized(steps.resize, size)
+    resized = steps.resize or size
+    if isinstance(resized, int):  # of the shorter side
+        width, height = size
+        longer = int(resized * max(size) / min(size))
+        resized = (resized, longer) if width <= height else (longer, resized)
     canvas = steps.crop or resized
     spare = (resized[0] - canvas[0], resized[1] - canvas[1])
     offset = tuple(round(side / 2) if steps.even_centre else side // 2 for side in spare)
     return View(size, resized, (offset[0], offset[1]), canvas)
-
-
-def _resized(resize: int | tuple[int, int] | None, size: tuple[int, int]) -> tuple[int, int]:
-    if resize is None:
-        return size
-    if isinstance(resize, tuple):
-        return resize
-    width, height = size
-    if width <= height:
-        return resize, int(resize * height / width)
-    return int(resize * width / height), resize
 
 
 def drawn(image: Image.Image, where: View, resample: int) -> Pixels:
@@ -101,7 +95,10 @@ def prepared_pixels(
     `size` is that of the original, where the image was decoded at a reduced one.
     """
     where = view(steps, size or image.size)
-    if steps.on_device and _waits(image.size, where):
+    # Not a large image: its pixels would fill the memory of a batch. One of the canvas's own size is drawn
+    # at once too: by their size it is known which ones are.
+    small = math.prod(image.size) <= DEVICE_PIXELS and math.prod(where.resized) <= DEVICE_PIXELS
+    if steps.on_device and small and image.size != where.canvas:
         return pixels_of(image), where
     return drawn(image, where, steps.resample), where
 
@@ -112,8 +109,9 @@ def read_pixels(
     """A file decoded and made ready; at reduced size, or left as a row of bytes, where the steps ask for it."""
     if steps.jpeg_on_device:
         content, size = plain_jpeg(source, limits=limits, name=name)
-        if size is not None and _fits_device(size, view(steps, size)):
-            return np.frombuffer(bytearray(content), dtype=np.uint8), view(steps, size)
+        where = None if size is None else view(steps, size)
+        if where and math.prod(where.size) <= DEVICE_JPEG_PIXELS and math.prod(where.resized) <= DEVICE_PIXELS:
+            return np.frombuffer(bytearray(content), dtype=np.uint8), where
         return prepared_pixels(open_image(content, limits=limits, name=name or source_name(source)), steps)
     if not steps.reduced:
         return prepared_pixels(open_image(source, limits=limits, name=name), steps)
@@ -124,19 +122,3 @@ def read_pixels(
 
     image, size = open_reduced(source, needed, limits=limits, name=name)
     return prepared_pixels(image, steps, size=size)
-
-
-def _fits_device(size: tuple[int, int], where: View) -> bool:
-    return size[0] * size[1] <= DEVICE_JPEG_PIXELS and where.resized[0] * where.resized[1] <= DEVICE_PIXELS
-
-
-def _waits(size: tuple[int, int], where: View) -> bool:
-    """Whether an image is resized on the device: not a large one, whose pixels would fill the memory of a batch.
-
-    One of the canvas's own size is drawn at once too: by their size it is known which ones are.
-    """
-    return (
-        size[0] * size[1] <= DEVICE_PIXELS
-        and where.resized[0] * where.resized[1] <= DEVICE_PIXELS
-        and (size != where.canvas)
-    )

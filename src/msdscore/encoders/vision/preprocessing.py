@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.core.device import sent
 from msdscore.encoders.base import PatchLayout, Prepared
-from msdscore.encoders.vision.canvas import Pixels, View, pixels_of, prepared_pixels
+from msdscore.encoders.vision.canvas import Pixels, View, prepared_pixels
 from msdscore.encoders.vision.canvas import Preprocessing as Preprocessing
 from msdscore.encoders.vision.canvas import view as view
 from msdscore.encoders.vision.device import on_canvases
@@ -37,31 +37,22 @@ def read_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
         WeightsError: the file describes steps that are not understood.
     """
     try:
-        resize = _edge(config["size"]) if config.get("do_resize", True) else None
+        resize: int | tuple[int, int] | None = None
+        if config.get("do_resize", True):
+            size = config["size"]
+            # Old files give a bare number, or a pair; newer ones name what they mean.
+            shortest = isinstance(size, Mapping) and "shortest_edge" in size and "longest_edge" not in size
+            resize = int(size["shortest_edge"]) if shortest else size if isinstance(size, int) else _pair(size)
         crop = _pair(config["crop_size"]) if config.get("do_center_crop", "crop_size" in config) else None
         scale = float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else 1.0
         resample = int(config.get("resample", Image.Resampling.BICUBIC))
-        mean, std = _statistics(config)
+        mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+        std: tuple[float, ...] = (1.0, 1.0, 1.0)
+        if config.get("do_normalize", True):
+            mean, std = (tuple(map(float, config[f"image_{name}"])) for name in ("mean", "std"))
     except (KeyError, TypeError, ValueError) as error:
         raise WeightsError(f"preprocessor_config.json is not understood ({error!r}); fetch it again") from None
     return Preprocessing(resize, crop, resample, scale, mean, std)
-
-
-def _statistics(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    if not config.get("do_normalize", True):
-        return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-    mean = tuple(float(value) for value in config["image_mean"])
-    std = tuple(float(value) for value in config["image_std"])
-    return mean, std
-
-
-def _edge(size: Any) -> int | tuple[int, int]:
-    """Old files give a bare number, or a pair; newer ones name what they mean."""
-    if isinstance(size, int):
-        return size
-    if isinstance(size, Mapping) and "shortest_edge" in size and "longest_edge" not in size:
-        return int(size["shortest_edge"])
-    return _pair(size)
 
 
 def _pair(size: Any) -> tuple[int, int]:
@@ -87,12 +78,12 @@ def _levels(values: tuple[float, ...], device: torch.device) -> Float[Tensor, "3
     return torch.tensor(values, device=device).view(-1, 1, 1)
 
 
-def prepare_picture(image: Image.Image, steps: Preprocessing, *, size: tuple[int, int] | None = None) -> Prepared:
-    """A decoded image as the steps leave it, before its numbers are scaled.
+def prepare_image(image: Image.Image, steps: Preprocessing) -> Prepared:
+    """A decoded image as the steps leave it, before its numbers are scaled."""
+    return as_prepared(*prepared_pixels(image, steps))
 
-    `size` is that of the original, where the image was decoded at a reduced one.
-    """
-    return as_prepared(*prepared_pixels(image, steps, size=size))
+
+prepare_picture = prepare_image  # deprecated: the earlier name, which plugins import
 
 
 def as_prepared(pixels: Pixels, where: View) -> Prepared:
@@ -106,34 +97,25 @@ def preprocessing_of(encoder: object) -> Preprocessing | None:
     return getattr(encoder, "preprocessing", None)
 
 
-def whole_picture(image: Image.Image) -> Prepared:
-    """An image as it is, for networks that take any size."""
-    return as_prepared(pixels_of(image), View(image.size, image.size, (0, 0), image.size))
-
-
 def stack_pixels(
     images: Sequence[Prepared], steps: Preprocessing, device: torch.device
 ) -> Float[Tensor, "batch 3 height width"]:
     """Prepared images of one size as one batch of normalised pixels."""
-    if not all(image.pixels.device.type == "cpu" and _is_drawn(image) for image in images):
+    if not all(
+        image.pixels.device.type == "cpu" and tuple(image.pixels.shape[:0:-1]) == image.view.canvas for image in images
+    ):
         return normalise(on_canvases(images, steps, device), steps)
     # Pillow's bytes lie row by row with the colours innermost: they are copied as they lie, and turned on the device.
     rows = [image.pixels.permute(1, 2, 0) for image in images]
-    there = sent(_pinned(rows), device) if device.type == "cuda" else torch.stack(rows).to(device)
+    if device.type == "cuda":
+        # One batch in memory that a GPU reads by itself; one thread copies, the cores have to decode.
+        batch = torch.empty((len(rows), *rows[0].shape), dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+        for row, image in zip(batch.numpy(), rows, strict=True):
+            row[:] = image.numpy()
+        there = sent(batch, device)
+    else:
+        there = torch.stack(rows).to(device)
     return normalise(there.permute(0, 3, 1, 2).contiguous(), steps)
-
-
-def _is_drawn(image: Prepared) -> bool:
-    return tuple(image.pixels.shape[:0:-1]) == image.view.canvas
-
-
-def _pinned(rows: Sequence[UInt8[Tensor, "height width 3"]]) -> UInt8[Tensor, "batch height width 3"]:
-    """The images as one batch in memory that a GPU reads by itself; one thread copies, the cores have to decode."""
-    batch = torch.empty((len(rows), *rows[0].shape), dtype=torch.uint8, pin_memory=torch.cuda.is_available())
-    room = batch.numpy()
-    for number, image in enumerate(rows):
-        room[number] = image.numpy()
-    return batch
 
 
 @lru_cache(maxsize=4096)
@@ -158,8 +140,8 @@ def cell_layout(where: View, *, columns: Float[Tensor, "columns 2"], rows: Float
     boxes = np.empty((len(rows), len(columns), 4), dtype=np.float32)
     boxes[:, :, 0::2], boxes[:, :, 1::2] = xs, ys[:, np.newaxis]
     tiny = (f"tiny picture: {where.size[0]} x {where.size[1]} pixels",) if min(where.size) < _TINY else ()
-    found = torch.from_numpy(boxes.reshape(-1, 4))
-    return PatchLayout(size=where.size, grid=(len(rows), len(columns)), boxes=found, warnings=tiny)
+    grid = (len(rows), len(columns))
+    return PatchLayout(where.size, grid, torch.from_numpy(boxes.reshape(-1, 4)), tiny)
 
 
 @lru_cache(maxsize=256)
@@ -174,7 +156,7 @@ def _original(canvas: Float[Tensor, "cells 2"], offset: int, size: int, resized:
     return np.clip((canvas.numpy() + offset) * size / resized, 0, size).astype(np.float32)
 
 
-def on_picture(layout: PatchLayout) -> Tensor:
+def on_image(layout: PatchLayout) -> Tensor:
     """True for the patches that show some of the image and not padding alone."""
     left, top, right, bottom = layout.boxes.unbind(dim=-1)
     return (right > left) & (bottom > top)
@@ -185,7 +167,7 @@ def mask_of(layouts: Sequence[PatchLayout]) -> Bool[Tensor, "batch points"]:
     # Images of one size share their layout: what is computed is computed once for each.
     distinct = {id(layout): layout for layout in layouts}
     if len({len(layout.boxes) for layout in distinct.values()}) != 1:
-        return pad_sequence([on_picture(layout) for layout in layouts], batch_first=True)
+        return pad_sequence([on_image(layout) for layout in layouts], batch_first=True)
     boxes = np.stack([layout.boxes.numpy() for layout in distinct.values()])
     real = (boxes[:, :, 2] > boxes[:, :, 0]) & (boxes[:, :, 3] > boxes[:, :, 1])
     place = {key: row for row, key in enumerate(distinct)}

@@ -1,0 +1,381 @@
+"""CLIP, LongCLIP, BLIP, SigLIP and SigLIP 2 through transformers: patches, tokens and pooled vectors of two towers."""
+
+import math
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from PIL.Image import Image, Resampling
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from msdscore.core.device import sent
+from msdscore.core.embeddings import unit
+from msdscore.encoders.backbone import (
+    Backbone,
+    Identity,
+    LargeOptions,
+    compile_towers,
+    require_choice,
+    square_layouts,
+)
+from msdscore.encoders.base import Features, PatchLayout, Prepared
+from msdscore.encoders.loading.checkpoints import Checkpoint
+from msdscore.encoders.loading.transformers import load_family, preprocessor, square_preprocessing
+from msdscore.encoders.text.tokens import (
+    SPACES,
+    Reading,
+    TextBatch,
+    Tokens,
+    join_windows,
+    normalise_first,
+    pack,
+    special_ids,
+    tokenise,
+    unpack_tokens,
+)
+from msdscore.encoders.vision.preprocessing import (
+    Preprocessing,
+    mask_of,
+    patch_layout,
+    prepare_image,
+    read_preprocessing,
+    stack_pixels,
+)
+from msdscore.errors import ConfigError
+
+_PREPROCESSOR = ("preprocessor_config.json", "processor_config.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipOptions(LargeOptions):
+    """What a user can choose about a CLIP encoder."""
+
+    patch_norm: bool = False  # the authors project patches without the final norm of the tower
+    stretch: bool = False  # read 248 tokens at once, as LongCLIP starts from a CLIP of 77 positions
+    crop: str = "transformers"  # or "torchvision": half a pixel beside the centre is rounded as in CLIP's own code
+
+    def __post_init__(self) -> None:
+        LargeOptions.__post_init__(self)
+        require_choice("crop", self.crop, ("transformers", "torchvision"))
+
+
+class ClipEncoder(Backbone):
+    """Patches, tokens and pooled vectors of one CLIP model.
+
+    Patches are the last hidden states without CLS, tokens those without start and end, each through the
+    projection that the pooled vector takes.
+    """
+
+    def _see(self, images: Sequence[Prepared]) -> Features:
+        model = self._model
+        states = model.vision_model(pixel_values=self._pixels(images))
+        patches = states.last_hidden_state[:, 1:]
+        if self._options.patch_norm:
+            patches = model.vision_model.post_layernorm(patches)
+        layout = square_layouts(images, model.config.vision_config)
+        pooled = unit(model.visual_projection(states.pooler_output))
+        return Features(model.visual_projection(patches), mask_of(layout), pooled, layout)
+
+    def _read(self, texts: Sequence[str]) -> Features:
+        model = self._model
+        batch = self._pack(texts)
+        # No token looks ahead, so what stands behind a caption changes none of its states. A GPU gets no mask:
+        # transformers would wait for the device to see what it holds, and attention without one is faster.
+        attention = None if self.device.type == "cuda" else sent(batch.attention, self.device).long()
+        states = model.text_model(input_ids=sent(batch.ids, self.device), attention_mask=attention)
+        tokens = model.text_projection(unpack_tokens(states.last_hidden_state, batch))
+        pooled = join_windows(model.text_projection(states.pooler_output), batch.windows)
+        return Features(tokens, batch.mask, pooled, batch.layout)
+
+
+def load_clip(source: str, **given: Any) -> ClipEncoder:
+    """Load a CLIP or LongCLIP checkpoint from a folder or a hub name.
+
+    On CUDA `auto` means float16: CLIP's numbers fit its range, and it rounds eight times finer than bfloat16.
+
+    Raises:
+        WeightsError: files are missing, damaged, or of another kind of model.
+    """
+    needs = (_PREPROCESSOR, ("tokenizer.json", "vocab.json"))
+    loaded = load_family(source, given, kind="CLIPModel", options=ClipOptions, needs=needs)
+    options, model, end = loaded.options, loaded.model, int(loaded.tokenizer.eos_token_id)
+    stretched = ("positions:248",) if options.stretch else ()
+    cropped = ("crop:torchvision",) if options.crop == "torchvision" else ()
+    if options.stretch:
+        stretch_text_model(model)
+    compile_towers(options, model.vision_model, model.text_model)
+    steps = square_preprocessing(loaded.checkpoint, int(model.config.vision_config.image_size))
+    return ClipEncoder(
+        loaded.identity(f"norm:{'yes' if options.patch_norm else 'no'}", *stretched, *cropped),
+        model=model,
+        tokenizer=loaded.backend,
+        preprocessing=replace(options.applied(steps), even_centre=bool(cropped)),
+        reading=Reading(
+            context=int(model.config.text_config.max_position_embeddings),
+            prefix=(int(loaded.tokenizer.bos_token_id),),
+            suffix=(end,),
+            pad=end,  # the pooled state is that of the first end token
+            long_text=options.long_text,
+        ),
+    )
+
+
+# LongCLIP: 248 positions, stretched from 77. The first 20 stay as they are; every further step is cut into four.
+KEPT = 20  # Zhang et al. 2024, "Long-CLIP": positions that CLIP's captions trained well
+FACTOR = 4
+
+
+def stretch_positions(
+    table: Float[Tensor, "positions dim"], *, kept: int = KEPT, factor: int = FACTOR
+) -> Float[Tensor, "longer dim"]:
+    """A table of `kept + factor * (positions - kept)` rows, linear between old rows and beyond the last one.
+
+    >>> stretch_positions(torch.tensor([[0.0], [1.0], [2.0], [4.0]]), kept=2, factor=2).flatten()
+    tensor([0., 1., 2., 3., 4., 5.])
+    """
+    rest = table[kept:]
+    steps = torch.cat([rest[1:] - rest[:-1], rest[-1:] - rest[-2:-1]])
+    shares = torch.arange(factor, dtype=table.dtype, device=table.device) / factor
+    between = rest.unsqueeze(1) + shares.view(1, -1, 1) * steps.unsqueeze(1)
+    return torch.cat([table[:kept], between.flatten(0, 1)])
+
+
+def merge_positions(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """An original LongCLIP state dict with one position table where it has two.
+
+    It adds the first rows of `positional_embedding`, which stayed frozen, and the later rows of
+    `positional_embedding_res`, which were trained on.
+    """
+    merged = dict(state)
+    trained = merged.pop("positional_embedding_res", None)
+    if trained is not None:
+        merged["positional_embedding"] = torch.cat([merged["positional_embedding"][:KEPT], trained[KEPT:]])
+    return merged
+
+
+def stretch_text_model(model: Any) -> None:
+    """Give the text tower of a transformers CLIP model the longer table, in place.
+
+    Raises:
+        ConfigError: it has too few positions, or is a LongCLIP already.
+    """
+    embeddings = model.text_model.embeddings
+    table = embeddings.position_embedding.weight
+    if not KEPT + 2 <= len(table) < 248:
+        raise ConfigError(f"stretch needs a text tower of 22 to 247 positions, got {len(table)}; leave the option out")
+    longer = stretch_positions(table.detach())
+    embeddings.position_embedding = torch.nn.Embedding.from_pretrained(longer, freeze=True)
+    embeddings.register_buffer("position_ids", torch.arange(len(longer), device=longer.device)[None], persistent=False)
+    model.config.text_config.max_position_embeddings = len(longer)
+
+
+class BlipEncoder(Backbone):
+    """Patches, tokens and pooled vectors of one BLIP-ITM model, in the space of its contrastive heads.
+
+    Every state of a tower goes through the projection of that tower; the first one is the pooled vector, the
+    others are patches and tokens. The matching head, which reads both sides at once, is not used.
+    """
+
+    def _see(self, images: Sequence[Prepared]) -> Features:
+        model = self._model
+        vectors = model.vision_proj(model.vision_model(pixel_values=self._pixels(images)).last_hidden_state)
+        layout = square_layouts(images, model.config.vision_config)
+        return Features(vectors[:, 1:], mask_of(layout), unit(vectors[:, 0]), layout)
+
+    def _read(self, texts: Sequence[str]) -> Features:
+        batch = self._pack(texts)
+        ids, attention = sent(batch.ids, self.device), sent(batch.attention, self.device).long()
+        states = self._model.text_encoder(input_ids=ids, attention_mask=attention)
+        vectors = self._model.text_proj(states.last_hidden_state)
+        pooled = join_windows(vectors[:, 0], batch.windows)
+        return Features(unpack_tokens(vectors, batch), batch.mask, pooled, batch.layout)
+
+
+def load_blip(source: str, **given: Any) -> BlipEncoder:
+    """Load a BLIP image-text retrieval checkpoint from a folder or a hub name.
+
+    Raises:
+        WeightsError: files are missing, damaged, or of another kind of model.
+    """
+    needs = (_PREPROCESSOR, ("tokenizer.json", "vocab.txt"))
+    loaded = load_family(source, given, kind="BlipForImageTextRetrieval", options=LargeOptions, needs=needs)
+    options, model, tokenizer = loaded.options, loaded.model, loaded.tokenizer
+    compile_towers(options, model.vision_model, model.text_encoder)
+    steps = square_preprocessing(loaded.checkpoint, int(model.config.vision_config.image_size))
+    context, pad = int(model.config.text_config.max_position_embeddings), int(tokenizer.pad_token_id)
+    marks = special_ids(loaded.backend)
+    return BlipEncoder(
+        loaded.identity(),
+        model=model,
+        tokenizer=loaded.backend,
+        preprocessing=options.applied(steps),
+        reading=Reading(context, *marks, pad, options.long_text, unknown=tokenizer.unk_token_id),
+    )
+
+
+_FINEST = 1e-5  # of the scale, at which the search of the published preprocessor stops
+
+
+def naflex_size(size: tuple[int, int], *, patch: int, most: int) -> tuple[int, int]:
+    """The largest size in whole patches, at most `most` of them, that keeps the shape (SigLIP 2, NaFlex).
+
+    The scale is searched by halving as in the published preprocessor, so that sizes agree to the patch.
+
+    >>> naflex_size((640, 480), patch=16, most=256)
+    (288, 224)
+    """
+
+    def in_patches(scale: float) -> tuple[int, int]:
+        width, height = (max(1, math.ceil(side * scale / patch)) * patch for side in size)
+        return width, height
+
+    low, high = _FINEST / 10, 100.0
+    while high - low >= _FINEST:
+        middle = (low + high) / 2
+        if math.prod(in_patches(middle)) <= most * patch * patch:
+            low = middle
+        else:
+            high = middle
+    return in_patches(low)
+
+
+def prepare_native(image: Image, *, steps: Preprocessing, patch: int, most: int) -> Prepared:
+    """The image in at most `most` whole patches of its own shape."""
+    return prepare_image(image, replace(steps, resize=naflex_size(image.size, patch=patch, most=most)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiglipOptions(LargeOptions):
+    """What a user can choose about a SigLIP encoder.
+
+    `local` "states" takes the normed states of both towers, whose spaces nothing ties together; "heads" sends
+    every patch alone through the attention pool, and every token through the text head, into the pooled space.
+    """
+
+    local: str = "states"
+    keep_end: bool = False
+    max_patches: int = 0  # of native resolution; 0: as the checkpoint says
+
+    def __post_init__(self) -> None:
+        LargeOptions.__post_init__(self)
+        self.refuse_pixel_choices()
+        require_choice("local", self.local, ("states", "heads"))
+
+
+class SiglipEncoder(Backbone):
+    """Patches, tokens and pooled vectors of one SigLIP or SigLIP 2 model, with fixed or native (NaFlex) resolution.
+
+    The towers read texts padded to their whole context and know no padding mask; that is how they were trained.
+    Padding is therefore read, and dropped from the points. The token of the end is dropped too, as every special
+    one, unless `keep_end` asks for the published scripts' way.
+    """
+
+    def __init__(self, identity: Identity, *, native: Preprocessing | None, end: int, **parts: Any) -> None:
+        super().__init__(identity, **parts)
+        self._native, self._end = native, end  # steps of native resolution; the token that closes a text
+
+    def _see(self, images: Sequence[Prepared]) -> Features:
+        tower = self._model.vision_model
+        if self._native is None:
+            layout = square_layouts(images, self._model.config.vision_config)
+            states = tower(pixel_values=self._pixels(images))
+        else:
+            states, layout = self._see_native(images, self._native)
+        points = states.last_hidden_state
+        if self._options.local == "heads":
+            # Every patch through the attention pool as if it were the whole image.
+            points = tower.head(points.flatten(0, 1).unsqueeze(1)).unflatten(0, points.shape[:2])
+        return Features(points, mask_of(layout), unit(states.pooler_output), layout)
+
+    def _see_native(self, images: Sequence[Prepared], steps: Preprocessing) -> tuple[Any, tuple[PatchLayout, ...]]:
+        """The tower's output for images of their own shapes; patches beyond an image's own are padding."""
+        rows, layout, side = [], [], int(self._model.config.vision_config.patch_size)
+        for image in images:
+            # Row-major patches, each flattened by row, column and colour.
+            cut = stack_pixels([image], steps, self.device)[0].unfold(1, side, side).unfold(2, side, side)
+            rows.append(cut.permute(1, 2, 3, 4, 0).flatten(0, 1).flatten(1))
+            layout.append(patch_layout(image.view, (cut.shape[1], cut.shape[2]), (side, side)))
+        pixels = pad_sequence(rows, batch_first=True).to(self.precision)
+        mask = torch.arange(pixels.shape[1]) < torch.tensor([[len(patches)] for patches in rows])
+        shapes = torch.tensor([item.grid for item in layout])
+        # By position: the name of the mask differs between versions.
+        states = self._model.vision_model(pixels, mask.long().to(self.device), shapes.to(self.device))
+        return states, tuple(layout)
+
+    def _read(self, texts: Sequence[str]) -> Features:
+        tower = self._model.text_model
+        batch = self._pack(texts)
+        states = tower(input_ids=sent(batch.ids, self.device))
+        points = unpack_tokens(states.last_hidden_state, batch)
+        if self._options.local == "heads":
+            points = tower.head(points)
+        return Features(points, batch.mask, join_windows(states.pooler_output, batch.windows), batch.layout)
+
+    def _pack(self, texts: Sequence[str]) -> TextBatch:
+        if not self._options.keep_end:
+            return super()._pack(texts)
+        assert self._reading is not None
+        tokens = [tokenise(self._tokenizer, text) for text in texts]
+        ended = [Tokens(t.text, (*t.ids, self._end), (*t.spans, (len(t.text), len(t.text)))) for t in tokens]
+        return pack(ended, self._reading)
+
+
+def load_siglip(source: str, **given: Any) -> SiglipEncoder:
+    """Load a SigLIP or SigLIP 2 checkpoint from a folder or a hub name.
+
+    Raises:
+        ConfigError: patches and tokens have different sizes, and `local` is "states".
+        WeightsError: files are missing, damaged, or of another kind of model.
+    """
+
+    def kind(checkpoint: Checkpoint) -> str:
+        flexible = checkpoint.read_json("config.json").get("model_type") == "siglip2"
+        return "Siglip2Model" if flexible else "SiglipModel"
+
+    needs = (_PREPROCESSOR, ("tokenizer.json", "spiece.model"))
+    loaded = load_family(source, given, kind=kind, options=SiglipOptions, needs=needs)
+    options, model, checkpoint = loaded.options, loaded.model, loaded.checkpoint
+    vision, text, end = model.config.vision_config, model.config.text_config, int(loaded.tokenizer.eos_token_id)
+    if options.local == "states" and vision.hidden_size != text.hidden_size:
+        raise ConfigError(
+            f"patches have {vision.hidden_size} numbers and tokens {text.hidden_size}; load it with local='heads'"
+        )
+    compile_towers(options, model.vision_model, model.text_model)
+    choices = (f"local:{options.local}", *(("end:kept",) if options.keep_end else ()))
+    steps = prepare = native = None
+    if kind(checkpoint) == "Siglip2Model":
+        config = preprocessor(checkpoint)
+        native = read_preprocessing({"resample": Resampling.BILINEAR, **config, "do_resize": False})
+        most = options.max_patches or int(config.get("max_num_patches", 256))
+        prepare = partial(prepare_native, steps=native, patch=int(vision.patch_size), most=most)
+        choices += (f"patches:{most}",)
+    else:
+        steps = square_preprocessing(checkpoint, int(vision.image_size))
+    # As in training: lower case, and for the first SigLIP without punctuation. Files that do it already are not
+    # changed by doing it twice.
+    marks = "".join(f"\\{mark}" for mark in string.punctuation)
+    first = checkpoint.read_json("tokenizer_config.json").get("tokenizer_class") == "SiglipTokenizer"
+    normalise_first(loaded.backend, "Lowercase", *(((f"[{marks}]", ""), SPACES, "Strip") if first else ()))
+    return SiglipEncoder(
+        loaded.identity(*choices),
+        model=model,
+        tokenizer=loaded.backend,
+        native=native,
+        prepare=prepare,
+        preprocessing=steps,
+        reading=Reading(
+            context=int(text.max_position_embeddings),
+            prefix=(),
+            # A kept end is a token of the text; the padding after it stands for the end of earlier windows.
+            suffix=() if options.keep_end else (end,),
+            pad=int(loaded.tokenizer.pad_token_id),
+            long_text=options.long_text,
+            full=True,
+        ),
+        end=end,
+    )
