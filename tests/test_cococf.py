@@ -13,16 +13,14 @@ from typer.testing import CliRunner
 import tiny_lm
 from msdscore.benchmarks.registry import load
 from msdscore.cli.app import app
-from msdscore.cococf import language
-from msdscore.cococf.balance import Balance
-from msdscore.cococf.build import BuildSettings, build, refine
-from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, subject
-from msdscore.cococf.files import WrittenPair, read_written, written
+from msdscore.cococf import quality as cococf_quality
+from msdscore.cococf.build import Balance, BuildSettings, build, refine
+from msdscore.cococf.changes import MAKERS, SPLITS, Counterfactual, Subject
+from msdscore.cococf.files import read_written
 from msdscore.cococf.knowledge import Knowledge, count_collocations, image_facts, learn
-from msdscore.cococf.language import read_likelihoods
-from msdscore.cococf.quality import find_faults, judge_quality, outside_spans, section
+from msdscore.cococf.quality import find_faults, judge_quality, outside_spans, read_likelihoods, section
 from msdscore.cococf.sites import object_sites, read_caption
-from msdscore.cococf.sources import AnnotatedImage, SourcedCaption, read_objects, read_sources
+from msdscore.cococf.sources import AnnotatedImage, SourcedCaption, image_number, read_objects, read_sources
 from msdscore.cococf.vocabulary import vocabulary
 from msdscore.errors import ConfigError, InputError, UnknownNameError
 
@@ -39,7 +37,7 @@ def image(*texts: str, objects: tuple[str, ...] = (), name: str = "000000000007.
 
 def changes(caption: str, subset: str, split: str, *, others: tuple[str, ...] = (), objects: tuple[str, ...] = ()):
     one = image(caption, *others, objects=objects)
-    return list(MAKERS[subset](subject(caption, image_facts(one, NOTHING), NOTHING, others), split))
+    return list(MAKERS[subset](Subject(read_caption(caption), image_facts(one, NOTHING), NOTHING, others), split))
 
 
 def made_up(count: int, seed: int = 0) -> list[AnnotatedImage]:
@@ -168,7 +166,7 @@ def test_hard_ones_include_companions() -> None:
     together = [image("x", objects=("dog", "frisbee"), name=f"{n}.jpg") for n in range(5)]
     knowledge = learn(together)
     one = image("a dog on a couch", objects=("dog", "couch"))
-    about = subject("a dog on a couch", image_facts(one, knowledge), knowledge, ())
+    about = Subject(read_caption("a dog on a couch"), image_facts(one, knowledge), knowledge, ())
     hard, easy = ([made.inserted for made in MAKERS["replace_obj"](about, split)] for split in ("hard", "easy"))
     assert ("frisbee",) in hard
     assert ("frisbee",) not in easy
@@ -182,23 +180,20 @@ def built():
 def test_a_set_is_deterministic_sound_and_balanced(built) -> None:
     few = made_up(40)
     first, again, other = (build(few, BuildSettings(pairs=28, seed=seed)) for seed in (0, 0, 1))
-    assert first.pairs == again.pairs != other.pairs
-    pairs = [written(pair) for pair in built.pairs]
-    assert set(find_faults(pairs).values()) == {0}
+    assert first == again != other
+    assert set(find_faults(built).values()) == {0}
     for split in SPLITS:
-        counts = Counter(pair.subset for pair in pairs if pair.split == split)
+        counts = Counter(pair.subset for pair in built if pair.split == split)
         assert max(counts.values()) <= 20
         assert sum(count >= 10 for count in counts.values()) >= 4, counts
-    for pair in built.pairs:
-        assert outside_spans(pair.change.negative, pair.change.negative_spans) == outside_spans(
-            pair.change.positive, pair.change.positive_spans
-        )
-        assert {"obj": "object", "att": "attribute", "rel": "relation"}[pair.change.subset[-3:]] == pair.change.kind
+    for pair in built:
+        outside = outside_spans(pair.positive, pair.positive_spans)
+        assert outside_spans(pair.negative, pair.negative_spans) == outside
 
 
 def test_readers_of_the_text_alone_are_near_chance(built) -> None:
-    whole = judge_quality([written(pair) for pair in built.pairs]).rows[0]
-    assert (whole.split, whole.subset, whole.pairs) == ("all", "all", len(built.pairs))
+    whole = judge_quality(built).rows[0]
+    assert (whole.split, whole.subset, whole.pairs) == ("all", "all", len(built))
     assert 0.4 <= whole.shorter.value <= 0.6
     assert whole.words.value <= 0.6
     assert whole.model.value <= 0.68
@@ -206,18 +201,21 @@ def test_readers_of_the_text_alone_are_near_chance(built) -> None:
 
 def test_a_set_that_gives_itself_away_is_found_out() -> None:
     plain = build(made_up(120), BuildSettings(pairs=60, subsets=("add_obj",), add="plain"))
-    rows = judge_quality([written(pair) for pair in plain.pairs]).rows
+    rows = judge_quality(plain).rows
     assert rows[0].shorter.value == 1.0
-    telling = [WrittenPair(f"{n}.jpg", f"a dog {n % 9} runs", f"a zebra {n % 9} runs", "easy") for n in range(60)]
+    telling = [
+        Counterfactual(f"a dog {n % 9} runs", f"a zebra {n % 9} runs", image=f"{n}.jpg", split="easy")
+        for n in range(60)
+    ]
     assert judge_quality(telling).rows[0].words.value == 1.0
     assert judge_quality(telling).rows[0].model.value > 0.9
 
 
 def test_faults_are_counted() -> None:
     bad = [
-        WrittenPair("1.jpg", "a dog", "A dog", "easy"),
-        WrittenPair("2.jpg", "a dog runs", "a apple runs runs", "easy"),
-        WrittenPair("3.jpg", "a dog runs", "a cat sits", "easy", "replace_obj", "", ((2, 5),), ((2, 5),)),
+        Counterfactual("a dog", "A dog"),
+        Counterfactual("a dog runs", "a apple runs runs"),
+        Counterfactual("a dog runs", "a cat sits", "replace_obj", ((2, 5),), ((2, 5),)),
     ]
     assert find_faults(bad) == {
         "same captions": 1, "wrong article": 1, "word twice in a row": 1, "changes outside of the recorded spans": 1,
@@ -246,7 +244,7 @@ def test_every_form_of_annotations_says_the_same(tmp_path: Path) -> None:
             ("a dog on a couch", "people"),
             ("a puppy", "model"),
         ]
-        assert found[0].number == 7
+        assert image_number(found[0].name) == 7
     (tmp_path / "yolo" / "000000000007.txt").write_text("99 0 0 0 0\n")
     with pytest.raises(InputError, match="past the 80 names"):
         read_objects(tmp_path / "yolo")
@@ -302,6 +300,7 @@ def test_the_command_builds_checks_and_the_benchmark_reads(tmp_path: Path) -> No
     assert set(document["meta"]) >= {"gen_captions", "subsets", "settings"}
     assert set(document["data"][0]) >= {"image_id", "image_path", "caption", "negative_caption"}
     change = document["data"][0]["change"]
+    assert (change["action"], change["kind"][:3]) == tuple(document["data"][0]["subset"].split("_"))
     start, end = change["negative_spans"][0]
     assert change["inserted"][0] in document["data"][0]["negative_caption"][start:end].lower()
 
@@ -311,7 +310,7 @@ def test_the_command_builds_checks_and_the_benchmark_reads(tmp_path: Path) -> No
 )
 def test_real_captions_make_sound_pairs() -> None:
     found = read_sources([DATA], objects=DATA.with_name("train_coco.objects.jsonl"))[:150]
-    pairs = [written(pair) for pair in build(found, BuildSettings(pairs=70)).pairs]
+    pairs = build(found, BuildSettings(pairs=70))
     assert len(pairs) > 70
     assert set(find_faults(pairs).values()) == {0}
 
@@ -343,8 +342,7 @@ def test_a_control_brings_a_judge_that_took_no_part_to_one_half() -> None:
         balance, chance, found = Balance(), Random(0), []
         for number in range(500):
             options = [
-                Counterfactual("replace", "object", f"a {number}- x", f"a {number}{letter} x", (), (), (), ())
-                for letter in "abcdefgh"
+                Counterfactual(f"a {number}- x", f"a {number}{letter} x", "replace_obj") for letter in "abcdefgh"
             ]
             made = balance.choose(options, (Biased(1), Biased(2)), chance, control=control)
             found += [made] if made else []
@@ -379,7 +377,7 @@ def test_likelihoods_are_the_sums_that_the_model_itself_gives(language_model) ->
 
 
 def test_a_reading_goes_on_where_it_was_stopped(language_model, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(language, "_TURN", 4)
+    monkeypatch.setattr(cococf_quality, "TURN", 4)
     texts, keep, shown = [f"a dog {number}" for number in range(10)], tmp_path / "reader.parquet", []
 
     def stop(done: int, total: int) -> None:
@@ -391,7 +389,9 @@ def test_a_reading_goes_on_where_it_was_stopped(language_model, tmp_path, monkey
         read_likelihoods(texts, str(language_model), keep=keep, progress=stop)
     whole = read_likelihoods(texts, str(language_model))
     read = []
-    monkeypatch.setattr(language, "_load", lambda source: lambda turn: read.extend(turn) or [0.0] * len(turn))
+    monkeypatch.setattr(
+        cococf_quality, "load_reader", lambda source: lambda turn: read.extend(turn) or [0.0] * len(turn)
+    )
     again = read_likelihoods(texts, str(language_model), keep=keep)
     assert shown == [(4, 10), (8, 10)]
     assert len(read) == 2
@@ -414,7 +414,7 @@ def test_refinement_leaves_the_reader_without_a_hint_and_says_what_it_was_before
     def likes(texts: list[str]) -> list[float]:
         return [Random(text).gauss(0, 1) + 1.2 * (text in written_by_people) for text in texts]
 
-    monkeypatch.setattr(language, "_load", lambda source: likes)
+    monkeypatch.setattr(cococf_quality, "load_reader", lambda source: likes)
     command = ["cococf", "build", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "out"), "--pairs", "140", "--json"]
     read_likelihoods(["a dog"], "other/model", keep=tmp_path / "out" / "reader.parquet")
     refused = CliRunner().invoke(app, [*command, "--reader", "some/model"])
@@ -447,10 +447,11 @@ def test_other_json_is_refused_in_one_line(tmp_path: Path, content: str) -> None
 
 def test_parts_that_text_alone_gives_away_are_named(tmp_path: Path) -> None:
     telling = [
-        WrittenPair(f"{n}.jpg", f"a dog {n % 9} runs", f"a zebra {n % 9} runs", "hard", "swap_att") for n in range(60)
+        Counterfactual(f"a dog {n % 9} runs", f"a zebra {n % 9} runs", "swap_att", image=f"{n}.jpg", split="hard")
+        for n in range(60)
     ]
     even = [
-        WrittenPair(f"{n}.jpg", f"a {one} sits", f"a {two} sits", "easy", "replace_obj")
+        Counterfactual(f"a {one} sits", f"a {two} sits", "replace_obj", image=f"{n}.jpg", split="easy")
         for n in range(60)
         for one, two in [("dog", "cat") if n % 2 else ("cat", "dog")]
     ]  # fmt: skip
@@ -487,12 +488,8 @@ def test_a_set_has_none_of_the_changes_that_read_badly() -> None:
         for n in range(30)
     ]
     images += [image("a man kneeling on the grass", objects=("person",), name=f"{n}.png") for n in range(30)]
-    pairs = build(images, BuildSettings(pairs=40, subsets=("replace_rel", "swap_obj"))).pairs
-    assert not [
-        pair.change.negative
-        for pair in pairs
-        if "kneeling down" in pair.change.negative or "in a man" in pair.change.negative
-    ]
+    pairs = build(images, BuildSettings(pairs=40, subsets=("replace_rel", "swap_obj")))
+    assert not [pair.negative for pair in pairs if "kneeling down" in pair.negative or "in a man" in pair.negative]
 
 
 def test_what_may_be_true_is_not_put_in() -> None:
@@ -505,8 +502,8 @@ def test_what_may_be_true_is_not_put_in() -> None:
 
 
 def test_a_language_model_leaves_out_what_it_finds_to_read_badly(built) -> None:
-    known = dict.fromkeys((text for pair in built.pairs for text in (pair.change.positive, pair.change.negative)), 0.0)
-    bad = built.pairs[0].change.negative
-    kept = refine(built, known | {bad: -9.0}, made_up(240), built.settings)
-    assert bad not in {pair.change.negative for pair in kept.pairs}
-    assert kept.pairs
+    known = dict.fromkeys((text for pair in built for text in (pair.positive, pair.negative)), 0.0)
+    bad = built[0].negative
+    kept = refine(built, known | {bad: -9.0}, made_up(240), BuildSettings(pairs=140))
+    assert bad not in {pair.negative for pair in kept}
+    assert kept

@@ -72,8 +72,7 @@ def check(
 ) -> None:
     """Report on any COCO-CF file: what readers without the image find, and faults of the text."""
     from msdscore.cococf.files import read_written
-    from msdscore.cococf.language import read_likelihoods
-    from msdscore.cococf.quality import judge_quality
+    from msdscore.cococf.quality import judge_quality, read_likelihoods
 
     pairs = read_written(files)
     with bar("captions") as show:

@@ -3,124 +3,94 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache
 from json import dumps
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from msdscore.benchmarks.readers.files import Record, read_json, records
-from msdscore.cococf.build import (
-    JUDGE,
-    BuildSettings,
-    Built,
-    CounterfactualPair,
-    build,
-    model_of,
-    part_of,
-    pool_settings,
-    refine,
-)
-from msdscore.cococf.changes import SPLITS, Split
-from msdscore.cococf.language import read_likelihoods
-from msdscore.cococf.quality import Pool, Quality, TextReader, WrittenPair, judge_quality, reader_of, section
-from msdscore.cococf.sources import AnnotatedImage, read_sources
+from msdscore.cococf.build import JUDGE, BuildSettings, build, model_of, part_of, refine
+from msdscore.cococf.changes import SPLITS, Counterfactual
+from msdscore.cococf.knowledge import count_grams
+from msdscore.cococf.quality import Quality, TextReader, judge_quality, read_likelihoods, section
+from msdscore.cococf.sources import AnnotatedImage, image_number, read_sources
 from msdscore.errors import InputError
 from msdscore.io.outputs.run import discard
 from msdscore.io.outputs.targets import check_folder, put_all, refuse_existing, run_files
 from msdscore.version import __version__
 
-
-def split_name(split: Split) -> str:
-    """The file of a split."""
-    return f"coco_cf_{split}.json"
-
-
-def contents(built: Built, made_from: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files of a benchmark by name."""
-    return {split_name(split): _dump(_document(built, split, made_from)) for split in SPLITS}
+_NAMES = {split: f"coco_cf_{split}.json" for split in SPLITS}
+_READ = "reader.parquet"  # beside whose name the causal language model's reading is kept until the set is written
+_KINDS = {"obj": "object", "att": "attribute", "rel": "relation"}
 
 
-def read_written(paths: Sequence[Path]) -> list[WrittenPair]:
+def read_written(paths: Sequence[Path]) -> list[Counterfactual]:
     """The rows of COCO-CF files, ours or the authors'; a folder stands for the files of both splits in it."""
     files = [
-        file
-        for path in paths
-        for file in ([path / split_name(split_of) for split_of in SPLITS] if path.is_dir() else [path])
+        file for path in paths for file in ([path / name for name in _NAMES.values()] if path.is_dir() else [path])
     ]
-    pairs: list[WrittenPair] = []
+    pairs: list[Counterfactual] = []
     for file in files:
         if not file.is_file():
             raise InputError(f"{file}: no such file; expected the folder that msdscore cococf build wrote")
         content = read_json(file, (dict, list))
         rows = Record("", content, str(file)).get("data") if isinstance(content, dict) else content
-        split = next((split_of for split_of in get_args(Split) if split_of in file.stem), "")
-        pairs += [_written(row, split) for row in records(rows, file)]
+        split = next((name for name in SPLITS if name in file.stem), "")
+        pairs += [_read_row(row, split) for row in records(rows, file)]
     if not pairs:
         raise InputError(f"{files[0]}: expected pairs of captions, got none")
     return pairs
 
 
-def written(pair: CounterfactualPair) -> WrittenPair:
-    """A pair as its file holds it."""
-    change = pair.change
-    return WrittenPair(
-        pair.image.name, change.positive, change.negative, pair.split, change.subset, pair.source,
-        change.positive_spans, change.negative_spans,
-    )  # fmt: skip
-
-
-def _document(built: Built, split: Split, made_from: Mapping[str, Any]) -> dict[str, Any]:
-    pairs = built.of(split)
-    meta = {
-        "gen_captions": dict(sorted(Counter(pair.source for pair in pairs).items())),
-        "subsets": dict(sorted(Counter(pair.change.subset for pair in pairs).items())),
-        "split": split,
-        "settings": asdict(built.settings),
-        "made_from": dict(made_from),
-        "version": __version__,
-    }
-    return {"meta": meta, "data": [_row(number, pair) for number, pair in enumerate(pairs)]}
-
-
-def _row(number: int, pair: CounterfactualPair) -> dict[str, Any]:
-    changed = pair.change
-    change = {
-        "action": changed.action,
-        "kind": changed.kind,
-        "removed": list(changed.removed),
-        "inserted": list(changed.inserted),
-        "caption_spans": [list(span) for span in changed.positive_spans],
-        "negative_spans": [list(span) for span in changed.negative_spans],
-    }
-    return {
-        "id": f"{pair.split}/{number}",
-        "image_id": pair.image.number,
-        "image_path": pair.image.name,
-        "caption": changed.positive,
-        "negative_caption": changed.negative,
-        "captioner": pair.source,
-        "subset": changed.subset,
-        "change": change,
-    }
-
-
-def _written(row: Record, split: str) -> WrittenPair:
+def _read_row(row: Record, split: str) -> Counterfactual:
     image, positive, negative = row.get("image_path"), row.get("caption"), row.get("negative_caption", "neg_caption")
     subset, captioner, change = (row.fields.get(name) for name in ("subset", "captioner", "change"))
     try:
-        spans = [
+        true, false = (
             tuple((int(start), int(end)) for start, end in (change or {}).get(f"{side}_spans", ()))
             for side in ("caption", "negative")
-        ]
+        )
     except (AttributeError, TypeError, ValueError) as error:
         raise InputError(f"{row.where}: expected a change with spans of two characters' places ({error})") from error
-    return WrittenPair(str(image), str(positive), str(negative), split, str(subset or ""), str(captioner or ""), *spans)
+    return Counterfactual(
+        str(positive), str(negative), str(subset or ""), true, false,
+        image=str(image), source=str(captioner or ""), split=split,
+    )  # fmt: skip
 
 
-def _dump(content: Mapping[str, Any]) -> bytes:
-    return (dumps(content, ensure_ascii=False, indent=1) + "\n").encode()
-
-
-_READ = "reader.parquet"  # beside whose name the causal language model's reading is kept until the set is written
+def _document(
+    pairs: Sequence[Counterfactual], split: str, settings: BuildSettings, made_from: Mapping[str, Any]
+) -> dict[str, Any]:
+    own = [pair for pair in pairs if pair.split == split]
+    meta = {
+        "gen_captions": dict(sorted(Counter(pair.source for pair in own).items())),
+        "subsets": dict(sorted(Counter(pair.subset for pair in own).items())),
+        "split": split,
+        "settings": asdict(settings),
+        "made_from": dict(made_from),
+        "version": __version__,
+    }
+    data = [
+        {
+            "id": f"{split}/{number}",
+            "image_id": image_number(pair.image),
+            "image_path": pair.image,
+            "caption": pair.positive,
+            "negative_caption": pair.negative,
+            "captioner": pair.source,
+            "subset": pair.subset,
+            "change": {
+                "action": pair.subset[:-4],
+                "kind": _KINDS[pair.subset[-3:]],
+                "removed": pair.removed,
+                "inserted": pair.inserted,
+                "caption_spans": pair.positive_spans,
+                "negative_spans": pair.negative_spans,
+            },
+        }
+        for number, pair in enumerate(own)
+    ]
+    return {"meta": meta, "data": data}
 
 
 def publish(
@@ -134,51 +104,37 @@ def publish(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Quality:
     """Read, build, judge and write `coco_cf_SPLIT.json`, `quality.json` and `quality.md` into a folder."""
-    names = [split_name("easy"), split_name("hard"), "quality.json", "quality.md", *map(str, run_files(Path(_READ)))]
+    names = [*_NAMES.values(), "quality.json", "quality.md", *map(str, run_files(Path(_READ)))]
     check_folder(output, names, inputs=[*captions, objects, classes])
     if overwrite:
         discard(output / _READ)
     else:
-        refuse_existing([output / split_name("easy"), output / split_name("hard")])
+        refuse_existing([output / name for name in _NAMES.values()])
     images = read_sources(captions, objects=objects, classes=classes)
-    built = build(images, pool_settings(settings), progress=progress)
-    if not built.pairs:
-        raise InputError(f"none of {built.images} images has a caption that can be changed; give more of them")
+    pairs = build(images, settings, progress=progress)
     judge = _judge(images)
-    if settings.reader:
-        built, quality = _refined(built, images, settings, judge, output, progress)
+    if settings.reader:  # the pairs that a causal language model does not tell apart
+        texts = [text for pair in pairs for text in (pair.positive, pair.negative)]
+        known = read_likelihoods(texts, settings.reader, keep=output / _READ, progress=progress)
+        pool, pairs = pairs, refine(pairs, known, images, settings)
+        before, after = (judge_quality(each, judge, known=known) for each in (pool, pairs))
+        whole = {name: getattr(before.rows[0], name) for name in ("pairs", "model", "reader")}
+        quality = replace(after, reader=settings.reader, pool=whole)
     else:
-        quality = judge_quality([written(pair) for pair in built.pairs], judge)
-    files = contents(built, {"captions": [str(source) for source in captions], "objects": objects and str(objects)})
-    files["quality.json"] = _dump(quality.to_dict())
-    files["quality.md"] = section(quality).encode()
-    put_all({output / name: content for name, content in files.items()}, overwrite=overwrite)
+        quality = judge_quality(pairs, judge)
+    made_from = {"captions": [str(source) for source in captions], "objects": objects and str(objects)}
+    contents = {name: _document(pairs, split, settings, made_from) for split, name in _NAMES.items()}
+    contents["quality.json"] = quality.to_dict()
+    files = {name: f"{dumps(each, ensure_ascii=False, indent=1)}\n" for name, each in contents.items()}
+    files["quality.md"] = section(quality)
+    put_all({output / name: text.encode() for name, text in files.items()}, overwrite=overwrite)
     discard(output / _READ)
     return quality
 
 
 def _judge(images: Sequence[AnnotatedImage]) -> TextReader:
-    own = {image.name: [text.text for text in image.captions] for image in images if part_of(image) == JUDGE}
-    return reader_of(model_of(images, JUDGE), own)
-
-
-def _refined(
-    pool: Built,
-    images: Sequence[AnnotatedImage],
-    settings: BuildSettings,
-    judge: TextReader,
-    output: Path,
-    progress: Callable[[int, int], None],
-) -> tuple[Built, Quality]:
-    """The pairs that a causal language model does not tell apart, and the report on them and on the pool."""
-    texts = [text for pair in pool.pairs for text in (pair.change.positive, pair.change.negative)]
-    known = read_likelihoods(texts, settings.reader, keep=output / _READ, progress=progress)
-    kept = refine(pool, known, images, settings)
-    if not kept.pairs:
-        raise InputError(f"no pair of {len(pool.pairs)} keeps {settings.reader} in balance; give more images")
-    before, after = (
-        judge_quality([written(pair) for pair in built.pairs], judge, known=known) for built in (pool, kept)
-    )
-    whole = before.rows[0]
-    assert whole.reader is not None
-    return kept, replace(after, reader=settings.reader, pool=Pool(whole.pairs, whole.model, whole.reader))
+    """The model of a quarter of the images, which forgets an image's own captions where it reads others of it."""
+    model = model_of(images, JUDGE)
+    captions = {image.name: [text.text for text in image.captions] for image in images if part_of(image) == JUDGE}
+    own = lru_cache(1)(lambda image: count_grams(captions.get(image, ())))  # both captions of a pair in turn
+    return lambda image, text: model.log_probability(text, own(image))

@@ -141,10 +141,6 @@ class ImageFacts:
     families: frozenset[str]
     companions: frozenset[str]
 
-    def unsaid(self, concept: Concept) -> bool:
-        """Whether no caption has this word or one that means nearly the same."""
-        return not ({concept.name} | concept.near) & self.said
-
 
 def learn(images: Iterable[AnnotatedImage]) -> Knowledge:
     """Count what comes together in the annotations and captions of all images."""

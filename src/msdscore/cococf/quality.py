@@ -2,22 +2,24 @@
 
 Three readers without an image: the shorter caption; a bag of words that has learnt, from other images' pairs, which
 words stand in wrong captions; a language model of captions of other images. A fourth can be given: a causal language
-model. All should stay near one half.
+model, whose reading is kept until all is read. All should stay near one half.
 """
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from msdscore.cococf.knowledge import CaptionModel, caption_model, count_grams
+from msdscore.cococf.changes import Counterfactual
+from msdscore.cococf.knowledge import caption_model
 from msdscore.cococf.sites import read_caption
 from msdscore.stats.resample import Interval, bootstrap_mean
 from msdscore.text.edits import ARTICLES, article
@@ -26,27 +28,15 @@ Floats = NDArray[np.float64]
 _FOLDS = 5
 _RIDGE = 1.0  # of the bag of words
 _STEPS = 8
-NAMES = ("shorter", "words", "model")
-READER = "reader"  # the causal language model, where one was asked
-TITLES = dict(
-    zip((*NAMES, READER), ("shorter wins", "bag of words", "language model", "causal language model"), strict=True)
+TITLES = {
+    "shorter": "shorter wins", "words": "bag of words", "model": "language model", "reader": "causal language model",
+}  # fmt: skip
+_HOW = (
+    "A tie is half; 95 % intervals over images. The bag of words learns from the pairs of other images, the "
+    "language model from captions of other images."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenPair:
-    """A row of a COCO-CF file; `subset`, `source` and spans are empty in files that do not record the change."""
-
-    image: str
-    positive: str
-    negative: str
-    split: str
-    subset: str = ""
-    source: str = ""
-    positive_spans: tuple[tuple[int, int], ...] = ()
-    negative_spans: tuple[tuple[int, int], ...] = ()
-
-
+TURN = 256  # captions of a causal language model between two parts on disk
+_DIGITS = 3  # of a nat: what machines and batches change lies behind them
 TextReader = Callable[[str, str], float]  # from the name of an image and a caption to its log-probability
 
 
@@ -65,15 +55,6 @@ class QualityRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """The pairs before a causal language model's refinement: how many, and what both language models found in them."""
-
-    pairs: int
-    model: Interval
-    reader: Interval
-
-
-@dataclass(frozen=True, slots=True)
 class Quality:
     """The readers' shares, counts of changes by source, and faults that were found."""
 
@@ -82,7 +63,7 @@ class Quality:
     faults: Mapping[str, int]
     longer: float  # share of pairs whose wrong caption has more characters
     reader: str = ""  # name of the causal language model
-    pool: Pool | None = None
+    pool: Mapping[str, Any] | None = None  # pairs before its refinement, and what both language models found in them
 
     @property
     def leaning(self) -> tuple[str, ...]:
@@ -105,30 +86,38 @@ class Quality:
 
 
 def judge_quality(
-    pairs: Sequence[WrittenPair], reader: TextReader | None = None, *, known: Mapping[str, float] | None = None
+    pairs: Sequence[Counterfactual], reader: TextReader | None = None, *, known: Mapping[str, float] | None = None
 ) -> Quality:
     """Judge a set; without a reader, each fifth of the images is read by a model of the others' true captions.
 
     `known` are the log-likelihoods of all captions under a causal language model, which is then judged too.
     """
-    guesses = {
-        "shorter": np.array([0.5 + 0.5 * np.sign(len(pair.negative) - len(pair.positive)) for pair in pairs]),
-        "words": _words_guess(pairs),
-        "model": _model_guess(pairs, reader),
+    if reader is None:
+        reader = _fold_reader(pairs)
+    gaps = {
+        "shorter": [len(pair.negative) - len(pair.positive) for pair in pairs],
+        "words": _word_gaps(pairs),
+        "model": [reader(pair.image, pair.positive) - reader(pair.image, pair.negative) for pair in pairs],
     }
     if known is not None:
-        guesses[READER] = np.array([0.5 + 0.5 * np.sign(known[pair.positive] - known[pair.negative]) for pair in pairs])
+        gaps["reader"] = [known[pair.positive] - known[pair.negative] for pair in pairs]
+    guesses = {name: 0.5 + 0.5 * np.sign(np.asarray(values)) for name, values in gaps.items()}
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, pair in enumerate(pairs):
         for key in {("all", "all"), (pair.split, "all"), (pair.split, pair.subset)}:
             groups[key].append(number)
     order = sorted(groups, key=lambda key: (key[0] != "all", key[0], key[1] != "all", key[1]))
-    rows = [_quality_row(key, [pairs[n] for n in groups[key]], guesses, groups[key]) for key in order]
+    rows = []
+    for split, subset in order:
+        numbers = groups[split, subset]
+        images = [pairs[number].image for number in numbers]
+        shares = {name: bootstrap_mean(values[numbers], clusters=images) for name, values in guesses.items()}
+        rows.append(QualityRow(split, subset, len(numbers), len(set(images)), **shares))
     longer = float(np.mean([len(pair.negative) > len(pair.positive) for pair in pairs]))
     return Quality(tuple(rows), dict(Counter(pair.source for pair in pairs)), find_faults(pairs), longer)
 
 
-def find_faults(pairs: Sequence[WrittenPair]) -> dict[str, int]:
+def find_faults(pairs: Sequence[Counterfactual]) -> dict[str, int]:
     """Pairs that are not in order, by what is wrong with them; the counts of a sound set are all zero."""
     faults = Counter[str](dict.fromkeys(_FAULTS, 0))
     for pair in pairs:
@@ -151,7 +140,7 @@ def outside_spans(text: str, spans: Sequence[tuple[int, int]]) -> str:
 
 def section(quality: Quality) -> str:
     """The report in Markdown."""
-    names = (*NAMES, READER) if quality.rows[0].reader else NAMES
+    names = [name for name in TITLES if getattr(quality.rows[0], name) is not None]
     heads = " | ".join(TITLES[name] for name in names)
     lines = [f"| split | change | pairs | pictures | {heads} |", f"|---|---|---:|---:|{'---:|' * len(names)}"]
     for row in quality.rows:
@@ -160,11 +149,9 @@ def section(quality: Quality) -> str:
     faults = ", ".join(f"{name}: {count}" for name, count in quality.faults.items())
     sources = ", ".join(f"{name or 'unnamed'} {count}" for name, count in sorted(quality.sources.items()))
     if quality.pool:
-        model, reader = _percent(quality.pool.model), _percent(quality.pool.reader)
-        lines += [
-            "",
-            f"Before refinement: {quality.pool.pairs} pairs, language model {model}, {quality.reader} {reader}.",
-        ]
+        model, reader = _percent(quality.pool["model"]), _percent(quality.pool["reader"])
+        before = f"{quality.pool['pairs']} pairs, language model {model}, {quality.reader} {reader}"
+        lines += ["", f"Before refinement: {before}."]
     lines += ["", f"Share of pairs (%) whose true caption a reader without the image finds; chance is 50. {_HOW}"]
     if quality.leaning:
         lines += ["", "**Text alone gives these parts away; leave them out, or build from more images:**", ""]
@@ -172,51 +159,33 @@ def section(quality: Quality) -> str:
     return "\n".join([*lines, "", f"Captions by: {sources}.", "", f"Faults: {faults}.", ""])
 
 
-_HOW = (
-    "A tie is half; 95 % intervals over images. The bag of words learns from the pairs of other images, the "
-    "language model from captions of other images."
-)
-
-
 def _percent(share: Interval) -> str:
     return f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
-
-
-def _quality_row(
-    key: tuple[str, str], pairs: Sequence[WrittenPair], guesses: Mapping[str, Floats], numbers: Sequence[int]
-) -> QualityRow:
-    images = [pair.image for pair in pairs]
-    shares = {name: bootstrap_mean(values[numbers], clusters=images) for name, values in guesses.items()}
-    split, subset = key
-    shorter, words, model = (shares[name] for name in NAMES)
-    return QualityRow(split, subset, len(pairs), len(set(images)), shorter, words, model, shares.get(READER))
 
 
 def _fold(image: str) -> int:
     return blake2b(image.encode(), digest_size=2).digest()[1] % _FOLDS
 
 
-def _words_guess(pairs: Sequence[WrittenPair]) -> Floats:
-    """Learnt on four fifths of the images, asked about the last."""
-    bags = [_difference(pair) for pair in pairs]
+def _word_gaps(pairs: Sequence[Counterfactual]) -> Floats:
+    """Sums of the weights of words that were learnt on four fifths of the images, for the last."""
+    bags = []
+    for pair in pairs:
+        # Words that the wrong caption has more often than the true one, less those that it has less often.
+        bag = Counter(read_caption(pair.negative).words)
+        bag.subtract(read_caption(pair.positive).words)
+        bags.append(Counter({word: count for word, count in bag.items() if count}))
     number = {word: at for at, word in enumerate(sorted({word for bag in bags for word in bag}))}
     width = max((len(bag) for bag in bags), default=0) or 1
     columns, values = np.zeros((len(bags), width), dtype=np.int64), np.zeros((len(bags), width))
     for row, bag in enumerate(bags):
         for at, (word, count) in enumerate(bag.items()):
             columns[row, at], values[row, at] = number[word], count
-    folds, guess = np.array([_fold(pair.image) for pair in pairs]), np.full(len(pairs), 0.5)
+    folds, gaps = np.array([_fold(pair.image) for pair in pairs]), np.zeros(len(pairs))
     for fold in range(_FOLDS):
         learnt = _fit(columns[folds != fold], values[folds != fold], max(1, len(number)))
-        guess[folds == fold] = 0.5 + 0.5 * np.sign((learnt[columns[folds == fold]] * values[folds == fold]).sum(axis=1))
-    return guess
-
-
-def _difference(pair: WrittenPair) -> Counter[str]:
-    """Words that the wrong caption has more often than the true one, less those that it has less often."""
-    bag = Counter(read_caption(pair.negative).words)
-    bag.subtract(read_caption(pair.positive).words)
-    return Counter({word: count for word, count in bag.items() if count})
+        gaps[folds == fold] = (learnt[columns[folds == fold]] * values[folds == fold]).sum(axis=1)
+    return gaps
 
 
 def _fit(columns: NDArray[np.int64], values: Floats, size: int) -> Floats:
@@ -233,24 +202,18 @@ def _fit(columns: NDArray[np.int64], values: Floats, size: int) -> Floats:
     return weights
 
 
-def _model_guess(pairs: Sequence[WrittenPair], reader: TextReader | None) -> Floats:
-    if reader is None:
-        captions = [{pair.positive for pair in pairs if _fold(pair.image) != fold} for fold in range(_FOLDS)]
-        models = [caption_model(sorted(texts)) for texts in captions]
-
-        def reader(image: str, text: str) -> float:
-            return models[_fold(image)].log_probability(text, {})
-
-    gaps = [reader(pair.image, pair.positive) - reader(pair.image, pair.negative) for pair in pairs]
-    return np.asarray(0.5 + 0.5 * np.sign(gaps))
+def _fold_reader(pairs: Sequence[Counterfactual]) -> TextReader:
+    captions = [{pair.positive for pair in pairs if _fold(pair.image) != fold} for fold in range(_FOLDS)]
+    models = [caption_model(sorted(texts)) for texts in captions]
+    return lambda image, text: models[_fold(image)].log_probability(text, {})
 
 
-def _has_wrong_article(pair: WrittenPair) -> bool:
+def _has_wrong_article(pair: Counterfactual) -> bool:
     words = read_caption(pair.negative).words
     return any(first in ARTICLES and first != article(second) for first, second in pairwise(words))
 
 
-def _has_other_changes(pair: WrittenPair) -> bool:
+def _has_other_changes(pair: Counterfactual) -> bool:
     """Whether the captions differ outside of the spans that say where they differ."""
     if not pair.negative_spans:
         return False
@@ -264,7 +227,7 @@ def _letters(text: str) -> str:
     return re.sub(r"\W+|with|in view|along|and there is|too|and", "", text).lower()
 
 
-_FAULTS: dict[str, Callable[[WrittenPair], bool]] = {
+_FAULTS: dict[str, Callable[[Counterfactual], bool]] = {
     "same captions": lambda one: one.positive.casefold() == one.negative.casefold(),
     "wrong article": _has_wrong_article,
     "word twice in a row": lambda one: re.search(r"\b(\w+) \1\b", one.negative, re.IGNORECASE) is not None,
@@ -272,7 +235,43 @@ _FAULTS: dict[str, Callable[[WrittenPair], bool]] = {
 }
 
 
-def reader_of(model: CaptionModel, captions: Mapping[str, Sequence[str]]) -> TextReader:
-    """A reader that must forget the captions of each image, where the model has learnt from them."""
-    own = lru_cache(1)(lambda image: count_grams(captions.get(image, ())))  # both captions of a pair in turn
-    return lambda image, text: model.log_probability(text, own(image))
+def read_likelihoods(
+    texts: Collection[str],
+    source: str,
+    *,
+    keep: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Log-likelihood in nats of each caption under a causal language model.
+
+    `source` is a folder, a hub name, `package:NAME/`, or any of these with the name of a `.gguf` file behind it. A
+    reading that was stopped goes on where the parts beside `keep` end.
+    """
+    from msdscore.run.plan import keep_answers  # with torch, which a set without a reader does not need
+
+    ordered = sorted(set(texts), key=lambda text: (len(text), text))
+    turns = [ordered[start : start + TURN] for start in range(0, len(ordered), TURN)]
+    load = cache(load_reader)  # on the first caption: a reading that is finished needs no weights
+    manifest = {"reader": source, "texts": blake2b("\0".join(ordered).encode(), digest_size=16).hexdigest()}
+    answers = keep_answers(
+        keep,
+        manifest,
+        turns,
+        lambda _, turn: [round(value, _DIGITS) for value in load(source)(turn)],
+        progress=lambda done, _: progress(min(done * TURN, len(ordered)), len(ordered)),
+    )
+    return dict(zip(ordered, chain.from_iterable(answers), strict=True))
+
+
+def load_reader(source: str) -> Callable[[list[str]], list[float]]:
+    """A causal language model's log-likelihoods of captions."""
+    import torch
+
+    from msdscore.align.language import load_language_model
+    from msdscore.align.recipe import LanguageSpec
+
+    folder, _, name = source.rpartition("/")
+    is_gguf = name.endswith(".gguf")
+    spec = LanguageSpec(source=f"{folder or '.'}/", gguf=name) if is_gguf else LanguageSpec(source=source)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return load_language_model(spec, device=device).log_likelihoods

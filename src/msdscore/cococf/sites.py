@@ -1,12 +1,12 @@
 """Where a caption can be changed: the words of one concept, in a place where another concept fits grammatically."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
 
-from msdscore.cococf.vocabulary import SUPPORTS, ChangeKind, Concept, vocabulary, word_set
+from msdscore.cococf.vocabulary import SUPPORTS, Concept, vocabulary, word_set
 from msdscore.text.edits import ARTICLES, article
 from msdscore.text.words import STOP_WORDS
 
@@ -19,7 +19,9 @@ _AFTER = STOP_WORDS | word_set(
     "sits stands walks runs lies lays rides eats holds flies plays jumps looks sleeps hangs parked covered "
     "filled topped surrounded while atop alongside amongst beneath underneath"
 )
-_AFTER_ACTION = STOP_WORDS | word_set("together down up outside inside while alone along across atop alongside beneath")
+_AFTER_ACTION = (
+    STOP_WORDS | word_set("together down up outside inside while alone along across atop alongside beneath")
+) - (DETERMINERS | {"of", "to"})
 _IRREGULAR_MANY = word_set("people men women children sheep")
 # Other words for a class that can be replaced as they stand, one thing each.
 _ALIASES = {
@@ -38,6 +40,8 @@ _DIRECTED = word_set(
     "on in under behind front top above below inside over riding holding wearing carrying pulling pushing "
     "chasing eating watching feeding kicking throwing hitting swinging driving walking petting"
 )
+PLACE = Concept("", "relation", "", "place", None)
+_LONGEST = 4  # words of a name that consists of several
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,7 @@ class Site:
     start: int
     end: int
     text: str
-    kind: ChangeKind
-    concept: Concept | None  # None for a relation of place, whose `text` is its name
+    concept: Concept  # `PLACE` for a relation of place, whose `text` is its name
     many: bool = False
     head: str = ""
     opens: bool = False  # the first thing that the caption names: what it does must suit it
@@ -97,33 +100,45 @@ def words_said(texts: Collection[str]) -> frozenset[str]:
     return frozenset(said)
 
 
+def _names(words: Sequence[str], known: Collection[str]) -> Iterator[tuple[int, int, str]]:
+    """First and last word and text of every known name, the longest that begins with a word, and of all other words."""
+    at, starts = 0, _first_words()
+    while at < len(words):
+        name, size = words[at], 1
+        if name in starts:
+            longer = (" ".join(words[at : at + count]) for count in range(_LONGEST, 1, -1))
+            name = next((text for text in longer if text in known), name)
+            size = name.count(" ") + 1
+        yield at, at + size - 1, name
+        at += size
+
+
+@cache
+def _first_words() -> frozenset[str]:
+    return frozenset(name.split()[0] for name in (*_noun_forms(), *vocabulary().places) if " " in name)
+
+
 @lru_cache(_KEPT)
 def object_sites(text: CaptionWords) -> list[Site]:
     """Things of COCO's classes that stand as nouns of their own, with their number."""
-    sites: list[Site] = []
-    forms, at = _noun_forms(), 0
-    while at < len(text.words):
-        two = f"{text.word(at)} {text.word(at + 1)}"
-        length = 2 if two in forms else 1
-        name = two if length == 2 else text.word(at)
-        if name in forms and _stands_alone(text, at, at + length - 1, many=forms[name][1]):
-            concept, many = forms[name]
-            start, end = text.spans[at][0], text.spans[at + length - 1][1]
-            sites.append(Site(start, end, name, "object", concept, many, opens=not sites))
-        at += length
+    sites, forms = list[Site](), _noun_forms()
+    for first, last, name in _names(text.words, forms):
+        if name not in forms or text.word(first - 1) in _OTHER_THINGS:
+            continue
+        (concept, many), before, after = forms[name], text.word(first - 1), text.after(last)
+        follows = before in DETERMINERS or before in vocabulary().qualities or (many and before in _BEFORE_MANY)
+        goes_on = not after or after in _AFTER or after.endswith(("ing", "ed"))
+        if goes_on and (follows or (many and first == 0)):
+            sites.append(Site(text.spans[first][0], text.spans[last][1], name, concept, many, opens=not sites))
     return sites
 
 
 @lru_cache(_KEPT)
 def things_and_words(caption: str) -> tuple[str, ...]:
     """The words of a caption in order, those of COCO's classes by the name of the class."""
-    words, forms, names, at = read_caption(caption).words, _noun_forms(), list[str](), 0
-    while at < len(words):
-        length = 2 if " ".join(words[at : at + 2]) in forms else 1
-        name = " ".join(words[at : at + length])
-        names.append(forms[name][0].name if name in forms else name)
-        at += length
-    return tuple(names)
+    forms = _noun_forms()
+    names = (name for _, _, name in _names(read_caption(caption).words, forms))
+    return tuple(forms[name][0].name if name in forms else name for name in names)
 
 
 @lru_cache(_KEPT)
@@ -135,7 +150,7 @@ def attribute_sites(text: CaptionWords) -> list[Site]:
         beside = {text.word(at - 1), text.word(at + 1)}
         if word in known and _is_head(head) and "and" not in beside and _suits(known[word], head):
             start, end = text.spans[at]
-            sites.append(Site(start, end, word, "attribute", known[word], _is_many(head), head))
+            sites.append(Site(start, end, word, known[word], _is_many(head), head))
     return sites
 
 
@@ -157,7 +172,26 @@ def bare_heads(text: CaptionWords) -> list[tuple[int, str]]:
 @lru_cache(_KEPT)
 def relation_sites(text: CaptionWords) -> list[Site]:
     """What a person or an animal does, and where things are."""
-    return [*_actions(text), *_places(text)]
+    sites = []
+    for at, word in enumerate(text.words):
+        action = vocabulary().actions.get(word)
+        if action is None or _animate_words().isdisjoint(text.words[max(0, at - 4) : at]):
+            continue
+        after = text.after(at)
+        if after in DETERMINERS if action.slot == "handling" else not after or after in _AFTER_ACTION:
+            start, end = text.spans[at]
+            sites.append(Site(start, end, word, action, head=_noun_behind(text, at + 1)))
+    for first, last, name in _names(text.words, vocabulary().places):
+        if name not in vocabulary().places:
+            continue
+        head, after = _noun_behind(text, last + 1), text.after(last)
+        if name in ("on the left", "on the right"):
+            fits = after in ("", "and", "of")
+        else:
+            fits = after in DETERMINERS and (head in SUPPORTS or name not in ("on", "under", "beneath"))
+        if fits:
+            sites.append(Site(text.spans[first][0], text.spans[last][1], name, PLACE, head=head))
+    return sites
 
 
 def directed(text: CaptionWords, first: Site, second: Site) -> bool:
@@ -165,17 +199,9 @@ def directed(text: CaptionWords, first: Site, second: Site) -> bool:
     between = text.caption[first.end : second.start]
     words = set(read_caption(between).words)
     acts = any(word.endswith("ing") for word in words - _STILL)
-    if acts and (first.concept and first.concept.animate) != (second.concept and second.concept.animate):
+    if acts and first.concept.animate != second.concept.animate:
         return False
     return not set(",.;") & set(between) and bool(words & _DIRECTED) and not words & _SYMMETRIC
-
-
-def _stands_alone(text: CaptionWords, first: int, last: int, *, many: bool) -> bool:
-    before, after = text.word(first - 1), text.after(last)
-    if before in _OTHER_THINGS:
-        return False
-    goes_on = not after or after in _AFTER or after.endswith(("ing", "ed"))
-    return (before in _usable_before(many) or (many and first == 0)) and goes_on
 
 
 def _is_head(word: str) -> bool:
@@ -195,52 +221,6 @@ def _suits(quality: Concept, head: str) -> bool:
 
 def _is_many(head: str) -> bool:
     return head in _IRREGULAR_MANY or (head.endswith("s") and not head.endswith(("ss", "us", "is")))
-
-
-def _actions(text: CaptionWords) -> list[Site]:
-    known, sites = vocabulary().actions, []
-    for at, word in enumerate(text.words):
-        concept = known.get(word)
-        if concept is None or not _of_someone(text.words[max(0, at - 4) : at]):
-            continue
-        after = text.after(at)
-        fits = after in DETERMINERS if concept.slot == "handling" else not after or after in _AFTER_ACTION
-        if fits and after not in ("of", "to") and (concept.slot == "handling" or after not in DETERMINERS):
-            start, end = text.spans[at]
-            sites.append(Site(start, end, word, "relation", concept, head=_noun_behind(text, at + 1)))
-    return sites
-
-
-def _of_someone(words: Sequence[str]) -> bool:
-    return any(word in _animate_words() for word in words)
-
-
-def _places(text: CaptionWords) -> list[Site]:
-    sites, at = list[Site](), 0
-    while at < len(text.words):
-        name = _place_at(text.words, at)
-        length = name.count(" ") + 1
-        if not name:
-            at += 1
-            continue
-        head = _noun_behind(text, at + length)
-        side = name in ("on the left", "on the right")
-        after = text.after(at + length - 1)
-        if (side and after in ("", "and", "of")) or (
-            not side and after in DETERMINERS and (head in SUPPORTS or name not in ("on", "under", "beneath"))
-        ):
-            start, end = text.spans[at][0], text.spans[at + length - 1][1]
-            sites.append(Site(start, end, name, "relation", None, head=head))
-        at += length
-    return sites
-
-
-def _place_at(words: tuple[str, ...], at: int) -> str:
-    """The longest relation of place that begins with a word; empty where none does."""
-    for relation in _first_words().get(words[at], ()):
-        if words[at : at + len(relation)] == relation:
-            return " ".join(relation)
-    return ""
 
 
 def _noun_behind(text: CaptionWords, at: int) -> str:
@@ -263,19 +243,6 @@ def _noun_forms() -> dict[str, tuple[Concept, bool]]:
                 forms[form] = concept, many
     forms |= {word: (objects[name], word.endswith("s")) for word, name in _ALIASES.items()}
     return forms | {word: (objects["person"], word.endswith(("en", "s"))) for word in vocabulary().people}
-
-
-@cache
-def _first_words() -> dict[str, list[tuple[str, ...]]]:
-    relations: dict[str, list[tuple[str, ...]]] = {}
-    for name in sorted(vocabulary().places, key=lambda name_of: -len(name_of.split())):
-        relations.setdefault(name.split()[0], []).append(tuple(name.split()))
-    return relations
-
-
-@cache
-def _usable_before(many: bool) -> frozenset[str]:
-    return DETERMINERS | vocabulary().qualities.keys() | (_BEFORE_MANY if many else frozenset())
 
 
 @cache

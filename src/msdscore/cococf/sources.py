@@ -30,11 +30,11 @@ class AnnotatedImage:
     captions: tuple[SourcedCaption, ...]
     objects: frozenset[str] | None = None
 
-    @property
-    def number(self) -> int | str:
-        """COCO's number of the image, or its name where that holds none."""
-        digits = Path(self.name).stem.rpartition("_")[2]
-        return int(digits) if digits.isdigit() else Path(self.name).stem
+
+def image_number(name: str) -> int | str:
+    """COCO's number of an image by its name, or its name where that holds none."""
+    digits = Path(name).stem.rpartition("_")[2]
+    return int(digits) if digits.isdigit() else Path(name).stem
 
 
 def read_sources(

@@ -69,13 +69,18 @@ def vocabulary() -> Vocabulary:
     """The words of `words.toml`, read once."""
     words = tomllib.loads(files("msdscore.cococf").joinpath("words.toml").read_text("utf-8"))
     objects, shown_by = _objects(words["objects"])
+    places = {}
+    for line in words["places"].splitlines():
+        name, _, rest = line.partition(":")
+        easy, hard = (tuple(filter(None, map(str.strip, part.split(",")))) for part in rest.split("|"))
+        places[name] = {"easy": easy, "hard": hard}
     return Vocabulary(
         objects=objects,
         shown_by=shown_by,
         qualities=_concepts(words["qualities"], "attribute"),
         actions=_concepts(words["relations"], "relation"),
-        places=_places(words["places"]),
-        people={one: other for pair in _PEOPLE for one, other in (pair, pair[::-1])},
+        places=places,
+        people=dict(_PEOPLE) | {woman: man for man, woman in _PEOPLE},
     )
 
 
@@ -110,12 +115,3 @@ def _concepts(text: str, kind: ChangeKind) -> dict[str, Concept]:
             word, *near = part.split("/")
             concepts[word] = Concept(word, kind, family, slot, word, near=frozenset(near))
     return concepts
-
-
-def _places(text: str) -> dict[str, dict[str, tuple[str, ...]]]:
-    places = {}
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        listed = (tuple(filter(None, (place.strip() for place in part.split(",")))) for part in rest.split("|"))
-        places[name] = dict(zip(("easy", "hard"), listed, strict=True))
-    return places

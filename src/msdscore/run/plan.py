@@ -1,21 +1,23 @@
 """Rows become parts, parts become tables: rows of one image together, finished parts written one after the other."""
 
+import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from msdscore.errors import RowError
 from msdscore.io.hashing import file_mark, source_key
 from msdscore.io.inputs.rows import Row
-from msdscore.io.outputs.run import Run
+from msdscore.io.outputs.run import Run, open_run
 from msdscore.io.tar import TarImage
 from msdscore.scoring.measurement import Numbers
 from msdscore.scoring.pipeline import Pipeline
@@ -149,6 +151,33 @@ def write_parts(
         if number >= len(keys):
             run.drop(number)
     return keys
+
+
+def keep_answers(
+    path: Path | None,
+    manifest: Mapping[str, Any],
+    batches: Sequence[P],
+    measure: Callable[[int, P], Any],
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Any]:
+    """`measure(number, batch)` of every batch: plain values, each computed once and kept beside `path` if given.
+
+    They stay there until they are discarded; those of another manifest are refused.
+    """
+
+    def compute(missing: Iterator[tuple[str, tuple[int, P]]]) -> Iterator[tuple[str, pa.Table]]:
+        for key, (number, batch) in missing:
+            yield key, pa.table({"answer": [json.dumps(measure(number, batch))]})
+            progress(number + 1, len(batches))
+
+    with TemporaryDirectory() as folder:
+        place = Path(folder) / "answers.parquet" if path is None else path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with open_run(place, manifest) as run:
+            parts = (("", numbered) for numbered in enumerate(batches))
+            write_parts(run, parts, compute, reused=lambda numbered: progress(numbered[0] + 1, len(batches)))
+            return [json.loads(part["answer"][0].as_py()) for part in run.tables()] if batches else []
 
 
 def _windows(rows: Iterable[Row], most: int, most_bytes: int) -> Iterator[list[Row]]:
