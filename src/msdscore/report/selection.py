@@ -1,5 +1,6 @@
 """The page of a selection: what was kept, how its numbers are spread, rows on both sides of the cut, and cosine."""
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,9 @@ from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.overlay import thumbnail
 from msdscore.io import stores
 from msdscore.io.images import open_image
-from msdscore.io.tar import TarImage
-from msdscore.select.outputs import images_of
 from msdscore.select.rule import LOWER_IS_BETTER, Rule
-from msdscore.select.run import Selected
-from msdscore.select.survey import BINS, Example, Histogram
+from msdscore.select.run import Selected, images_of
+from msdscore.select.survey import BINS, Histogram
 
 _THUMB_PIXELS = 200
 _WIDTH, _HEIGHT = 360, 110
@@ -66,39 +65,29 @@ def _plot(histogram: Histogram, selected: Selected, rule: Rule) -> Markup:
     return Markup(f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(bars)}</svg>')
 
 
-def _card(example: Example, rule: Rule, images: dict[int, str]) -> dict[str, Any]:
-    names = dict.fromkeys([rule.by, "similarity", "match"])
-    numbers = {name: example.numbers[name] for name in names if np.isfinite(example.numbers.get(name, np.nan))}
+def _card(example: dict[str, Any], rule: Rule, images: dict[int, str]) -> dict[str, Any]:
+    given = {name: example.get(name) for name in (rule.by, "similarity", "match")}
+    numbers = {name: float(value) for name, value in given.items() if value is not None}
+    words = example.get("worst_words")
     return {
-        "key": example.key,
-        "caption": example.caption,
-        "numbers": numbers,
-        "worst": ", ".join(example.worst_words),
-        "image": images.get(example.row),
+        "key": str(example.get(example["file"].key_name)),
+        "caption": example.get("caption") or "",
+        "numbers": {name: value for name, value in numbers.items() if np.isfinite(value)},
+        "worst": ", ".join(words) if isinstance(words, list) else "",
+        "image": images.get(example["row"]),
     }
 
 
-def _images(examples: list[Example]) -> dict[int, str]:
+def _images(examples: list[dict[str, Any]]) -> dict[int, str]:
     """Small images of rows by their number; a tar that cannot be read gives none."""
     uris: dict[int, str] = {}
-    for name in dict.fromkeys(example.file.name for example in examples):
-        own = [example for example in examples if example.file.name == name]
-        facts = own[0].file.facts
-        if facts is None or not facts.source.lower().endswith(".tar"):
+    for name in dict.fromkeys(example["file"].name for example in examples):
+        rows = {example["position"]: example["row"] for example in examples if example["file"].name == name}
+        file = next(example["file"] for example in examples if example["file"].name == name)
+        if file.facts is None or not file.facts.source.lower().endswith(".tar"):
             continue
-        try:
-            with stores.fetched(facts.source) as path:
-                images = images_of(own[0].file, path, np.array(sorted({example.position for example in own})))
-                uris |= {
-                    example.row: uri for example in own if (uri := _thumb(images.get(example.position))) is not None
-                }
-        except (MSDScoreError, OSError):
-            continue
+        with suppress(MSDScoreError, OSError), stores.fetched(file.facts.source) as path:
+            for position, image in images_of(file, path, np.array(sorted(rows))).items():
+                with suppress(MSDScoreError):
+                    uris[rows[position]] = data_uri(thumbnail(open_image(image.read()), _THUMB_PIXELS))
     return uris
-
-
-def _thumb(image: TarImage | None) -> str | None:
-    try:
-        return None if image is None else data_uri(thumbnail(open_image(image.read()), _THUMB_PIXELS))
-    except MSDScoreError:
-        return None

@@ -6,8 +6,7 @@ DuckDB sorts and groups, exactly and with files on disk where memory ends.
 import math
 import os
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from msdscore.errors import ConfigError, RunError
-from msdscore.select.scores import ScoreFile, require_columns
+from msdscore.errors import ConfigError, RunError, shortened, unknown_name
+from msdscore.select.scores import ScoreFile
 
 LOWER_IS_BETTER = frozenset(("coverage", "support", "divergence", "uncertainty"))
 COSINE = "similarity"
@@ -103,22 +102,12 @@ class Rule:
         return tuple(dict.fromkeys([self.by, *(name for name, _ in (*self.minima, *self.maxima))]))
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """All columns that it looks at."""
-        return self.numbers if self.per is None else (*self.numbers, self.per)
-
-    @property
     def valid(self) -> str:
         """The rows that have a number and are within the bounds, as a condition."""
         bounds = [("<=", *bound) for bound in self.maxima] + [(">=", *bound) for bound in self.minima]
         # NaN is larger than every number to DuckDB.
         known = [f"({number(name)} IS NOT NULL AND NOT isnan({number(name)}))" for name in self.numbers]
         return " AND ".join([*known, *(f"{number(name)} {sign} {literal(value)}" for sign, name, value in bounds)])
-
-    @property
-    def direction(self) -> str:
-        """The order in which the best numbers come first."""
-        return "ASC" if self.lower_is_better else "DESC"
 
 
 def quoted(name: str) -> str:
@@ -144,14 +133,24 @@ class Table:
 
     def __init__(self, files: Sequence[ScoreFile], folder: Path) -> None:
         self.files, self.rows = list(files), sum(file.rows for file in files)
+        self.signature = next((file.signature for file in files if file.signature), "")
         try:
             self._database = duckdb.connect(str(folder / "rows.duckdb"))
         except duckdb.Error as error:
             raise RunError(f"{folder}: cannot be written ({str(error).splitlines()[0]}); set TMPDIR") from error
+        self.close = self._database.close
         self.ask(f"SET memory_limit = '{_MEMORY}'")
         self.ask(f"SET threads = {min(_THREADS, os.cpu_count() or 1)}")
         self.ask(f"SET temp_directory = '{folder / 'sorting'}'")
-        names = ", ".join("'" + self._local(file.path, folder).replace("'", "''") + "'" for file in files)
+        paths = []
+        for number, file in enumerate(files):
+            path = file.path.absolute()
+            try:
+                paths.append(str(path).encode().decode().translate(_PLACES))
+            except UnicodeEncodeError:  # DuckDB takes UTF-8 alone
+                (link := folder / f"{number}.parquet").symlink_to(path)
+                paths.append(str(link))
+        names = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
         same = all(file.schema.equals(files[0].schema) for file in files)
         self.ask(
             f"CREATE VIEW scores AS SELECT given.file_index::BIGINT AS file, file * {FILE} + file_row_number AS row, "
@@ -166,85 +165,61 @@ class Table:
         except duckdb.Error as error:
             raise RunError(f"the scores cannot be sorted ({str(error).splitlines()[0]})") from error
 
-    def kept_of(self, number: int, table: str = "kept") -> Positions:
+    def count(self, rows: str) -> int:
+        """How many rows a table has, or satisfy a condition: what stands behind FROM."""
+        return int(self.ask(f"SELECT count(*) FROM {rows}").fetchone()[0])
+
+    def kept_of(self, number: int) -> Positions:
         """The rows that are kept of one file, from 0, in order."""
         first = number * FILE
-        within = f"row >= {first} AND row < {first + FILE}"
-        answer = self.ask(f"SELECT row FROM {table} WHERE {within} ORDER BY row").fetchnumpy()
-        return np.asarray(answer["row"], dtype=np.int64) - first
-
-    def close(self) -> None:
-        """Let go of the files."""
-        self._database.close()
-
-    def _local(self, path: Path, folder: Path) -> str:
-        with suppress(UnicodeEncodeError):
-            str(path).encode()
-            return str(path.absolute()).translate(_PLACES)
-        link = folder / f"{len(list(folder.iterdir()))}.parquet"
-        link.symlink_to(path.absolute())
-        return str(link)
+        answer = self.ask(f"SELECT row FROM kept WHERE row >= {first} AND row < {first + FILE} ORDER BY row")
+        return np.asarray(answer.fetchnumpy()["row"], dtype=np.int64) - first
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What a rule keeps of some files: the rows of a table in the database.
+def choose(table: Table, rule: Rule, into: str = "kept") -> tuple[int, int, float | None]:
+    """Put the rows that a rule keeps into a table of the database.
 
-    `valid` rows have a number and are within the bounds; `threshold` is the number of the last row kept, None where
-    every group has its own or nothing was cut.
+    Returns how many rows have a number and are within the bounds, how many are kept, and the number of the last row
+    kept: None where every group has its own or nothing was cut.
     """
-
-    rule: Rule
-    rows: int
-    valid: int
-    kept: int
-    threshold: float | None
-    table: str
-
-
-def choose(table: Table, rule: Rule, into: str = "kept") -> Choice:
-    """Put the rows that a rule keeps into a table of the database."""
-    require_columns(table.files, rule.columns)
-    _require_kinds(table, rule)
-    rows = table.rows
-    valid = table.ask(f"SELECT count(*) FROM scores WHERE {rule.valid}").fetchone()[0] if rows else 0
-    if rows and not valid:
+    _require_columns(table, rule)
+    value, among, threshold = number(rule.by), f"scores WHERE {rule.valid}", None
+    direction, better = ("ASC", "<") if rule.lower_is_better else ("DESC", ">")
+    valid = table.count(among) if table.rows else 0
+    if table.rows and not valid:
         _refuse_unknown(table, rule)
     wanted = valid if rule.keep is None else rule.keep.of(valid)
-    threshold = None
     if rule.per is not None and rule.keep is not None:
         # Rows without a group are one group.
         group = f"coalesce({quoted(rule.per)}::VARCHAR, '')"
         table.ask(
             f"CREATE TABLE {into} AS SELECT row FROM (SELECT row, row_number() OVER (PARTITION BY {group} ORDER BY "
-            f"{number(rule.by)} {rule.direction}, row) AS place, "
-            f"count(*) OVER (PARTITION BY {group}) AS size FROM scores WHERE {rule.valid}) "
+            f"{value} {direction}, row) AS place, count(*) OVER (PARTITION BY {group}) AS size FROM {among}) "
             f"WHERE place <= {rule.keep.sql('size')}"
         )
     elif 0 < wanted < valid:
-        last = f"SELECT {number(rule.by)} AS value FROM scores WHERE {rule.valid} ORDER BY value {rule.direction}"
-        threshold = float(table.ask(f"{last} LIMIT 1 OFFSET {wanted - 1}").fetchone()[0])
-        better = f"{number(rule.by)} {'<' if rule.lower_is_better else '>'} {literal(threshold)}"
-        table.ask(f"CREATE TABLE {into} AS SELECT row FROM scores WHERE {rule.valid} AND {better}")
-        above = table.ask(f"SELECT count(*) FROM {into}").fetchone()[0]
-        ties = f"SELECT row FROM scores WHERE {rule.valid} AND {number(rule.by)} = {literal(threshold)}"
-        table.ask(f"INSERT INTO {into} {ties} ORDER BY row LIMIT {wanted - above}")
+        last = f"SELECT {value} AS value FROM {among} ORDER BY value {direction} LIMIT 1 OFFSET {wanted - 1}"
+        threshold = float(table.ask(last).fetchone()[0])
+        table.ask(f"CREATE TABLE {into} AS SELECT row FROM {among} AND {value} {better} {literal(threshold)}")
+        ties = f"SELECT row FROM {among} AND {value} = {literal(threshold)} ORDER BY row"
+        table.ask(f"INSERT INTO {into} {ties} LIMIT {wanted - table.count(into)}")
     else:
-        table.ask(f"CREATE TABLE {into} AS SELECT row FROM scores WHERE {rule.valid if wanted else 'false'}")
-    kept = table.ask(f"SELECT count(*) FROM {into}").fetchone()[0]
-    return Choice(rule, rows, valid, kept, threshold, into)
+        table.ask(f"CREATE TABLE {into} AS SELECT row FROM {among} AND {wanted > 0}")
+    return valid, table.count(into), threshold
 
 
-def _require_kinds(table: Table, rule: Rule) -> None:
-    """Refuse columns that hold no numbers, and groups that are lists or objects; text may hold numbers."""
-    for name in rule.columns:
-        kinds = {file.schema.field(name).type for file in table.files}
-        if name == rule.per:
-            if (nested := next(filter(pa.types.is_nested, kinds), None)) is not None:
-                raise ConfigError(f"column {name} holds neither texts nor numbers ({nested}); choose another")
-            continue
-        if not holds_numbers(table, name):
-            raise ConfigError(f"column {name} holds no numbers ({next(iter(kinds))}); choose another")
+def _require_columns(table: Table, rule: Rule) -> None:
+    """Refuse unknown columns, those that hold no numbers, and groups that are lists or objects."""
+    for name in (*rule.numbers, *([rule.per] if rule.per else ())):
+        for file in table.files:
+            if name not in file.schema.names:
+                raise unknown_name(f"column of {shortened(file.name)}", name, file.schema.names)
+        kinds = [file.schema.field(name).type for file in table.files]
+        if name == rule.per and any(map(pa.types.is_nested, kinds)):
+            nested = next(filter(pa.types.is_nested, kinds))
+            raise ConfigError(f"column {name} holds neither texts nor numbers ({nested}); choose another")
+        if name != rule.per and not holds_numbers(table, name):
+            raise ConfigError(f"column {name} holds no numbers ({kinds[0]}); choose another")
 
 
 def holds_numbers(table: Table, name: str) -> bool:
@@ -261,18 +236,9 @@ def holds_numbers(table: Table, name: str) -> bool:
 def _refuse_unknown(table: Table, rule: Rule) -> None:
     """Refuse a number that no row has although rows were scored: a bound on it would silently drop them all."""
     scored = [_SCORE] if all(_SCORE in file.schema.names for file in table.files) else []
-    known = {
-        name
-        for name in (*rule.numbers, *scored)
-        if table.ask(f"SELECT count(*) FROM scores WHERE NOT isnan({number(name)})").fetchone()[0]
-    }
-    unknown = next((name for name in rule.numbers if name not in known), None)
-    if known and unknown is not None:
-        raise ConfigError(f"no row has a number in column {unknown}; match and information need a bank (msdscore bank)")
-
-
-def by_cosine(rule: Rule, kept: int) -> Rule:
-    """The rule that keeps as many rows by similarity alone, within every group if the rule does."""
-    if rule.keep is not None and rule.per is not None:
-        return replace(rule, by=COSINE, minima=(), maxima=())
-    return Rule(by=COSINE, keep=Quota(count=kept))
+    known = [name for name in (*rule.numbers, *scored) if table.count(f"scores WHERE NOT isnan({number(name)})")]
+    unknown = [name for name in rule.numbers if name not in known]
+    if known and unknown:
+        raise ConfigError(
+            f"no row has a number in column {unknown[0]}; match and information need a bank (msdscore bank)"
+        )

@@ -1,30 +1,43 @@
-"""A selection from start to end: what to keep, written in one step, with a survey where one is asked for."""
+"""A selection from start to end: what to keep, written in one step, with a survey where one is asked for.
 
+It is written as DataComp's sorted uids, a list of keys, the kept rows, or new tars.
+"""
+
+import json
+import re
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 
-from msdscore.errors import InputError, RunError, shortened
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from msdscore.errors import ConfigError, InputError, RunError, shortened
 from msdscore.io import stores
-from msdscore.io.outputs.targets import is_standard_output
-from msdscore.select.outputs import (
-    Progress,
-    check_name,
-    selection_mark,
-    suffix_of,
-    write_keys,
-    write_rows,
-    write_tars,
-    write_uids,
-)
-from msdscore.select.rule import Rule, Table, choose
-from msdscore.select.scores import open_scores
+from msdscore.io.inputs.tar_samples import TarSamples
+from msdscore.io.outputs.manifest import REMEDY
+from msdscore.io.outputs.shards import SIGNATURE_KEY
+from msdscore.io.outputs.targets import is_standard_output, refuse_inputs, with_images
+from msdscore.io.tar import TarImage, sample_key
+from msdscore.select.rule import Positions, Rule, Table, choose, quoted
+from msdscore.select.scores import UID, ScoreFile, open_scores
 from msdscore.select.survey import Survey, survey
+
+SUFFIXES = (".npy", ".txt", ".parquet")
+NOTES = "selection.json"  # what the tars of a folder were selected by
+_UID_TYPE = np.dtype("u8,u8")  # what DataComp's resharder reads
+_UID = re.compile("[0-9a-f]{32}")
+_FETCHED = 1 << 20  # uids that are turned into numbers at once
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,43 +81,280 @@ def select(
             files = open_scores(scores, folder)
             if not files:
                 raise InputError("expected at least one file of scores")
-            check_name(output, files, overwrite=overwrite)
+            _check_output(output, files, overwrite=overwrite)
             table = Table(files, folder)
             stack.callback(table.close)
-            choice = choose(table, rule)
+            valid, kept, threshold = choose(table, rule)
             duplicates = _write(table, rule, output, overwrite=overwrite, progress=progress)
-            looked = survey(table, choice, show) if show else None
+            looked = survey(table, rule, kept, show) if show else None
     except OSError as error:
         raise RunError(
             f"{shortened(output)}: cannot be written ({error.strerror or error}); check the disk, or choose another -o"
         ) from error
-    signature = next((file.signature for file in files if file.signature), "")
-    return Selected(
-        output, len(files), choice.rows, choice.valid, choice.kept, choice.threshold, duplicates, signature, looked
-    )
+    return Selected(output, len(files), table.rows, valid, kept, threshold, duplicates, table.signature, looked)
+
+
+def _check_output(output: str, files: Sequence[ScoreFile], *, overwrite: bool) -> None:
+    """Refuse before any work what cannot or must not be written."""
+    name, suffix = shortened(output), _suffix(output)
+    if not output.strip():
+        raise ConfigError("-o has no name; expected a file, a folder for tars, or - for standard output")
+    if is_standard_output(output):
+        return
+    local = not stores.is_address(output)
+    if not suffix:
+        if local and Path(output).is_file():
+            raise RunError(f"{name}: is a file; expected the name of a folder for tars")
+        return
+    if suffix not in SUFFIXES:
+        known = ", ".join(SUFFIXES)
+        raise ConfigError(f"{name}: unknown kind of output; expected a name ending in {known}, or a folder for tars")
+    if local and Path(output).is_dir():
+        raise ConfigError(f"{name}: is a folder; expected the name of a file to write")
+    if local:
+        refuse_inputs([Path(output)], with_images(file.name for file in files))
+    if not overwrite and stores.exists(output):
+        raise RunError(f"{name}: exists; {REMEDY}")
+
+
+def _suffix(output: str) -> str:
+    """The ending of an output, which says its form; none for a folder of tars."""
+    return PurePosixPath(stores.base_name(output)).suffix.lower()
 
 
 def _write(table: Table, rule: Rule, output: str, *, overwrite: bool, progress: Progress) -> int:
     """Write the selection; how many names came twice."""
-    suffix = suffix_of(output)
-    if not suffix:
-        mark = selection_mark(table.files, _plain(rule))
-        write_tars(table, output, mark, overwrite=overwrite, progress=progress)
-        return 0
     if is_standard_output(output):
         keys = BytesIO()
-        duplicates = write_keys(table, keys, progress)
+        duplicates = _write_keys(table, keys, progress)
         sys.stdout.write(keys.getvalue().decode())
         return duplicates
+    if not _suffix(output):
+        _write_tars(table, output, rule, overwrite=overwrite, progress=progress)
+        return 0
     with stores.writing(output) as file:
-        if suffix == ".npy":
-            return write_uids(table, file)
-        if suffix == ".txt":
-            return write_keys(table, file, progress)
-        write_rows(table, file, progress)
+        if _suffix(output) == ".npy":
+            return _write_uids(table, file)
+        return (_write_keys if _suffix(output) == ".txt" else _write_rows)(table, file, progress)
+
+
+def _write_uids(table: Table, file: IO[bytes]) -> int:
+    """Write a sorted NumPy array of pairs of 64-bit numbers, one per uid of 32 hexadecimal digits, each once."""
+    instead = "write a list of keys instead: -o keys.txt"
+    for scores in table.files:
+        if UID not in scores.schema.names:
+            raise InputError(f"{shortened(scores.name)}: has no column {UID}; {instead}")
+    table.ask(f"CREATE TABLE uids AS SELECT DISTINCT lower({UID}) AS uid FROM scores SEMI JOIN kept USING (row)")
+    distinct = table.count("uids")
+    header = {"descr": np.lib.format.dtype_to_descr(_UID_TYPE), "fortran_order": False, "shape": (distinct,)}
+    np.lib.format.write_array_header_1_0(file, header)
+    answer = table.ask("SELECT uid FROM uids ORDER BY uid")
+    while rows := answer.fetchmany(_FETCHED):
+        for (uid,) in rows:
+            if uid is None or not _UID.fullmatch(uid):
+                what = f"expected uids of 32 hexadecimal digits, got {shortened(repr(uid))}"
+                raise InputError(f"{shortened(table.files[0].name)}: {what}; {instead}")
+        digits = bytes.fromhex("".join(uid for (uid,) in rows))
+        file.write(np.frombuffer(digits, dtype=">u8,>u8").astype(_UID_TYPE).tobytes())
+    return table.count("kept") - distinct
+
+
+def _write_keys(table: Table, file: IO[bytes], progress: Progress) -> int:
+    """Write one key per line, in the order of the scores; captions of one sample of a tar share a key, written once."""
+    _refuse_shared_keys(table)
+    twice = 0
+    for number, scores in enumerate(table.files):
+        keys = _column(scores, scores.key_name, table.kept_of(number))
+        distinct = dict.fromkeys(keys)
+        for key in distinct:
+            if key is None or "\n" in key or "\r" in key:
+                what = f"{shortened(scores.name)}: key {shortened(repr(key))} cannot stand on a line of its own"
+                raise InputError(f"{what}; -o kept.parquet can hold it")
+        file.write("".join(f"{key}\n" for key in distinct).encode())
+        twice += len(keys) - len(distinct)
+        progress(number + 1, len(table.files))
+    return twice
+
+
+def _refuse_shared_keys(table: Table) -> None:
+    """Refuse keys that do not say which row is meant: in several files, or twice in a file of rows."""
+    names = list(dict.fromkeys(file.key_name for file in table.files))
+    key = "coalesce(" + ", ".join(f"{quoted(name)}::VARCHAR" for name in names) + ")"
+    rows = [number for number, file in enumerate(table.files) if file.facts is None]
+    alone = f" OR (count(*) > 1 AND min(file) IN ({', '.join(map(str, rows))}))" if rows else ""
+    shared = None
+    # By their hashes first, in a third of the memory: where these differ the keys do.
+    for value in (f"hash({key})", key):
+        shared = table.ask(
+            f"SELECT key, min(file), max(file) FROM (SELECT {value} AS key, file, kept.row AS kept FROM scores "
+            "LEFT JOIN kept USING (row)) GROUP BY key HAVING count(kept) > 0 "
+            f"AND (min(file) <> max(file){alone}) LIMIT 1"
+        ).fetchone()
+        if shared is None:
+            return
+    first, last = (shortened(table.files[number].name) for number in shared[1:])
+    where = f"two rows of {first}" if first == last else f"{first} and {last}"
+    raise InputError(
+        f"key {shortened(repr(shared[0]))} names rows of {where}, so that a list of keys would not say which; "
+        "select from each file apart, or keep the rows themselves: -o kept.parquet"
+    )
+
+
+def _write_rows(table: Table, file: IO[bytes], progress: Progress) -> int:
+    """Write the kept rows with all their columns, as Parquet that carries the signature."""
+    first = table.files[0]
+    schema = first.schema.with_metadata({SIGNATURE_KEY: first.signature.encode()} if first.signature else {})
+    for scores in table.files:
+        if not scores.schema.equals(schema):
+            names = shortened(", ".join(scores.schema.names), 300)
+            raise InputError(f"{shortened(scores.name)}: its columns differ from those of the first file ({names})")
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for number, scores in enumerate(table.files):
+            for batch in _taken(scores, None, table.kept_of(number)):
+                writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+            progress(number + 1, len(table.files))
     return 0
 
 
-def _plain(rule: Rule) -> dict[str, Any]:
-    keep = rule.keep
-    return asdict(rule) | {"keep": None if keep is None else str(keep.count if keep.share is None else keep.share)}
+def _write_tars(table: Table, folder: str, rule: Rule, *, overwrite: bool, progress: Progress) -> None:
+    """Write a tar with the kept samples for each tar that was scored; finished ones of the same selection stay."""
+    names: list[str] = []
+    for file in table.files:
+        source = "" if file.facts is None else file.facts.source
+        if not stores.parted(source)[0].lower().endswith(".tar"):
+            raise InputError(f"{shortened(file.name)}: was not scored from a tar; write a list of keys: -o keys.txt")
+        if stores.base_name(source) in names:
+            raise InputError(f"two tars are called {stores.base_name(source)}; select from them apart")
+        names.append(stores.base_name(source))
+        for name in (file.name, source):  # new tars have the names of those that were scored
+            if _parent(name) == _parent(stores.join(folder, "x")):
+                what = f"{shortened(folder)}: holds {stores.base_name(name)}, an input of this command"
+                raise RunError(f"{what}; choose another folder for the new tars")
+    _own(folder, names, _mark(table, rule), overwrite=overwrite)
+    for number, file in enumerate(table.files):
+        target = stores.join(folder, names[number])
+        if not stores.exists(target):
+            _copy_samples(file, table.kept_of(number), target)
+        progress(number + 1, len(table.files))
+
+
+def _parent(name: str) -> str:
+    return stores.parted(name)[0].rpartition("/")[0] if stores.is_address(name) else str(Path(name).resolve().parent)
+
+
+def _mark(table: Table, rule: Rule) -> dict[str, Any]:
+    """What makes two selections the same: the rule, and the scores it was applied to."""
+    keep, digest = rule.keep, blake2b(digest_size=16)
+    for file in table.files:
+        digest.update(f"{file.name}\n{file.rows}\n{file.signature}\n".encode("utf-8", "surrogatepass"))
+        digest.update(b"" if file.facts is None else file.facts.fingerprint.encode())
+    quota = None if keep is None else str(keep.count if keep.share is None else keep.share)
+    facts = {"signature": table.signature, "files": len(table.files), "scores": digest.hexdigest()}
+    return {"rule": asdict(rule) | {"keep": quota}, **facts}
+
+
+def _own(folder: str, names: list[str], mark: dict[str, Any], *, overwrite: bool) -> None:
+    """Say in the folder which selection its tars are of; those of another one are refused, or removed."""
+    notes, before = stores.join(folder, NOTES), b""
+    content = (json.dumps({**mark, "tars": sorted(names)}, ensure_ascii=False, indent=1) + "\n").encode()
+    if stores.exists(notes):
+        with stores.reading(notes) as file:
+            before = file.read()
+    if before == content:
+        return
+    if (before or stores.matching(stores.join(folder, "*.tar"))) and not overwrite:
+        raise RunError(f"{shortened(folder)}: holds another selection, or other tars; {REMEDY}")
+    earlier: list[str] = []
+    with suppress(ValueError, AttributeError, TypeError):
+        earlier = [PurePosixPath(name).name for name in json.loads(before).get("tars", [])]
+    for name in {*earlier, *names}:
+        stores.remove(stores.join(folder, name))
+    with stores.writing(notes) as file:
+        file.write(content)
+
+
+def _copy_samples(file: ScoreFile, rows: Positions, target: str) -> None:
+    """Write all files of the samples of the kept rows, in their order."""
+    assert file.facts is not None
+    source, scored = file.facts.source, file.facts.fingerprint
+    try:
+        if stores.mark(source).partition("@")[0] != scored.partition("+")[0].partition("@")[0]:
+            raise InputError(f"{shortened(source)}: is not the tar that was scored; score it again")
+        with ExitStack() as stack:
+            path = stack.enter_context(stores.fetched(source))
+            offsets = {image.offset for image in images_of(file, path, rows).values()}
+            given = stack.enter_context(tarfile.open(path, "r:"))
+            out = stack.enter_context(stores.writing(target))
+            written = stack.enter_context(tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT))
+            for sample in _samples(given):
+                if any(member.offset_data in offsets for member in sample):
+                    for member in sample:
+                        written.addfile(member, given.extractfile(member))
+    except tarfile.TarError as error:
+        raise InputError(f"{shortened(source)}: the tar that was scored cannot be read ({error})") from error
+    except (FileNotFoundError, InputError) as error:
+        if isinstance(error, InputError) and "no such file" not in str(error):
+            raise
+        hint = "select where it was scored, or score it by its whole path"
+        raise InputError(f"{shortened(source)}: the tar that was scored is not there; {hint}") from error
+
+
+def images_of(file: ScoreFile, tar: Path, rows: Positions) -> dict[int, TarImage]:
+    """The images of some rows in the tar that was scored, by position; of a row without an image there is none.
+
+    Raises:
+        InputError: the tar holds something else at one of the positions.
+    """
+    captions = _column(file, "caption", rows) if "caption" in file.schema.names else [None] * len(rows)
+    known = dict(zip(rows.tolist(), zip(_column(file, file.key_name, rows), captions, strict=True), strict=True))
+    images: dict[int, TarImage] = {}
+    for row, record in enumerate(TarSamples(tar).read()):
+        if row not in known:
+            continue
+        key, caption = known.pop(row)
+        given = record.values.get("caption")
+        if str(record.values.get("key")) != key or (caption is not None and given is not None and given != caption):
+            raise InputError(f"{shortened(str(tar))}: row {row} is not {key!r} as it was scored; score the tar again")
+        if isinstance(record.values.get("image"), TarImage):
+            images[row] = record.values["image"]
+    if known:
+        raise InputError(f"{shortened(str(tar))}: holds fewer rows than were scored; score the tar again")
+    return images
+
+
+def _samples(given: tarfile.TarFile) -> Iterator[list[tarfile.TarInfo]]:
+    """The files of each sample, cut as scoring cuts them, up to where the tar is cut off, if it is."""
+    sample, endings = list[tarfile.TarInfo](), set[str]()
+    members = iter(given)
+    last = next(members, None)
+    while last is not None:
+        try:
+            following = next(members, None)  # fails where the last one is cut off
+        except tarfile.ReadError:
+            break
+        base = PurePosixPath(last.name).name
+        if last.isfile() and not base.startswith("."):
+            ending = base.partition(".")[2].lower()
+            if sample and (sample_key(last.name) != sample_key(sample[0].name) or ending in endings):
+                yield sample
+                sample, endings = [], set()
+            sample.append(last)
+            endings.add(ending)
+        last = following
+    if sample:
+        yield sample
+
+
+def _taken(file: ScoreFile, columns: Sequence[str] | None, rows: Positions) -> Iterator[pa.RecordBatch]:
+    start = 0
+    for batch in file.batches(columns):
+        first, end = np.searchsorted(rows, [start, start + len(batch)])
+        if end > first:
+            yield batch.take(pa.array(rows[first:end] - start))
+        start += len(batch)
+
+
+def _column(file: ScoreFile, name: str, rows: Positions) -> list[Any]:
+    """A column of some rows as texts."""
+    batches = _taken(file, [name], rows)
+    return [value for batch in batches for value in pc.cast(batch.column(0), pa.string()).to_pylist()]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.errors import ConfigError, InputError, shortened, unknown_name
+from msdscore.errors import ConfigError, InputError, shortened
 from msdscore.io import stores
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.shards import expand
@@ -75,14 +75,6 @@ def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
         first = "; ".join(signatures[:3])
         raise ConfigError(f"expected scores of one signature, got {len(signatures)}: {first}; select from each apart")
     return list(files.values())
-
-
-def require_columns(files: Sequence[ScoreFile], names: Sequence[str]) -> None:
-    """Refuse a column that one of the files does not have, with those that it has."""
-    for file in files:
-        for name in names:
-            if name not in file.schema.names:
-                raise unknown_name(f"column of {shortened(file.name)}", name, file.schema.names)
 
 
 def _expanded(name: str) -> Iterator[tuple[str, bool]]:

@@ -1,14 +1,13 @@
 """What a selection looks like: how its numbers are spread, rows on both sides of the cut, agreement with cosine."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from msdscore.scoring.score import SHOWN
-from msdscore.select.rule import COSINE, FILE, Choice, Table, by_cosine, choose, holds_numbers, literal, number, quoted
-from msdscore.select.scores import ScoreFile
+from msdscore.select.rule import COSINE, FILE, Quota, Rule, Table, choose, holds_numbers, literal, number, quoted
 
 BINS = 60
 _SAMPLED = 50_000  # rows, spread evenly over all, from which ranges and rank correlation are taken
@@ -46,63 +45,52 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
-    """A row to look at: `row` as the database numbers it, `position` within its file."""
-
-    file: ScoreFile
-    row: int
-    position: int
-    key: str
-    caption: str
-    numbers: dict[str, float]
-    worst_words: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Survey:
-    """All of it; `examples` by what they show."""
+    """All of it; `examples` by what they show: rows to look at, with their `file` and the `position` in it."""
 
     histograms: tuple[Histogram, ...]
     agreement: Agreement | None
-    examples: dict[str, list[Example]] = field(default_factory=dict)
+    examples: dict[str, list[dict[str, Any]]]
 
 
-def survey(table: Table, choice: Choice, show: int) -> Survey:
-    """Look at a selection, with `show` rows of each kind."""
+def survey(table: Table, rule: Rule, kept: int, show: int) -> Survey:
+    """Look at a selection that kept so many rows, with `show` rows of each kind."""
     shared = set.intersection(*(set(file.schema.names) for file in table.files))
-    names = [name for name in dict.fromkeys([*choice.rule.numbers, *SHOWN, "length"]) if name in shared]
+    names = [name for name in dict.fromkeys([*rule.numbers, *SHOWN, "length"]) if name in shared]
     names = [name for name in names if holds_numbers(table, name)]
-    step = max(1, choice.rows // _SAMPLED)
+    step = max(1, table.rows // _SAMPLED)
     columns = ", ".join(f"{number(name)} AS {quoted(name)}" for name in names)
     sampled = table.ask(f"SELECT {columns} FROM scores WHERE row % {FILE} % {step} = 0 ORDER BY row").fetchnumpy()
     sample = {name: np.ma.filled(np.ma.asarray(sampled[name], dtype=np.float64), np.nan) for name in names}
     histograms = [_histogram(table, name, values) for name, values in sample.items() if not np.isnan(values).all()]
-    rule, order = choice.rule, f"{number(choice.rule.by)}{' * -1' if choice.rule.lower_is_better else ''}"
+    order, cosine = f"{number(rule.by)}{' * -1' if rule.lower_is_better else ''}", number(COSINE)
     kinds = {
         "last kept": ("kept.row IS NOT NULL", order),
         "first dropped": (f"kept.row IS NULL AND {rule.valid}", f"-1 * {order}"),
     }
     agreement, join = None, ""
     if rule.by != COSINE and COSINE in shared:
-        cosine = choose(table, by_cosine(rule, choice.kept), into="cosine")
-        both = table.ask("SELECT count(*) FROM kept SEMI JOIN cosine USING (row)").fetchone()[0]
-        correlation = _correlation(table, order, number(COSINE), step)
-        agreement = Agreement(choice.kept, both, cosine.kept / max(choice.rows, 1), correlation)
-        kinds["kept here, dropped by cosine"] = ("kept.row IS NOT NULL AND cosine.row IS NULL", number(COSINE))
-        kinds["dropped here, kept by cosine"] = (
-            "kept.row IS NULL AND cosine.row IS NOT NULL",
-            f"-1 * {number(COSINE)}",
-        )
+        # As many rows by similarity alone, within every group if the rule does.
+        grouped = rule.keep is not None and rule.per is not None
+        alone = Rule(by=COSINE, keep=rule.keep, per=rule.per) if grouped else Rule(by=COSINE, keep=Quota(count=kept))
+        chosen = choose(table, alone, into="cosine")[1]
+        both = table.count("kept SEMI JOIN cosine USING (row)")
+        correlation = _correlation(table, order, cosine, step)
+        agreement = Agreement(kept, both, chosen / max(table.rows, 1), correlation)
+        kinds["kept here, dropped by cosine"] = ("kept.row IS NOT NULL AND cosine.row IS NULL", cosine)
+        kinds["dropped here, kept by cosine"] = ("kept.row IS NULL AND cosine.row IS NOT NULL", f"-1 * {cosine}")
         join = "LEFT JOIN cosine ON cosine.row = scores.row"
-    examples = {
-        what: _examples(
-            table,
-            names,
+    examples = {}
+    for what, (condition, by) in kinds.items():
+        answer = table.ask(
             f"SELECT scores.* FROM scores LEFT JOIN kept ON kept.row = scores.row {join} WHERE {condition} "
-            f"AND NOT isnan({by}) ORDER BY {by}, scores.row LIMIT {show}",
+            f"AND NOT isnan({by}) ORDER BY {by}, scores.row LIMIT {show}"
         )
-        for what, (condition, by) in kinds.items()
-    }
+        given = [column[0] for column in answer.description]
+        rows = [dict(zip(given, values, strict=True)) for values in answer.fetchall()]
+        examples[what] = [
+            row | {"file": table.files[row["row"] // FILE], "position": row["row"] % FILE} for row in rows
+        ]
     return Survey(tuple(histograms), agreement, examples)
 
 
@@ -129,26 +117,3 @@ def _correlation(table: Table, first: str, second: str, step: int) -> float | No
     whole = f"SELECT * FROM ({sampled}) WHERE NOT isnan(a) AND NOT isnan(b)"
     (value,) = table.ask(f"SELECT corr(x, y) FROM (SELECT {ranks[0]} AS x, {ranks[1]} AS y FROM ({whole}))").fetchone()
     return None if value is None or np.isnan(value) else float(value)
-
-
-def _examples(table: Table, names: Sequence[str], rows: str) -> list[Example]:
-    examples = []
-    answer = table.ask(rows)
-    columns = [column[0] for column in answer.description]
-    for given in answer.fetchall():
-        values = dict(zip(columns, given, strict=True))
-        row = values["row"]
-        file, position = table.files[row // FILE], row % FILE
-        words = values.get("worst_words")
-        examples.append(
-            Example(
-                file,
-                row,
-                position,
-                str(values.get(file.key_name)),
-                str(values.get("caption") or ""),
-                {name: float(values[name]) for name in names if values.get(name) is not None},
-                tuple(words) if isinstance(words, list) else (),
-            )
-        )
-    return examples
