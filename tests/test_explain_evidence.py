@@ -18,12 +18,22 @@ from msdscore import Scorer
 from msdscore.cli.tables import coloured
 from msdscore.core.evidence import ZERO, Evidence
 from msdscore.encoders.registry import load_encoder
-from msdscore.explain.colours import DARK, css
 from msdscore.explain.figure import sheet_pixels
 from msdscore.explain.html import page, snippet
-from msdscore.explain.overlay import map_roles, waterfall, waterfall_span
+from msdscore.explain.look import (
+    DARK,
+    LEGEND,
+    css,
+    legend,
+    maps_of,
+    spans,
+    tooltip,
+    waterfall,
+    waterfall_span,
+    word_colour,
+    word_limit,
+)
 from msdscore.explain.terms import Unit
-from msdscore.explain.words import LEGEND, legend, spans, tooltip, word_colour, word_scale
 from msdscore.report.build import ReportOptions, build
 from msdscore.scoring import vocabulary
 from msdscore.scoring.calibrate import Captioned, calibrated_bank
@@ -31,7 +41,7 @@ from msdscore.serve.page import explanation_documents
 
 DEV = Path(__file__).resolve().parents[2] / "shared" / "data" / "dev_sugarcrepe.jsonl"
 COLOURS = ("red", "green", "blue", "yellow", "black", "white")
-NOTHING = word_scale([])
+NOTHING = word_limit([])
 
 
 def painted(item):
@@ -141,7 +151,7 @@ def test_one_legend_everywhere(explained):
     for text in (page(explained.items), snippet(explained.items)):
         assert LEGEND in text
         assert "left out" not in text
-    assert map_roles(explained) == ("support", "penalty")
+    assert [tuple(maps) for maps in maps_of(explained)] == [("support", "penalty")] * len(explained)
 
 
 def test_words_that_are_not_judged_say_why(explained):
@@ -194,11 +204,11 @@ def test_lines_say_what_is_in_doubt_and_what_is_probably_there():
 
 def test_every_backend_has_the_same_colours(explained):
     pytest.importorskip("matplotlib")
-    item, scale = explained[1], word_scale(explained)
-    backs = [piece.back for piece in spans(item, scale) if piece.back]
+    item, limit = explained[1], word_limit(explained)
+    backs = [piece.back for piece in spans(item, limit) if piece.back]
     assert backs
     screen = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=200)
-    screen.print(coloured(item, scale))
+    screen.print(coloured(item, limit))
     for back in backs:
         assert back in page((item,))
         red, green, blue = bytes.fromhex(back[1:])
@@ -238,15 +248,15 @@ def test_what_depends_on_the_bank_alone_is_computed_once(toy, monkeypatch):
 
 
 def test_words_have_the_same_colours_in_every_form_and_on_dark_pages_the_same_hues(explained):
-    scale = word_scale(explained)
+    limit = word_limit(explained)
     documents = explanation_documents(explained, {}, len(explained))["explanations"]
     for item, document in zip(explained, documents, strict=True):
-        expected = {span.number: (span.back, span.ink) for span in spans(item, scale) if span.number >= 0}
+        expected = {span.number: (span.back, span.ink) for span in spans(item, limit) if span.number >= 0}
         look = document["look"]["words"]
         assert {number: (word["back"] or "", word["ink"] or "") for number, word in enumerate(look)} == expected
         page_of_item = page([item])
         for (back, ink), word, unit in zip(expected.values(), look, item.units, strict=True):
-            role, strength = word_colour(unit, scale)
+            role, strength = word_colour(unit, limit)
             assert bool(back) == bool(word["dark_back"])
             if back:
                 assert (back, word["dark_back"]) == (css(role, strength), css(role, strength, DARK))

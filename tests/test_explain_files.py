@@ -16,12 +16,9 @@ from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, RunError
-from msdscore.explain import typeset
-from msdscore.explain.colours import oklab, ramp
+from msdscore.explain.figure import Ruler, lacks_letters, set_lines
 from msdscore.explain.html import page, snippet
-from msdscore.explain.overlay import ColourScale, map_legend, map_of, map_roles, map_scale, overlay
-from msdscore.explain.typeset import lacks_letters, set_lines
-from msdscore.explain.words import spans, word_colour, word_scale
+from msdscore.explain.look import Map, maps_of, oklab, overlay, ramp, spans, word_colour, word_limit
 
 HOSTILE = "</script><script>alert(1)</script> <img src=x onerror=alert(1)> \"'& green $x^2$ 狗 🐕"
 
@@ -139,33 +136,35 @@ def test_unseen_parts_of_the_image_are_dark():
 
     image = Image.new("RGB", (8, 4), "white")
     cells = PatchLayout((8, 4), (1, 1), torch.tensor([[2.0, 0.0, 6.0, 4.0]]))
-    tinted = np.asarray(overlay(image, np.array([[1.0]]), cells, "support", ColourScale(1.0)))
+    tinted = np.asarray(overlay(image, cells, Map("support", "", np.array([[1.0]]), 1.0, "0", "1")))
     assert tinted[0, 0].max() < 140
     assert tinted[0, 4].tolist() == ramp("support", 1.0).tolist()
 
 
 def test_zero_is_white_and_the_sign_of_a_gap_is_its_colour(explained):
     item = explained[1]
-    scale = word_scale(explained)
+    limit = word_limit(explained)
     for unit in item.units:
-        role, strength = word_colour(unit, scale)
+        role, strength = word_colour(unit, limit)
         if unit.gap is None or not unit.content:
             assert strength == 0
         else:
             assert role == ("support" if unit.gap < 0 else "penalty")
-            assert strength == pytest.approx(min(abs(unit.gap) / scale.limit, 1))
-    assert max(abs(unit.gap) for one in explained for unit in one.ranked) == scale.limit
-    assert word_colour(replace(item.ranked[0], gap=0.0), scale)[1] == 0
+            assert strength == pytest.approx(min(abs(unit.gap) / limit, 1))
+    assert max(abs(unit.gap) for one in explained for unit in one.ranked) == limit
+    assert word_colour(replace(item.ranked[0], gap=0.0), limit)[1] == 0
 
 
 def test_all_maps_that_are_scored_have_one_scale(explained):
     def largest(*roles):
-        return max(float(np.abs(map_of(item, role)).max()) for item in explained for role in roles)
+        return max(float(np.abs(getattr(item, f"{role}_map")).max()) for item in explained for role in roles)
 
-    assert {map_scale(explained, role).limit for role in map_roles(explained)} == {largest(*map_roles(explained))}
-    unscored = [replace(item, score=replace(item.score, beta=0.0)) for item in explained]
-    assert map_scale(unscored, "penalty").limit == largest("support", "penalty")
-    assert map_scale(unscored, "omission").limit == largest("omission")
+    roles = ("support", "penalty", "omission")
+    for maps in maps_of(explained):
+        assert [(role, drawn.limit) for role, drawn in maps.items()] == [(role, largest(*roles)) for role in roles]
+    unscored = maps_of([replace(item, score=replace(item.score, beta=0.0)) for item in explained])[0]
+    assert unscored["penalty"].limit == largest("support", "penalty")
+    assert unscored["omission"].limit == largest("omission")
 
 
 def test_regions_that_a_caption_tells_of_are_in_the_legend_of_what_it_leaves_out(explained):
@@ -173,11 +172,11 @@ def test_regions_that_a_caption_tells_of_are_in_the_legend_of_what_it_leaves_out
         replace(item, terms=replace(item.terms, coverage=item.terms.coverage - np.max(item.terms.coverage)))
         for item in explained
     ]
-    plain, signed = (map_legend(some, "omission") for some in (explained, told))
+    plain, signed = (maps_of(some)[0]["omission"] for some in (explained, told))
     assert (plain.low, plain.below) == ("0", None)
     assert (signed.low[:6], signed.high[0], signed.below) == ("told −", "+", "support")
-    for legend, low in ((plain, (255, 255, 255)), (signed, (0, 90, 160))):
-        shades = legend.shades(9)
+    for drawn, low in ((plain, (255, 255, 255)), (signed, (0, 90, 160))):
+        shades = drawn.shades(9)
         assert tuple(shades[0]) == low
         assert tuple(shades[-1]) == tuple(ramp("omission", 1.0))
     assert ("told −" in page(told), "told −" in page(explained)) == (True, False)
@@ -194,7 +193,7 @@ def test_many_captions_go_into_rows_of_two(tmp_path):
 
 def pieces(text):
     item = Scorer("toy").explain(two_coloured("green", "red"), text)
-    return spans(item, word_scale([item]))
+    return spans(item, word_limit([item]))
 
 
 def test_long_words_are_broken_and_stay_on_the_line():
@@ -202,7 +201,7 @@ def test_long_words_are_broken_and_stay_on_the_line():
     lines = set_lines(pieces(text), 2.0, 9.0)
     assert len(lines) > 3
     assert "".join(placed.text for line in lines for placed in line) == text.replace(" ", "")
-    ruler = typeset.Ruler(9.0, ["DejaVu Sans"])
+    ruler = Ruler(9.0, ["DejaVu Sans"])
     assert all(placed.left + ruler(placed.text) <= 2.001 for line in lines for placed in line)
 
 

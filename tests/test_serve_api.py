@@ -11,8 +11,7 @@ from msdscore import Scorer
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from msdscore.explain.html import words_html
-from msdscore.explain.overlay import map_scale
-from msdscore.explain.words import word_scale
+from msdscore.explain.look import maps_of, word_limit
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.batching import Batcher
 from msdscore.serve.settings import RefusedError, ServeSettings
@@ -80,7 +79,7 @@ def test_colours_and_scales_are_those_of_the_figures(client, scorer):
     captions = ("a red square", "a blue square and a dog")
     found = client.post("/v1/explain", json=asked(captions=captions)).json()["items"][0]["explanations"]
     expected = scorer.contrast(image_bytes(), captions)
-    html = words_html(expected[1], word_scale(expected))
+    html = words_html(expected[1], word_limit(expected))
     for word, look in zip(found[1]["words"], found[1]["look"]["words"], strict=True):
         assert look["judged"] == (word["content"] and word["gap"] is not None)
         if look["back"]:
@@ -88,7 +87,7 @@ def test_colours_and_scales_are_those_of_the_figures(client, scorer):
     assert any(look["back"] for look in found[1]["look"]["words"])
     for role in ("support", "penalty", "omission"):
         limits = {one["look"]["maps"][role]["limit"] for one in found}
-        assert limits == {map_scale(expected, role).limit}
+        assert limits == {maps_of(expected)[0][role].limit}
 
 
 def test_reward_follows_completions_and_says_why_not(client, scorer):

@@ -17,7 +17,7 @@ from PIL import Image
 
 from browser import Browser, chromium
 from msdscore import Scorer
-from msdscore.explain.overlay import map_of, map_scale, overlay
+from msdscore.explain.look import maps_of, overlay
 from serving import TOKEN, served
 
 SCORED = "document.querySelectorAll('.match').length === document.querySelectorAll('#captions .card').length"
@@ -431,8 +431,10 @@ def test_a_map_is_drawn_as_the_figures_draw_it(browser, picture, role):
     drawn = np.asarray(Image.open(BytesIO(b64decode(found.partition(",")[2]))).convert("RGB"), dtype=float)
     caption = browser.run("return document.querySelector('figcaption').textContent")
     explained = Scorer("toy").contrast(picture, ["a red square", "a green dog on a blue sofa"])
-    item = next(one for one in explained if one.score.caption == caption)
-    expected = overlay(Image.open(picture), map_of(item, role), item.patches, role, map_scale(explained, role))
+    item, maps = next(
+        both for both in zip(explained, maps_of(explained), strict=True) if both[0].score.caption == caption
+    )
+    expected = overlay(Image.open(picture), item.patches, maps[role])
     # Ramps have 128 steps here, and greys are rounded in another place.
     assert np.abs(drawn - np.asarray(expected, dtype=float)).max() <= 4
 

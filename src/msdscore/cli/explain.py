@@ -39,14 +39,14 @@ def explain(
 ) -> None:
     """Show why a caption scores as it does: the score's own terms for every word and region."""
     from msdscore.errors import ConfigError
-    from msdscore.explain.save import FIGURES, encoded, known_kinds, words_content
+    from msdscore.explain.save import FIGURES, KINDS, encoded, words_content
     from msdscore.io.outputs.targets import check_target, is_standard_output, put_all
     from msdscore.scorer import Scorer
 
     if output is not None and is_standard_output(output):
         output, json = None, True
     if output is not None:
-        check_target(output, known_kinds(), inputs=[image, bank])
+        check_target(output, KINDS, inputs=[image, bank])
     if words is not None:
         check_target(words, FIGURES, inputs=[image, bank])
         if output is not None and words.resolve() == output.resolve():
@@ -63,17 +63,16 @@ def show(explained: "Explanations", *, as_json: bool) -> None:
     from rich.text import Text
 
     from msdscore.cli.tables import coloured, console, on_screen
-    from msdscore.explain.document import in_words
+    from msdscore.explain.look import in_words, legend, word_limit
     from msdscore.explain.save import to_json
-    from msdscore.explain.words import legend, word_scale
 
     if as_json:
         typer.echo(to_json(explained.items).decode(), nl=False)
         return
-    screen, scale = console(), word_scale(explained)
+    screen, limit = console(), word_limit(explained)
     for item in explained:
         lines = (*str(item.score).splitlines(), *in_words(item))
-        screen.print(coloured(item, scale), *(Text(f"  {line}") for line in lines), sep="\n", soft_wrap=True)
+        screen.print(coloured(item, limit), *(Text(f"  {line}") for line in lines), sep="\n", soft_wrap=True)
     if screen.is_terminal:
         screen.print(*(Text(f" {text} ", style=on_screen(back, ink)) for text, back, ink in legend(explained)))
     screen.print(Text(explained[0].score.signature), soft_wrap=True)

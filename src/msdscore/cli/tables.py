@@ -11,7 +11,6 @@ from rich.text import Text
 if TYPE_CHECKING:
     from msdscore.benchmarks.results.grids import Grid
     from msdscore.explain.explanation import Explanation
-    from msdscore.explain.overlay import ColourScale
     from msdscore.report.demo import Shown
 
 
@@ -87,27 +86,27 @@ def _text(value: Any) -> str:
 
 def demo_table(shown: "Sequence[Shown]") -> None:
     """The demo's captions from best to worst, photograph by photograph, words in colour."""
-    from msdscore.explain.words import word_scale
+    from msdscore.explain.look import word_limit
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("photograph", "Soft-MSD", "match", "", "caption"):
         table.add_column(name, justify="right" if name in ("Soft-MSD", "match") else "left")
     for entry in shown:
-        scale = word_scale(entry.explained)
+        limit = word_limit(entry.explained)
         for rank, (kind, item) in enumerate(entry.ranked):
             name = f"[bold]{entry.photograph.name}[/]" if rank == 0 else ""
             match = "" if item.score.match is None else f"{item.score.match:.2f}"
-            table.add_row(name, f"{item.score.soft_msd:+.3f}", match, f"[dim]{kind}[/]", coloured(item, scale))
+            table.add_row(name, f"{item.score.soft_msd:+.3f}", match, f"[dim]{kind}[/]", coloured(item, limit))
         table.add_row()
     console().print(table)
 
 
-def coloured(item: "Explanation", scale: "ColourScale") -> Text:
+def coloured(item: "Explanation", limit: float) -> Text:
     """The caption with its words in the colours of every other rendering."""
-    from msdscore.explain.words import spans
+    from msdscore.explain.look import spans
 
     text = Text()
-    for piece in spans(item, scale):
+    for piece in spans(item, limit):
         text.append(piece.text, style=on_screen(piece.back, piece.ink) if piece.back else "")
     return text
 

@@ -1,11 +1,17 @@
-"""Explanations as Matplotlib figures at the width of a paper's column: words, maps, and the score as a sum."""
+"""Explanations as Matplotlib figures at the width of a paper's column: words, maps, and the score as a sum.
 
-from collections.abc import Sequence
+Captions are broken into lines of placed words, measured with fonts that hold their letters.
+"""
+
+import unicodedata
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from io import BytesIO
 from itertools import accumulate
 from textwrap import wrap
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,24 +19,24 @@ import numpy.typing as npt
 from PIL import Image
 
 from msdscore.errors import require
-from msdscore.explain.colours import Role, css
-from msdscore.explain.document import in_words
-from msdscore.explain.overlay import (
-    ColourScale,
-    MapLegend,
+from msdscore.explain.explanation import Explanation
+from msdscore.explain.look import (
+    Map,
+    TextPiece,
+    css,
     equation,
-    map_legend,
-    map_roles,
+    in_words,
+    legend,
+    maps_of,
     overlay,
-    overlays,
+    spans,
     thumbnail,
-    title_of,
     waterfall,
     waterfall_span,
+    word_colour,
+    word_limit,
+    word_map,
 )
-from msdscore.explain.terms import Attribution, Unit
-from msdscore.explain.typeset import NO_GLYPH, Line, Ruler, any_letters, families, lacks_letters, set_lines
-from msdscore.explain.words import legend, spans, word_colour, word_scale
 from msdscore.scoring.config import Paper
 
 if TYPE_CHECKING:
@@ -49,6 +55,26 @@ MOST_ACROSS = 2  # captions side by side: the width of a page of a two-column pa
 IMAGE_PIXELS = 480  # longest side of a panel's image: 400 dpi at a third of a column
 SHEET_IMAGE, SHEET_TEXT, SHEET_PIXELS, SHEET_DPI = 1.1, 4.2, 240, 110  # of a sheet, as loggers show it
 GREY = "#555"
+MOST_LINES = 12  # a paragraph longer than this is better read as a page
+INCH = 72.0
+BASE = "DejaVu Sans"  # comes with Matplotlib: Latin, Greek, Cyrillic, Hebrew, Arabic
+# Families that hold further scripts, where the machine has them; the first that holds a letter is taken.
+FURTHER = (
+    "Noto Sans CJK",
+    "Noto Sans",
+    "Noto Emoji",
+    "Arial Unicode",
+    "PingFang",
+    "Hiragino Sans",
+    "Microsoft YaHei",
+    "Malgun Gothic",
+    "Nirmala UI",
+    "Segoe UI",
+    "Symbola",
+    "WenQuanYi",
+    "Droid Sans Fallback",
+)
+NO_GLYPH = "some letters are in no font of this machine; install Noto fonts, or save a page (.html)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,97 +104,68 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
-    """What the cells of all captions of a row share: heights, and what their colours mean."""
+class Placed:
+    """Text on a line, `left` inches from its start, with its background and ink where it has any."""
 
-    items: tuple[Attribution, ...]
-    image: float
-    maps: dict[Role, MapLegend]
-    span: tuple[float, float]
-    caption: float = 0.0
-    remarks: float = 0.0
-
-    @property
-    def height(self) -> float:
-        return MARGIN + self.caption + 0.39 + self.image + 0.20 + 0.48 + self.remarks
+    text: str
+    left: float
+    back: str = ""
+    ink: str = ""
 
 
-def figure(items: Sequence[Attribution]) -> "Figure":
+def figure(items: Sequence[Explanation]) -> "Figure":
     """One cell per caption, two side by side: coloured words, maps with legends, the score as a sum, remarks."""
-    across, scale = min(MOST_ACROSS, len(items)), word_scale(items)
-    lines = [set_lines(spans(item, scale), COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
-    remarks = [_remarks(item) for item in items]
-    roles = map_roles(items)
-    cell = _Cell(
-        tuple(items),
-        image=_panel(len(roles)) * _shape(items[0].image),
-        maps={role: map_legend(items, role) for role in roles},
-        span=waterfall_span(items),
-    )
-    # Each row of cells is as high as its longest caption needs.
-    rows = [
-        replace(
-            cell,
-            caption=LINE * max(map(len, lines[at : at + across])),
-            remarks=SMALL_LINE * max(map(len, remarks[at : at + across])),
-        )
-        for at in range(0, len(items), across)
+    across, limit, maps, span = min(MOST_ACROSS, len(items)), word_limit(items), maps_of(items), waterfall_span(items)
+    lines = [set_lines(spans(item, limit), COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
+    remarks = [
+        [line for remark in in_words(item) for line in wrap(remark, LETTERS, subsequent_indent="   ")] for item in items
     ]
+    panel = _panel(len(maps[0]))
+    high = panel * _shape(items[0].image)
+    # Each row of cells is as high as its longest caption and its longest remarks need.
+    starts = range(0, len(items), across)
+    captions = [LINE * max(map(len, lines[at : at + across])) for at in starts]
+    below = [SMALL_LINE * max(map(len, remarks[at : at + across])) for at in starts]
+    heights = [MARGIN + own + 0.39 + high + 0.20 + 0.48 + under for own, under in zip(captions, below, strict=True)]
+    tops = list(accumulate(heights, initial=0.0))
     foot = FOOT if lacks_letters(item.score.caption for item in items) else 0.0
-    tops = list(accumulate((row.height for row in rows), initial=0.0))
     page = _blank_page(across * COLUMN, tops[-1] + foot)
-    images = {role: overlays(items, role, longest=IMAGE_PIXELS) for role in roles}
     for number, item in enumerate(items):
         row, column = divmod(number, across)
-        corner = column * COLUMN + MARGIN, tops[row]
-        own = {role: images[role][number] for role in roles}
-        _draw_cell(page, corner, item, rows[row], lines[number], own)
+        left, top = column * COLUMN + MARGIN, tops[row] + MARGIN
+        _draw_caption(page, (left, top), lines[number], families(item.score.caption))
+        top += captions[row] + 0.02
+        _draw_word_key(page, left, top, items, KEY_POINTS)
+        small = thumbnail(item.image, IMAGE_PIXELS)
+        for place, drawn in enumerate(maps[number].values()):
+            at = left + place * (panel + GAP)
+            page.text(at, top + 0.22, drawn.title, color=css(drawn.role, 1.0), weight="bold")
+            page.image(at, top + 0.37, panel, high, overlay(small, item.patches, drawn))
+            _draw_legend(page, at, top + 0.40 + high, panel, drawn)
+        _draw_sum(page, left, top + 0.40 + high + 0.20, item, span)
+        for place, line in enumerate(remarks[number]):
+            page.text(left, top + 0.40 + high + 0.20 + 0.47 + place * SMALL_LINE, line, SMALL_POINTS)
     if foot:
         page.text(MARGIN, tops[-1] + 0.04, NO_GLYPH, SMALL_POINTS, color=GREY)
     return page.figure
 
 
-def _draw_cell(
-    page: Page,
-    corner: tuple[float, float],
-    item: Attribution,
-    cell: _Cell,
-    lines: Sequence[Line],
-    images: dict[Role, Any],
-) -> None:
-    left, start = corner
-    _draw_caption(page, (left, start + MARGIN), lines, families(item.score.caption))
-    top = start + MARGIN + cell.caption + 0.02
-    _draw_word_key(page, left, top, cell.items, KEY_POINTS)
-    panel = _panel(len(images))
-    for number, (role, image) in enumerate(images.items()):
-        at = left + number * (panel + GAP)
-        page.text(at, top + 0.22, title_of(item, role), color=css(role, 1.0), weight="bold")
-        page.image(at, top + 0.37, panel, cell.image, image)
-        _draw_legend(page, at, top + 0.40 + cell.image, panel, cell.maps[role])
-    under = top + 0.40 + cell.image + 0.20
-    _draw_sum(page, left, under, item, cell.span)
-    for number, line in enumerate(_remarks(item)):
-        page.text(left, under + 0.47 + number * SMALL_LINE, line, SMALL_POINTS)
-
-
-def word_figure(item: Attribution, columns: int = 4) -> "Figure":
+def word_figure(item: Explanation, columns: int = 4) -> "Figure":
     """Small images of where each judged word looks, the least supported word first."""
     units, panel = item.ranked, _panel(columns)
     step = panel * _shape(item.image) + 0.2
     rows = max(1, -(-len(units) // columns))
     page = _blank_page(COLUMN, rows * step + 0.36)
-    scale, image = word_scale([item]), thumbnail(item.image, IMAGE_PIXELS)
+    limit, image = word_limit([item]), thumbnail(item.image, IMAGE_PIXELS)
     for number, unit in enumerate(units):
         left = MARGIN + (number % columns) * (panel + GAP)
         top = MARGIN + (number // columns) * step
-        role, strength = word_colour(unit, scale)
+        role, strength = word_colour(unit, limit)
         name = unit.text if len(unit.text) <= 12 else unit.text[:11] + "…"
         colour = css(role, max(strength, 0.7)) if strength else GREY
-        page.text(left, top, f"{name}  {_number(unit)}", weight="bold", family=families(unit.text), color=colour)
-        leaning = item.leaning(unit)
-        tinted = overlay(image, leaning, item.patches, "leaning", ColourScale(float(leaning.max())))
-        page.image(left, top + 0.15, panel, step - 0.2, tinted)
+        known = f"{unit.p_value:.2g}" if unit.p_value is not None else f"{unit.gap or 0.0:+.1f}".replace("-", "−")
+        page.text(left, top, f"{name}  {known}", weight="bold", family=families(unit.text), color=colour)
+        page.image(left, top + 0.15, panel, step - 0.2, overlay(image, item.patches, word_map(item, unit)))
     paper = "the word's gap in nats; above 0 the image does not support it"
     p_value = "p-value, the share of true words that look as unsupported"
     notes = f"number: {paper}" if isinstance(item.form, Paper) else f"number: {p_value}"
@@ -177,10 +174,10 @@ def word_figure(item: Attribution, columns: int = 4) -> "Figure":
     return page.figure
 
 
-def sheet(items: Sequence[Attribution]) -> "Figure":
+def sheet(items: Sequence[Explanation]) -> "Figure":
     """Captions of several images: one row per explanation, the image beside its caption, MSD and match."""
-    scale = word_scale(items)
-    lines = [set_lines(spans(item, scale), SHEET_TEXT - INDENT, CAPTION_POINTS) for item in items]
+    limit = word_limit(items)
+    lines = [set_lines(spans(item, limit), SHEET_TEXT - INDENT, CAPTION_POINTS) for item in items]
     images = [thumbnail(item.image, SHEET_PIXELS) for item in items]
     tall = [SHEET_IMAGE * _shape(image) for image in images]
     heights = [max(high, len(own) * LINE + FOOT) + GAP for high, own in zip(tall, lines, strict=True)]
@@ -196,7 +193,7 @@ def sheet(items: Sequence[Attribution]) -> "Figure":
     return page.figure
 
 
-def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
+def sheet_pixels(items: Sequence[Explanation]) -> npt.NDArray[np.uint8]:
     """The sheet as pixels, height by width by three, for loggers that take images."""
     buffer = BytesIO()
     with any_letters():
@@ -206,8 +203,8 @@ def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
 
 def _blank_page(width: float, height: float) -> Page:
     """A white page of this width and height in inches."""
-    module: ModuleType = require("matplotlib.figure", extra="figures")
-    return Page(module.Figure(figsize=(width, height), facecolor="white"), width, height)
+    make: Any = require("matplotlib.figure", extra="figures").Figure
+    return Page(make(figsize=(width, height), facecolor="white"), width, height)
 
 
 def _panel(count: int) -> float:
@@ -220,7 +217,9 @@ def _shape(image: Image.Image) -> float:
     return float(np.clip(image.height / image.width, 0.4, 1.6))
 
 
-def _draw_caption(page: Page, corner: tuple[float, float], lines: Sequence[Line], family: list[str]) -> None:
+def _draw_caption(
+    page: Page, corner: tuple[float, float], lines: Sequence[Sequence[Placed]], family: list[str]
+) -> None:
     left, top = corner
     for number, line in enumerate(lines):
         for placed in line:
@@ -237,7 +236,7 @@ def _draw_caption(page: Page, corner: tuple[float, float], lines: Sequence[Line]
             )
 
 
-def _draw_word_key(page: Page, left: float, top: float, items: Sequence[Attribution], points: float) -> None:
+def _draw_word_key(page: Page, left: float, top: float, items: Sequence[Explanation], points: float) -> None:
     """What the colours of words say."""
     ruler = Ruler(points, families(""))
     at = left + 0.03
@@ -247,15 +246,15 @@ def _draw_word_key(page: Page, left: float, top: float, items: Sequence[Attribut
         at += ruler(text) + 0.09
 
 
-def _draw_legend(page: Page, left: float, top: float, width: float, legend: MapLegend) -> None:
-    page.axes(left, top, width, 0.05).imshow(legend.shades(64)[None], aspect="auto")
-    page.text(left, top + 0.065, legend.low, SMALL_POINTS, color=GREY)
+def _draw_legend(page: Page, left: float, top: float, width: float, drawn: Map) -> None:
+    page.axes(left, top, width, 0.05).imshow(drawn.shades(64)[None], aspect="auto")
+    page.text(left, top + 0.065, drawn.low, SMALL_POINTS, color=GREY)
     # The unit stands under the other maps; with two signs there is no room for it.
-    high = legend.high.removesuffix(" nats") if legend.below else legend.high
+    high = drawn.high.removesuffix(" nats") if drawn.below else drawn.high
     page.text(left + width, top + 0.065, high, SMALL_POINTS, color=GREY, ha="right")
 
 
-def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tuple[float, float]) -> None:
+def _draw_sum(page: Page, left: float, top: float, item: Explanation, span: tuple[float, float]) -> None:
     """The headline, and a bar from zero to the score with a lane for each part."""
     score, width = item.score, COLUMN - 2 * MARGIN
     total = f"{'MSD' if score.candidates == 1 else 'Soft-MSD'} {_signed(score.soft_msd)}"
@@ -278,14 +277,113 @@ def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tupl
         page.text(at, top + 0.34, f"{step.name} {_signed(step.size)}", KEY_POINTS, ha=side, color=colour, weight="bold")
 
 
-def _remarks(item: Attribution) -> list[str]:
-    return [line for remark in in_words(item) for line in wrap(remark, LETTERS, subsequent_indent="   ")]
-
-
-def _number(unit: Unit) -> str:
-    return f"{unit.p_value:.2g}" if unit.p_value is not None else f"{unit.gap or 0.0:+.1f}".replace("-", "−")
-
-
 def _signed(value: float) -> str:
     """A number with its sign, typeset."""
     return f"{value:+.3f}".replace("-", "−")
+
+
+def set_lines(pieces: Sequence[TextPiece], width: float, points: float) -> list[list[Placed]]:
+    """The words and marks of a caption on lines of `width` inches; cut with an ellipsis after `MOST_LINES`.
+
+    A word that is longer than a line is broken. Captions in scripts that run from right to left begin at the right.
+    """
+    caption = "".join(piece.text for piece in pieces)
+    measure = Ruler(points, families(caption))
+    space = (measure(" n") - measure("n")) * 1.3
+    lines: list[list[Placed]] = [[]]
+    cursor, gap = 0.0, 0.0
+    for piece in pieces:
+        if piece.number < 0:
+            gap = space
+            continue
+        parts = [""]
+        for char in piece.text if measure(piece.text) > width else [piece.text]:
+            if parts[-1] and measure(parts[-1] + char) > width:
+                parts.append("")
+            parts[-1] += char
+        for number, text in enumerate(parts):
+            wide = measure(text)
+            if lines[-1] and (number or cursor + gap + wide > width):
+                lines.append([])
+                cursor = gap = 0.0
+            gap = gap if lines[-1] else 0.0
+            lines[-1].append(Placed(text, cursor + gap, piece.back, piece.ink))
+            cursor, gap = cursor + gap + wide, 0.0
+    if len(lines) > MOST_LINES:
+        lines = [*lines[: MOST_LINES - 1], [Placed("… (the page form shows all)", 0.0)]]
+    if runs_from_the_right(caption):
+        lines = [[replace(own, left=width - own.left - measure(own.text)) for own in line] for line in lines]
+    return lines
+
+
+def runs_from_the_right(text: str) -> bool:
+    """Whether the first letter with a direction belongs to a script that runs from right to left.
+
+    >>> runs_from_the_right("12 dogs"), runs_from_the_right("كلب dog")
+    (False, True)
+    """
+    directions = (unicodedata.bidirectional(char) for char in text)
+    return next((way != "L" for way in directions if way in ("L", "R", "AL")), False)
+
+
+def families(text: str) -> list[str]:
+    """Font families for a text: the base, and one further for every letter that those before do not hold."""
+    chosen = [BASE]
+    for char in _letters(text):
+        if not any(ord(char) in _letters_of(family) for family in chosen):
+            holder = next((family for family in _further() if ord(char) in _letters_of(family)), None)
+            chosen += [] if holder is None else [holder]
+    return chosen
+
+
+def lacks_letters(texts: Iterable[str]) -> bool:
+    """Whether some letter is in none of this machine's fonts."""
+    return any(
+        all(ord(char) not in _letters_of(family) for family in families(text))
+        for text in texts
+        for char in _letters(text)
+    )
+
+
+@contextmanager
+def any_letters() -> Iterator[None]:
+    """Let captions hold letters that no font holds: boxes stand for them, and the figure says so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from", category=UserWarning)
+        yield
+
+
+def _letters(text: str) -> list[str]:
+    """Characters that need a glyph; joiners and variation selectors do not."""
+    return [
+        char for char in dict.fromkeys(text) if not char.isspace() and unicodedata.category(char) not in ("Cf", "Mn")
+    ]
+
+
+@cache
+def _further() -> tuple[str, ...]:
+    fonts: Any = require("matplotlib.font_manager", extra="figures")
+    names = sorted({entry.name for entry in fonts.fontManager.ttflist})
+    return tuple(name for start in FURTHER for name in names if name.startswith(start))
+
+
+@cache
+def _letters_of(family: str) -> frozenset[int]:
+    """The characters that a family holds."""
+    fonts: Any = require("matplotlib.font_manager", extra="figures")
+    return frozenset(fonts.get_font(fonts.findfont(fonts.FontProperties(family=family))).get_charmap())
+
+
+class Ruler:
+    """Widths of text in inches, in the fonts that the figure uses."""
+
+    def __init__(self, points: float, family: list[str]) -> None:
+        self._path: Any = require("matplotlib.textpath", extra="figures").text_to_path
+        fonts: Any = require("matplotlib.font_manager", extra="figures")
+        self._font = fonts.FontProperties(size=points, family=family)
+
+    def __call__(self, text: str) -> float:
+        """The width of a text."""
+        with any_letters():
+            width, _, _ = self._path.get_text_width_height_descent(text, self._font, ismath=False)
+        return float(width) / INCH

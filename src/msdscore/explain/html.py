@@ -16,25 +16,23 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL.Image import Image
 
-from msdscore.explain.colours import Role, css
-from msdscore.explain.document import in_words
-from msdscore.explain.overlay import (
-    ColourScale,
-    MapLegend,
+from msdscore.explain.explanation import Explanation
+from msdscore.explain.look import (
+    Map,
+    Role,
+    css,
     equation,
-    map_legend,
-    map_of,
-    map_roles,
-    map_scale,
+    in_words,
+    legend,
+    maps_of,
     overlay,
-    overlays,
+    spans,
     thumbnail,
-    title_of,
     waterfall,
     waterfall_span,
+    word_limit,
+    word_map,
 )
-from msdscore.explain.terms import Attribution, Unit
-from msdscore.explain.words import legend, spans, word_scale
 from msdscore.scoring.config import Paper
 
 THUMB_PIXELS, IMAGE_PIXELS = 240, 560
@@ -76,53 +74,45 @@ def data_uri(image: Image) -> str:
     return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
 
 
-def snippet(items: Sequence[Attribution]) -> str:
+def snippet(items: Sequence[Explanation]) -> str:
     """One block per caption on shared scales, without a script: words, small maps, the sum."""
-    maps = {role: overlays(items, role, longest=THUMB_PIXELS) for role in map_roles(items)}
-    blocks = [
-        summary(item, items)
-        | {
-            "panels": [
-                {"role": role, "title": title_of(item, role), "src": data_uri(maps[role][number]), "below": below}
-                for role, below in ((role, map_legend(items, role).below) for role in maps)
-            ]
-        }
-        for number, item in enumerate(items)
-    ]
-    return str(render("snippet.html", {"items": blocks, "legend": legend(items), "signature": _signature(items)}))
+    blocks = []
+    for item, maps in zip(items, maps_of(items), strict=True):
+        small = thumbnail(item.image, THUMB_PIXELS)
+        panels = [(drawn, data_uri(overlay(small, item.patches, drawn))) for drawn in maps.values()]
+        blocks.append(summary(item, items) | {"panels": panels})
+    values = {"items": blocks, "legend": legend(items), "signature": items[0].score.signature}
+    return str(render("snippet.html", values))
 
 
-def page(items: Sequence[Attribution]) -> str:
+def page(items: Sequence[Explanation]) -> str:
     """The whole document: point at a word and see where it looks."""
-    values = {
-        "title": "Why this score",
-        "items": [
-            summary(item, items)
-            | {
-                "tabs": [{"role": role, "title": title_of(item, role)} for role in map_roles(items)],
-                "words": item.ranked,
-                "phrases": [unit for unit in item.phrases if " " in unit.text.strip()],
-                "images": _images(item, items),
-            }
-            for item in items
-        ],
-        "legend": legend(items),
-        "signature": _signature(items),
-    }
+    blocks = []
+    for item, maps in zip(items, maps_of(items), strict=True):
+        phrases = [unit for unit in item.phrases if " " in unit.text.strip()]
+        shown = {"maps": maps.values(), "words": item.ranked, "phrases": phrases, "images": _images(item, maps)}
+        blocks.append(summary(item, items) | shown)
+    values = {"title": "Why this score", "items": blocks, "legend": legend(items)}
+    values["signature"] = items[0].score.signature
     return whole_page("msdscore.explain", "page.html", values, styles=["page.css"], script="page.js")
 
 
-def words_html(item: Attribution, scale: ColourScale | None = None) -> Markup:
+def words_html(item: Explanation, limit: float | None = None) -> Markup:
     """The caption with its words coloured and everything between them as it was; escaped."""
-    return Markup(_parts().words(spans(item, scale or word_scale([item]))))
+    return Markup(_parts().words(spans(item, word_limit([item]) if limit is None else limit)))
 
 
-def legend_html(items: Sequence[Attribution]) -> Markup:
+def legend_html(items: Sequence[Explanation]) -> Markup:
     """What the colours of words say."""
     return Markup(_parts().word_key(legend(items)))
 
 
-def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
+def _parts() -> Any:
+    """The macros that all pages share."""
+    return _environment().get_template("parts.html").module
+
+
+def summary(item: Explanation, items: Sequence[Explanation]) -> dict[str, Any]:
     """What the parts of a page say of one caption among several: words, headline, and the score as a sum."""
     low, high = waterfall_span(items)
     steps = [
@@ -136,7 +126,7 @@ def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
         for step in waterfall(item)
     ]
     return {
-        "spans": spans(item, word_scale(items)),
+        "spans": spans(item, word_limit(items)),
         "name": "MSD" if item.score.candidates == 1 else "Soft-MSD",
         "score": item.score,
         "paper": isinstance(item.form, Paper),
@@ -148,47 +138,22 @@ def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
     }
 
 
-def _images(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
-    """Every image that the page can show, by name."""
-    small = thumbnail(item.image, IMAGE_PIXELS)
-    images: dict[str, Any] = {}
-    for role in map_roles(items):
-        tinted = overlay(small, map_of(item, role), item.patches, role, map_scale(items, role))
-        images[role] = _image(tinted, title_of(item, role), map_legend(items, role))
+def _images(item: Explanation, maps: Mapping[Role, Map]) -> dict[str, Any]:
+    """Every image that the page can show, by name: the maps, and where each word looks."""
+    small, drawn = thumbnail(item.image, IMAGE_PIXELS), {str(role): own for role, own in maps.items()}
     for number, unit in enumerate(item.units):
-        if unit.tokens and len(images) < MOST_WORDS:
-            images[f"word-{number}"] = _leaning(item, unit, small)
-    return images
-
-
-def _leaning(item: Attribution, unit: Unit, small: Image) -> dict[str, str]:
-    spread = item.leaning(unit)
-    highest = float(spread.max())
-    tinted = overlay(small, spread, item.patches, "leaning", ColourScale(highest))
-    role: Role = "leaning"
-    return _image(
-        tinted, f"where “{unit.text}” looks", MapLegend(role, "0 %", f"{100 * highest:.2g} % of “{unit.text}”")
-    )
-
-
-def _image(image: Image, title: str, legend: MapLegend) -> dict[str, str]:
-    shades = ",".join(f"#{bytes(shade).hex()}" for shade in legend.shades(9).tolist())
+        if unit.tokens and len(drawn) < MOST_WORDS:
+            drawn[f"word-{number}"] = word_map(item, unit)
     return {
-        "src": data_uri(image),
-        "title": title,
-        "low": f"{title}: {legend.low}",
-        "high": legend.high,
-        "ramp": f"linear-gradient(90deg,{shades})",
+        name: {
+            "src": data_uri(overlay(small, item.patches, own)),
+            "title": own.title,
+            "low": f"{own.title}: {own.low}",
+            "high": own.high,
+            "ramp": f"linear-gradient(90deg,{','.join(f'#{bytes(shade).hex()}' for shade in own.shades(9).tolist())})",
+        }
+        for name, own in drawn.items()
     }
-
-
-def _signature(items: Sequence[Attribution]) -> str:
-    return items[0].score.signature
-
-
-def _parts() -> Any:
-    """The macros that all pages share."""
-    return _environment().get_template("parts.html").module
 
 
 @cache

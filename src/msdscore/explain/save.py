@@ -1,33 +1,39 @@
-"""Explanations written to a file, in the form that its name asks for."""
+"""Explanations written to a file, in the form that its name asks for, and as plain values for JSON."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msdscore.errors import require
-from msdscore.explain.document import document
-from msdscore.explain.figure import figure, word_figure
+from msdscore.explain.explanation import Explanation
+from msdscore.explain.figure import any_letters, figure, word_figure
 from msdscore.explain.html import page
-from msdscore.explain.terms import Attribution
-from msdscore.explain.typeset import any_letters
+from msdscore.explain.maps import strongest
+from msdscore.explain.terms import Unit
 from msdscore.io.outputs.targets import MARK, check_target, put
+from msdscore.scoring.config import Paper
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 300
 FIGURES = (".png", ".svg", ".pdf")
+KINDS = (*FIGURES, ".html", ".json")  # suffixes of files that explanations can be written to
+REGIONS = 3  # named for every word and map
+_SCORE = ("msd", "soft_msd", "similarity", "precision", "information", "coverage", "support", "beta", "divergence",
+          "match", "reading", "uncertainty", "length", "candidates")  # fmt: skip
 
 
-def save(items: Sequence[Attribution], path: Path) -> None:
+def save(items: Sequence[Explanation], path: Path) -> None:
     """Write a figure (.png, .svg, .pdf), a page (.html) or the numbers (.json), in one step."""
-    check_target(path, known_kinds())
+    check_target(path, KINDS)
     put(path, encoded(items, path.suffix), overwrite=True)
 
 
-def encoded(items: Sequence[Attribution], kind: str) -> bytes:
+def encoded(items: Sequence[Explanation], kind: str) -> bytes:
     """The bytes of a file of a kind: png, svg, pdf, html or json, by name or suffix."""
     kind = kind.lower().removeprefix(".")
     if kind == "html":
@@ -35,21 +41,12 @@ def encoded(items: Sequence[Attribution], kind: str) -> bytes:
     return to_json(items) if kind == "json" else rendered(figure(items), kind)
 
 
-def words_content(explanation: Attribution, suffix: str) -> bytes:
+def words_content(explanation: Explanation, suffix: str) -> bytes:
     """The figure of where each word looks, as a file with one of the suffixes of `FIGURES`."""
     return rendered(word_figure(explanation), suffix.lower().removeprefix("."))
 
 
-def known_kinds() -> tuple[str, ...]:
-    """The suffixes of files that explanations can be written to.
-
-    >>> known_kinds()
-    ('.png', '.svg', '.pdf', '.html', '.json')
-    """
-    return (*FIGURES, ".html", ".json")
-
-
-def to_json(items: Sequence[Attribution]) -> bytes:
+def to_json(items: Sequence[Explanation]) -> bytes:
     """The numbers, one object per caption."""
     explanations = {"explanations": [document(item) for item in items]}
     return (json.dumps(explanations, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()
@@ -64,3 +61,52 @@ def rendered(drawn: "Figure", kind: str) -> bytes:
     with any_letters(), rc_context({"svg.hashsalt": "msdscore"}):
         drawn.savefig(buffer, format=kind, dpi=DPI, metadata=quiet[kind])
     return buffer.getvalue()
+
+
+def document(item: Explanation) -> dict[str, Any]:
+    """Everything but the pixels: score, terms, words, phrases, maps and the regions where they are strongest.
+
+    The terms of words are what they add to MSD. Boxes are pixels of the image: left, top, right, bottom.
+    """
+    layout = item.patches
+    score = {name: getattr(item.score, name) for name in _SCORE}
+    facts = {
+        "caption": item.score.caption,
+        "signature": item.score.signature,
+        "score": {name: value for name, value in score.items() if value is not None}
+        | {name: getattr(item.form, name) for name in ("alpha", "balance") if hasattr(item.form, name)},
+        "words": [_word(item, unit) for unit in item.units],
+        "least_supported": [_unit(unit) for unit in item.ranked],
+        "missing": [asdict(word) for word in item.missing],
+        "suggestions": [asdict(suggestion) for suggestion in item.suggestions],
+        "phrases": [_unit(unit) for unit in item.phrases],
+        "tokens": [
+            {"start": start, "end": end, "term": float(term)}
+            for (start, end), term in zip(item.tokens.spans, item.support_terms, strict=True)
+        ],
+        "image": {
+            "width": layout.size[0],
+            "height": layout.size[1],
+            "rows": layout.grid[0],
+            "columns": layout.grid[1],
+        },
+        "boxes": layout.boxes.tolist(),
+        "support_map": item.support_map.tolist(),
+        "penalty_map": item.penalty_map.tolist(),
+    }
+    if isinstance(item.form, Paper):
+        most = strongest(item.coverage_terms, layout, REGIONS)
+        facts |= {"coverage_terms": item.coverage_terms.tolist(), "most_omitted": most}
+    return facts
+
+
+def _unit(unit: Unit) -> dict[str, Any]:
+    names = ("gap",) if unit.gap is not None else ("evidence", "p_value", "probability")
+    return {name: getattr(unit, name) for name in ("text", "start", "end", "term", *names)}
+
+
+def _word(item: Explanation, unit: Unit) -> dict[str, Any]:
+    regions = strongest(item.leaning(unit).ravel(), item.patches, REGIONS) if unit.tokens else []
+    facts = {"kind": unit.kind, "content": unit.content, "judged": unit.judged}
+    facts |= {"reason": unit.reason} if unit.reason else {}
+    return _unit(unit) | facts | {"leans_on": regions}

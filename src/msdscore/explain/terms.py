@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,12 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from msdscore.core.evidence import ZERO
-from msdscore.core.mixture import Mixture
-from msdscore.encoders.base import PatchLayout, TokenLayout
-from msdscore.errors import ConfigError, RowError
+from msdscore.errors import RowError
 from msdscore.explain import maps
 from msdscore.scoring.config import Form, Paper
 from msdscore.scoring.embedded import Decoded, Embedded
 from msdscore.scoring.measurement import Measurement, WordMeasurement, gate, p_values
-from msdscore.scoring.score import Score
-from msdscore.scoring.vocabulary import NamedWord, Suggestion
-from msdscore.text.words import Word, phrases, segment
+from msdscore.text.words import Word, segment
 
 Floats = npt.NDArray[np.float64]
 
@@ -55,96 +49,6 @@ class Unit:
     reason: str = ""  # why it is not judged
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # without slots: computed parts are kept
-class Attribution:
-    """The score of one caption of one image, taken apart.
-
-    The terms of `units` add up to what the words add to MSD. Under the paper's form `coverage_terms` (one per patch)
-    add up to `score.coverage` and `support_terms` (one per token) to `score.support`, in nats. Patches that the encoder
-    masks are not `visible` and have zero everywhere. `missing` are words that are probably true of the image and not
-    said, `suggestions` words that would fit better than a word in doubt; they explain, and do not enter the score.
-    """
-
-    score: Score
-    image: Image
-    patches: PatchLayout
-    tokens: TokenLayout
-    terms: maps.Terms
-    visible: npt.NDArray[np.bool_]  # one per patch of `patches`
-    form: Form
-    units: tuple[Unit, ...]  # words and marks in reading order
-    missing: tuple[NamedWord, ...] = ()
-    suggestions: tuple[Suggestion, ...] = ()
-
-    @property
-    def picture(self) -> Image:
-        """The image, by the name that it had before."""
-        return self.image
-
-    @property
-    def coverage_terms(self) -> Floats:
-        """One per patch, adding up to the coverage divergence; zero under the evidence form."""
-        return maps.over_all(self.terms.coverage, self.visible)
-
-    @property
-    def support_terms(self) -> Floats:
-        """One per token, adding up to the support divergence; under the evidence form minus what tokens add to MSD."""
-        return self.terms.support
-
-    @property
-    def affinity(self) -> Floats:
-        """How every token spreads over the patches; rows add up to 1."""
-        return maps.over_all(self.terms.affinity, self.visible)
-
-    @property
-    def words(self) -> tuple[Unit, ...]:
-        """Words in reading order."""
-        return tuple(unit for unit in self.units if unit.kind == "word")
-
-    @property
-    def ranked(self) -> tuple[Unit, ...]:
-        """Judged content words, the least supported first."""
-        return ranked(unit for unit in self.words if unit.content)
-
-    @property
-    def doubtful(self) -> tuple[Unit, ...]:
-        """Words with a p-value under 0.1, the least supported first."""
-        return tuple(unit for unit in self.ranked if unit.p_value is not None and unit.p_value < ZERO)
-
-    @cached_property
-    def phrases(self) -> tuple[Unit, ...]:
-        """Adjacent content words together ("cup of milk"), the least supported first."""
-        words = segment(self.score.caption, compounds=isinstance(self.form, Paper))
-        return ranked(_joined(self.score.caption, [self.units[n] for n in numbers]) for numbers in phrases(words))
-
-    @cached_property
-    def regions(self) -> maps.Regions:
-        """For each patch one number for the caption and one against it; the maps show where they are above zero."""
-        regions = maps.project(self.terms, PROJECTION)
-        return maps.Regions(*(maps.over_all(side, self.visible) for side in (regions.support, regions.penalty)))
-
-    @property
-    def support_map(self) -> Floats:
-        """How much each patch backs the caption, rows by columns; zero where it does not."""
-        return maps.grid(np.maximum(self.regions.support, 0), self.patches)
-
-    @property
-    def penalty_map(self) -> Floats:
-        """How much each patch speaks against the caption, rows by columns; zero where it does not."""
-        return maps.grid(np.maximum(self.regions.penalty, 0), self.patches)
-
-    @property
-    def omission_map(self) -> Floats:
-        """Coverage terms, rows by columns: high where the caption says least about what is seen."""
-        return maps.grid(self.coverage_terms, self.patches)
-
-    def leaning(self, unit: Unit) -> Floats:
-        """Where a word looks: the spread of its tokens over the patches, rows by columns, adding up to 1."""
-        if not unit.tokens:
-            raise ConfigError(f"the encoder reads no token at {unit.text!r}, so it leans on no region")
-        return maps.grid(self.affinity[list(unit.tokens)].mean(axis=0), self.patches)
-
-
 def image_of(decoded: Decoded | RowError) -> Image:
     """The image of a source that was decoded and kept."""
     assert isinstance(decoded, Decoded), "images that cannot be read have raised their reason"
@@ -154,49 +58,50 @@ def image_of(decoded: Decoded | RowError) -> Image:
 
 def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measurement) -> list[maps.Terms]:
     """The terms of every pair that was measured, and how its tokens spread over its image's patches."""
-    seen, read = images.vectors, texts.vectors
+    seen, read, mixtures = images.vectors, texts.vectors, measured.image_mixtures
     terms = []
     for number, (image, text) in enumerate(zip(measured.image_of.tolist(), measured.text_of.tolist(), strict=True)):
         patches, tokens = seen.mask[image], read.mask[text]
-        x, y = _points(seen.points[image], patches), _points(read.points[text], tokens)
+        x, y = _floats(seen.points[image][patches]), _floats(read.points[text][tokens])
         affinity = maps.affinities(x, y, form.kappa)
         if isinstance(form, Paper) and form.mixture != "vmf":
             # First-order removals are those of one fixed concentration; for other mixtures every patch stands alone.
             removal = 1 / len(x) - affinity
         else:
-            removal = maps.removals(x, y, _components(measured.image_mixtures, image))
+            means, log_weights = _floats(mixtures.means[image]), _floats(mixtures.log_weights[image])
+            removal = maps.removals(x, y, maps.Components(means, log_weights, mixtures.kappa))
         if isinstance(form, Paper):
-            coverage, support, beta, shares = _paper_terms(form, measured, number, patches, tokens)
-        else:
-            coverage, support, beta, shares = _evidence_terms(form, measured, number, patches, tokens)
+            assert measured.divergence is not None, "measured by the paper's form"
+            coverage, support = (
+                _floats(values[number][: len(mask)][mask[: values.shape[1]]])
+                for values, mask in (
+                    (measured.divergence.coverage_terms, patches),
+                    (measured.divergence.support_terms, tokens),
+                )
+            )
+            beta = float(gate(measured.lengths[number : number + 1].cpu(), form))
+            shares = np.full(len(support), 1 / max(len(support), 1))
+        else:  # coverage is no part of the evidence form
+            coverage, beta = np.zeros(len(x)), 0.0
+            support, shares = _evidence_terms(form, measured, number, len(y))
         terms.append(maps.Terms(coverage, support, affinity, removal, beta, shares))
     return terms
 
 
-def _paper_terms(
-    form: Paper, measured: Measurement, number: int, patches: Tensor, tokens: Tensor
-) -> tuple[Floats, Floats, float, Floats]:
-    assert measured.divergence is not None, "measured by the paper's form"
-    coverage = _real(measured.divergence.coverage_terms[number], patches)
-    support = _real(measured.divergence.support_terms[number], tokens)
-    beta = float(gate(measured.lengths[number : number + 1].cpu(), form))
-    return coverage, support, beta, np.full(len(support), 1 / max(len(support), 1))
+def _floats(values: Tensor) -> Floats:
+    return values.double().cpu().numpy()
 
 
-def _evidence_terms(
-    form: Form, measured: Measurement, number: int, patches: Tensor, tokens: Tensor
-) -> tuple[Floats, Floats, float, Floats]:
-    """Coverage is no part of the evidence form; the terms of words are shared out over their tokens."""
+def _evidence_terms(form: Form, measured: Measurement, number: int, count: int) -> tuple[Floats, Floats]:
+    """The terms of words, shared out over their tokens, and the shares of these."""
     assert measured.words is not None, "measured by the evidence form"
-    words = measured.words
-    count = int(tokens.sum())
-    support, shares = np.zeros(count), np.zeros(count)
+    words, support, shares = measured.words, np.zeros(count), np.zeros(count)
     values = word_terms(form, words)[number].tolist()
     for place, term, weight in zip(words.judged[number], values, words.index.weights[number].tolist(), strict=False):
         own = list(words.spoken[number][place].tokens)
         support[own] = -term / len(own)
         shares[own] = weight / len(own)
-    return np.zeros(int(patches.sum())), support, 0.0, shares / (shares.sum() or 1.0)
+    return support, shares / (shares.sum() or 1.0)
 
 
 def word_terms(form: Form, words: WordMeasurement) -> Tensor:
@@ -209,31 +114,50 @@ def word_terms(form: Form, words: WordMeasurement) -> Tensor:
 def units_of(form: Form, measured: Measurement, number: int, caption: str) -> tuple[Unit, ...]:
     """Words and marks of the caption of a pair, with what they do to the score."""
     if isinstance(form, Paper):
-        return _paper_units(form, measured, number, caption)
-    words = measured.words
-    assert words is not None, "measured by the evidence form"
-    spoken, judged = words.spoken[number], words.judged[number]
-    values = words.evidence[number, : len(judged)].double().cpu()
-    kinds = torch.tensor([words.calibration.kind_of(spoken[place].stem) or 0 for place in judged], dtype=torch.int64)
-    numbers: dict[int, dict[str, Any]] = {
-        place: {"term": term, "evidence": evidence, "p_value": p_value, "probability": probability}
-        for place, term, evidence, p_value, probability in zip(
-            judged,
-            word_terms(form, words)[number].tolist(),
-            values.tolist(),
-            p_values(words)[number],
-            words.calibration.probabilities(values, kinds).tolist(),
-            strict=False,
-        )
-    }
+        spoken: Sequence[Word] = segment(caption, measured.tokens[number].spans)
+        facts = _paper_facts(form, measured, number, spoken)
+    else:
+        assert measured.words is not None, "measured by the evidence form"
+        spoken = measured.words.spoken[number]
+        facts = _evidence_facts(form, measured.words, number)
+    names = ("text", "start", "end", "kind", "content", "tokens")
     return tuple(
-        Unit(*_place(word), **numbers[place]) if place in numbers else _unjudged(word)
+        Unit(*(getattr(word, name) for name in names), **facts.get(place) or {"judged": False, "reason": _reason(word)})
         for place, word in enumerate(spoken)
     )
 
 
-def _unjudged(word: Word) -> Unit:
-    """A word without numbers, and why it has none."""
+def _evidence_facts(form: Form, words: WordMeasurement, number: int) -> dict[int, dict[str, Any]]:
+    """The numbers of the words that were judged, by their places."""
+    spoken, judged = words.spoken[number], words.judged[number]
+    values = words.evidence[number, : len(judged)].double().cpu()
+    kinds = torch.tensor([words.calibration.kind_of(spoken[place].stem) or 0 for place in judged], dtype=torch.int64)
+    columns = (
+        word_terms(form, words)[number].tolist(),
+        values.tolist(),
+        p_values(words)[number],
+        words.calibration.probabilities(values, kinds).tolist(),
+    )
+    names = ("term", "evidence", "p_value", "probability")
+    return {place: dict(zip(names, own, strict=True)) for place, *own in zip(judged, *columns, strict=False)}
+
+
+def _paper_facts(form: Paper, measured: Measurement, number: int, spoken: Sequence[Word]) -> dict[int, dict[str, Any]]:
+    """The term and the gap of every word, by its place; none where no token is read."""
+    assert measured.divergence is not None, "measured by the paper's form"
+    terms = _floats(measured.divergence.support_terms[number])
+    size = int(measured.lengths[number])
+    weight = form.alpha * (1 - float(gate(measured.lengths[number : number + 1].cpu(), form)))
+    facts: dict[int, dict[str, Any]] = {}
+    for place, word in enumerate(spoken):
+        own = list(word.tokens)
+        share = float(terms[own].sum())
+        facts[place] = {"term": -weight * share, "gap": share * size / len(own)} if own else {"term": None}
+    return facts
+
+
+def _reason(word: Word) -> str:
+    """Why a word has no numbers."""
     reasons = (
         (word.kind == "mark", ""),
         (not word.content, "names nothing to see"),
@@ -241,31 +165,7 @@ def _unjudged(word: Word) -> Unit:
         (not word.tokens, "this encoder does not read it"),
         (not word.new, "was said before"),
     )
-    reason = next((reason for applies, reason in reasons if applies), "this encoder cannot tell whether it is true")
-    return Unit(*_place(word), judged=False, reason=reason)
-
-
-def _paper_units(form: Paper, measured: Measurement, number: int, caption: str) -> tuple[Unit, ...]:
-    assert measured.divergence is not None, "measured by the paper's form"
-    terms = measured.divergence.support_terms[number].double().cpu().numpy()
-    size = int(measured.lengths[number])
-    weight = form.alpha * (1 - float(gate(measured.lengths[number : number + 1].cpu(), form)))
-    units = []
-    for word in segment(caption, measured.tokens[number].spans):
-        own = list(word.tokens)
-        share = float(terms[own].sum()) if own else None
-        gap = None if share is None else share * size / len(own)
-        units.append(Unit(*_place(word), term=None if share is None else -weight * share, gap=gap))
-    return tuple(units)
-
-
-def _place(word: Word) -> tuple[str, int, int, str, bool, tuple[int, ...]]:
-    return word.text, word.start, word.end, word.kind, word.content, word.tokens
-
-
-def _components(mixtures: Mixture, image: int) -> maps.Components:
-    means, log_weights = mixtures.means[image], mixtures.log_weights[image]
-    return maps.Components(means.double().cpu().numpy(), log_weights.double().cpu().numpy(), mixtures.kappa)
+    return next((reason for applies, reason in reasons if applies), "this encoder cannot tell whether it is true")
 
 
 def doubt(unit: Unit) -> float | None:
@@ -281,7 +181,7 @@ def ranked(units: Iterable[Unit]) -> tuple[Unit, ...]:
     return tuple(unit for _, unit in sorted(known, key=lambda pair: -pair[0]))
 
 
-def _joined(caption: str, units: Sequence[Unit]) -> Unit:
+def joined(caption: str, units: Sequence[Unit]) -> Unit:
     """One unit from several that follow each other: sums of terms, the lowest p-value, the mean gap."""
     start, end = units[0].start, units[-1].end
     known = [unit for unit in units if unit.term is not None]
@@ -295,12 +195,3 @@ def _joined(caption: str, units: Sequence[Unit]) -> Unit:
         p_value=min(values, default=None),
         judged=any(unit.judged for unit in units),
     )  # fmt: skip
-
-
-def _real(values: Tensor, mask: Tensor) -> Floats:
-    width = min(len(values), len(mask))
-    return values[:width][mask[:width]].double().cpu().numpy()
-
-
-def _points(points: Tensor, mask: Tensor) -> Floats:
-    return points[mask].double().cpu().numpy()

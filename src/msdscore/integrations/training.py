@@ -11,8 +11,7 @@ from msdscore.errors import ConfigError, require
 from msdscore.explain.explanation import Explanation, explain
 from msdscore.explain.figure import SHEET_PIXELS, sheet_pixels
 from msdscore.explain.html import words_html
-from msdscore.explain.overlay import thumbnail
-from msdscore.explain.words import word_scale
+from msdscore.explain.look import thumbnail, word_limit
 from msdscore.integrations.scorers import SHOWN, ScorerLike, described, shared_scorer
 from msdscore.io.images import ImageSource
 from msdscore.scoring.results import Scores
@@ -126,12 +125,12 @@ def log_captions(place: Any, checked: CheckedCaptions, step: int, *, prefix: str
 
 def _wandb_table(shown: Sequence[Explanation]) -> Any:
     wandb: Any = require("wandb", extra="wandb")
-    scale = word_scale(shown)
+    limit = word_limit(shown)
     table = wandb.Table(columns=list(_TABLE))
     for item in shown:
         table.add_data(
             wandb.Image(thumbnail(item.image, SHEET_PIXELS)),
-            wandb.Html(str(words_html(item, scale)), inject=False),
+            wandb.Html(str(words_html(item, limit)), inject=False),
             item.score.msd,
             item.score.match,
             ", ".join(unit.text for unit in item.ranked[:_NAMED]),

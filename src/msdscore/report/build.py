@@ -10,11 +10,9 @@ from markupsafe import escape
 from PIL.Image import Image
 
 from msdscore.errors import ConfigError, InputError, RowError
-from msdscore.explain.colours import Role, css
-from msdscore.explain.document import in_words
 from msdscore.explain.explanation import Explanation
 from msdscore.explain.html import data_uri, legend_html, whole_page, words_html
-from msdscore.explain.overlay import map_of, map_scale, overlay, thumbnail
+from msdscore.explain.look import Role, css, in_words, maps_of, overlay, thumbnail
 from msdscore.io.images import open_image
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.targets import check_target, put, with_images
@@ -209,7 +207,7 @@ def card(results: Results, number: int, row: Row | None, role: Role, explained: 
 def _views(item: Explanation, role: Role) -> tuple[Image, Image]:
     """The image and its map; for omissions the map and the part of the image that the caption forgot most."""
     small = thumbnail(item.image, THUMB_PIXELS)
-    tinted = overlay(small, map_of(item, role), item.patches, role, map_scale([item], role))
+    tinted = overlay(small, item.patches, maps_of([item], [role])[0][role])
     return (tinted, thumbnail(_forgotten(item), THUMB_PIXELS)) if role == "omission" else (small, tinted)
 
 

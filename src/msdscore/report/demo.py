@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from msdscore.errors import MissingExtraError
 from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.html import data_uri, summary, whole_page
-from msdscore.explain.overlay import thumbnail
+from msdscore.explain.look import legend, thumbnail
 from msdscore.explain.save import encoded
-from msdscore.explain.words import legend
 from msdscore.io.outputs.targets import put_all
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from msdscore.benchmarks.results.grids import Grid, p_value
 from msdscore.errors import RowError
 from msdscore.explain.html import data_uri, whole_page
-from msdscore.explain.overlay import thumbnail
+from msdscore.explain.look import thumbnail
 from msdscore.io.images import open_image
 from msdscore.report.build import THUMB_PIXELS, rows_with_images
 from msdscore.report.ranking import RANKED_BY, Contest, Entry, MetricRanking, Ranking

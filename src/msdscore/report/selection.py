@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from msdscore.errors import MSDScoreError
 from msdscore.explain.html import data_uri, whole_page
-from msdscore.explain.overlay import thumbnail
+from msdscore.explain.look import thumbnail
 from msdscore.io import stores
 from msdscore.io.images import open_image
 from msdscore.select.rule import LOWER_IS_BETTER, Rule

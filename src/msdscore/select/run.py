@@ -182,7 +182,7 @@ def _refuse_shared_keys(table: Table) -> None:
     key = "coalesce(" + ", ".join(f"{quoted(name)}::VARCHAR" for name in names) + ")"
     rows = [number for number, file in enumerate(table.files) if file.facts is None]
     alone = f" OR (count(*) > 1 AND min(file) IN ({', '.join(map(str, rows))}))" if rows else ""
-    shared = None
+    shared: Any = None
     # By their hashes first, in a third of the memory: where these differ the keys do.
     for value in (f"hash({key})", key):
         shared = table.ask(

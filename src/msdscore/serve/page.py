@@ -7,21 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msdscore.encoders.base import PatchLayout
-from msdscore.explain.colours import DARK, WHITE, Role, css
 from msdscore.explain.explanation import Explanation, Explanations
-from msdscore.explain.overlay import (
-    TITLES,
-    ColourScale,
-    MapLegend,
-    map_legend,
-    map_of,
-    map_roles,
-    map_scale,
-    sum_parts,
-    title_of,
-)
-from msdscore.explain.words import spans, word_scale
+from msdscore.explain.look import DARK, TITLES, Map, Role, css, maps_of, spans, waterfall, word_limit
 from msdscore.scoring.spec import ScorerSpec
 
 if TYPE_CHECKING:
@@ -93,75 +80,52 @@ def _look(signature: str) -> str:
 
 
 def explanation_documents(explanations: Explanations | None, reasons: dict[int, str], captions: int) -> dict[str, Any]:
-    """One explanation per caption as plain values with its `look`; None and a reason for those that cannot be read."""
-    documents = iter([] if explanations is None else explanations)
-    looks_of = iter([] if explanations is None else looks(explanations))
+    """One explanation per caption as plain values with its `look`; None and a reason for those that cannot be read.
+
+    All of them look the same: words and maps are on one scale, so that they can be compared.
+    """
+    items = () if explanations is None else explanations.items
+    limit, maps = word_limit(items), maps_of(items) if items else []
+    documents = iter(
+        [item.to_dict() | {"look": _look_of(item, limit, own)} for item, own in zip(items, maps, strict=True)]
+    )
     return {
         "error": None,
-        "explanations": [
-            None if number in reasons else next(documents).to_dict() | {"look": next(looks_of)}
-            for number in range(captions)
-        ],
+        "explanations": [None if number in reasons else next(documents) for number in range(captions)],
         "errors": [reasons.get(number) for number in range(captions)],
     }
 
 
-def looks(explanations: Explanations) -> list[dict[str, Any]]:
-    """How the page draws each caption; all of them on one scale, so that they can be compared."""
-    words = word_scale(explanations)
-    maps = {role: (map_scale(explanations, role), map_legend(explanations, role)) for role in map_roles(explanations)}
-    return [_look_of(item, words, maps) for item in explanations]
+def _look_of(item: Explanation, limit: float, maps: dict[Role, Map]) -> dict[str, Any]:
+    """Colours of words on light and dark pages, where words look and which tell of a patch, maps, the sum.
 
-
-def _look_of(item: Explanation, words: ColourScale, maps: dict[Role, tuple[ColourScale, MapLegend]]) -> dict[str, Any]:
+    `cells` says where rows and columns of the grid begin and end, as shares of the image's height and width.
+    """
+    layout, pieces = item.patches, {piece.number: piece for piece in spans(item, limit)}
     spreads = [item.leaning(unit).ravel() if unit.tokens else None for unit in item.units]
-    least = TELLS / len(item.patches.boxes)
-    told_by = [
-        [number for number, spread in enumerate(spreads) if spread is not None and spread[patch] > least]
-        for patch in range(len(item.patches.boxes))
-    ]
-    return {
-        "words": _words(item, words),
-        "word_limit": words.limit,
-        "spreads": [None if spread is None else spread.round(5).tolist() for spread in spreads],
-        "told_by": told_by,
-        "maps": {
-            role: {
-                "title": title_of(item, role),
-                "limit": scale.limit,
-                "low": legend.low,
-                "high": legend.high,
-                "below": legend.below,
-                "strength": scale.strength(map_of(item, role)).ravel().round(4).tolist(),
-            }
-            for role, (scale, legend) in maps.items()
-        },
-        "cells": _cells(item.patches),
-        "sum": [{"name": name, "size": size, "role": role} for name, size, role in sum_parts(item)],
-    }
-
-
-def _words(item: Explanation, scale: ColourScale) -> list[dict[str, Any]]:
-    """Whether each word is judged, and the colours of its background and letters on light and dark pages, if any."""
-    light, dark = ({span.number: span for span in spans(item, scale, paper)} for paper in (WHITE, DARK))
-    return [
-        {
-            "judged": unit.content and (unit.p_value is not None or unit.gap is not None),
-            "back": light[number].back or None,
-            "ink": light[number].ink or None,
-            "dark_back": dark[number].back or None,
-            "dark_ink": dark[number].ink or None,
-        }
-        for number, unit in enumerate(item.units)
-    ]
-
-
-def _cells(layout: PatchLayout) -> dict[str, Any]:
-    """Where rows and columns of the grid begin and end, as shares of the image's height and width."""
+    least = TELLS / len(layout.boxes)
     boxes = layout.boxes.double().numpy().reshape(*layout.grid, 4)
-    across = boxes[0][:, (0, 2)] / layout.size[0]
-    down = boxes[:, 0][:, (1, 3)] / layout.size[1]
-    return {"columns": np.round(across, 6).tolist(), "rows": np.round(down, 6).tolist()}
+    across, down = boxes[0][:, (0, 2)] / layout.size[0], boxes[:, 0][:, (1, 3)] / layout.size[1]
+    return {
+        "words": [
+            {"judged": unit.content and (unit.p_value is not None or unit.gap is not None)}
+            | {name: getattr(pieces[number], name) or None for name in ("back", "ink", "dark_back", "dark_ink")}
+            for number, unit in enumerate(item.units)
+        ],
+        "word_limit": limit,
+        "spreads": [None if spread is None else spread.round(5).tolist() for spread in spreads],
+        "told_by": [
+            [number for number, spread in enumerate(spreads) if spread is not None and spread[patch] > least]
+            for patch in range(len(layout.boxes))
+        ],
+        "maps": {
+            role: {name: getattr(own, name) for name in ("title", "limit", "low", "high", "below")}
+            | {"strength": own.strength.ravel().round(4).tolist()}
+            for role, own in maps.items()
+        },
+        "cells": {"columns": np.round(across, 6).tolist(), "rows": np.round(down, 6).tolist()},
+        "sum": [{"name": step.name, "size": step.size, "role": step.role} for step in waterfall(item)[1:]],
+    }
 
 
 def scorer_code(spec: ScorerSpec) -> str:

@@ -18,7 +18,7 @@ from PIL.Image import Image
 from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import ImageError, RowError, require
 from msdscore.explain.explanation import Explanations, embed_image, explain_embedded
-from msdscore.explain.overlay import thumbnail
+from msdscore.explain.look import thumbnail
 from msdscore.scoring.embedded import Decoded, Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores

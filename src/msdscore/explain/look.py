@@ -1,0 +1,359 @@
+"""How explanations look: colours, words, maps over the image, the score as a sum, remarks; one rule for all backends.
+
+Colours are hues that colour-blind readers tell apart, in even steps of lightness. Ramps run from the paper (white, or
+the dark of a page) to a hue of Okabe and Ito's palette along a straight line of OKLab, whose distances are those that
+people see; so equal steps of a value look equally large. Figures, pages, reports and terminals draw what is made here.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from msdscore.core.evidence import ZERO
+from msdscore.encoders.base import PatchLayout
+from msdscore.explain.explanation import Explanation
+from msdscore.explain.maps import pixels
+from msdscore.explain.terms import Unit
+from msdscore.scoring.config import Paper
+
+Floats = npt.NDArray[np.float64]
+Role = Literal["support", "penalty", "omission", "leaning"]
+Colour = tuple[int, int, int]
+
+FULL = 0.01  # p-value at which a word in doubt has full colour
+LIKELY = 0.5  # p-value from which a word is blue
+PALEST, BLUEST = 0.2, 0.7  # strengths of the least colour that is seen as one, and of a word with p-value 1
+LEGEND = "fewer than one true word in ten looks this unsupported"
+TITLES: dict[Role, str] = {
+    "support": "backs the caption",
+    "penalty": "speaks against it",
+    "omission": "left out by it",
+    "leaning": "where the word looks",
+}
+_ENDS: dict[Role, Colour] = {
+    "support": (0, 90, 160),  # blue
+    "penalty": (196, 72, 0),  # vermilion
+    "omission": (140, 50, 110),  # reddish purple
+    "leaning": (0, 110, 90),  # bluish green
+}
+_TO_LMS = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+_TO_LAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
+_FROM_LMS, _FROM_LAB = np.linalg.inv(_TO_LMS), np.linalg.inv(_TO_LAB)
+WHITE, DARK = (255, 255, 255), (29, 32, 38)  # papers: of figures and light pages, of the cards of dark pages
+
+
+def ramp(role: Role, strength: npt.ArrayLike, paper: Colour = WHITE) -> npt.NDArray[np.uint8]:
+    """RGB colours for strengths from 0 (the paper) to 1 (the role's full colour), along a new last axis.
+
+    >>> ramp("support", [0.0, 1.0]).tolist()
+    [[255, 255, 255], [0, 90, 160]]
+    """
+    share = np.clip(np.asarray(strength, dtype=np.float64), 0, 1)[..., None]
+    start, end = oklab(np.array(paper)), oklab(np.array(_ENDS[role]))
+    linear = np.clip(((start + share * (end - start)) @ _FROM_LAB.T) ** 3 @ _FROM_LMS.T, 0, 1)
+    shown = np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return np.round(np.clip(shown, 0, 1) * 255).astype(np.uint8)
+
+
+def css(role: Role, strength: float, paper: Colour = WHITE) -> str:
+    """One colour of the ramp, as CSS writes it.
+
+    >>> css("penalty", 1.0)
+    '#c44800'
+    """
+    return "#" + bytes(ramp(role, strength, paper).tolist()).hex()
+
+
+def ink(role: Role, strength: float, paper: Colour = WHITE) -> str:
+    """Black or white, whichever has more contrast with that colour; at least 4.5 to 1, as WCAG asks for text.
+
+    >>> ink("penalty", 0.1), ink("penalty", 1.0)
+    ('#000', '#fff')
+    """
+    # Relative luminance as WCAG 2 defines it.
+    light = float(_linear(ramp(role, strength, paper)) @ np.array([0.2126, 0.7152, 0.0722])) + 0.05
+    return "#000" if light / 0.05 >= 1.05 / light else "#fff"
+
+
+def oklab(rgb: npt.NDArray[np.generic]) -> Floats:
+    """OKLab coordinates of sRGB values from 0 to 255."""
+    lab: Floats = np.cbrt(_linear(rgb) @ _TO_LMS.T) @ _TO_LAB.T
+    return lab
+
+
+def _linear(rgb: npt.NDArray[np.generic]) -> Floats:
+    """Shares of light of sRGB values from 0 to 255."""
+    share = np.asarray(rgb, dtype=np.float64) / 255
+    return np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """A part of a caption: a word with its number, tooltip, background and ink, on light and dark pages; or what lies
+    between words.
+    """
+
+    text: str
+    number: int = -1
+    title: str = ""
+    back: str = ""
+    ink: str = ""
+    dark_back: str = ""
+    dark_ink: str = ""
+
+
+def spans(item: Explanation, limit: float) -> list[TextPiece]:
+    """The caption part by part, with the colours of its words (see `word_limit`) and what lies between as it was."""
+    caption, pieces, end = item.score.caption, [], 0
+    for number, unit in enumerate(item.units):
+        role, strength = word_colour(unit, limit)
+        papers = (WHITE, DARK) if strength > 0.05 else ()
+        colours = [draw(role, strength, paper) for paper in papers for draw in (css, ink)]
+        pieces += [TextPiece(caption[end : unit.start]), TextPiece(unit.text, number, tooltip(unit), *colours)]
+        end = unit.end
+    return [piece for piece in (*pieces, TextPiece(caption[end:])) if piece.text]
+
+
+def word_limit(items: Iterable[Explanation]) -> float:
+    """The gap of full colour for the words of several captions under the paper's form: the largest of them."""
+    gaps = [abs(unit.gap) for item in items for unit in item.ranked if unit.gap is not None]
+    return max(gaps, default=1.0)
+
+
+def word_colour(unit: Unit, limit: float) -> tuple[Role, float]:
+    """Hue and strength of a word.
+
+    By its p-value: towards `penalty` below 0.1, in full from 0.01 down, white up to 0.5, towards `support` above. Under
+    the paper's form by its gap: white at zero, towards `penalty` above it, towards `support` below it.
+    """
+    if not unit.content or (unit.p_value is None and unit.gap is None):
+        return "penalty", 0.0
+    if unit.p_value is None:
+        strength = float(_strength(unit.gap or 0.0, limit))
+        return ("penalty", strength) if strength >= 0 else ("support", -strength)
+    if unit.p_value < ZERO:
+        depth = log(ZERO / max(unit.p_value, FULL)) / log(ZERO / FULL)
+        return "penalty", min(PALEST + (1 - PALEST) * depth, 1.0)
+    if unit.p_value < LIKELY:
+        return "support", 0.0
+    return "support", PALEST + (BLUEST - PALEST) * (unit.p_value - LIKELY) / (1 - LIKELY)
+
+
+def tooltip(unit: Unit) -> str:
+    """What a word's numbers say, or why it has none; nothing for marks that no encoder reads."""
+    if unit.p_value is not None and unit.probability is not None:
+        return f"{p_text(unit)}; true with probability {unit.probability:.2f}; adds {unit.term or 0.0:+.3f}"
+    if unit.gap is not None:
+        return f"{unit.gap:+.2f} nats; adds {unit.term or 0.0:+.3f}"
+    if unit.kind == "mark":
+        return ""
+    return f"not judged: {unit.reason}" if unit.reason else "not judged"
+
+
+def p_text(unit: Unit) -> str:
+    """The p-value of a word as people read it."""
+    return "" if unit.p_value is None else "p < 0.001" if unit.p_value < 0.001 else f"p {unit.p_value:.3f}"
+
+
+def legend(items: Iterable[Explanation]) -> list[tuple[str, str, str]]:
+    """What the colours of words say: text, background and ink of every entry."""
+    items = tuple(items)
+    entries: list[tuple[str, Role, float]] = [
+        (LEGEND, "penalty", 1.0),
+        ("neither", "support", 0.0),
+        ("looks as true words do", "support", BLUEST),
+    ]
+    if all(isinstance(item.form, Paper) for item in items):
+        limit = word_limit(items)
+        entries = [
+            (f"supported, {-limit:.2g} nats or less", "support", 1.0),
+            ("white is 0", "support", 0.0),
+            (f"not supported, {limit:+.2g} or more", "penalty", 1.0),
+        ]
+    return [(text, css(role, strength), ink(role, strength)) for text, role, strength in entries]
+
+
+def in_words(item: Explanation) -> list[str]:
+    """What a reader should know of the words, line by line."""
+    if isinstance(item.form, Paper):
+        listed = ", ".join(f"{unit.text} ({unit.gap:+.2f})" for unit in item.ranked[:3])
+        return [f"least supported, nats: {listed or 'none'}"]
+    rather = {suggestion.number: suggestion for suggestion in item.suggestions}
+    lines = []
+    for number, unit in enumerate(item.units):
+        if unit in item.doubtful:
+            instead = ", ".join(word.word for word in rather[number].instead) if number in rather else ""
+            lines.append(f"in doubt: {unit.text} ({p_text(unit)})" + (f"; rather: {instead}" if instead else ""))
+    if item.missing:
+        lines.append("probably also there: " + ", ".join(word.word for word in item.missing))
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Values over the image, rows by columns: white at zero, in full colour from `limit` on, `low` and `high` under it.
+
+    `below` is the colour of values below zero, where the maps of a role have such.
+    """
+
+    role: Role
+    title: str
+    values: Floats
+    limit: float
+    low: str
+    high: str
+    below: Role | None = None
+
+    @property
+    def strength(self) -> Floats:
+        """How far the values are from zero on the way to the limit, −1 to 1."""
+        return _strength(self.values, self.limit)
+
+    def shades(self, steps: int) -> npt.NDArray[np.uint8]:
+        """The colours of the legend, from the low end to the high one."""
+        above = ramp(self.role, np.linspace(0, 1, steps))
+        return above if self.below is None else np.concatenate([ramp(self.below, np.linspace(1, 0, steps)), above])
+
+
+def _strength(values: npt.ArrayLike, limit: float) -> Floats:
+    shares = np.asarray(values, dtype=np.float64) / (limit if limit > 0 else 1.0)
+    return np.clip(shares, -1.0, 1.0)
+
+
+def maps_of(items: Sequence[Explanation], roles: Sequence[Role] = ()) -> list[dict[Role, Map]]:
+    """The maps of captions, on one scale up to the largest value of any of them; of all roles unless told which.
+
+    What a caption omits is a map of the paper's form alone. Omissions that have no weight in any score are worth a
+    look, but no part of it, and have a scale of their own; those below zero are regions that a caption tells of.
+    """
+    paper = all(isinstance(item.form, Paper) for item in items)
+    scored = any((item.score.beta or 0) > 0 for item in items)
+    shown: tuple[Role, ...] = ("support", "penalty", "omission") if paper else ("support", "penalty")
+    values: list[dict[Role, Floats]] = [
+        {"support": item.support_map, "penalty": item.penalty_map, "omission": item.omission_map} for item in items
+    ]
+    tells = [bool(own["omission"].min() < 0) for own in values]
+    maps: list[dict[Role, Map]] = [{} for _ in items]
+    for role in roles or shown:
+        omits = role == "omission"
+        together = shown if scored else (role,) if omits else ("support", "penalty")
+        limit = max(float(np.abs(own[name]).max()) for own in values for name in together)
+        signed = omits and any(tells)
+        low, high = (f"told −{limit:.2g}", f"+{limit:.2g} nats") if signed else ("0", f"{limit:.2g} nats")
+        for number, item in enumerate(items):
+            odd = (
+                "left out (unscored)" if item.score.beta == 0 else "told / left out" if tells[number] else TITLES[role]
+            )
+            title = odd if omits else TITLES[role]
+            below: Role | None = "support" if signed else None
+            maps[number][role] = Map(role, title, values[number][role], limit, low, high, below)
+    return maps
+
+
+def word_map(item: Explanation, unit: Unit) -> Map:
+    """Where a word looks, to its own maximum."""
+    spread = item.leaning(unit)
+    highest, name = float(spread.max()), f"“{unit.text}”"
+    return Map("leaning", f"where {name} looks", spread, highest, "0 %", f"{100 * highest:.2g} % of {name}")
+
+
+def thumbnail(image: Image.Image, longest: int) -> Image.Image:
+    """The image, made smaller if a side is longer than `longest`."""
+    if max(image.size) <= longest:
+        return image
+    share = longest / max(image.size)
+    size = (max(1, round(image.width * share)), max(1, round(image.height * share)))
+    return image.resize(size, Image.Resampling.LANCZOS)
+
+
+def overlay(image: Image.Image, layout: PatchLayout, drawn: Map) -> Image.Image:
+    """The image in light grey, tinted by the values of a map; what the encoder did not see is darkened.
+
+    Values above zero have the colour of the role; those below it, which only omissions have, that of support.
+    """
+    heat = pixels(drawn.values.ravel(), layout, image.size)
+    signed = _strength(np.nan_to_num(heat, nan=0.0), drawn.limit)
+    strength = np.abs(signed)
+    grey = np.asarray(image.convert("L"), dtype=np.float64)[..., None] / 255
+    # Where the colour is strong the grey goes back, so that dark parts of the photograph do not look like heat.
+    light = 0.45 + 0.55 * grey + 0.30 * strength[..., None] * (1 - grey)
+    colour = np.where((signed >= 0)[..., None], ramp(drawn.role, strength), ramp("support", strength))
+    tinted = np.where(np.isnan(heat)[..., None], 90 * grey + 40, light * colour)
+    return Image.fromarray(np.clip(tinted, 0, 255).astype(np.uint8))
+
+
+class Step(NamedTuple):
+    """A part of the score on the way from zero to it: from `start` to `start + size`; `role` says its colour."""
+
+    name: str
+    start: float
+    size: float
+    role: Role | None = None
+
+    @property
+    def colour(self) -> str:
+        """As CSS writes it; the similarity is grey."""
+        return "#8a8a8a" if self.role is None else css(self.role, 0.85)
+
+
+def waterfall(item: Explanation) -> list[Step]:
+    """The similarity and what words and regions add to it, unless without weight; the last step ends at Soft-MSD."""
+    score, form, gate = item.score, item.form, item.score.uncertainty
+    parts: list[tuple[str, float, Role]] = []
+    if isinstance(form, Paper):
+        beta = score.beta or 0.0
+        regions = -gate * form.alpha * beta * (score.coverage or 0.0)
+        words = -gate * form.alpha * (1 - beta) * (score.support or 0.0)
+        if beta > 0:
+            parts.append(("regions covered" if regions > 0 else "regions left out", regions, "omission"))
+        if beta < 1:
+            parts.append(("words backed" if words > 0 else "words not backed", words, "penalty"))
+        parts = [(name, size, "support" if size > 0 else role) for name, size, role in parts]
+    else:
+        first, second = form.weights
+        parts = [
+            ("precision", gate * first * (score.precision or 0.0), "support"),
+            ("information", gate * second * (score.information or 0.0), "leaning"),
+        ]
+        parts = [(name, size, "penalty" if size < 0 else role) for name, size, role in parts]
+    steps = [Step("similarity", 0.0, score.similarity)]
+    for name, size, role in parts:
+        steps.append(Step(name, steps[-1].start + steps[-1].size, size, role))
+    return steps
+
+
+def waterfall_span(items: Iterable[Explanation]) -> tuple[float, float]:
+    """The ends of the axis on which the sums of several captions are drawn; zero is on it."""
+    ends = [0.0, *(step.start + step.size for item in items for step in waterfall(item))]
+    low, high = min(ends), max(ends)
+    pad = 0.02 * ((high - low) or 1.0)
+    return low - pad, high + pad
+
+
+def equation(item: Explanation) -> str:
+    """The score as its formula, with the numbers put in."""
+    score, form = item.score, item.form
+    gate = "" if score.candidates == 1 else f"·{score.uncertainty:.2f}"
+    if isinstance(form, Paper):
+        text = f"g − α·u·d = {score.similarity:.3f} − {form.alpha:g}·{score.uncertainty:.2f}·({score.divergence:.2f})"
+    else:
+        (first, second), parts = form.weights, (score.precision or 0.0, score.information or 0.0)
+        text = f"{score.similarity:.3f} + {first:g}{gate}·({parts[0]:.2f}) + {second:g}{gate}·({parts[1]:.2f})"
+    return text.replace("-", "−")
