@@ -19,7 +19,6 @@ import numpy.typing as npt
 from PIL import Image
 
 from msdscore.errors import require
-from msdscore.explain.explanation import Explanation
 from msdscore.explain.look import (
     Map,
     TextPiece,
@@ -37,6 +36,7 @@ from msdscore.explain.look import (
     word_limit,
     word_map,
 )
+from msdscore.explain.terms import Attribution
 from msdscore.scoring.config import Paper
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Placed:
     ink: str = ""
 
 
-def figure(items: Sequence[Explanation]) -> "Figure":
+def figure(items: Sequence[Attribution]) -> "Figure":
     """One cell per caption, two side by side: coloured words, maps with legends, the score as a sum, remarks."""
     across, limit, maps, span = min(MOST_ACROSS, len(items)), word_limit(items), maps_of(items), waterfall_span(items)
     lines = [set_lines(spans(item, limit), COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
@@ -150,7 +150,7 @@ def figure(items: Sequence[Explanation]) -> "Figure":
     return page.figure
 
 
-def word_figure(item: Explanation, columns: int = 4) -> "Figure":
+def word_figure(item: Attribution, columns: int = 4) -> "Figure":
     """Small images of where each judged word looks, the least supported word first."""
     units, panel = item.ranked, _panel(columns)
     step = panel * _shape(item.image) + 0.2
@@ -174,7 +174,7 @@ def word_figure(item: Explanation, columns: int = 4) -> "Figure":
     return page.figure
 
 
-def sheet(items: Sequence[Explanation]) -> "Figure":
+def sheet(items: Sequence[Attribution]) -> "Figure":
     """Captions of several images: one row per explanation, the image beside its caption, MSD and match."""
     limit = word_limit(items)
     lines = [set_lines(spans(item, limit), SHEET_TEXT - INDENT, CAPTION_POINTS) for item in items]
@@ -193,7 +193,7 @@ def sheet(items: Sequence[Explanation]) -> "Figure":
     return page.figure
 
 
-def sheet_pixels(items: Sequence[Explanation]) -> npt.NDArray[np.uint8]:
+def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
     """The sheet as pixels, height by width by three, for loggers that take images."""
     buffer = BytesIO()
     with any_letters():
@@ -236,7 +236,7 @@ def _draw_caption(
             )
 
 
-def _draw_word_key(page: Page, left: float, top: float, items: Sequence[Explanation], points: float) -> None:
+def _draw_word_key(page: Page, left: float, top: float, items: Sequence[Attribution], points: float) -> None:
     """What the colours of words say."""
     ruler = Ruler(points, families(""))
     at = left + 0.03
@@ -254,7 +254,7 @@ def _draw_legend(page: Page, left: float, top: float, width: float, drawn: Map) 
     page.text(left + width, top + 0.065, high, SMALL_POINTS, color=GREY, ha="right")
 
 
-def _draw_sum(page: Page, left: float, top: float, item: Explanation, span: tuple[float, float]) -> None:
+def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tuple[float, float]) -> None:
     """The headline, and a bar from zero to the score with a lane for each part."""
     score, width = item.score, COLUMN - 2 * MARGIN
     total = f"{'MSD' if score.candidates == 1 else 'Soft-MSD'} {_signed(score.soft_msd)}"

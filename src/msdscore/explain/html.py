@@ -16,7 +16,6 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL.Image import Image
 
-from msdscore.explain.explanation import Explanation
 from msdscore.explain.look import (
     Map,
     Role,
@@ -33,6 +32,7 @@ from msdscore.explain.look import (
     word_limit,
     word_map,
 )
+from msdscore.explain.terms import Attribution
 from msdscore.scoring.config import Paper
 
 THUMB_PIXELS, IMAGE_PIXELS = 240, 560
@@ -74,7 +74,7 @@ def data_uri(image: Image) -> str:
     return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
 
 
-def snippet(items: Sequence[Explanation]) -> str:
+def snippet(items: Sequence[Attribution]) -> str:
     """One block per caption on shared scales, without a script: words, small maps, the sum."""
     blocks = []
     for item, maps in zip(items, maps_of(items), strict=True):
@@ -85,7 +85,7 @@ def snippet(items: Sequence[Explanation]) -> str:
     return str(render("snippet.html", values))
 
 
-def page(items: Sequence[Explanation]) -> str:
+def page(items: Sequence[Attribution]) -> str:
     """The whole document: point at a word and see where it looks."""
     blocks = []
     for item, maps in zip(items, maps_of(items), strict=True):
@@ -97,12 +97,12 @@ def page(items: Sequence[Explanation]) -> str:
     return whole_page("msdscore.explain", "page.html", values, styles=["page.css"], script="page.js")
 
 
-def words_html(item: Explanation, limit: float | None = None) -> Markup:
+def words_html(item: Attribution, limit: float | None = None) -> Markup:
     """The caption with its words coloured and everything between them as it was; escaped."""
     return Markup(_parts().words(spans(item, word_limit([item]) if limit is None else limit)))
 
 
-def legend_html(items: Sequence[Explanation]) -> Markup:
+def legend_html(items: Sequence[Attribution]) -> Markup:
     """What the colours of words say."""
     return Markup(_parts().word_key(legend(items)))
 
@@ -112,7 +112,7 @@ def _parts() -> Any:
     return _environment().get_template("parts.html").module
 
 
-def summary(item: Explanation, items: Sequence[Explanation]) -> dict[str, Any]:
+def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
     """What the parts of a page say of one caption among several: words, headline, and the score as a sum."""
     low, high = waterfall_span(items)
     steps = [
@@ -138,7 +138,7 @@ def summary(item: Explanation, items: Sequence[Explanation]) -> dict[str, Any]:
     }
 
 
-def _images(item: Explanation, maps: Mapping[Role, Map]) -> dict[str, Any]:
+def _images(item: Attribution, maps: Mapping[Role, Map]) -> dict[str, Any]:
     """Every image that the page can show, by name: the maps, and where each word looks."""
     small, drawn = thumbnail(item.image, IMAGE_PIXELS), {str(role): own for role, own in maps.items()}
     for number, unit in enumerate(item.units):

@@ -16,9 +16,8 @@ from PIL import Image
 
 from msdscore.core.evidence import ZERO
 from msdscore.encoders.base import PatchLayout
-from msdscore.explain.explanation import Explanation
 from msdscore.explain.maps import pixels
-from msdscore.explain.terms import Unit
+from msdscore.explain.terms import Attribution, Unit
 from msdscore.scoring.config import Paper
 
 Floats = npt.NDArray[np.float64]
@@ -119,7 +118,7 @@ class TextPiece:
     dark_ink: str = ""
 
 
-def spans(item: Explanation, limit: float) -> list[TextPiece]:
+def spans(item: Attribution, limit: float) -> list[TextPiece]:
     """The caption part by part, with the colours of its words (see `word_limit`) and what lies between as it was."""
     caption, pieces, end = item.score.caption, [], 0
     for number, unit in enumerate(item.units):
@@ -131,7 +130,7 @@ def spans(item: Explanation, limit: float) -> list[TextPiece]:
     return [piece for piece in (*pieces, TextPiece(caption[end:])) if piece.text]
 
 
-def word_limit(items: Iterable[Explanation]) -> float:
+def word_limit(items: Iterable[Attribution]) -> float:
     """The gap of full colour for the words of several captions under the paper's form: the largest of them."""
     gaps = [abs(unit.gap) for item in items for unit in item.ranked if unit.gap is not None]
     return max(gaps, default=1.0)
@@ -172,7 +171,7 @@ def p_text(unit: Unit) -> str:
     return "" if unit.p_value is None else "p < 0.001" if unit.p_value < 0.001 else f"p {unit.p_value:.3f}"
 
 
-def legend(items: Iterable[Explanation]) -> list[tuple[str, str, str]]:
+def legend(items: Iterable[Attribution]) -> list[tuple[str, str, str]]:
     """What the colours of words say: text, background and ink of every entry."""
     items = tuple(items)
     entries: list[tuple[str, Role, float]] = [
@@ -190,7 +189,7 @@ def legend(items: Iterable[Explanation]) -> list[tuple[str, str, str]]:
     return [(text, css(role, strength), ink(role, strength)) for text, role, strength in entries]
 
 
-def in_words(item: Explanation) -> list[str]:
+def in_words(item: Attribution) -> list[str]:
     """What a reader should know of the words, line by line."""
     if isinstance(item.form, Paper):
         listed = ", ".join(f"{unit.text} ({unit.gap:+.2f})" for unit in item.ranked[:3])
@@ -237,7 +236,7 @@ def _strength(values: npt.ArrayLike, limit: float) -> Floats:
     return np.clip(shares, -1.0, 1.0)
 
 
-def maps_of(items: Sequence[Explanation], roles: Sequence[Role] = ()) -> list[dict[Role, Map]]:
+def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[dict[Role, Map]]:
     """The maps of captions, on one scale up to the largest value of any of them; of all roles unless told which.
 
     What a caption omits is a map of the paper's form alone. Omissions that have no weight in any score are worth a
@@ -267,7 +266,7 @@ def maps_of(items: Sequence[Explanation], roles: Sequence[Role] = ()) -> list[di
     return maps
 
 
-def word_map(item: Explanation, unit: Unit) -> Map:
+def word_map(item: Attribution, unit: Unit) -> Map:
     """Where a word looks, to its own maximum."""
     spread = item.leaning(unit)
     highest, name = float(spread.max()), f"“{unit.text}”"
@@ -313,7 +312,7 @@ class Step(NamedTuple):
         return "#8a8a8a" if self.role is None else css(self.role, 0.85)
 
 
-def waterfall(item: Explanation) -> list[Step]:
+def waterfall(item: Attribution) -> list[Step]:
     """The similarity and what words and regions add to it, unless without weight; the last step ends at Soft-MSD."""
     score, form, gate = item.score, item.form, item.score.uncertainty
     parts: list[tuple[str, float, Role]] = []
@@ -339,7 +338,7 @@ def waterfall(item: Explanation) -> list[Step]:
     return steps
 
 
-def waterfall_span(items: Iterable[Explanation]) -> tuple[float, float]:
+def waterfall_span(items: Iterable[Attribution]) -> tuple[float, float]:
     """The ends of the axis on which the sums of several captions are drawn; zero is on it."""
     ends = [0.0, *(step.start + step.size for item in items for step in waterfall(item))]
     low, high = min(ends), max(ends)
@@ -347,7 +346,7 @@ def waterfall_span(items: Iterable[Explanation]) -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def equation(item: Explanation) -> str:
+def equation(item: Attribution) -> str:
     """The score as its formula, with the numbers put in."""
     score, form = item.score, item.form
     gate = "" if score.candidates == 1 else f"·{score.uncertainty:.2f}"

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msdscore.errors import require
-from msdscore.explain.explanation import Explanation
 from msdscore.explain.figure import any_letters, figure, word_figure
 from msdscore.explain.html import page
 from msdscore.explain.maps import strongest
-from msdscore.explain.terms import Unit
+from msdscore.explain.terms import Attribution, Unit
 from msdscore.io.outputs.targets import MARK, check_target, put
 from msdscore.scoring.config import Paper
 
@@ -27,13 +26,13 @@ _SCORE = ("msd", "soft_msd", "similarity", "precision", "information", "coverage
           "match", "reading", "uncertainty", "length", "candidates")  # fmt: skip
 
 
-def save(items: Sequence[Explanation], path: Path) -> None:
+def save(items: Sequence[Attribution], path: Path) -> None:
     """Write a figure (.png, .svg, .pdf), a page (.html) or the numbers (.json), in one step."""
     check_target(path, KINDS)
     put(path, encoded(items, path.suffix), overwrite=True)
 
 
-def encoded(items: Sequence[Explanation], kind: str) -> bytes:
+def encoded(items: Sequence[Attribution], kind: str) -> bytes:
     """The bytes of a file of a kind: png, svg, pdf, html or json, by name or suffix."""
     kind = kind.lower().removeprefix(".")
     if kind == "html":
@@ -41,12 +40,12 @@ def encoded(items: Sequence[Explanation], kind: str) -> bytes:
     return to_json(items) if kind == "json" else rendered(figure(items), kind)
 
 
-def words_content(explanation: Explanation, suffix: str) -> bytes:
+def words_content(explanation: Attribution, suffix: str) -> bytes:
     """The figure of where each word looks, as a file with one of the suffixes of `FIGURES`."""
     return rendered(word_figure(explanation), suffix.lower().removeprefix("."))
 
 
-def to_json(items: Sequence[Explanation]) -> bytes:
+def to_json(items: Sequence[Attribution]) -> bytes:
     """The numbers, one object per caption."""
     explanations = {"explanations": [document(item) for item in items]}
     return (json.dumps(explanations, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()
@@ -63,7 +62,7 @@ def rendered(drawn: "Figure", kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def document(item: Explanation) -> dict[str, Any]:
+def document(item: Attribution) -> dict[str, Any]:
     """Everything but the pixels: score, terms, words, phrases, maps and the regions where they are strongest.
 
     The terms of words are what they add to MSD. Boxes are pixels of the image: left, top, right, bottom.
@@ -105,7 +104,7 @@ def _unit(unit: Unit) -> dict[str, Any]:
     return {name: getattr(unit, name) for name in ("text", "start", "end", "term", *names)}
 
 
-def _word(item: Explanation, unit: Unit) -> dict[str, Any]:
+def _word(item: Attribution, unit: Unit) -> dict[str, Any]:
     regions = strongest(item.leaning(unit).ravel(), item.patches, REGIONS) if unit.tokens else []
     facts = {"kind": unit.kind, "content": unit.content, "judged": unit.judged}
     facts |= {"reason": unit.reason} if unit.reason else {}
