@@ -56,7 +56,7 @@ def without_towers(folder):
     side = model.config.vision_config.image_size // model.config.vision_config.patch_size
     model.text_model, model.vision_model = Answers(), Answers(side * side + 1)
     model.text_projection = model.visual_projection = nn.Identity()
-    encoder._preprocessing = replace(encoder.preprocessing, resize=16, crop=(16, 16))
+    encoder.preprocessing = replace(encoder.preprocessing, resize=16, crop=(16, 16))
     return encoder
 
 

@@ -134,7 +134,7 @@ class SquareVision:
         square = Image.new("RGB", (side, side), tuple(int(part * 255) for part in self.steps.mean))
         square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
         squared = prepare_image(square, self.steps)
-        return Prepared(squared.pixels, replace(squared.view, size=image.size))
+        return Prepared(squared.pixels, squared.view._replace(size=image.size))
 
     def look(self, model: Any, images: Sequence[Prepared], placement: Placement) -> SeenImages:
         """One grid of tokens per image."""
@@ -148,7 +148,7 @@ class SquareVision:
             return patch_layout(where, grid, patch)
         # Of a view on the square the size alone is the image's own.
         size, side = where.size, max(where.size)
-        layout = patch_layout(replace(where, size=(side, side)), grid, patch)
+        layout = patch_layout(where._replace(size=(side, side)), grid, patch)
         shift = torch.tensor([(side - size[0]) // 2, (side - size[1]) // 2] * 2)
         boxes = (layout.boxes - shift).clamp(min=torch.zeros(4), max=torch.tensor(size * 2))
         return replace(layout, size=size, boxes=boxes)

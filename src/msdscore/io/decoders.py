@@ -5,6 +5,7 @@ starts the work of the GPU (docs/performance.md). The processes are started once
 """
 
 import atexit
+import math
 import mmap
 import os
 import subprocess
@@ -265,7 +266,7 @@ def _seen(answer: Any, room: Pixels | None) -> Seen:
         return answer
     assert room is not None, "pixels are placed where there was room"
     begin, shape, more = answer
-    return room[begin : begin + int(np.prod(shape))].reshape(shape), more
+    return room[begin : begin + math.prod(shape)].reshape(shape), more
 
 
 def _death(source: Any, code: int) -> ImageError:

@@ -1,7 +1,8 @@
 """What is measured of pairs of images and captions, and the numbers that follow from it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -194,8 +195,7 @@ def _index(
     return JudgedWords(tokens, weights, zeros)
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(NamedTuple):
     """The numbers of one scored caption that depend on its own image alone.
 
     Those of the other form are None, and `match` where the bank cannot tell it. `warnings` say what a reader of the
@@ -218,7 +218,7 @@ class Numbers:
 
 
 # The names of the numbers, in order.
-NUMBERS = tuple(field.name for field in fields(Numbers) if field.name not in ("warnings", "worst"))
+NUMBERS = tuple(name for name in Numbers._fields if name not in ("warnings", "worst"))
 
 
 def gate(lengths: Int[Tensor, " captions"], config: Paper) -> Column:
@@ -276,14 +276,15 @@ def _evidence(measured: Measurement) -> dict[str, Column]:
 
 def numbers(measured: Measurement, form: Form, *, captions: Sequence[str] = (), worst: int = 0) -> tuple[Numbers, ...]:
     """The numbers of every pair, with up to `worst` least supported words of its caption (in `captions`)."""
-    found = {name: values.tolist() for name, values in columns(measured, form).items()}
-    found["length"] = measured.lengths.tolist()
-    found["windows"] = [layout.windows for layout in measured.tokens]
-    found["warnings"] = _warnings(measured)
+    known = {name: values.tolist() for name, values in columns(measured, form).items()}
+    known["length"] = measured.lengths.tolist()
+    known["windows"] = [layout.windows for layout in measured.tokens]
+    known["warnings"] = _warnings(measured)
     if worst:
-        found["worst"] = worst_words(measured, captions, count=worst)
-    names = list(found)
-    return tuple(Numbers(**dict(zip(names, row, strict=True))) for row in zip(*found.values(), strict=True))
+        known["worst"] = worst_words(measured, captions, count=worst)
+    defaults = Numbers._field_defaults
+    whole = [known.get(name) or [defaults[name]] * len(measured) for name in Numbers._fields]
+    return tuple(map(Numbers._make, zip(*whole, strict=True)))
 
 
 def _warnings(measured: Measurement) -> list[tuple[str, ...]]:

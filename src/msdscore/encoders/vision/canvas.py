@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -19,8 +19,7 @@ DEVICE_PIXELS = 2**20  # of an image that is resized on the device; 256 of them 
 DEVICE_JPEG_PIXELS = 2**26  # of one that is decoded there: so many at a time
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """How one image lies on the model's canvas: resized, then cut out from `offset` on."""
 
     size: tuple[int, int]  # width, height of the original image
