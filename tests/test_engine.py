@@ -569,7 +569,7 @@ def test_integers_too_wide_for_floats_stay_exact_across_tables(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("most", [0, 9000])
-def test_tables_that_are_not_kept_are_read_again(tmp_path, monkeypatch, most):
+def test_rows_that_memory_does_not_hold_lie_in_a_file(tmp_path, monkeypatch, most):
     path, _ = make_input(tmp_path)
     monkeypatch.setattr("msdscore.run.table.TABLE_ROWS", 7)
     run(Scorer("toy"), path, tmp_path / "kept.parquet")
@@ -695,6 +695,24 @@ def test_parts_of_another_state_of_the_input_are_scored_again(tmp_path):
     run(Scorer("toy"), path, output, part_rows=8)
     run(Scorer("toy"), path, tmp_path / "clean.jsonl", part_rows=8)
     assert output.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
+
+
+def test_rows_read_while_the_input_was_another_one_are_refused(tmp_path):
+    """Changed before it is read, put back before it is compared; one that is only touched is the same."""
+    path, _ = make_input(tmp_path)
+    output, original = tmp_path / "out.jsonl", path.read_bytes()
+
+    def put_back(done, total):
+        if done == total:
+            path.write_bytes(original)
+            os.utime(path, ns=(1, 1))
+
+    with open_rows(path) as source:
+        path.write_text(path.read_text().replace("number 3", "number 4"))
+        with pytest.raises(RunError, match="was changed while it was scored"):
+            score_rows(Scorer("toy").pipeline, source, output, RunOptions(part_rows=8), progress=put_back)
+    assert not output.exists()
+    assert run(Scorer("toy"), path, output, part_rows=8, progress=lambda done, total: os.utime(path)).rows == 40
 
 
 def test_a_picture_of_equal_size_and_time_is_noticed(tmp_path):

@@ -203,7 +203,7 @@ def test_groups_and_ids(tmp_path):
     assert [row.group for row in rows] == ["7", None, None, "g", None, None]
     assert [row.id for row in rows] == ["0", "3", "4", "4", "3", "5"]
     assert [row.error for row in rows] == [None] * 6  # ids need not be unique: rows are told apart by position
-    assert len({row.key for row in rows}) == 6
+    assert len({row.index for row in rows}) == 6
 
 
 @pytest.mark.parametrize("line", ['{"caption": "a", "image": "a.jpg", "caption": "b"}', '{"image": {"p": 1, "p": 2}}'])
@@ -299,7 +299,7 @@ def test_a_list_of_captions_is_one_candidate_set(writer, tmp_path):
     assert rows[1].columns == {
         "id": "7#1", "image": "a.jpg", "caption": "two dogs", "note": "x", "group": "7", "candidates": 2,
     }  # fmt: skip
-    assert len({row.key for row in rows}) == 6
+    assert len({row.index for row in rows}) == 6
 
 
 def test_lists_of_captions_beside_single_ones(tmp_path):

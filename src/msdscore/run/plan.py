@@ -5,9 +5,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -28,7 +27,7 @@ FIRST_ROWS = 1024  # of the first window, while nothing else has to be done; eve
 WINDOW_BYTES = 512 << 20  # of images that come as bytes
 _READERS = 8  # threads that look at image files
 _CHANGED = "the image was changed while it was scored; the same command scores it again"
-Stamp = Callable[[Path], str]
+Stamp = Callable[[str], str]
 Scored = list[Numbers | RowError]
 P = TypeVar("P")
 
@@ -37,18 +36,17 @@ P = TypeVar("P")
 class Part:
     """Rows that are finished together; `owner[i]` is the number of the image of row i.
 
-    `unusable` are rows that cannot be scored. `key` stands for all rows with everything they say (`row_keys`, first
-    those of `rows`) and for the state of their image files: where it is the same as before, so are the numbers.
+    `unusable` are rows that cannot be scored. `key` stands for all rows with everything they say and for the state of
+    their image files: where it is the same as before, so are the numbers.
     """
 
     number: int
     rows: tuple[Row, ...] = ()
-    images: tuple[Path | bytes | TarImage, ...] = ()
+    images: tuple[str | bytes | TarImage, ...] = ()
     owner: tuple[int, ...] = ()
     unusable: tuple[Row, ...] = ()
     key: str = ""
-    row_keys: tuple[int, ...] = ()
-    states: Mapping[Path, tuple[str, str]] = field(default_factory=dict)  # marks and stamps of image files, as planned
+    states: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # marks and stamps of image files, as planned
 
     def warn_of_changed(self, stamp: Stamp, *, verify: bool) -> "Part | None":
         """The part with a warning at every row whose image is not what the key stands for; None where all are.
@@ -61,7 +59,7 @@ class Part:
         if not changed:
             return None
         rows = (
-            replace(row, warning="; ".join(filter(None, (row.warning, _CHANGED)))) if row.image in changed else row
+            replace(row, warning="; ".join(filter(None, (row.warning, _CHANGED)))) if row.source in changed else row
             for row in self.rows
         )
         return replace(self, rows=tuple(rows))
@@ -79,13 +77,21 @@ def plan(
 
     `stamp` tells the state of an image file; without it parts have no keys.
     """
-    number = 0
+    stream, size, number = iter(rows), min(FIRST_ROWS, window_rows), 0
     with ThreadPoolExecutor(_READERS) as pool:
-        states = None if stamp is None else partial(pool.map, partial(_state, stamp))
-        for window in _windows(rows, window_rows, window_bytes):
-            for sets in _gathered(window, part_rows):
-                yield _part(number, sets, states)
-                number += 1
+        while window := _window(stream, size, window_bytes):
+            size = min(2 * size, window_rows)
+            sets: dict[str, list[Row]] = {}  # of rows of one image
+            for row in window:
+                sets.setdefault(_set_name(row), []).append(row)
+            gathered, count = list[list[Row]](), 0
+            for last, own in enumerate(sets.values(), start=1):
+                gathered.append(own)
+                count += len(own)
+                if count >= part_rows or last == len(sets):
+                    part = _part(number, gathered)
+                    yield part if stamp is None else _keyed(part, stamp, pool)
+                    number, gathered, count = number + 1, [], 0
 
 
 def score_parts(
@@ -180,81 +186,53 @@ def keep_answers(
             return [json.loads(part["answer"][0].as_py()) for part in run.tables()] if batches else []
 
 
-def _windows(rows: Iterable[Row], most: int, most_bytes: int) -> Iterator[list[Row]]:
-    """Consecutive rows, in the end as many as may be held at once."""
-    stream, count = iter(rows), min(FIRST_ROWS, most)
-    while window := list(_bounded(islice(stream, count), most_bytes)):
-        yield window
-        count = min(2 * count, most)
-
-
-def _bounded(rows: Iterator[Row], most_bytes: int) -> Iterator[Row]:
-    size = 0
-    for row in rows:
-        yield row
-        size += len(row.image) if isinstance(row.image, bytes) else 0
+def _window(stream: Iterator[Row], most: int, most_bytes: int) -> list[Row]:
+    """The next rows, as many as may be held at once."""
+    rows, size = list[Row](), 0
+    for row in islice(stream, most):
+        rows.append(row)
+        size += len(row.source) if isinstance(row.source, bytes) else 0
         if size >= most_bytes:
-            return
-
-
-def _gathered(window: list[Row], part_rows: int) -> Iterator[list[list[Row]]]:
-    """Sets of rows of one image, gathered until they are `part_rows` rows."""
-    sets: dict[str, list[Row]] = {}
-    for row in window:
-        sets.setdefault(_set_name(row), []).append(row)
-    gathered: list[list[Row]] = []
-    count = 0
-    for rows in sets.values():
-        gathered.append(rows)
-        count += len(rows)
-        if count >= part_rows:
-            yield gathered
-            gathered, count = [], 0
-    if gathered:
-        yield gathered
+            break
+    return rows
 
 
 def _set_name(row: Row) -> str:
     """What rows of one image have in common, be the image there or not."""
     if row.lookup is not None:
         return f"id {row.lookup}"
-    return f"row {row.index}" if row.image is None else source_key(row.image)
+    return f"row {row.index}" if row.source is None else source_key(row.source)
 
 
-def _part(number: int, sets: list[list[Row]], states_of: "_States | None") -> Part:
+def _part(number: int, sets: list[list[Row]]) -> Part:
     usable = [[row for row in rows if row.error is None] for rows in sets]
     filled = [rows for rows in usable if rows]
-    part = Part(
+    return Part(
         number,
         rows=tuple(row for rows in filled for row in rows),
-        images=tuple(rows[0].image for rows in filled if rows[0].image is not None),
+        images=tuple(rows[0].source for rows in filled if rows[0].source is not None),
         owner=tuple(image for image, rows in enumerate(filled) for _ in rows),
         unusable=tuple(row for rows in sets for row in rows if row.error is not None),
     )
-    return part if states_of is None else _keyed(part, states_of)
 
 
-def _state(stamp: Stamp, path: Path) -> tuple[str, str]:
-    return file_mark(path), stamp(path)  # in this order: what changes in between shows in the next mark
-
-
-_States = Callable[[Iterable[Path]], Iterator[tuple[str, str]]]
-
-
-def _keyed(part: Part, states_of: _States) -> Part:
+def _keyed(part: Part, stamp: Stamp, pool: ThreadPoolExecutor) -> Part:
     rows = (*part.rows, *part.unusable)
-    paths = dict.fromkeys(row.image for row in rows if isinstance(row.image, Path))
+    paths = list({row.source: None for row in rows if isinstance(row.source, str)})
+
+    def look(share: list[str]) -> list[tuple[str, tuple[str, str]]]:
+        # In this order: what changes in between shows in the next mark.
+        return [(path, (file_mark(path), stamp(path))) for path in share]
+
     # Looked at once, and side by side: a file may lie on a slow or distant disk.
-    states = dict(zip(paths, states_of(paths), strict=True))
-    row_keys = tuple(row.key for row in rows)
-    # Images given as bytes are part of the input, whose content the run knows.
-    lines = [
-        f"{key}\0{row.error or ''}\0{states[row.image][1] if isinstance(row.image, Path) else ''}\n"
-        for key, row in zip(row_keys, rows, strict=True)
-    ]
-    return replace(
-        part,
-        key=blake2b("".join(lines).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest(),
-        row_keys=row_keys,
-        states={path: states[path] for path in part.images if isinstance(path, Path)},
-    )
+    shares = [paths[first::_READERS] for first in range(min(_READERS, len(paths)))]
+    states = dict(chain.from_iterable(pool.map(look, shares)))
+    digest = blake2b(digest_size=8)
+    for row in rows:
+        # Images given as bytes are part of the input, whose content the run knows.
+        state = states[row.source][1] if isinstance(row.source, str) else ""
+        offset = row.source.offset if isinstance(row.source, TarImage) else None
+        line = f"{(row.index, offset, row.id, row.caption, row.group, row.columns)!r}\0{row.error or ''}\0{state}\n"
+        digest.update(line.encode("utf-8", "surrogatepass"))
+    kept = {image: states[image] for image in part.images if isinstance(image, str)}
+    return replace(part, key=digest.hexdigest(), states=kept)

@@ -1,15 +1,16 @@
 """A run over a file of rows on this machine: parts as they are done, the whole at the end, nothing lost between."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, RowError, RunError
@@ -22,7 +23,7 @@ from msdscore.io.outputs.manifest import REMEDY, compare
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
 from msdscore.io.outputs.targets import refuse_inputs, run_files
 from msdscore.run.plan import Part, Scored, plan, score_parts, write_parts
-from msdscore.run.table import COUNTS, MIXED, Naming, output_tables, part_table
+from msdscore.run.table import COUNTS, MIXED, KeptRows, Naming, collect, part_table
 from msdscore.scoring.measurement import NUMBERS, Numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.score import OPTIONAL
@@ -94,15 +95,14 @@ def score_rows(
     how = options or RunOptions()
     check_output(output, inputs=[source.name])
     if how.overwrite:
-        images = (row.image for row in source.read() if isinstance(row.image, Path))
+        images = (row.source for row in source.read() if isinstance(row.source, str))
         refuse_inputs([output, *run_files(output)], images)
         discard(output)
-    spec = scorer if isinstance(scorer, ScorerSpec) else None
-    names, notes = set(source.seen), run_notes(output) or {}
-    is_current = bool(notes) and notes.get("parts") == [part.key for part in _parts(source, how, names)]
+    spec, notes = scorer if isinstance(scorer, ScorerSpec) else None, run_notes(output) or {}
+    is_current = bool(notes) and notes.get("parts") == [part.key for part in _parts(source.read(), how)]
     is_current = is_current and not (how.retry and notes.get("failed"))
     if is_current and spec and _is_of(notes, spec, _work_of(source, how, spec.limits)):
-        return _finished(output, notes, Naming(how.prefix, frozenset(names)))
+        return _finished(output, notes)
     pipeline = scorer.build() if isinstance(scorer, ScorerSpec) else scorer
     # The signature comes last, so that a difference is named by its own setting first.
     work = _work_of(source, how, pipeline.limits)
@@ -110,36 +110,47 @@ def score_rows(
     if notes:
         compare(output, notes["manifest"], manifest)
     if is_current:
-        return _finished(output, notes, Naming(how.prefix, frozenset(names)))
-    with open_run(output, manifest, again=bool(notes)) as run:
+        return _finished(output, notes)
+    with open_run(output, manifest, again=bool(notes)) as run, closing(KeptRows(source, output)) as kept:
         if how.retry:
             _drop_failed(run)
         earlier = _earlier_scores(output, notes, how)
-        keys, columns, fresh, kept = _write_scores(pipeline, source, run, earlier, how, progress)
-        naming = Naming(how.prefix, frozenset(columns))
+        keys, fresh, reused = _write_scores(pipeline, source, kept, run, earlier, how, progress)
+        naming = Naming(how.prefix, frozenset(kept.names))
+
+        def is_same() -> bool:
+            """Whether the rows are those that were scored; of parts whose images have changed nothing is known."""
+            again = (part.key for part in _parts(source.read(), how))
+            return all(new == key or key == _NEVER for new, key in zip_longest(again, keys))
+
         summary = run.finish(
-            output_tables(source, run, pipeline.config, naming),
+            kept.tables(collect(run.tables(), pipeline.config), naming),
             metadata={"msdscore": pipeline.signature},
-            notes={"parts": keys, "spec": None if spec is None else spec.record(), "source": source.place},
+            notes={
+                "parts": keys,
+                "spec": None if spec is None else spec.record(),
+                "source": source.place,
+                "renamed": naming.renamed(),
+            },
             errors=naming.added("error"),
             warnings=naming.added("warnings"),
-            check=source.check_unchanged,
+            check=partial(source.check_unchanged, is_same),
         )
     return ScoredFile(
         **asdict(summary),
         scored=fresh,
-        earlier=kept,
+        earlier=reused,
         signature=pipeline.signature,
         renamed=naming.renamed(),
         cache=pipeline.cache_use,
     )
 
 
-def _finished(output: Path, notes: Mapping[str, Any], naming: Naming) -> ScoredFile:
+def _finished(output: Path, notes: Mapping[str, Any]) -> ScoredFile:
     """Summary of a finished run that has nothing left to do."""
     drop_parts(output)
-    summary, signature = Summary.of(notes), notes["manifest"]["signature"]
-    return ScoredFile(**asdict(summary), scored=0, earlier=summary.rows, signature=signature, renamed=naming.renamed())
+    summary, signature, renamed = Summary.of(notes), notes["manifest"]["signature"], notes.get("renamed", {})
+    return ScoredFile(**asdict(summary), scored=0, earlier=summary.rows, signature=signature, renamed=renamed)
 
 
 def _is_of(notes: Mapping[str, Any], spec: ScorerSpec, work: Mapping[str, Any]) -> bool:
@@ -163,33 +174,32 @@ def _work_of(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[st
     }
 
 
-def _parts(source: RowSource, how: RunOptions, names: set[str]) -> Iterator[Part]:
-    """The parts of an input; `names` gains the columns of its rows."""
-
-    def rows() -> Iterator[Row]:
-        for row in source.read():
-            names.update(row.columns)
-            yield row
-
-    parts = plan(rows(), part_rows=how.part_rows, stamp=partial(file_stamp, verify=how.verify))
+def _parts(rows: Iterable[Row], how: RunOptions) -> Iterator[Part]:
+    """The parts of an input."""
+    parts = plan(rows, part_rows=how.part_rows, stamp=partial(file_stamp, verify=how.verify))
     # An input without rows has one part, so that its output has the columns of any other.
     return chain([first], parts) if (first := next(parts, None)) else iter([Part(0)])
 
 
 def _drop_failed(run: Run) -> None:
-    """Forget the parts that hold failed rows."""
-    numbers = run.done()
-    failed = [table.column("error").null_count < table.num_rows for table in run.tables(["error"])] if numbers else []
-    for number, has_failed in zip(numbers, failed, strict=True):
-        if has_failed:
-            run.drop(number)
+    """Forget the parts that hold failed rows; those that were not even tried have no image."""
+    if numbers := run.done():
+        for number, table in zip(numbers, run.tables(["error", "image"]), strict=True):
+            if pc.any(pc.and_(table["error"].is_valid(), table["image"].is_valid())).as_py():
+                run.drop(number)
 
 
 def _write_scores(
-    pipeline: Pipeline, source: RowSource, run: Run, earlier: EarlierScores, how: RunOptions, progress: Progress
-) -> tuple[list[str], set[str], int, int]:
-    """Score what no earlier run has; the parts' keys, the rows' columns, and how many rows are new and earlier ones."""
-    names, total, fresh, kept = set(source.seen), source.count(), 0, 0
+    pipeline: Pipeline,
+    source: RowSource,
+    rows: KeptRows,
+    run: Run,
+    earlier: EarlierScores,
+    how: RunOptions,
+    progress: Progress,
+) -> tuple[list[str], int, int]:
+    """Score what no earlier run has; the parts' keys, and how many rows are new and earlier ones."""
+    total, fresh, kept = source.count(), 0, 0
 
     def count(rows: int) -> None:
         nonlocal fresh
@@ -211,10 +221,10 @@ def _write_scores(
         return None if scores is None else part_table(part, scores)
 
     progress(0, total)
-    parts = ((part.key, part) for part in _parts(source, how, names))
+    parts = ((part.key, part) for part in _parts(rows.watch(source.read()), how))
     keys = write_parts(run, parts, compute, known=known, reused=reused)
     progress(total, total)
-    return keys, names, fresh, kept
+    return keys, fresh, kept
 
 
 def _earlier_scores(output: Path, notes: Mapping[str, Any], how: RunOptions) -> EarlierScores:

@@ -21,7 +21,7 @@ from msdscore.io.outputs.shards import FAILED, SCORED, ShardFacts, is_intact, re
 from msdscore.io.outputs.tables import table_from_columns
 from msdscore.io.outputs.targets import is_same_file, refuse_inputs
 from msdscore.run.plan import Part, plan, score_parts
-from msdscore.run.table import KEPT, collect, part_table, with_reasons
+from msdscore.run.table import KEPT, collect, part_table
 from msdscore.scoring.config import Form
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.score import columns_of
@@ -198,8 +198,19 @@ def _require_columns(name: str, source: RowSource, wanted: Iterable[str]) -> Non
 
 def _score(pipeline: Pipeline, rows: Iterable[Row], *, worst: int) -> list[pa.Table]:
     """Parts of a shard, which are kept in memory: a shard is scored whole or not at all."""
-    parts = plan(rows, part_rows=8 * pipeline.batch_size, window_rows=WINDOW_ROWS, window_bytes=WINDOW_BYTES)
-    return [part_table(part, scored, words=True) for part, scored in score_parts(pipeline, parts, worst=worst)]
+    tables: list[pa.Table] = []
+
+    def with_rows() -> Iterator[Part]:
+        size = 8 * pipeline.batch_size
+        for part in plan(rows, part_rows=size, window_rows=WINDOW_ROWS, window_bytes=WINDOW_BYTES):
+            if part.rows:
+                yield part
+            else:
+                tables.append(part_table(part, [], words=True))
+
+    for part, scored in score_parts(pipeline, with_rows(), worst=worst):
+        tables.append(part_table(part, scored, words=True))
+    return tables or [part_table(Part(0), [], words=True)]
 
 
 def _result(facts: ShardFacts, target: str, *, fresh: bool) -> ShardResult:
@@ -224,7 +235,6 @@ class ShardRows:
         self._uids: list[str | None] = []
         self._captions: list[str | None] = []
         self._others: list[dict[str, Any]] = []
-        self._errors: list[str | None] = []
 
     def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
         """The same rows, remembered on their way."""
@@ -233,15 +243,13 @@ class ShardRows:
             uid = _value(row, "uid")
             self._uids.append(None if uid is None else str(uid))
             self._captions.append(row.caption)
-            self._errors.append(row.error)
             if self._copied:
                 self._others.append({name: row.columns.get(name) for name in self._copied})
             yield row
 
     def table(self, parts: Sequence[pa.Table], form: Form) -> pa.Table:
         """All rows in order with their numbers, and uncertainty and Soft-MSD of their candidate sets."""
-        total = len(self._keys)
-        scores = with_reasons(collect(parts or [part_table(Part(0), [], words=True)], form, total=total), self._errors)
+        scores = collect(parts, form)
         statuses = [SCORED if valid else FAILED for valid in scores["error"].is_null().to_pylist()]
         columns = {
             "key": pa.array(self._keys, pa.string()),

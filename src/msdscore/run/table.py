@@ -1,8 +1,11 @@
 """Tables of a run: numbers of every part, then all rows in order with their numbers."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -13,9 +16,8 @@ from msdscore.core.evidence import reading
 from msdscore.errors import RowError
 from msdscore.io.hashing import source_key, text_key
 from msdscore.io.inputs.rows import Row, RowSource
-from msdscore.io.outputs.files import is_json
-from msdscore.io.outputs.run import Run
-from msdscore.io.outputs.tables import MergedRows, conform, unified
+from msdscore.io.outputs.files import is_json, json_line
+from msdscore.io.outputs.tables import JsonRows, conform, table_from_columns, unified
 from msdscore.io.tar import TarImage
 from msdscore.run.plan import Part, Scored
 from msdscore.scoring.config import Form
@@ -23,7 +25,7 @@ from msdscore.scoring.measurement import NUMBERS, Numbers, soften
 from msdscore.scoring.score import ALL_COLUMNS, columns_of
 
 TABLE_ROWS = 8192  # of one table of the output
-KEPT_BYTES = 256 << 20  # of tables that are kept while their types are found; of more the input is read once again
+KEPT_BYTES = 256 << 20  # of the input's own columns that stay in memory; more lie in a temporary file
 SOFTENED_ROWS = 1 << 16  # whose candidate sets are worked on at once
 MIXED = "its group holds several images, so its Soft-MSD compares captions of different images"
 Keys = np.ndarray[Any, np.dtype[np.int64]]
@@ -63,25 +65,29 @@ class Naming:
 
 
 def part_table(part: Part, scored: Scored, *, words: bool = False) -> pa.Table:
-    """Numbers or reasons of a part's rows, with their keys in the input and those of candidate set and image.
+    """Numbers or reasons of a part's rows, with their positions and the keys of their candidate sets and images.
 
-    Rows that cannot be scored have neither numbers nor a reason: the input says why. With `words` the least supported
-    words are kept.
+    Rows that were not even tried have no image. With `words` the least supported words are kept.
     """
     rows, none = (*part.rows, *part.unusable), [None] * len(part.unusable)
-    images = [*map(_image_key, part.rows), *(0 for _ in none)]
+    # A number that rows of one image share: its place in the tar, else a hash of its name.
+    keys = [image.offset if isinstance(image, TarImage) else text_key(source_key(image)) for image in part.images]
+    images = [*(keys[image] for image in part.owner), *none]
     groups = [
         image if row.group is None else text_key(f"group {row.group}") for row, image in zip(rows, images, strict=True)
     ]
-    warnings = ["; ".join(_warnings(row, result)) or None for row, result in zip(part.rows, scored, strict=True)]
+    warnings = [
+        # What the input warns of, then what scoring does.
+        "; ".join(filter(None, (row.warning, *result.warnings))) or None if isinstance(result, Numbers) else None
+        for row, result in zip(part.rows, scored, strict=True)
+    ]
     errors = [str(result) if isinstance(result, RowError) else None for result in scored]
     columns: dict[str, pa.Array] = {
         "row": pa.array([row.index for row in rows], pa.int64()),
-        "key": pa.array(part.row_keys or [0] * len(rows), pa.int64()),
         "group": pa.array(groups, pa.int64()),
         "image": pa.array(images, pa.int64()),
         "warnings": pa.array([*warnings, *none], pa.string()),
-        "error": pa.array([*errors, *none], pa.string()),
+        "error": pa.array([*errors, *(row.error for row in part.unusable)], pa.string()),
     }
     if words:
         worst = [list(result.worst) if isinstance(result, Numbers) else None for result in scored]
@@ -92,30 +98,13 @@ def part_table(part: Part, scored: Scored, *, words: bool = False) -> pa.Table:
     return pa.table(columns)
 
 
-def _image_key(row: Row) -> int:
-    """A number that rows of one image share: its place in the tar, else a hash of its name."""
-    assert row.image is not None, "rows without an image have an error and are not scored"
-    return row.image.offset if isinstance(row.image, TarImage) else text_key(source_key(row.image))
+def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
+    """One table of all rows in order: `words` where they were kept, then the columns that scoring adds.
 
-
-def _warnings(row: Row, scored: Numbers | RowError) -> tuple[str, ...]:
-    """What is to be said of a scored row: what its input warns of, then what scoring does."""
-    if isinstance(scored, RowError):
-        return ()
-    return scored.warnings if row.warning is None else (row.warning, *scored.warnings)
-
-
-def collect(parts: Iterable[pa.Table], form: Form, *, total: int | None = None) -> pa.Table:
-    """One table of all rows in order: their `key`, `words` where they were kept, then the columns that scoring adds.
-
-    Uncertainty and Soft-MSD come from each candidate set. With `total` rows there may be some that no part holds; they
-    are null.
+    Uncertainty and Soft-MSD come from each candidate set.
     """
-    table = pa.concat_tables(parts)
-    count = len(table) if total is None else total
-    place = np.full(count, -1, dtype=np.int64)
-    place[table["row"].to_numpy()] = np.arange(len(table))
-    table = table.take(pa.array(place, mask=place < 0))
+    table = pa.concat_tables(parts).sort_by("row")
+    count = len(table)
     group, image = (table[name].fill_null(0).to_numpy() for name in ("group", "image"))
     similarity, msd, match = (table[name].to_numpy() for name in ("similarity", "msd", "match"))
     good = np.flatnonzero(~np.isnan(msd))
@@ -130,7 +119,7 @@ def collect(parts: Iterable[pa.Table], form: Form, *, total: int | None = None) 
         "reading": pa.array([None if np.isnan(value) else reading(value) for value in match.tolist()], pa.string()),
         "warnings": pc.if_else(pa.array(is_mixed), mixed, table["warnings"]),
     }
-    names = (*(name for name in ("key", "words") if name in table.column_names), *columns_of(form.columns))
+    names = (*(["words"] if "words" in table.column_names else []), *columns_of(form.columns))
     return pa.table({name: added[name] if name in added else table[name] for name in names})
 
 
@@ -157,91 +146,82 @@ def in_mixed_sets(group: Keys, image: Keys, rows: Keys) -> Keys:
     return mixed
 
 
-def output_tables(source: RowSource, run: Run, form: Form, naming: Naming) -> Iterator[pa.Table] | Iterator[MergedRows]:
-    """The output's tables: every input row in order, its own columns first, then what scoring adds.
+class KeptRows:
+    """The input's own columns, kept while its rows are scored, for the tables of the output.
 
-    Raises:
-        RunError: the input's rows are not those that were scored.
+    For a JSON output, where every row may have names and types of its own, they are the texts of objects.
     """
-    scores = collect(run.tables(), form)
 
-    def merged() -> Iterator[MergedRows]:
-        return _merged(source, scores, naming)
+    def __init__(self, source: RowSource, output: Path) -> None:
+        self.names = set(source.seen)
+        self._source, self._as_json = source, is_json(output.suffix)
+        self._schema: pa.Schema | None = source.schema
+        if self._schema is None and source.columns is not None:
+            self._schema = pa.schema([(name, pa.string()) for name in source.columns])
+        if self._schema is not None and source.id_name not in self._schema.names:
+            self._schema = pa.schema([("id", pa.string()), *self._schema])
+        self._tables: list[tuple[int, pa.Schema]] = []  # where each begins in the file
+        self._file = SpooledTemporaryFile(max_size=KEPT_BYTES)  # noqa: SIM115
+        self.close = self._file.close
 
-    if is_json(run.output.suffix):
-        return merged()
-    return _typed(merged, _renamed_schema(source, naming), given=source.schema is not None)
+    def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The same rows, remembered on their way."""
+        passed: list[tuple[Mapping[str, Any], int, str | None]] = []
+        for row in rows:
+            self.names.update(row.columns)
+            passed.append((row.columns, row.index, None if row.has_id else row.id))
+            if len(passed) >= TABLE_ROWS:
+                self._keep(passed)
+                passed = []
+            yield row
+        if passed or not self._tables:
+            self._keep(passed)
 
+    def tables(self, scores: pa.Table, naming: Naming) -> Iterator[pa.Table | JsonRows]:
+        """The output's tables: every input row in order, its own columns first, then what scoring adds."""
+        scores, start = scores.rename_columns(list(map(naming.added, scores.column_names))), 0
+        schemas = [schema for _, schema in self._tables]
+        common = schemas[0] if self._source.schema is not None or self._as_json else unified(schemas)
+        for place, _ in self._tables:
+            self._file.seek(place)
+            given = conform(pa.ipc.open_stream(self._file).read_all(), common)
+            added = scores.slice(start, len(given))
+            start += len(given)
+            if self._as_json:
+                objects = given[0].to_pylist()
+                if naming.renamed():
+                    values = map(json.loads, objects)
+                    objects = [json_line({naming.given(name): value for name, value in row.items()}) for row in values]
+                yield JsonRows(objects, added)
+            else:
+                names = [*map(naming.given, given.column_names), *added.column_names]
+                yield pa.Table.from_arrays([*given.columns, *added.columns], names=names)
 
-def _typed(merged: Callable[[], Iterator[MergedRows]], schema: pa.Schema | None, *, given: bool) -> Iterator[pa.Table]:
-    """Arrow tables of one type; where the input has no types, they are found by a pass over it."""
-    if given:
-        yield from (rows.to_arrow(schema) for rows in merged())
-        return
-    schemas: list[pa.Schema] = []
-    kept: list[pa.Table] | None = []
-    for rows in merged():
-        table = rows.to_arrow(schema)
-        schemas.append(table.schema)
-        if kept is not None:
-            kept = [*kept, table] if sum(part.nbytes for part in (*kept, table)) <= KEPT_BYTES else None
-    common = unified(schemas)
-    again = (rows.to_arrow(schema) for rows in merged()) if kept is None else iter(kept)
-    yield from (conform(table, common) for table in again)
+    def _keep(self, rows: list[tuple[Mapping[str, Any], int, str | None]]) -> None:
+        """Keep rows as they came; one without an id has its number there."""
+        name, given = self._source.id_name, list[Mapping[str, Any]]()
+        as_number = self._has_numbers([columns[name] for columns, _, number in rows if number is None])
+        for columns, index, number in rows:
+            if number is None or as_number is None:
+                given.append(columns)
+            else:
+                own = {name: index if as_number else number}
+                given.append({**columns, **own} if name in columns else {**own, **columns})
+        if self._as_json:
+            table = pa.table({"": pa.array(map(json_line, given), pa.large_string())})
+        else:
+            table = table_from_columns(given, self._schema)
+        self._tables.append((self._file.tell(), table.schema))
+        with pa.ipc.new_stream(self._file, table.schema) as writer:
+            writer.write_table(table)
 
-
-def _renamed_schema(source: RowSource, naming: Naming) -> pa.Schema | None:
-    if source.schema is None and source.columns is None:
-        return None
-    given = source.schema or pa.schema([pa.field(name, pa.string()) for name in source.columns or ()])
-    own = [] if source.id_name in given.names else [pa.field("id", pa.string())]
-    return pa.schema([*own, *(pa.field(naming.given(entry.name), entry.type) for entry in given)])
-
-
-def _merged(source: RowSource, scores: pa.Table, naming: Naming) -> Iterator[MergedRows]:
-    """The input's rows with their numbers; refused where they are not the rows that were scored."""
-    stream, start = source.read(), 0
-    while (rows := list(islice(stream, TABLE_ROWS))) or not start:
-        added = scores.slice(start, len(rows))
-        if [row.key for row in rows] != added["key"].to_pylist():
-            raise source.changed()
-        added = with_reasons(added.drop_columns(["key"]), [row.error for row in rows])
-        yield MergedRows(
-            _given(rows, source, naming), added.rename_columns(list(map(naming.added, added.column_names)))
-        )
-        start += len(rows)
-        if not rows:
-            break
-    if start < len(scores):
-        raise source.changed()
-
-
-def with_reasons(scores: pa.Table, reasons: Sequence[str | None]) -> pa.Table:
-    """Scores with the reasons of rows that were not even tried among their errors."""
-    errors = pc.coalesce(pa.chunked_array([pa.array(reasons, pa.string())]), scores["error"])
-    return scores.set_column(scores.column_names.index("error"), "error", errors)
-
-
-def _given(rows: Sequence[Row], source: RowSource, naming: Naming) -> list[Mapping[str, Any]]:
-    """The rows as they came; a row without an id has its number there."""
-    name = naming.given(source.id_name)
-    as_number = _has_numbers(rows, source)
-    given: list[Mapping[str, Any]] = []
-    for row in rows:
-        values = {naming.given(column): value for column, value in row.columns.items()}
-        if not row.has_id and as_number is not None:
-            number = {name: row.index if as_number else row.id}
-            values = values | number if name in values else number | values
-        given.append(values)
-    return given
-
-
-def _has_numbers(rows: Sequence[Row], source: RowSource) -> bool | None:
-    """Whether the ids of rows are numbers; None where the input's own type holds neither numbers nor text."""
-    if source.schema is None or source.id_name not in source.schema.names:
-        ids = [row.columns[source.id_name] for row in rows if row.has_id]
-        return bool(ids) and all(type(value) is int for value in ids)
-    kind = source.schema.field(source.id_name).type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return False
-    return True if pa.types.is_floating(kind) or kind in (pa.int64(), pa.uint64(), pa.int32(), pa.uint32()) else None
+    def _has_numbers(self, ids: list[Any]) -> bool | None:
+        """Whether the ids of rows are numbers; None where the input's own type holds neither numbers nor text."""
+        schema = self._source.schema
+        if schema is None or self._source.id_name not in schema.names:
+            return bool(ids) and all(type(value) is int for value in ids)
+        kind = schema.field(self._source.id_name).type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return False
+        is_number = pa.types.is_floating(kind) or kind in (pa.int64(), pa.uint64(), pa.int32(), pa.uint32())
+        return True if is_number else None

@@ -42,24 +42,30 @@ class Record:
     warning: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Records:
     """One opened input, of which nothing is held in memory but the place where it is read; formats inherit from it.
 
-    `columns` are None where every record may have its own, `schema` where the format has no types.
+    `columns` are None where every record may have its own, `schema` where the format has no types, `total` where only
+    reading tells how many records there are. `files` are those that it is read from.
     """
 
-    path: Path
-    columns: tuple[str, ...] | None = field(default=None, init=False)
-    schema: pa.Schema | None = field(default=None, init=False)
+    columns: tuple[str, ...] | None = None
+    schema: pa.Schema | None = None
+    total: int | None = None
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files: tuple[Path, ...] = (path,)
 
     def read(self) -> Iterator[Record]:
         """The records in order."""
         raise NotImplementedError
 
-    def count(self) -> int:
-        """How many records `read` gives."""
-        return sum(1 for _ in self.read())
+    def count(self, rows: Callable[[Record], int] | None = None) -> int:
+        """How many records `read` gives; with `rows`, the sum of what that says of each."""
+        if rows is None and self.total is not None:
+            return self.total
+        return sum(1 if rows is None else rows(record) for record in self.read())
 
     def fingerprint(self) -> str:
         """A hash of the content."""
@@ -101,7 +107,8 @@ class RepeatedNameError(ValueError):
 
 def not_finite(values: dict[str, Any]) -> str | None:
     """The warning for values that are, or hold, NaN or an infinity."""
-    names = ", ".join(shortened(name) for name, value in values.items() if _is_not_finite(value))
+    odd = [name for name, value in values.items() if type(value) is not str and _is_not_finite(value)]
+    names = ", ".join(map(shortened, odd))
     return f"{names} holds NaN or Infinity, which is not JSON; a JSON output has null there" if names else None
 
 

@@ -1,22 +1,24 @@
 """Rows to score, from every input format."""
 
 import math
+import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from glob import escape
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from msdscore.errors import ImageError, InputError, RunError, shortened
-from msdscore.io.hashing import file_key, text_key
+from msdscore.io.hashing import file_key, file_mark
 from msdscore.io.images import from_cell, refuse_address
 from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed, single_name
-from msdscore.io.inputs.formats import Record, Records, open_records, seen_columns
+from msdscore.io.inputs.formats import Record, open_records, seen_columns
 from msdscore.io.inputs.shards import stem
 from msdscore.io.stores import is_address
 from msdscore.io.tar import TarImage, is_image_name
@@ -28,6 +30,7 @@ _USUAL = ColumnNames()
 _NO_ANSWER = "Failed to obtain answer"  # what VLMEvalKit writes in place of a prediction
 # Behind a prefix only a padded number counts: "1_2.jpg" is not the image of 2.
 _NUMBER = re.compile(r"(?:[0-9]+|.*[_-][0-9]{8,})", re.DOTALL)
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 _DIGITS = re.compile(r"[0-9]{1,19}$")
 
 
@@ -41,7 +44,7 @@ class Row:
 
     index: int  # position in the input, from 0
     id: str  # as given, else the position
-    image: Path | bytes | TarImage | None
+    source: str | bytes | TarImage | None  # the image; a path as text, of which a run makes no object per row
     caption: str | None
     group: str | None
     columns: Mapping[str, Any]
@@ -51,13 +54,11 @@ class Row:
     has_id: bool = True  # False where `id` is the position
 
     @property
-    def key(self) -> int:
-        """A number that stands for the position and everything the row says; images given as bytes are left out."""
-        offset = self.image.offset if isinstance(self.image, TarImage) else None
-        return text_key(repr((self.index, offset, self.id, self.caption, self.group, self.columns)))
+    def image(self) -> Path | bytes | TarImage | None:
+        """The image: the path of a file, its bytes, or one in a tar."""
+        return Path(self.source) if isinstance(self.source, str) else self.source
 
 
-@dataclass(frozen=True, slots=True)
 class ImageFolder:
     """The images lying directly in a folder, by name and by the number that ends their name.
 
@@ -65,67 +66,82 @@ class ImageFolder:
     is first taken as a name; a number fits all spellings alike. Where several images fit, none is chosen.
     """
 
-    path: Path
-    _stems: dict[str, list[str]] = field(init=False, repr=False)
-    _numbers: dict[int, list[str]] = field(init=False, repr=False)
+    def __init__(self, path: Path) -> None:
+        if not path.is_dir():
+            raise InputError(f"{path}: no such folder of images")
+        self.path = path
 
-    def __post_init__(self) -> None:
-        if not self.path.is_dir():
-            raise InputError(f"{self.path}: no such folder of images")
-        object.__setattr__(self, "_stems", defaultdict(list))
-        object.__setattr__(self, "_numbers", defaultdict(list))
+    @cached_property
+    def _names(self) -> tuple[dict[str, list[str]], dict[int, list[str]]]:
+        """File names by their stems, and by the numbers that end these."""
+        stems, numbers = defaultdict[str, list[str]](list), defaultdict[int, list[str]](list)
+        for entry in self.path.iterdir():
+            if is_image_name(entry):
+                stems[entry.stem].append(entry.name)
+                if _NUMBER.fullmatch(entry.stem) and (digits := _DIGITS.search(entry.stem)):
+                    numbers[int(digits[0])].append(entry.name)
+        return stems, numbers
 
-    def find(self, key: str | int) -> Path:
-        """The one image of this id, or an `ImageError` that says why there is none."""
-        self._list_once()
-        names = self._named(key) if isinstance(key, str) else self._numbered(key)
+    def find(self, key: str | int) -> str:
+        """The path of the one image of this id, or an `ImageError` that says why there is none."""
+        stems, numbers = self._names
+        if not isinstance(key, str):
+            names = numbers.get(key, [])
+        elif key in stems.get(key.rpartition(".")[0], ()):
+            names = [key]
+        else:
+            as_number = int(key) if key.isascii() and key.isdigit() else None
+            names = stems.get(key) or ([] if as_number is None else numbers.get(as_number, []))
         if not names:
             raise ImageError(f"no image for id {shortened(str(key))} in {self.path}")
         if len(names) > 1:
             raise ImageError(
                 f"several images for id {shortened(str(key))} in {self.path}: {', '.join(sorted(names)[:4])}"
             )
-        return self.path / names[0]
-
-    def _named(self, key: str) -> list[str]:
-        stem = key.rpartition(".")[0]
-        if key in self._stems.get(stem, ()):
-            return [key]
-        if names := self._stems.get(key, []):
-            return names
-        return self._numbered(int(key)) if key.isascii() and key.isdigit() else []
-
-    def _numbered(self, number: int) -> list[str]:
-        return self._numbers.get(number, [])
-
-    def _list_once(self) -> None:
-        if self._stems:
-            return
-        for entry in self.path.iterdir():
-            if is_image_name(entry):
-                self._stems[entry.stem].append(entry.name)
-                if _NUMBER.fullmatch(entry.stem) and (digits := _DIGITS.search(entry.stem)):
-                    self._numbers[int(digits[0])].append(entry.name)
+        return str(self.path / names[0])
 
 
-@dataclass(frozen=True, slots=True)
 class RowSource:
-    """An opened input; `fingerprint` is a hash of its content. Closing it drops spooled input."""
+    """An opened input; `fingerprint` is a hash of its content. Closing it drops spooled input.
 
-    name: str
-    fingerprint: str
-    columns: tuple[str, ...] | None
-    schema: pa.Schema | None  # of `Row.columns`, where the format has types
-    names: ColumnNames
-    seen: tuple[str, ...]  # the columns, or those of the first rows where every row may have its own
-    id_name: str
-    _may_list: bool = field(repr=False)  # whether a row may hold several captions
-    _records: Records = field(repr=False)
-    _folder: Path = field(repr=False)
-    _image_folder: ImageFolder | None = field(repr=False)
-    _tables: tuple[Path, ...] = field(repr=False)
-    _stored: "Mapping[str, StoredImage]" = field(repr=False)
-    _opened: ExitStack = field(repr=False)
+    `columns` are None where every row may have its own; then `seen` are those of the first rows. `schema` are the types
+    of `Row.columns`, where the format has types.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        images: str | Path | None,
+        format: str | None,  # noqa: A002, the user's word
+        names: ColumnNames,
+    ) -> None:
+        with ExitStack() as stack:
+            self._image_folder = None if images is None else ImageFolder(Path(images))
+            self._records = open_records(source, format=format, until=stack)
+            self.name, self.names, self.columns = str(source), names, self._records.columns
+            self.seen = seen_columns(self._records)
+            self.id_name = names.id_in(self.seen) or names.id or "id"
+            schema = self._records.schema
+            if self.seen or self.columns is not None:
+                can_list = self.columns is None or bool(schema)
+                names.check(self.seen, self.name, folder=images is not None, lists=can_list)
+            caption = names.caption_in(self.seen)
+            self.schema = None if schema is None else _without_bytes(schema, names.image_in(schema.names))
+            self._may_list = self.columns is None  # whether a row may hold several captions
+            if schema is not None and caption is not None and isinstance(schema.field(caption).type, _LISTS):
+                self._may_list, self.schema = True, _split_schema(self.schema, caption, self.id_name)
+            path, folder = Path(source), Path() if images is None else Path(images)
+            if images is None and self.name != "-" and (path.is_dir() or path.is_file()):
+                folder = path if path.is_dir() else path.parent
+            self._folder = "" if folder == Path() else str(folder)
+            self._tables = () if images is not None else image_tables(self.name)
+            self._stored: Mapping[str, StoredImage] = {}
+            if self._tables:
+                from msdscore.io.parquet_images import stored_images
+
+                self._stored = stored_images(self._tables, "file_name")
+            self.fingerprint, self._marks = self._current_state()
+            self._opened = stack.pop_all()
 
     @property
     def images(self) -> str | None:
@@ -139,28 +155,47 @@ class RowSource:
 
     def count(self) -> int:
         """The number of rows."""
-        return sum(1 for _ in self.read()) if self._may_list else self._records.count()
+        return self._records.count(self._captions_of if self._may_list else None)
+
+    def _captions_of(self, record: Record) -> int:
+        name = self.names.caption_in(record.values)
+        captions = None if name is None else record.values[name]
+        return len(captions) or 1 if isinstance(captions, list) else 1
 
     def read(self) -> Iterator[Row]:
         """The rows in order; an input row with a list of captions gives one row per caption."""
-        rows = (row for number, record in enumerate(self._records.read()) for row in self._rows(number, record))
-        return (replace(row, index=index) if row.index != index else row for index, row in enumerate(rows))
+        index = 0
+        for number, record in enumerate(self._records.read()):
+            name = self.names.caption_in(record.values)
+            row = self._row(number, index, record, name)
+            captions = None if name is None else record.values[name]
+            if name is None or not isinstance(captions, list):
+                yield row
+                index += 1
+                continue
+            for split in _split(row, captions, name, self.id_name):
+                yield split
+                index += 1
 
-    def check_unchanged(self) -> None:
+    def check_unchanged(self, reread: Callable[[], bool] = lambda: True) -> None:
         """Refuse an input that is not what it was when it was opened.
+
+        Files that were written again with the same content may have held something else when they were read; then
+        `reread` says whether their rows are the same.
 
         Raises:
             RunError: its content has changed.
         """
-        if _fingerprint(self._records, self._tables) != self.fingerprint:
-            raise self.changed()
+        fingerprint, marks = self._current_state()
+        if fingerprint != self.fingerprint or (marks != self._marks and not reread()):
+            raise RunError(
+                f"{shortened(self.name)}: was changed while it was scored; finished parts are kept: put the file back "
+                "and run the command again, or score the new one with --overwrite or into another -o"
+            )
 
-    def changed(self) -> RunError:
-        """The error for an input that has changed while it was read."""
-        return RunError(
-            f"{shortened(self.name)}: was changed while it was scored; finished parts are kept: put the file back and "
-            "run the command again, or score the new one with --overwrite or into another -o"
-        )
+    def _current_state(self) -> tuple[str, list[str]]:
+        marks = [file_mark(path) for path in (*self._records.files, *self._tables)]
+        return "+".join([self._records.fingerprint(), *map(file_key, self._tables)]), marks
 
     def close(self) -> None:
         """Delete what was spooled."""
@@ -172,56 +207,43 @@ class RowSource:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _rows(self, number: int, record: Record) -> Iterator[Row]:
-        name = self.names.caption_in(record.values)
-        row = self._row(number, record, name)
-        if name is None or not isinstance(record.values[name], list):
-            return iter((row,))
-        return _split(row, record.values[name], name, self.id_name)
-
-    def _row(self, number: int, record: Record, caption_name: str | None) -> Row:
-        values = record.values
-        given = _text(values.get(self.id_name))
-        own = self.names.image_in(values)
-        key_name = first_of(values, KEY_NAMES) if self._image_folder is not None and own is None else None
-        image, image_error = None, None
+    def _row(self, number: int, index: int, record: Record, caption_name: str | None) -> Row:
+        values, image, image_error, key_name = record.values, None, None, None
+        given, own = _text(values.get(self.id_name)), self.names.image_in(values)
+        if own is None and self._image_folder is not None:
+            key_name = first_of(values, KEY_NAMES)
         try:
-            image = self._find_image(values, own)
+            image = self._find_image(values, own, key_name)
         except ImageError as error:
             image_error = str(error)
-        caption, caption_error = self._caption(values, caption_name)
-        errors = (record.error, image_error, caption_error)
+        caption, caption_error = None, None
+        if caption_name is None:
+            caption_error = f"no caption; expected one of {self.names.caption_names()}; found: {listed(values)}"
+        elif not (isinstance(values[caption_name], list) and values[caption_name]):  # else each has a row of its own
+            caption, caption_error = _checked_caption(values[caption_name], caption_name)
         return Row(
-            index=number,
-            id=str(number) if given is None else given,
-            image=image,
-            caption=caption,
-            group=_text(values.get("group")),
-            columns={
+            index,
+            str(number) if given is None else given,
+            image,
+            caption,
+            _text(values.get("group")),
+            {
                 name: value if isinstance(value, str) else _path_alone(value, is_image=name == own)
                 for name, value in values.items()
             },
-            error=next((error for error in errors if error is not None), None),
-            lookup=None if key_name is None else _text(values[key_name]),
-            warning=record.warning,
-            has_id=given is not None,
+            record.error or image_error or caption_error,
+            None if key_name is None else _text(values[key_name]),
+            record.warning,
+            given is not None,
         )
 
-    def _caption(self, values: Mapping[str, Any], name: str | None) -> tuple[str | None, str | None]:
-        if name is None:
-            return None, f"no caption; expected one of {self.names.caption_names()}; found: {listed(values)}"
-        if values[name] and isinstance(values[name], list):
-            return None, None  # each of its members has a row of its own
-        return _checked_caption(values[name], name)
-
-    def _find_image(self, values: Mapping[str, Any], own: str | None) -> Path | bytes | TarImage:
+    def _find_image(self, values: Mapping[str, Any], own: str | None, key_name: str | None) -> str | bytes | TarImage:
         if own is not None:
             content = _image_content(own, values[own])
             if not isinstance(content, str):
                 return content
-            stored = self._stored.get(PurePosixPath(content).name)
-            return self._folder / content if stored is None else stored.read()
-        key_name = first_of(values, KEY_NAMES)
+            stored = self._stored.get(content.rpartition("/")[2]) if self._stored else None
+            return _joined(self._folder, content) if stored is None else stored.read()
         if self._image_folder is None or key_name is None:
             raise ImageError(f"no image; expected one of {self.names.image_names()}; found: {listed(values)}")
         key = values[key_name]
@@ -248,36 +270,13 @@ def open_rows(
     A row whose caption is a list, such as `{"id": "7", "image": …, "captions": [a, b]}`, becomes one row per caption
     with the ids `7#0` and `7#1`; they are one candidate set, named by the columns `group` and `candidates`.
     """
-    with ExitStack() as stack:
-        image_folder = None if images is None else ImageFolder(Path(images))
-        records = open_records(source, format=format, until=stack)
-        names = seen_columns(records)
-        caption, id_name = columns.caption_in(names), columns.id_in(names) or columns.id or "id"
-        schema = records.schema
-        if names or records.columns is not None:
-            columns.check(
-                names, str(source), folder=image_folder is not None, lists=records.columns is None or bool(schema)
-            )
-        tables = () if images is not None else image_tables(str(source))
-        return RowSource(
-            name=str(source),
-            fingerprint=_fingerprint(records, tables),
-            columns=records.columns,
-            schema=None
-            if schema is None
-            else _split_schema(_schema_without_bytes(schema, columns.image_in(schema.names)), caption, id_name),
-            names=columns,
-            seen=names,
-            id_name=id_name,
-            _may_list=records.columns is None
-            or (schema is not None and caption is not None and _holds_lists(schema, caption)),
-            _records=records,
-            _folder=_base(source) if image_folder is None else image_folder.path,
-            _image_folder=image_folder,
-            _tables=tables,
-            _stored=_stored_images(tables),
-            _opened=stack.pop_all(),
-        )
+    return RowSource(source, images, format, columns)
+
+
+def _joined(folder: str, name: str) -> str:
+    """The path of a file in a folder, as `Path` writes it; made without an object where it is plain."""
+    path = os.path.join(folder, name)  # noqa: PTH118
+    return path if os.sep == "/" and "//" not in path and "/." not in path and path[:2] != "./" else str(Path(path))
 
 
 def image_tables(source: str) -> tuple[Path, ...]:
@@ -286,25 +285,6 @@ def image_tables(source: str) -> tuple[Path, ...]:
     if is_address(source) or not path.is_file() or path.suffix.lower() == ".tar":
         return ()
     return tuple(sorted(path.parent.glob(f"{escape(stem(source))}.images*.parquet")))
-
-
-def _stored_images(tables: tuple[Path, ...]) -> "Mapping[str, StoredImage]":
-    if not tables:
-        return {}
-    from msdscore.io.parquet_images import stored_images
-
-    return stored_images(tables, "file_name")
-
-
-def _fingerprint(records: Records, tables: tuple[Path, ...]) -> str:
-    return "+".join([records.fingerprint(), *map(file_key, tables)])
-
-
-def _base(source: str | Path) -> Path:
-    path = Path(source)
-    if str(source) == "-" or not (path.is_file() or path.is_dir()):
-        return Path()
-    return path if path.is_dir() else path.parent
 
 
 def _checked_caption(caption: Any, name: str) -> tuple[str | None, str | None]:
@@ -329,26 +309,20 @@ def _split(row: Row, captions: list[Any], name: str, id_name: str) -> Iterator[R
     single = single_name(name, columns)
     for position, text in enumerate(captions or [None]):
         caption, error = _checked_caption(text, f"{name}[{position}]")
-        own = f"{row.id}#{position}" if captions else row.id
+        own, index = f"{row.id}#{position}" if captions else row.id, row.index + position
         values = {single if column == name else column: value for column, value in columns.items()}
         values |= {id_name: own, single: text}
-        yield replace(row, id=own, caption=caption, group=group, columns=values, error=row.error or error)
+        error = row.error or error
+        yield replace(row, index=index, id=own, caption=caption, group=group, columns=values, error=error)
 
 
-def _split_schema(schema: pa.Schema, name: str | None, id_name: str) -> pa.Schema:
+def _split_schema(schema: pa.Schema, name: str, id_name: str) -> pa.Schema:
     """The types of rows with one caption each, where the column `name` holds lists of captions."""
-    if name is None or not _holds_lists(schema, name):
-        return schema
     kinds = {id_name: pa.string()} | {entry.name: entry.type for entry in schema}
     kinds |= {id_name: pa.string(), name: schema.field(name).type.value_type, "group": pa.string()}
     kinds.setdefault("candidates", pa.int64())
     single = single_name(name, kinds)
     return pa.schema([(single if column == name else column, kind) for column, kind in kinds.items()])
-
-
-def _holds_lists(schema: pa.Schema, name: str) -> bool:
-    kind = schema.field(name).type
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _image_content(name: str, value: Any) -> str | bytes | TarImage:
@@ -388,13 +362,12 @@ def _path_alone(value: Any, *, is_image: bool) -> Any:
     return None if is_image and isinstance(value, bytes) else value
 
 
-def _schema_without_bytes(schema: pa.Schema, image: str | None) -> pa.Schema:
-    return pa.schema([pa.field(entry.name, _type_without_bytes(entry, image)) for entry in schema])
-
-
-def _type_without_bytes(entry: pa.Field, image: str | None) -> pa.DataType:
-    kind = entry.type
-    if pa.types.is_struct(kind) and {part.name for part in kind} == {"bytes", "path"}:
-        return pa.string()
-    is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-    return pa.string() if entry.name == image and is_binary else kind
+def _without_bytes(schema: pa.Schema, image: str | None) -> pa.Schema:
+    """The types of columns whose images as bytes are left out."""
+    kinds = {entry.name: entry.type for entry in schema}
+    for name, kind in kinds.items():
+        is_cell = pa.types.is_struct(kind) and {part.name for part in kind} == {"bytes", "path"}
+        is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+        if is_cell or (name == image and is_binary):
+            kinds[name] = pa.string()
+    return pa.schema(list(kinds.items()))

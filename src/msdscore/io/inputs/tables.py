@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -23,18 +22,14 @@ _BUFFER = 1 << 20
 _SLICE = 64  # rows turned into Python values at once; images may be inside
 
 
-@dataclass(frozen=True, slots=True)
 class ParquetTable(Records):
     """A Parquet file."""
 
-    def __post_init__(self) -> None:
-        with _readable(self.path), pq.ParquetFile(self.path) as file:
-            _set_schema(self, file.schema_arrow)
-
-    def count(self) -> int:
-        """The number of rows, from the footer."""
-        with _readable(self.path), pq.ParquetFile(self.path) as file:
-            return int(file.metadata.num_rows)
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        with _readable(path), pq.ParquetFile(path) as file:
+            self.schema = _plain_schema(file.schema_arrow, path)
+            self.columns, self.total = tuple(self.schema.names), int(file.metadata.num_rows)
 
     def read(self) -> Iterator[Record]:
         """The records in order."""
@@ -44,20 +39,25 @@ class ParquetTable(Records):
             yield from _records(file.iter_batches(batch_size=_SLICE), self.schema)
 
 
-@dataclass(frozen=True, slots=True)
 class SavedDataset(Records):
     """A folder written by `Dataset.save_to_disk`: Arrow files, mapped and not loaded."""
 
-    files: tuple[Path, ...] = field(default=(), init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "files", _data_files(self.path))
-        with _readable(self.path), _stream(self.files[0]) as reader:
-            _set_schema(self, reader.schema)
-
-    def count(self) -> int:
-        """The number of rows, from the headers of the batches."""
-        return sum(batch.num_rows for batch in self._batches())
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        if (splits := path / "dataset_dict.json").is_file():
+            names = json.loads(splits.read_text(encoding="utf-8"))["splits"]
+            choices = ", ".join(str(path / name) for name in names)
+            raise InputError(f"{path}: a dataset with several splits; name one of them: {choices}")
+        if not (path / "state.json").is_file():
+            raise InputError(f"{path}: a folder without state.json; expected a dataset written by save_to_disk")
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        self.files = tuple(path / entry["filename"] for entry in state.get("_data_files", ()))
+        if not self.files or state.get("_indices_data_files"):
+            raise InputError(f"{path}: saved by a very old version of datasets; load it and save it again")
+        with _readable(path), _stream(self.files[0]) as reader:
+            self.schema = _plain_schema(reader.schema, path)
+        # Counted from the headers of the batches.
+        self.columns, self.total = tuple(self.schema.names), sum(batch.num_rows for batch in self._batches())
 
     def fingerprint(self) -> str:
         """A hash of all data files in order."""
@@ -71,20 +71,6 @@ class SavedDataset(Records):
         for path in self.files:
             with _readable(path), _stream(path) as reader:
                 yield from reader
-
-
-def _data_files(folder: Path) -> tuple[Path, ...]:
-    if (splits := folder / "dataset_dict.json").is_file():
-        names = json.loads(splits.read_text(encoding="utf-8"))["splits"]
-        choices = ", ".join(str(folder / name) for name in names)
-        raise InputError(f"{folder}: a dataset with several splits; name one of them: {choices}")
-    if not (folder / "state.json").is_file():
-        raise InputError(f"{folder}: a folder without state.json; expected a dataset written by save_to_disk")
-    state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-    files = tuple(folder / entry["filename"] for entry in state.get("_data_files", ()))
-    if not files or state.get("_indices_data_files"):
-        raise InputError(f"{folder}: saved by a very old version of datasets; load it and save it again")
-    return files
 
 
 @contextmanager
@@ -127,10 +113,9 @@ def _python(data: pa.Table | pa.Array) -> list[Any]:
     return [_python(row)[0] for row in rows] if len(rows) > 1 else [None]
 
 
-def _set_schema(records: Records, schema: pa.Schema) -> None:
-    require_distinct(schema.names, records.path)
-    object.__setattr__(records, "schema", pa.schema([pa.field(entry.name, _plain(entry.type)) for entry in schema]))
-    object.__setattr__(records, "columns", tuple(schema.names))
+def _plain_schema(schema: pa.Schema, path: Path) -> pa.Schema:
+    require_distinct(schema.names, path)
+    return pa.schema([pa.field(entry.name, _plain(entry.type)) for entry in schema])
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -146,18 +131,18 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-@dataclass(frozen=True, slots=True)
 class Spreadsheet(Records):
     """The first sheet of an .xlsx file below its header; cells that hold a formula give its stored value."""
 
-    def __post_init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         with self._rows() as rows:
             header = next(rows, ())
         names = [str(name) for name in header if name is not None]
         if len(names) < len(header) or not names:
             raise InputError(f"{self.path}: expected a name for every column in the first row, got {names}")
         require_distinct(names, self.path)
-        object.__setattr__(self, "columns", tuple(names))
+        self.columns = tuple(names)
 
     def read(self) -> Iterator[Record]:
         """The rows below the header that hold anything, in order."""

@@ -28,14 +28,13 @@ class TarSamples(Records):
     tables without keys, the same `uid`). A sample that was not downloaded, or a tar that is cut off, has an error.
     """
 
-    @property
-    def beside(self) -> Path:
-        """Where a table of metadata may lie."""
-        return self.path.with_suffix(".parquet")
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.files = (path, path.with_suffix(".parquet"))
 
     def fingerprint(self) -> str:
         """A mark of the tar and of the table beside it."""
-        return "+".join(mark(str(path)) for path in (self.path, self.beside) if path.is_file())
+        return "+".join(mark(str(path)) for path in self.files if path.is_file())
 
     def read(self) -> Iterator[Record]:
         """One record per caption, and one more for a tar that is cut off."""
@@ -47,7 +46,7 @@ class TarSamples(Records):
 
     @cached_property
     def _metadata(self) -> Mapping[str, Mapping[str, Any]]:
-        return metadata_beside(self.beside)
+        return metadata_beside(self.files[1])
 
 
 def metadata_beside(path: Path) -> Mapping[str, Mapping[str, Any]]:

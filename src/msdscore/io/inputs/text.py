@@ -3,8 +3,9 @@
 import csv
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
 from typing import Any, TextIO
 
 from msdscore.errors import InputError, shortened
@@ -23,8 +24,6 @@ _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _READ = 1 << 20
 _LONGEST = 64 << 20  # characters of one row; more is a document of another kind
-# Numbers that `json` reads though JSON has none: by name, or beyond the largest float, such as 1e999.
-_NOT_FINITE = re.compile(r"NaN|Infinity|[eE]\+?[0-9]{3}|[0-9]{300}")
 _EXPECTED = (
     'expected a list of rows such as [{"image_id": 42, "caption": "…"}], an object such as {"42": "…"}, '
     'or COCO annotations {"images": […], "annotations": […]}'
@@ -35,11 +34,11 @@ _COCO = ("info", "licenses", "images", "annotations", "categories", "type")  # s
 class JsonLines(Records):
     """One JSON object per line; a line that cannot be read becomes a record with the reason, blank ones are no rows."""
 
-    __slots__ = ()
-
-    def count(self) -> int:
-        """How many lines are not blank."""
-        return sum(1 for _ in self._lines())
+    def count(self, rows: Callable[[Record], int] | None = None) -> int:
+        """How many lines are not blank; a line with `rows` of its own has a list."""
+        if rows is None:
+            return sum(1 for _ in self._lines())
+        return sum(rows(_json_record(line, "")) if b"[" in line else 1 for _, line in self._lines())
 
     def read(self) -> Iterator[Record]:
         """The records in order."""
@@ -74,44 +73,40 @@ def _object_record(value: Any, where: str, text: str) -> Record:
         return Record(error=f'{where}: expected an object such as {{"image": …}}, got {type(value).__name__}')
     if _may_escape_surrogate(text) and (clean := valid_text(value)) != value:
         return Record(clean, error=f"{where}: holds half a surrogate pair, which is no valid Unicode")
-    return Record(value, warning=not_finite(value) if _NOT_FINITE.search(text) else None)
+    return Record(value, warning=not_finite(value))
 
 
 def _may_escape_surrogate(text: str) -> bool:
     return r"\ud" in text or r"\uD" in text
 
 
-@dataclass(frozen=True, slots=True)
 class Delimited(Records):
-    """CSV or TSV with a header line; quoted fields may hold delimiters and line breaks."""
+    """CSV with a header line; quoted fields may hold delimiters and line breaks."""
 
-    delimiter: str = ","
+    delimiter = ","
 
-    def __post_init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         _, header = next(self._parse(), (0, []))
         if isinstance(header, str):
             raise InputError(f"{self.path}: line 1: {header}")
         if valid_text(header) != header:
             raise InputError(f"{self.path}: line 1: not valid UTF-8; save the file as UTF-8")
         require_distinct(header, self.path)
-        object.__setattr__(self, "columns", tuple(header))
+        self.columns = tuple(header)
 
     def read(self) -> Iterator[Record]:
         """The records below the header."""
-        rows = self._parse()
-        next(rows, None)
-        return (self._record(number, fields) for number, fields in rows)
-
-    def _record(self, number: int, fields: list[str] | str) -> Record:
-        if isinstance(fields, str):
-            return Record(error=f"line {number}: {fields}")
         names = self.columns or ()
-        if len(fields) != len(names):
-            return Record(error=f"line {number}: expected {len(names)} fields, got {len(fields)}")
-        values = dict(zip(names, fields, strict=True))
-        if (clean := valid_text(values)) != values:
-            return Record(clean, error=f"line {number}: not valid UTF-8")
-        return Record(values)
+        for number, fields in islice(self._parse(), 1, None):
+            if isinstance(fields, str):
+                yield Record(error=f"line {number}: {fields}")
+            elif len(fields) != len(names):
+                yield Record(error=f"line {number}: expected {len(names)} fields, got {len(fields)}")
+            else:
+                values = dict(zip(names, fields, strict=True))
+                clean = valid_text(values)
+                yield Record(clean, error=None if clean == values else f"line {number}: not valid UTF-8")
 
     def _parse(self) -> Iterator[tuple[int, list[str] | str]]:
         """The last line number and the fields, or the reason why there are none; blank lines are left out."""
@@ -124,26 +119,22 @@ class Delimited(Records):
                 except StopIteration:
                     return
                 except csv.Error as error:
-                    self._refuse_long_field(reader.line_num, error)
+                    # The rest of such a field could be taken for rows: an unclosed quote, most of the time.
+                    if "field limit" in str(error):
+                        raise InputError(
+                            f"{self.path}: line {reader.line_num}: a field of more than {csv.field_size_limit()} "
+                            "characters, perhaps a quote that is never closed; use JSON lines or Parquet for such texts"
+                        ) from error
                     yield reader.line_num, f"not valid CSV ({error})"
                 else:
                     if fields:
                         yield reader.line_num, fields
 
-    def _refuse_long_field(self, number: int, error: csv.Error) -> None:
-        # The rest of such a field could be taken for rows: an unclosed quote, most of the time.
-        if "field limit" in str(error):
-            raise InputError(
-                f"{self.path}: line {number}: a field of more than {csv.field_size_limit()} characters, "
-                "perhaps a quote that is never closed; use JSON lines or Parquet for such texts"
-            ) from error
 
-
-@dataclass(frozen=True, slots=True)
 class TabDelimited(Delimited):
     """TSV with a header line."""
 
-    delimiter: str = "\t"
+    delimiter = "\t"
 
 
 class JsonDocument(Records):
@@ -156,8 +147,6 @@ class JsonDocument(Records):
     may hold.
     """
 
-    __slots__ = ()
-
     def read(self) -> Iterator[Record]:
         """The records in order."""
         try:
@@ -167,9 +156,7 @@ class JsonDocument(Records):
                     yield from _records(_Scanner(file))
                     return
                 file.seek(0)
-                names = {
-                    str(image.get("id")): image.get("file_name") for image, _ in _section(_Scanner(file), "images")
-                }
+                names = {str(image.get("id")): image.get("file_name") for image in _section(_Scanner(file), "images")}
                 file.seek(0)
                 yield from _annotation_records(_Scanner(file), names)
         except UnicodeDecodeError as error:
@@ -228,8 +215,8 @@ def _is_coco(scanner: "_Scanner") -> bool:
     return False
 
 
-def _section(scanner: "_Scanner", name: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """The objects of one section of a COCO annotation file, each with the text of it."""
+def _section(scanner: "_Scanner", name: str) -> Iterator[dict[str, Any]]:
+    """The objects of one section of a COCO annotation file."""
     has_section = False
     for _ in scanner.items("{", "}"):
         key, _ = scanner.value()
@@ -242,16 +229,15 @@ def _section(scanner: "_Scanner", name: str) -> Iterator[tuple[dict[str, Any], s
             value, text = scanner.value()
             if not isinstance(value, dict):
                 raise _MalformedError(f"expected objects under {name!r}, got {type(value).__name__}")
-            yield (valid_text(value) if _may_escape_surrogate(text) else value), text
+            yield valid_text(value) if _may_escape_surrogate(text) else value
     if not has_section or scanner.peek():
         raise _MalformedError(f"expected COCO annotations with a list {name!r}, and nothing after the document")
 
 
 def _annotation_records(scanner: "_Scanner", names: dict[Any, Any]) -> Iterator[Record]:
-    for annotation, text in _section(scanner, "annotations"):
+    for annotation in _section(scanner, "annotations"):
         name = names.get(str(annotation.get("image_id")))
-        warning = not_finite(annotation) if _NOT_FINITE.search(text) else None
-        yield Record(annotation if name is None else {"file_name": name, **annotation}, warning=warning)
+        yield Record(annotation if name is None else {"file_name": name, **annotation}, warning=not_finite(annotation))
 
 
 class _Scanner:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from msdscore.errors import ConfigError
-from msdscore.io.outputs.tables import MergedRows, as_text, conform, json_value, unified
+from msdscore.io.outputs.tables import JsonRows, as_text, conform, json_value, unified
 from msdscore.io.outputs.targets import check_target, is_standard_output, put, run_files
 
 _SLICE = 4096  # rows turned into Python values at once
@@ -53,7 +53,7 @@ def write_table(
 
 
 def write_tables(
-    tables: Iterable[pa.Table | MergedRows],
+    tables: Iterable[pa.Table | JsonRows],
     file: BinaryIO,
     suffix: str,
     *,
@@ -61,11 +61,11 @@ def write_tables(
 ) -> None:
     """Write a stream of tables that share the schema of the first, holding little more than one of them.
 
-    Merged rows can be written as JSON alone, where every row may have names and types of its own.
+    JSON rows can be written as JSON alone, where every row may have names and types of its own.
     """
     stream = iter(tables)
     first = next(stream)
-    if isinstance(first, MergedRows):
+    if isinstance(first, JsonRows):
         _JSON_WRITERS[suffix.lower()](chain([first], stream), file)
         return
     schema = pa.schema([(entry.name, entry.type) for entry in first.schema], metadata=dict(metadata or {}))
@@ -81,21 +81,28 @@ def is_json(suffix: str) -> bool:
     return suffix.lower() in _JSON_WRITERS
 
 
-def jsonl_lines(table: pa.Table | MergedRows) -> Iterator[str]:
+def jsonl_lines(table: pa.Table | JsonRows) -> Iterator[str]:
     """One JSON object per row, without line ends; text stays as it is, NaN and infinities become null.
 
     >>> list(jsonl_lines(pa.table({"a": ["é", None], "b": [1.5, math.nan]})))
     ['{"a": "é", "b": 1.5}', '{"a": null, "b": null}']
     """
-    if isinstance(table, MergedRows):
-        rows: Iterable[Any] = (
-            _finite_value({**given, **added})
-            for given, added in zip(table.given, _rows(_finite(table.added)), strict=True)
-        )
-    else:
-        rows = _rows(_finite(table))
-    for row in rows:
-        yield json.dumps(row, ensure_ascii=False, default=json_value, allow_nan=False)
+    added = _finite(table.added if isinstance(table, JsonRows) else table)
+    lines = (json.dumps(row, ensure_ascii=False, default=json_value, allow_nan=False) for row in _rows(added))
+    if not isinstance(table, JsonRows):
+        yield from lines
+        return
+    for given, line in zip(table.given, lines, strict=True):
+        yield line if given == "{}" else f"{given[:-1]}, {line[1:]}"
+
+
+def json_line(values: Mapping[str, Any]) -> str:
+    """One JSON object; text stays as it is, NaN and infinities become null.
+
+    >>> json_line({"a": "é", "b": [math.nan]})
+    '{"a": "é", "b": [null]}'
+    """
+    return json.dumps(_finite_value(values), ensure_ascii=False, default=json_value, allow_nan=False)
 
 
 def csv_lines(table: pa.Table, delimiter: str = ",") -> Iterator[str]:
@@ -139,7 +146,7 @@ def _finite_value(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, list):
         return [_finite_value(item) for item in value]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {name: _finite_value(item) for name, item in value.items()}
     return value
 
@@ -161,12 +168,12 @@ def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def _write_jsonl(tables: Iterable[pa.Table | MergedRows], file: BinaryIO) -> None:
+def _write_jsonl(tables: Iterable[pa.Table | JsonRows], file: BinaryIO) -> None:
     for line in chain.from_iterable(map(jsonl_lines, tables)):
         file.write(line.encode() + b"\n")
 
 
-def _write_json(tables: Iterable[pa.Table | MergedRows], file: BinaryIO) -> None:
+def _write_json(tables: Iterable[pa.Table | JsonRows], file: BinaryIO) -> None:
     separator = b"[\n"
     for line in chain.from_iterable(map(jsonl_lines, tables)):
         file.write(separator + line.encode())
@@ -186,7 +193,7 @@ _TABLE_WRITERS: dict[str, Callable[[Iterable[pa.Table], BinaryIO, pa.Schema], No
     ".csv": partial(_write_delimited, delimiter=","),
     ".tsv": partial(_write_delimited, delimiter="\t"),
 }
-_JSON_WRITERS: dict[str, Callable[[Iterable[pa.Table | MergedRows], BinaryIO], None]] = {
+_JSON_WRITERS: dict[str, Callable[[Iterable[pa.Table | JsonRows], BinaryIO], None]] = {
     ".jsonl": _write_jsonl,
     ".json": _write_json,
 }

@@ -16,7 +16,7 @@ from msdscore.io.atomic import remove_owned, remove_temporaries, replacing, take
 from msdscore.io.hashing import file_key
 from msdscore.io.outputs.files import check_output, write_tables
 from msdscore.io.outputs.manifest import MADE_BY, REMEDY, compare, dump, load, read_notes
-from msdscore.io.outputs.tables import MergedRows, conform, unified
+from msdscore.io.outputs.tables import JsonRows, conform, unified
 from msdscore.io.outputs.targets import run_files
 
 _REASONS = 3  # of failed rows, that a summary names
@@ -91,7 +91,7 @@ class Run:
 
     def finish(
         self,
-        tables: Iterable[pa.Table | MergedRows] | None = None,
+        tables: Iterable[pa.Table | JsonRows] | None = None,
         *,
         rows: int | None = None,
         metadata: Mapping[str, str] | None = None,
@@ -249,11 +249,11 @@ def _is_unchanged(output: Path, record: Mapping[str, Any]) -> bool:
 
 
 def _counted(
-    tables: Iterable[pa.Table | MergedRows], counts: dict[str, Any], texts: Mapping[str, tuple[str, str]]
-) -> Iterator[pa.Table | MergedRows]:
+    tables: Iterable[pa.Table | JsonRows], counts: dict[str, Any], texts: Mapping[str, tuple[str, str]]
+) -> Iterator[pa.Table | JsonRows]:
     """The tables, counted as they pass; `texts` names for each count its column and where its first texts go."""
     for table in tables:
-        added = table.added if isinstance(table, MergedRows) else table
+        added = table.added if isinstance(table, JsonRows) else table
         for count, (name, first) in texts.items():
             if name not in added.column_names:
                 continue

@@ -14,17 +14,11 @@ _WIDE = b"msdscore.wide"  # marks a column of integers that floats cannot hold
 
 
 @dataclass(frozen=True, slots=True)
-class MergedRows:
-    """Rows of an output: the input's own values as they were, and beside them the columns that were added."""
+class JsonRows:
+    """Rows of a JSON output: the input's own values as the text of one object each, and the columns that were added."""
 
-    given: Sequence[Mapping[str, Any]]
+    given: Sequence[str]
     added: pa.Table
-
-    def to_arrow(self, schema: pa.Schema | None = None) -> pa.Table:
-        """One table; values of no common type become text."""
-        table = table_from_columns(self.given, schema)
-        entries = [*table.schema, *self.added.schema]
-        return pa.table([*table.columns, *self.added.columns], schema=pa.schema(entries))
 
 
 def table_from_columns(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None) -> pa.Table:

@@ -22,6 +22,7 @@ from msdscore.io.inputs.formats import is_known
 from msdscore.io.inputs.rows import open_rows
 from msdscore.io.outputs.manifest import REMEDY, RUN_NOTES, load
 from msdscore.io.stores import is_address
+from msdscore.io.tar import is_image_name
 
 MARK = "written by msdscore"  # in the first or the last bytes of a side file
 _MARKED = 1024  # bytes at either end in which the mark stands
@@ -104,7 +105,7 @@ def _read_with(source: Source) -> Iterator[Path]:
         return
     path = _named(source)
     yield path
-    if path.is_dir():
+    if is_image_name(path) or path.is_dir():
         return
     yield path.with_name(path.name + RUN_NOTES)
     yield path.with_name(f"{path.stem}.images.parquet")
@@ -129,7 +130,7 @@ def with_images(files: Iterable[Source], images: Path | None = None) -> Iterator
         yield scored
         for file in filter(None, (path, scored)):
             with suppress(MSDScoreError, OSError), open_rows(file, images=images) as rows:
-                yield from (row.image for row in rows.read() if isinstance(row.image, Path))
+                yield from (row.source for row in rows.read() if isinstance(row.source, str))
 
 
 def _input_of(scored: Path) -> Path | None:
