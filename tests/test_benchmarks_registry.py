@@ -10,9 +10,8 @@ import pytest
 
 from msdscore.benchmarks import registry
 from msdscore.benchmarks.base import Benchmark, ItemSet, Pair
-from msdscore.benchmarks.protocols.counting import resolve
 from msdscore.errors import InputError, UnknownNameError
-from msdscore.registry import PluginWarning
+from msdscore.registry import PluginWarning, resolve
 
 
 def read_toy(root: Path) -> ItemSet[Pair]:
@@ -40,9 +39,9 @@ NO_ROW = "toy"
 
 @pytest.mark.parametrize("row", registry.built_in(), ids=lambda row: row.name)
 def test_rows_are_whole(row: Benchmark) -> None:
-    assert callable(resolve(row.reader))
+    assert callable(resolve(row.reader, row.name))
     for target in filter(None, (row.figures, row.statistics, row.credits, row.rows)):
-        assert callable(resolve(target))
+        assert callable(resolve(target, row.name))
     assert bool(row.figures) != bool(row.statistics)
     assert row.protocols[0] == "official"
     assert all((row.title, row.licence, row.size, row.source, row.files, row.citation, row.counting))

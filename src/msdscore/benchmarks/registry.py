@@ -1,16 +1,15 @@
 """Benchmarks by name: list them, look one up, read its files."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 from msdscore.benchmarks.base import Benchmark, ItemSet
-from msdscore.benchmarks.protocols.counting import resolve
 from msdscore.benchmarks.readers.rows import find_rows
 from msdscore.errors import InputError, unknown_name
-from msdscore.registry import Registry, read_table
+from msdscore.registry import Registry, read_table, resolve
 
 _FUNCTIONS = ("reader", "rows", "figures", "credits", "statistics")
 
@@ -41,7 +40,12 @@ def benchmark(name: str) -> Benchmark:
 def load(name: str, root: str | Path, **options: Any) -> ItemSet[Any]:
     """Read a benchmark's released files under `root`; `options` are those of its reader (split, seed …)."""
     reader, path = _reader(benchmark(name), Path(root))
-    _check_options(name, reader, options)
+    _, *known = signature(reader).parameters.values()
+    if not any(option.kind is Parameter.VAR_KEYWORD for option in known):
+        names = [option.name for option in known]
+        for option in options:
+            if option not in names:
+                raise unknown_name(f"option of {name}", option, names)
     items: ItemSet[Any] = reader(path, **options)
     if not items.items:
         raise InputError(f"{name}: the files under {root} hold no items")
@@ -50,8 +54,7 @@ def load(name: str, root: str | Path, **options: Any) -> ItemSet[Any]:
 
 def reader_options(name: str, root: str | Path) -> tuple[str, ...]:
     """The options that the reader of the files under `root` takes."""
-    _, *known = signature(_reader(benchmark(name), Path(root))[0]).parameters
-    return tuple(known)
+    return tuple(signature(_reader(benchmark(name), Path(root))[0]).parameters)[1:]
 
 
 def _reader(row: Benchmark, root: Path) -> tuple[Callable[..., ItemSet[Any]], Path]:
@@ -59,15 +62,4 @@ def _reader(row: Benchmark, root: Path) -> tuple[Callable[..., ItemSet[Any]], Pa
     rows = find_rows(root, row.rows_name or row.name) if row.rows else None
     if rows is None and root.is_file():
         raise InputError(f"{root}: expected a folder, or a .jsonl file of rows")
-    return resolve(row.rows if rows else row.reader), rows or root
-
-
-def _check_options(name: str, reader: Callable[..., Any], options: Iterable[str]) -> None:
-    """Refuse what the reader does not take, by name."""
-    _, *known = signature(reader).parameters.values()
-    if any(option.kind is Parameter.VAR_KEYWORD for option in known):
-        return
-    names = [option.name for option in known]
-    for option in options:
-        if option not in names:
-            raise unknown_name(f"option of {name}", option, names)
+    return resolve(row.rows if rows else row.reader, f"benchmark {row.name!r}"), rows or root

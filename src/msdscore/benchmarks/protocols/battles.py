@@ -2,16 +2,16 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from msdscore.benchmarks.base import Battle
-from msdscore.benchmarks.protocols.counting import Credit, Figure, Figures, Floats, Sheet
+from msdscore.benchmarks.protocols.counting import Credit, Figure, Figures, Flags, Floats, Sheet
 from msdscore.benchmarks.readers.battles import ASPECTS, HUMAN_ORDER
-from msdscore.stats.elo import EloConfig, Games, Ratings, bootstrap_elo, bradley_terry, games, replay
+from msdscore.stats.elo import EloConfig, Ratings, bootstrap_elo, bradley_terry, games, replay
 from msdscore.stats.pairs import agreement, decide_beyond, decide_matched
 from msdscore.stats.ranks import MEASURES, prepare
 from msdscore.stats.resample import Interval
@@ -23,7 +23,7 @@ AUTHORS_EPSILON = 1e-4
 _AUTHORS_ELO = EloConfig(k=32.0)
 _AUTHORS_SEED, _AUTHORS_ROUNDS = 1234, 5
 _SIGN = {"a": 1, "b": -1, "tie": 0}
-_CORRELATIONS = (("model/spearman", "spearman"), ("model/kendall", "kendall_b"))
+_CORRELATIONS = {"model/spearman": MEASURES["spearman"], "model/kendall": MEASURES["kendall_b"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,6 @@ class Decided:
     missing: int
     skipped: int
 
-    def played(self, outcome: Signs) -> Games:
-        """The battles as games of the given outcome."""
-        battles = self.sheet.items
-        first, second = [b.system_a for b in battles], [b.system_b for b in battles]
-        return games(first, second, (outcome + 1) / 2)
-
 
 def caparena(sheet: Sheet[Battle]) -> Figures:
     """CapArena: agreement, overall and by level, then rank correlation of the systems.
@@ -52,10 +46,7 @@ def caparena(sheet: Sheet[Battle]) -> Figures:
     writer kept, a fixed tie threshold, Elo with K 32.
     """
     decided = _decide_by_protocol(sheet)
-    agreements = tuple(credit.figure() for credit in _agreements(decided))
-    if not decided.sheet.items:
-        return (*agreements, *(Figure(name, float("nan"), None, 0) for name, _ in _CORRELATIONS))
-    return (*agreements, *_compare(*_ranking(decided), decided))
+    return (*(credit.figure() for credit in _agreements(decided)), *_system_figures(decided))
 
 
 def caparena_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
@@ -65,43 +56,54 @@ def caparena_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
 
 def auto_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
     """The tested system's outcome in each battle: 1 won, 0.5 tied, 0 lost."""
-    decided = _decide(sheet, np.ones(len(sheet.items), dtype=bool), 0.0)
+    decided = _decide(sheet, _winners(sheet), None, 0.0)
     return [Credit("outcome/all", decided.sheet, (decided.metric + 1) / 2, missing=decided.missing)]
-
-
-def _decide_by_protocol(sheet: Sheet[Battle]) -> Decided:
-    battles = sheet.items
-    if sheet.protocol == "authors":
-        return _decide(sheet, np.array([b.winner in ("a", "b") for b in battles], dtype=bool), AUTHORS_EPSILON)
-    without_human = [b.winner is not None and "human" not in (b.system_a, b.system_b) for b in battles]
-    return _decide(sheet, np.array(without_human, dtype=bool), None)
 
 
 def caparena_auto(sheet: Sheet[Battle]) -> Figures:
     """CapArena-Auto: (wins − losses)/2 against each fixed opponent, and their mean over the three."""
-    decided = _decide(sheet, np.ones(len(sheet.items), dtype=bool), 0.0)
+    decided = _decide(sheet, _winners(sheet), None, 0.0)
     levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
-    parts = [_margin(decided, levels == name, f"score/{name}") for name in sorted(set(levels.tolist()))]
     # A system that is itself an opponent has no battles there and scores 0, as on the leaderboard.
-    whole = _margin(decided, np.ones(len(levels), dtype=bool), "score/average", share=3)
-    return (whole, *parts)
+    parts = [("average", np.ones(len(levels), dtype=bool), 3)]
+    parts += [(name, levels == name, 1) for name in sorted(set(levels.tolist()))]
+    return tuple(_margin(decided, at, f"score/{name}", share) for name, at, share in parts)
 
 
-def _decide(sheet: Sheet[Battle], eligible: NDArray[np.bool_], epsilon: float | None) -> Decided:
+def _margin(decided: Decided, at: Flags, name: str, share: int) -> Figure:
+    margins = decided.metric[at].astype(np.float64)
+    total, counts = len(margins) / (2 * share), {"ties": int((margins == 0).sum()), "missing": decided.missing}
+    figure = decided.sheet.take(at).figure(
+        name, lambda weights: float(weights @ margins / weights.sum() * total), len(margins), **counts
+    )
+    return replace(figure, scale=1)
+
+
+def _winners(sheet: Sheet[Battle]) -> Signs:
+    """People's choices; 0 where they tied, or nobody judged."""
+    return np.array([_SIGN.get(str(battle.winner), 0) for battle in sheet.items], dtype=np.int64)
+
+
+def _decide_by_protocol(sheet: Sheet[Battle]) -> Decided:
+    if sheet.protocol == "authors":
+        eligible, epsilon = [b.winner in ("a", "b") for b in sheet.items], AUTHORS_EPSILON
+        return _decide(sheet, _winners(sheet), np.array(eligible, dtype=bool), epsilon)
+    without_human = [b.winner is not None and "human" not in (b.system_a, b.system_b) for b in sheet.items]
+    return _decide(sheet, _winners(sheet), np.array(without_human, dtype=bool), None)
+
+
+def _decide(sheet: Sheet[Battle], human: Signs, eligible: Flags | None, epsilon: float | None) -> Decided:
     """The metric's choices: beyond `epsilon`, or (None) with people's number of ties; a judge's unchanged."""
-    counted = sheet.take(eligible)
-    difference = counted.scores[:, 0] - counted.scores[:, 1]
-    kept = counted.take(~np.isnan(difference))
-    difference = difference[~np.isnan(difference)]
-    winners = [battle.winner for battle in kept.items]
-    human = np.array([_SIGN.get(str(winner), 0) for winner in winners], dtype=np.int64)
-    if sheet.judged:
-        metric = decide_beyond(difference, 0.0)
-    elif epsilon is None:
+    difference = sheet.scores[:, 0] - sheet.scores[:, 1]
+    counted = np.ones(len(human), dtype=bool) if eligible is None else eligible
+    kept = counted & ~np.isnan(difference)
+    difference, human = difference[kept], human[kept]
+    threshold = 0.0 if sheet.judged else epsilon
+    if threshold is None:
         metric = decide_matched(difference, int((human == 0).sum()))
     else:
-        metric = decide_beyond(difference, epsilon)
-    return Decided(kept, human, metric, len(counted.items) - len(kept.items), int((~eligible).sum()))
+        metric = decide_beyond(difference, threshold)
+    return Decided(sheet.take(kept), human, metric, int((counted & ~kept).sum()), int((~counted).sum()))
 
 
 def _agreements(decided: Decided) -> list[Credit[Battle]]:
@@ -115,69 +117,48 @@ def _agreements(decided: Decided) -> list[Credit[Battle]]:
     return agreements
 
 
-def _ranking(decided: Decided) -> tuple[Ratings, Mapping[str, float]]:
-    """The metric's rating of the systems, and people's."""
-    protocol, metric = decided.sheet.protocol, decided.played(decided.metric)
-    if protocol == "bradley-terry":
-        human = bradley_terry(decided.played(decided.human))
-        return bradley_terry(metric), dict(zip(human.systems, human.values.tolist(), strict=True))
-    if protocol == "authors":
-        ours, theirs = (_shuffled_elo(decided.played(side)) for side in (decided.metric, decided.human))
-        theirs.pop("human", None)
-        return Ratings(tuple(ours), np.array(list(ours.values())), np.empty((0, len(ours)))), theirs
-    table = bootstrap_elo(metric)
-    if protocol == "posh":
-        rounded = np.array([table.rounded[name] for name in table.systems], dtype=np.float64)
-        return Ratings(table.systems, rounded, table.draws), bootstrap_elo(decided.played(decided.human)).rounded
-    return table, {name: -float(rank) for rank, name in enumerate(HUMAN_ORDER) if name != "human"}
-
-
-def _shuffled_elo(played: Games) -> dict[str, float]:
-    orders = []
-    for number in range(_AUTHORS_ROUNDS):
-        order = list(range(len(played.outcome)))
-        random.Random(_AUTHORS_SEED + number).shuffle(order)
-        orders.append(order)
-    means = replay(played, np.array(orders), _AUTHORS_ELO).mean(axis=0)
-    return dict(zip(played.systems, means.tolist(), strict=True))
-
-
-def _compare(table: Ratings, human: Mapping[str, float], decided: Decided) -> Figures:
+def _system_figures(decided: Decided) -> Figures:
     """Rank correlations over the systems that both sides know; `missing` counts the systems that one lacks.
 
     The interval, where there are resampled tables, is that of the correlations of the single tables.
     """
+    table, human = _ranking(decided) if decided.sheet.items else (Ratings((), np.empty(0), np.empty((0, 0))), {})
     names = [name for name in table.systems if name in human]
     if len(names) < 2:
-        return tuple(Figure(name, float("nan"), None, 0) for name, _ in _CORRELATIONS)
-    at = [table.systems.index(name) for name in names]
-    people = np.array([human[name] for name in names])
-    counts = {"n": len(names), "missing": len(table.systems) - len(names)}
-    figures = []
-    for name, method in _CORRELATIONS:
-        value = MEASURES[method](prepare(table.values[at], people), None)
-        interval = _draw_interval(value, table.draws[:, at], people, method, decided)
-        figures.append(Figure(name, value, interval, **counts))
+        return tuple(Figure(name, float("nan"), None, 0) for name in _CORRELATIONS)
+    at, people = [table.systems.index(name) for name in names], np.array([human[name] for name in names])
+    level, figures = decided.sheet.how.level, []
+    for name, measure in _CORRELATIONS.items():
+        value, interval = measure(prepare(table.values[at], people), None), None
+        draws = np.array([measure(prepare(row, people), None) for row in table.draws[:, at]])
+        if len(known := draws[~np.isnan(draws)]):
+            low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]).tolist()
+            items, seed = len(decided.sheet.items), EloConfig().seed
+            interval = Interval(value, low, high, level, "Elo bootstrap", items, seed)
+        figures.append(Figure(name, value, interval, len(names), missing=len(table.systems) - len(names)))
     return tuple(figures)
 
 
-def _draw_interval(value: float, draws: Floats, people: Floats, method: str, decided: Decided) -> Interval | None:
-    values = np.array([MEASURES[method](prepare(row, people), None) for row in draws])
-    values = values[~np.isnan(values)]
-    if not len(values):
-        return None
-    level = decided.sheet.how.level
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    seed = EloConfig().seed
-    return Interval(value, float(low), float(high), level, "Elo bootstrap", len(decided.sheet.items), seed)
-
-
-def _margin(decided: Decided, at: NDArray[np.bool_], name: str, share: int = 1) -> Figure:
-    part, margins = decided.sheet.take(at), decided.metric[at].astype(np.float64)
-    total = len(margins) / (2 * share)
-    figure = part.figure(name, lambda w: float(w @ margins / w.sum() * total), len(margins))
-    counts = {"ties": int((margins == 0).sum()), "missing": decided.missing}
-    return Figure(name, figure.value, figure.interval, figure.n, scale=1, **counts)
+def _ranking(decided: Decided) -> tuple[Ratings, Mapping[str, float]]:
+    """The metric's rating of the systems, and people's."""
+    battles, protocol = decided.sheet.items, decided.sheet.protocol
+    systems = [battle.system_a for battle in battles], [battle.system_b for battle in battles]
+    metric, human = (games(*systems, (outcome + 1) / 2) for outcome in (decided.metric, decided.human))
+    if protocol == "bradley-terry":
+        people = bradley_terry(human)
+        return bradley_terry(metric), dict(zip(people.systems, people.values.tolist(), strict=True))
+    if protocol == "authors":
+        orders = [list(range(len(battles))) for _ in range(_AUTHORS_ROUNDS)]
+        for number, order in enumerate(orders):
+            random.Random(_AUTHORS_SEED + number).shuffle(order)
+        ours, theirs = (replay(played, np.array(orders), _AUTHORS_ELO).mean(axis=0) for played in (metric, human))
+        known = {name: value for name, value in zip(human.systems, theirs.tolist(), strict=True) if name != "human"}
+        return Ratings(metric.systems, ours, np.empty((0, len(ours)))), known
+    table = bootstrap_elo(metric)
+    if protocol == "posh":
+        rounded = np.array([table.rounded[name] for name in table.systems], dtype=np.float64)
+        return Ratings(table.systems, rounded, table.draws), bootstrap_elo(human).rounded
+    return table, {name: -float(rank) for rank, name in enumerate(HUMAN_ORDER) if name != "human"}
 
 
 def docent(sheet: Sheet[Battle]) -> Figures:
@@ -192,11 +173,11 @@ def docent(sheet: Sheet[Battle]) -> Figures:
     figures: list[Figure] = []
     for credit in docent_credits(sheet):
         aspect = credit.name.partition("/")[0]
-        kept, difference, preference, missing = _scored(sheet, aspect)
-        columns = prepare(difference, preference)
+        columns = prepare(sheet.scores[:, 0] - sheet.scores[:, 1], _preferences(sheet, aspect))
+        kept, counts = sheet.take(columns.kept), {"missing": columns.missing}
         figures.append(credit.figure())
         figures += [
-            kept.figure(f"{aspect}/{name}", partial(MEASURES[method], columns), len(columns), missing=missing)
+            kept.figure(f"{aspect}/{name}", partial(MEASURES[method], columns), len(columns), **counts)
             for name, method in methods.items()
         ]
     return tuple(figures)
@@ -205,32 +186,20 @@ def docent(sheet: Sheet[Battle]) -> Figures:
 def docent_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
     """Agreement with people on each aspect that the protocol counts, overall quality first."""
     if sheet.protocol == "authors":
-        return [_binary(sheet)]
-    return [_three_way(sheet, aspect) for aspect in reversed(ASPECTS)]
+        aspect = ASPECTS[-1]
+        preference, difference = _preferences(sheet, aspect), sheet.scores[:, 0] - sheet.scores[:, 1]
+        known, split = ~np.isnan(difference), preference != 0
+        right = ((preference > 0) == (difference > 0)).astype(np.float64)[known & split]
+        counts = int((difference[split] == 0).sum()), int((~known).sum()), int((known & ~split).sum())
+        return [Credit(f"{aspect}/binary accuracy", sheet.take(known & split), right, *counts)]
+    agreements = []
+    for aspect in reversed(ASPECTS):
+        decided = _decide(sheet, np.sign(_preferences(sheet, aspect)).astype(np.int64), None, None)
+        same, ties = agreement(decided.human, decided.metric), int((decided.metric == 0).sum())
+        agreements.append(Credit(f"{aspect}/accuracy", decided.sheet, same, ties, decided.missing))
+    return agreements
 
 
-def _three_way(sheet: Sheet[Battle], aspect: str) -> Credit[Battle]:
-    kept, difference, preference, missing = _scored(sheet, aspect)
-    human = np.sign(preference).astype(np.int64)
-    ties = int((human == 0).sum())
-    decided = decide_beyond(difference, 0.0) if sheet.judged else decide_matched(difference, ties)
-    return Credit(f"{aspect}/accuracy", kept, agreement(human, decided), int((decided == 0).sum()), missing)
-
-
-def _binary(sheet: Sheet[Battle]) -> Credit[Battle]:
-    aspect = ASPECTS[-1]
-    kept, difference, preference, missing = _scored(sheet, aspect)
-    split = preference != 0
-    right = ((preference[split] > 0) == (difference[split] > 0)).astype(np.float64)
-    equal, skipped = int((difference[split] == 0).sum()), int((~split).sum())
-    return Credit(f"{aspect}/binary accuracy", kept.take(split), right, equal, missing, skipped)
-
-
-def _scored(sheet: Sheet[Battle], aspect: str) -> tuple[Sheet[Battle], Floats, Floats, int]:
-    """The battles with both scores, score differences, people's preferences, and how many lack a score."""
-    difference = sheet.scores[:, 0] - sheet.scores[:, 1]
-    kept = ~np.isnan(difference)
-    battles = sheet.take(kept).items
-    answers = [{answer.name: answer.preference for answer in battle.aspects} for battle in battles]
-    preference = np.array([answer[aspect] for answer in answers], dtype=np.float64)
-    return sheet.take(kept), difference[kept], preference, int((~kept).sum())
+def _preferences(sheet: Sheet[Battle], aspect: str) -> Floats:
+    answers = ({answer.name: answer.preference for answer in battle.aspects} for battle in sheet.items)
+    return np.array([answer[aspect] for answer in answers], dtype=np.float64)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, Generic
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from msdscore.benchmarks.base import Benchmark, Item, ItemT, clusters
 from msdscore.errors import InputError, unknown_name
+from msdscore.registry import resolve
 from msdscore.stats.resample import DEFAULT, Interval, Resampling, bootstrap, bootstrap_share
 
 Floats = NDArray[np.float64]
@@ -85,13 +85,6 @@ class Sheet(Generic[ItemT]):
         items = tuple(item for item, kept in zip(self.items, keep, strict=True) if kept)
         return replace(self, items=items, scores=self.scores[keep])
 
-    def mean_figure(self, name: str, values: Floats, **counts: int) -> Figure:
-        """The mean of one value per item, resampled by image."""
-        if not len(values):
-            return Figure(name, float("nan"), None, 0, **counts)
-        interval = bootstrap_share(values, clusters=clusters(self.items), how=self.how)
-        return Figure(name, interval.value, interval, len(values), **counts)
-
     def figure(self, name: str, statistic: Callable[[Floats], float], n: int, **counts: int) -> Figure:
         """A statistic of item weights, resampled by image."""
         if not self.items:
@@ -112,9 +105,12 @@ class Credit(Generic[ItemT]):
     skipped: int = 0
 
     def figure(self) -> Figure:
-        """The mean with its interval."""
+        """The mean with its interval, resampled by image."""
         counts = {"ties": self.ties, "missing": self.missing, "skipped": self.skipped}
-        return self.sheet.mean_figure(self.name, self.values, **counts)
+        if not len(self.values):
+            return Figure(self.name, float("nan"), None, 0, **counts)
+        interval = bootstrap_share(self.values, clusters=clusters(self.sheet.items), how=self.sheet.how)
+        return Figure(self.name, interval.value, interval, len(self.values), **counts)
 
 
 Figures = tuple[Figure, ...]
@@ -147,44 +143,47 @@ def matched(first: Floats | NDArray[np.int64], second: Floats | NDArray[np.int64
     return near
 
 
-def length_alone(sheet: Sheet[Any], count: Callable[[Sheet[Any]], Figures]) -> LengthAlone:
+def length_alone(benchmark: Benchmark, sheet: Sheet[Any]) -> LengthAlone:
     """What the number of words reaches as a score, counted like any metric."""
-    lengths = np.array([[words(text) for text in item.captions] for item in sheet.items], dtype=np.float64)
-    both = [LengthAlone(sign > 0, count(replace(sheet, scores=sign * lengths, judged=False))) for sign in (1.0, -1.0)]
+    lengths = _lengths(sheet)
+    both = [
+        LengthAlone(sign > 0, figures(benchmark, replace(sheet, scores=sign * lengths, judged=False)))
+        for sign in (1.0, -1.0)
+    ]
     return max(both, key=lambda alone: -math.inf if math.isnan(alone.figures[0].value) else alone.figures[0].value)
 
 
-def matched_pairs(sheet: Sheet[Any], count: Callable[[Sheet[Any]], Figures]) -> Figure | None:
-    """The headline over the items whose two captions are about equally long; None where there is no such item."""
-    lengths = np.array([[words(text) for text in item.captions] for item in sheet.items], dtype=np.float64)
-    alike = matched(lengths[:, 0], lengths[:, 1])
-    return count(sheet.take(alike))[0] if alike.any() else None
+def matched_length(benchmark: Benchmark, sheet: Sheet[Any]) -> Figure | None:
+    """The headline among captions of about equal length.
 
-
-def matched_ratings(sheet: Sheet[Any], statistics: Callable[[Sequence[Any]], list[Statistic]]) -> Figure:
-    """The headline within bins of like length, averaged over the bins by their number of judgements."""
-    bins = _bins([words(item.captions[0]) for item in sheet.items])
+    That is over the items whose two captions are about equally long (None where there is no such item), or, for single
+    captions, within bins of like length, averaged over the bins by their number of judgements.
+    """
+    lengths = _lengths(sheet)
+    if benchmark.figures:
+        alike = matched(lengths[:, 0], lengths[:, 1])
+        return figures(benchmark, sheet.take(alike))[0] if alike.any() else None
+    # Five bins of about as many captions each; captions of one length share a bin.
+    edges = np.quantile(lengths[:, 0], np.linspace(0, 1, _BINS + 1)[1:-1])
+    bins = np.searchsorted(edges, lengths[:, 0], side="left")
+    statistics = _resolve(benchmark, "statistics")
     known: list[tuple[NDArray[np.int64], Measured]] = []
     for code in np.unique(bins):
         part = sheet.take(bins == code)
         measured = statistics(part.items)[0].of(part.scores[:, 0])
         if not math.isnan(measured.value(np.ones(len(part.items)))):
             known.append((np.flatnonzero(bins == code), measured))
-    total = sum(measured.n for _, measured in known)
 
     def statistic(weights: Floats) -> float:
         values = [(measured.n, measured.value(weights[at])) for at, measured in known]
         usable = [(n, value) for n, value in values if not math.isnan(value)]
         return sum(n * value for n, value in usable) / sum(n for n, _ in usable) if usable else math.nan
 
-    return sheet.figure(statistics(sheet.items)[0].name, statistic, total)
+    return sheet.figure(statistics(sheet.items)[0].name, statistic, sum(measured.n for _, measured in known))
 
 
-def _bins(lengths: Sequence[int]) -> NDArray[np.int64]:
-    """Five bins of about as many captions each; captions of one length share a bin."""
-    edges = np.quantile(lengths, np.linspace(0, 1, _BINS + 1)[1:-1])
-    codes: NDArray[np.int64] = np.searchsorted(edges, lengths, side="left").astype(np.int64)
-    return codes
+def _lengths(sheet: Sheet[Any]) -> Floats:
+    return np.array([[words(text) for text in item.captions] for item in sheet.items], dtype=np.float64)
 
 
 def evaluate(
@@ -201,29 +200,19 @@ def evaluate(
     A NaN means that no score could be made: it is dropped and counted. Higher scores mean better captions. With
     `judged` the scores are verdicts as numbers (1 and 0, or 0.5 for a tie), on which no tie threshold is put.
     """
-    return figures_of(benchmark)(make_sheet(benchmark, items, scores, protocol=protocol, how=how, judged=judged))
+    return figures(benchmark, make_sheet(benchmark, items, scores, protocol=protocol, how=how, judged=judged))
 
 
-def resolve(target: str) -> Any:
-    """The object that a "module:name" string of a registry row names."""
-    module, _, name = target.partition(":")
-    return getattr(import_module(module), name)
-
-
-def figures_of(benchmark: Benchmark) -> Callable[[Sheet[Any]], Figures]:
-    """The function that counts a sheet of this benchmark, the headline first."""
+def figures(benchmark: Benchmark, sheet: Sheet[Any]) -> Figures:
+    """The benchmark's figures of a sheet, the headline first."""
     if benchmark.figures:
-        counted: Callable[[Sheet[Any]], Figures] = resolve(benchmark.figures)
+        counted: Figures = _resolve(benchmark, "figures")(sheet)
         return counted
-    statistics = resolve(benchmark.statistics)
-    return lambda sheet: tuple(statistic.figure(sheet) for statistic in statistics(sheet.items))
+    return tuple(statistic.figure(sheet) for statistic in _resolve(benchmark, "statistics")(sheet.items))
 
 
-def matched_length(benchmark: Benchmark, sheet: Sheet[Any]) -> Figure | None:
-    """The headline among captions of about equal length."""
-    if benchmark.figures:
-        return matched_pairs(sheet, figures_of(benchmark))
-    return matched_ratings(sheet, resolve(benchmark.statistics))
+def _resolve(benchmark: Benchmark, name: str) -> Callable[..., Any]:
+    return resolve(getattr(benchmark, name), f"benchmark {benchmark.name!r}")
 
 
 def make_sheet(

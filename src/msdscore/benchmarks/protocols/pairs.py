@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from msdscore.benchmarks.base import Pair
-from msdscore.benchmarks.protocols.counting import Credit, Figure, Figures, Floats, Sheet
+from msdscore.benchmarks.protocols.counting import Credit, Figures, Floats, Sheet
 from msdscore.stats.pairs import TieRule, credits_of
 
 
@@ -23,14 +23,21 @@ def pascal(sheet: Sheet[Pair]) -> Figures:
     return _figures(pascal_credits(sheet))
 
 
-def strict_credits(sheet: Sheet[Pair]) -> list[Credit[Pair]]:
+def strict_credits(sheet: Sheet[Pair], ties: TieRule = "wrong") -> list[Credit[Pair]]:
     """Credits of each subset, then of all pairs."""
-    return _credits(sheet, "wrong")
+    labels = np.array([item.subset for item in sheet.items], dtype=np.str_)
+    names = list(dict.fromkeys(labels.tolist()))
+    parts = [(f"accuracy/{name}", sheet.take(labels == name)) for name in names] if len(names) > 1 else []
+    credits_by_part = []
+    for name, part in [*parts, ("accuracy/all", sheet)]:
+        credit = credits_of(part.scores[:, 0], part.scores[:, 1], ties=ties)
+        credits_by_part.append(Credit(name, part.take(credit.kept), credit.values, credit.ties, credit.missing))
+    return credits_by_part
 
 
 def pascal_credits(sheet: Sheet[Pair]) -> list[Credit[Pair]]:
     """The same under Pascal-50S's rule of ties."""
-    return _credits(sheet, "half" if sheet.protocol == "official" else "wrong")
+    return strict_credits(sheet, "half" if sheet.protocol == "official" else "wrong")
 
 
 def macro(values: Floats, labels: Sequence[str] | np.ndarray) -> Callable[[Floats], float]:
@@ -45,26 +52,12 @@ def macro(values: Floats, labels: Sequence[str] | np.ndarray) -> Callable[[Float
     return statistic
 
 
-def _credits(sheet: Sheet[Pair], rule: TieRule) -> list[Credit[Pair]]:
-    labels = np.array([item.subset for item in sheet.items], dtype=np.str_)
-    names = list(dict.fromkeys(labels.tolist()))
-    parts = [_credit(sheet.take(labels == name), f"accuracy/{name}", rule) for name in names] if len(names) > 1 else []
-    return [*parts, _credit(sheet, "accuracy/all", rule)]
-
-
-def _credit(sheet: Sheet[Pair], name: str, rule: TieRule) -> Credit[Pair]:
-    credit = credits_of(sheet.scores[:, 0], sheet.scores[:, 1], ties=rule)
-    return Credit(name, sheet.take(credit.kept), credit.values, credit.ties, credit.missing)
-
-
-def _figures(credits: list[Credit[Pair]]) -> Figures:  # noqa: A002, the word of this floor
-    figures = tuple(credit.figure() for credit in credits)
-    return (_mean_of_subsets(credits[-1]), *figures) if len(credits) > 1 else figures
-
-
-def _mean_of_subsets(whole: Credit[Pair]) -> Figure:
+def _figures(parts: list[Credit[Pair]]) -> Figures:
+    figures, whole = tuple(part.figure() for part in parts), parts[-1]
+    if len(parts) == 1:
+        return figures
     if (whole.values == whole.values[:1]).all():  # resamples would agree too, and show no interval
-        return replace(whole, name="accuracy/mean").figure()
+        return replace(whole, name="accuracy/mean").figure(), *figures
     statistic = macro(whole.values, [item.subset for item in whole.sheet.items])
     counts = {"ties": whole.ties, "missing": whole.missing}
-    return whole.sheet.figure("accuracy/mean", statistic, len(whole.values), **counts)
+    return whole.sheet.figure("accuracy/mean", statistic, len(whole.values), **counts), *figures

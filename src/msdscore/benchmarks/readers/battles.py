@@ -2,10 +2,9 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-from msdscore.benchmarks.base import Aspect, Battle, Image, ItemSet, Winner, noted
-from msdscore.benchmarks.readers.files import Record, find, find_all, folder, missing, read_json, records
+from msdscore.benchmarks.base import Aspect, Battle, ItemSet, Winner, noted
+from msdscore.benchmarks.readers.files import find, find_all, folder, missing, numbered, read_json, records
 from msdscore.errors import InputError
 from msdscore.io.parquet_images import read_columns, stored_images
 
@@ -28,28 +27,20 @@ def read_caparena(root: Path, *, file: str = "caparena_annots_eval.json") -> Ite
     """
     path = find(root, file, f"eval/{file}", f"data/eval/{file}", get=_GET_CAPARENA)
     images = folder(root, "images", "data/eval/images", "eval/images", "page_all_images", "all_images")
-    return ItemSet(tuple(_arena_battle(row, images) for row in records(read_json(path, list), path)))
-
-
-def _arena_battle(row: Record, images: Path) -> Battle:
-    first, second, verdict, image = map(row.get, ("source1", "source2", "winner", "img"))
-    winners: dict[str, Winner] = {**dict.fromkeys(_TIES, "tie"), second: "b", first: "a"}
-    if verdict not in winners:
-        known = ", ".join((first, second, *_TIES))
-        raise InputError(f"{row.where}: expected winner to be one of {known}, got {verdict!r}")
-    return Battle(
-        id=f"{row.key}:{image}",
-        image=images / image,
-        caption_a=row.get("caption1"),
-        caption_b=row.get("caption2"),
-        winner=winners[verdict],
-        system_a=first,
-        system_b=second,
-        level=str(row.fields.get("cluster", "")),
-        subset="in-400" if row.fields.get("in-400") else "",
-        verdict=verdict,
-        references=(row.fields["ref"],) if row.fields.get("ref") else (),
-    )
+    battles = []
+    for row in records(read_json(path, list), path):
+        first, second, verdict, image = map(row.get, ("source1", "source2", "winner", "img"))
+        winners: dict[str, Winner] = {**dict.fromkeys(_TIES, "tie"), second: "b", first: "a"}
+        if verdict not in winners:
+            known = ", ".join((first, second, *_TIES))
+            raise InputError(f"{row.where}: expected winner to be one of {known}, got {verdict!r}")
+        captions, fields = (row.get("caption1"), row.get("caption2")), row.fields
+        battles.append(Battle(
+            f"{row.key}:{image}", images / image, *captions, winners[verdict], first, second,
+            level=str(fields.get("cluster", "")), subset="in-400" if fields.get("in-400") else "", verdict=verdict,
+            references=(fields["ref"],) if fields.get("ref") else (),
+        ))  # fmt: skip
+    return ItemSet(tuple(battles))
 
 
 def read_caparena_auto(root: Path, *, captions: Path | None = None, system: str | None = None) -> ItemSet[Battle]:
@@ -68,21 +59,15 @@ def read_caparena_auto(root: Path, *, captions: Path | None = None, system: str 
             f"{answers_path} lacks captions for {len(lacking)} of {len(rows)} images, the first {lacking[0]}; "
             "expected one caption per image"
         )
-    battles = [
-        Battle(
-            id=image,
-            image=images / image,
-            caption_a=answers[image],
-            caption_b=row["captions"][row["ref_model"]],
-            winner=None,
-            system_a=name,
-            system_b=row["ref_model"],
-            level=row["ref_model"],
-            references=(row["captions"]["human"],) if row["captions"].get("human") else (),
-        )
-        for image, row in rows.items()
-        if row["ref_model"] != name
-    ]
+    battles = []
+    for image, row in rows.items():
+        opponent, texts = row["ref_model"], row["captions"]
+        if opponent != name:
+            references = (texts["human"],) if texts.get("human") else ()
+            pair = answers[image], texts[opponent]
+            battles.append(
+                Battle(image, images / image, *pair, None, name, opponent, level=opponent, references=references)
+            )
     own = len(rows) - len(battles)
     return ItemSet(tuple(battles), noted({"images left out: the opponent is the system itself": own}))
 
@@ -118,30 +103,18 @@ def read_docent(root: Path, *, split: str = "") -> ItemSet[Battle]:
     images, seen, battles = folder(root, "images"), Counter[str](), []
     for file in files:
         table = read_columns(file, _DOCENT_TEXTS + ASPECTS)
-        for number in range(len(table["uuid"])):
-            row = {name: column[number] for name, column in table.items()}
-            uuid = str(row["uuid"]).strip()
-            image: Image = stored.get(uuid) or images / f"{uuid}.jpg"
-            battles.append(_docent_battle(f"{file} row {number}", f"{uuid}:{seen[uuid]}", row, image))
-            seen[uuid] += 1
+        for number, cells in enumerate(zip(*table.values(), strict=True)):
+            row = dict(zip(table, cells, strict=True))
+            for name in ASPECTS:
+                if row[name] not in _PREFERENCES:
+                    known = ", ".join(_PREFERENCES)
+                    raise InputError(f"{file} row {number} {name}: expected one of {known}, got {row[name]!r}")
+            uuid, preference = str(row["uuid"]).strip(), _PREFERENCES[row["overall_quality"]]
+            winner: Winner = "tie" if preference == 0 else "a" if preference > 0 else "b"
+            battles.append(Battle(
+                numbered(uuid, seen), stored.get(uuid) or images / f"{uuid}.jpg",
+                row["model1_generation"], row["model2_generation"], winner, row["model1"], row["model2"],
+                verdict=row["overall_quality"], references=(row["reference"],) if row["reference"] else (),
+                aspects=tuple(Aspect(name, _PREFERENCES[row[name]]) for name in ASPECTS),
+            ))  # fmt: skip
     return ItemSet(tuple(battles))
-
-
-def _docent_battle(where: str, identity: str, row: dict[str, Any], image: Image) -> Battle:
-    for name in ASPECTS:
-        if row[name] not in _PREFERENCES:
-            raise InputError(f"{where} {name}: expected one of {', '.join(_PREFERENCES)}, got {row[name]!r}")
-    aspects = tuple(Aspect(name, _PREFERENCES[row[name]]) for name in ASPECTS)
-    preference = aspects[-1].preference
-    return Battle(
-        id=identity,
-        image=image,
-        caption_a=row["model1_generation"],
-        caption_b=row["model2_generation"],
-        winner="tie" if preference == 0 else "a" if preference > 0 else "b",
-        system_a=row["model1"],
-        system_b=row["model2"],
-        verdict=row["overall_quality"],
-        aspects=aspects,
-        references=(row["reference"],) if row["reference"] else (),
-    )

@@ -68,13 +68,13 @@ def draw_pairs(entries: Sequence[CaptionedImage], seed: int, negatives: Negative
         raise unknown_name("kind of negatives", negatives, get_args(Negatives))
     usable = [entry for entry in entries if entry.captions]
     others: dict[str, list[CaptionedImage]] = defaultdict(list)
-    for entry in usable:
-        others[_scene(entry) if negatives == "hard" else ""].append(entry)
+    scenes = [Path(entry.image.name).stem.rpartition("_")[0] if negatives == "hard" else "" for entry in usable]
+    for entry, scene in zip(usable, scenes, strict=True):
+        others[scene].append(entry)
     rng = np.random.default_rng(seed)
     pairs = []
-    for entry in usable:
-        pool = others[_scene(entry) if negatives == "hard" else ""]
-        stranger = _stranger(pool, entry, rng)
+    for entry, scene in zip(usable, scenes, strict=True):
+        stranger = _stranger(others[scene], entry, rng)
         if stranger is not None:
             first, *rest = entry.captions
             pairs.append(Pair(entry.id, entry.image, first, stranger, references=tuple(rest)))
@@ -88,10 +88,6 @@ def draw_pairs(entries: Sequence[CaptionedImage], seed: int, negatives: Negative
         "images left out: no other caption in their scene class": len(usable) - len(pairs),
     }
     return ItemSet(tuple(pairs), noted(left_out))
-
-
-def _scene(entry: CaptionedImage) -> str:
-    return Path(entry.image.name).stem.rpartition("_")[0]
 
 
 def _stranger(pool: Sequence[CaptionedImage], own: CaptionedImage, rng: np.random.Generator) -> str | None:

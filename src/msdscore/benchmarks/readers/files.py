@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,8 +89,6 @@ def read_json(path: Path, form: type | tuple[type, ...] = dict) -> Any:
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a JSON Lines file."""
     for number, line in _lines(path):
-        if not line.strip():
-            continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -102,20 +101,20 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
 def read_tsv(path: Path, columns: int) -> Iterator[tuple[str, ...]]:
     """The rows of a tab-separated file without header, each with the expected number of columns."""
     for number, line in _lines(path):
-        if not line.strip():
-            continue
         cells = tuple(line.strip().split("\t"))
         if len(cells) != columns:
             raise InputError(f"{path} line {number}: expected {columns} tab-separated columns, got {len(cells)}")
         yield cells
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    # Not splitlines: captions may hold characters that it takes for line ends.
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """The lines of a file that are not blank, with their numbers."""
     try:
-        return enumerate(path.read_text(encoding="utf-8").split("\n"), start=1)
+        # Not splitlines: captions may hold characters that it takes for line ends.
+        lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not valid UTF-8 ({error.reason} at byte {error.start})") from error
+    return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
 def rating(value: Any, *, where: str) -> float:
@@ -154,6 +153,12 @@ def records(content: Any, where: object, *, first: int = 0) -> Iterator[Record]:
     if isinstance(content, dict):
         return (Record(str(key), row, f"{where} key {key}") for key, row in content.items())
     return (Record(str(number), row, f"{where} row {number}") for number, row in enumerate(content, start=first))
+
+
+def numbered(key: str, seen: Counter[str]) -> str:
+    """`key:k` for the k-th time that `seen` meets a key."""
+    seen[key] += 1
+    return f"{key}:{seen[key] - 1}"
 
 
 def tidy(text: str) -> str:

@@ -1,15 +1,15 @@
 """Benchmarks of two captions of which one is right: SugarCrepe, COCO-CF, VALSE, FOIL and Pascal-50S."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from msdscore.benchmarks.base import Image, ItemSet, Pair, image_key, noted
+from msdscore.benchmarks.base import ItemSet, Pair, image_key, noted
 from msdscore.benchmarks.readers import files
-from msdscore.benchmarks.readers.files import Record, records, tidy
+from msdscore.benchmarks.readers.files import Record, numbered, records, tidy
 from msdscore.errors import InputError, require
 from msdscore.io.parquet_images import stored_images
 
@@ -47,32 +47,25 @@ def read_coco_cf(
     changes that the rows record (`easy/replace_obj`), with `by=captioner` the sources of the captions.
     """
     pairs, failed, part = [], 0, _COCO_CF_PARTS[files.chosen("way to part", by, _COCO_CF_PARTS)[0]]
-    find_image = _image_finder(root, images)
+    home = Path(images) if images else files.folder(root, "val2017", "images/val2017", "data/images/val2017")
+    stored = stored_images(files.find_all(home, "*.images*.parquet"), "file_name") if images else {}
     for split in files.chosen("split", splits, COCO_CF_SPLITS):
         name = f"coco_cf_{split}.json"
-        path = files.find(root, name, f"coco_cf/{name}", f"data/coco_cf/{name}", get=_GET_COCO_CF)
-        content = files.read_json(path, (list, dict))
-        rows = Record("", content, str(path)).get("data") if isinstance(content, dict) else content
+        file = files.find(root, name, f"coco_cf/{name}", f"data/coco_cf/{name}", get=_GET_COCO_CF)
+        content = files.read_json(file, (list, dict))
+        rows = Record("", content, str(file)).get("data") if isinstance(content, dict) else content
         seen: Counter[str] = Counter()
-        for row in records(rows, path):
+        for row in records(rows, file):
             positive, negative = row.get("caption"), row.get("negative_caption", "neg_caption")
-            image = Path(row.get("image_path"))
-            key = str(row.fields.get("image_id", image.stem))
-            identity = f"{split}/{key}:{seen[key]}"
-            seen[key] += 1
+            path = Path(row.get("image_path"))
+            key = f"{split}/{numbered(str(row.fields.get('image_id', path.stem)), seen)}"
             if any(str(text).startswith("ERROR:") for text in (positive, negative)):
                 failed += 1
                 continue
             subset = f"{split}/{row.get(part)}" if part else split
-            pairs.append(Pair(identity, find_image(image), positive, negative, subset=subset))
+            image = stored.get(path.name) or (path if path.is_file() else home / path.name)
+            pairs.append(Pair(key, image, positive, negative, subset=subset))
     return ItemSet(tuple(pairs), noted({"failed generations left out": failed}))
-
-
-def _image_finder(root: Path, images: str) -> Callable[[Path], Image]:
-    """A function from the name of an image to where it lies."""
-    home = Path(images) if images else files.folder(root, "val2017", "images/val2017", "data/images/val2017")
-    stored = stored_images(files.find_all(home, "*.images*.parquet"), "file_name") if images else {}
-    return lambda image: stored.get(image.name) or (image if image.is_file() else home / image.name)
 
 
 VALSE_PIECES = (
@@ -132,15 +125,13 @@ def read_foil(root: Path, *, sample: Literal["all", "one-per-image"] = "all", se
             Pair(f"{originals[0]['id']}/{k}", image, positive, foil, references=others) for k, foil in enumerate(foils)
         ]
     notes = noted({"captions left out: not one original with a foil": incomplete})
-    return ItemSet(tuple(pairs if sample == "all" else _one_per_image(pairs, seed)), notes)
-
-
-def _one_per_image(pairs: list[Pair], seed: int) -> list[Pair]:
-    by_image: dict[str, list[Pair]] = defaultdict(list)
-    for pair in pairs:
-        by_image[image_key(pair.image)].append(pair)
-    rng = np.random.default_rng(seed)
-    return [group[rng.integers(len(group))] for group in by_image.values()]
+    if sample != "all":
+        by_image: dict[str, list[Pair]] = defaultdict(list)
+        for pair in pairs:
+            by_image[image_key(pair.image)].append(pair)
+        rng = np.random.default_rng(seed)
+        pairs = [mine[rng.integers(len(mine))] for mine in by_image.values()]
+    return ItemSet(tuple(pairs), notes)
 
 
 _CATEGORIES = {1: "HC", 2: "HI", 3: "HM", 4: "MM"}
@@ -181,27 +172,23 @@ def _pascal_from_mat(root: Path, seed: int) -> ItemSet[Pair]:
     if len(triplets) != _VOTES * len(inputs):
         raise InputError(f"{votes_path}: expected {_VOTES} votes for each of {len(inputs)} pairs")
     rng, images = np.random.default_rng(seed), files.folder(root, *_PASCAL_FOLDERS)
-    pairs = [
-        _voted_pair(i, inputs[i], triplets[_VOTES * i : _VOTES * (i + 1)], _CATEGORIES[int(categories[i])], images, rng)
-        for i in range(len(inputs))
-    ]
-    drawn = sum(pair.votes[0] == pair.votes[1] for pair in pairs)
+    pairs, drawn = [], 0
+    for number, entry in enumerate(inputs):
+        category = _CATEGORIES[int(categories[number])]
+        image, first, second = (_text(cell) for cell in list(entry)[:3])
+        votes = triplets[_VOTES * number : _VOTES * (number + 1)]
+        preferred = [_text(row[1]) if int(_scalar(row[3])) == 1 else _text(row[2]) for row in votes]
+        if not {*preferred} <= {first, second}:
+            raise InputError(f"pair {number}: the votes are for other captions than {first!r} and {second!r}")
+        counts = (preferred.count(first), _VOTES - preferred.count(first))
+        coin, chosen = rng.integers(2), rng.choice(_VOTES, _REFERENCES, replace=False)
+        drawn += counts[0] == counts[1]
+        if counts[1] > counts[0] or (counts[0] == counts[1] and coin == 1):
+            first, second, counts = second, first, counts[::-1]
+        references = tuple(_text(votes[k][0]) for k in sorted(chosen))
+        pairs.append(Pair(f"{category}/{number}", images / image, first, second, category, references, counts))
     notes = noted({"pairs whose votes are a draw, decided by seed": drawn})
     return ItemSet(tuple(pairs), notes, draws=_DRAWS)
-
-
-def _voted_pair(number: int, entry: Any, votes: Any, category: str, images: Path, rng: np.random.Generator) -> Pair:
-    image, first, second = (_text(cell) for cell in list(entry)[:3])
-    preferred = [_text(row[1]) if int(_scalar(row[3])) == 1 else _text(row[2]) for row in votes]
-    counts = (preferred.count(first), _VOTES - preferred.count(first))
-    if not {*preferred} <= {first, second}:
-        raise InputError(f"pair {number}: the votes are for other captions than {first!r} and {second!r}")
-    coin, drawn = rng.integers(2), rng.choice(_VOTES, _REFERENCES, replace=False)
-    swap = counts[1] > counts[0] or (counts[0] == counts[1] and coin == 1)
-    best, other = (second, first) if swap else (first, second)
-    references = tuple(_text(votes[k][0]) for k in sorted(drawn))
-    ordered = counts[::-1] if swap else counts
-    return Pair(f"{category}/{number}", images / image, best, other, category, references, ordered)
 
 
 def _scalar(cell: Any) -> Any:

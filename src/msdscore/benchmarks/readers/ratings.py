@@ -3,20 +3,18 @@
 import csv
 import io
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from msdscore.benchmarks.base import Image, ItemSet, Note, Rated, Scale, noted
+from msdscore.benchmarks.base import Image, ItemSet, Rated, Scale, noted
 from msdscore.benchmarks.readers import files
-from msdscore.benchmarks.readers.files import Record, all_tidy, rating, records, tidy
+from msdscore.benchmarks.readers.files import Record, all_tidy, numbered, rating, records, tidy
 from msdscore.benchmarks.readers.rows import find_rows, read_lines
 from msdscore.errors import InputError
 
-EXPERTS = 3
 _GET_FLICKR8K = "Flickr8k_text.zip of the Flickr8k release, or flickr8k/ as made by jmhessel/clipscore"
 _FLICKR8K_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images")
+_Judged = tuple[str, str, tuple[float, ...], tuple[str, ...]]  # image, caption, its ratings, references
 
 
 def read_flickr8k_expert(root: Path) -> ItemSet[Rated]:
@@ -25,106 +23,81 @@ def read_flickr8k_expert(root: Path) -> ItemSet[Rated]:
     A caption that is one of the image's own is left out, the rule of the SPICE paper. Ratings of one
     caption stay apart: the official figure counts each of the three.
     """
-    return _flickr8k(root, "ExpertAnnotations.txt", _expert_from_text, "flickr8k.json", judges=EXPERTS)
+    return _flickr8k(root, "ExpertAnnotations.txt", "flickr8k.json", judges=3)
 
 
 def read_flickr8k_crowd(root: Path) -> ItemSet[Rated]:
     """Crowd ratings (the share of yes votes) from the text files or the JSON form; own captions stay."""
-    return _flickr8k(root, "CrowdFlowerAnnotations.txt", _crowd_from_text, "crowdflower_flickr8k.json", judges=1)
+    return _flickr8k(root, "CrowdFlowerAnnotations.txt", "crowdflower_flickr8k.json", judges=1)
 
 
-def _flickr8k(
-    root: Path, raw: str, from_text: Callable[[Path, Path], ItemSet[Rated]], packed: str, *, judges: int
-) -> ItemSet[Rated]:
+def _flickr8k(root: Path, raw: str, packed: str, *, judges: int) -> ItemSet[Rated]:
+    own = 0
     if path := files.find_optional(root, raw, f"Flickr8k_text/{raw}"):
-        return from_text(root, path)
-    if path := files.find_optional(root, packed, f"flickr8k/{packed}"):
-        return ItemSet(tuple(_flickr8k_json(root, path, judges=judges)))
-    raise files.missing(root, raw, packed, get=_GET_FLICKR8K)
+        rows, own = _flickr8k_text(path, judges=judges)
+    elif path := files.find_optional(root, packed, f"flickr8k/{packed}"):
+        rows = _flickr8k_json(path, judges=judges)
+    else:
+        raise files.missing(root, raw, packed, get=_GET_FLICKR8K)
+    images, seen = files.folder(root, *_FLICKR8K_FOLDERS), Counter[str]()
+    items = [
+        Rated(numbered(image, seen), images / f"{image}.jpg", caption, ratings, references)
+        for image, caption, ratings, references in rows
+    ]
+    return ItemSet(tuple(items), noted({"pairs left out: the caption is one of the image's own": own}))
 
 
-def read_tokens(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
+def _flickr8k_text(path: Path, *, judges: int) -> tuple[list[_Judged], int]:
+    """The rows of an annotation file beside `Flickr8k.token.txt`, and how many own captions were left out."""
+    by_id, by_image = _read_tokens(files.find(path.parent, "Flickr8k.token.txt", get=_GET_FLICKR8K))
+    rows = []
+    for name, key, *cells in files.read_tsv(path, 5):
+        if key not in by_id:
+            raise InputError(f"{path}: the caption {key} is not in Flickr8k.token.txt beside it")
+        ratings = tuple(rating(cell, where=f"{path} {name}") for cell in cells[:judges])
+        rows.append((_stem(name), by_id[key], ratings))
+    kept = rows
+    if judges > 1:
+        kept = [row for row in rows if row[1] not in by_image[row[0]]]
+    else:
+        # A rated own caption leaves the references of all captions of its image, once for each rating.
+        for image, caption, _ in rows:
+            if caption in by_image[image]:
+                by_image[image].remove(caption)
+    judged = [(image, tidy(caption), ratings, all_tidy(by_image[image])) for image, caption, ratings in kept]
+    return judged, len(rows) - len(kept)
+
+
+def _flickr8k_json(path: Path, *, judges: int) -> list[_Judged]:
+    rows = []
+    for row in records(files.read_json(path), path):
+        judged = [Record("", judgement, row.where) for judgement in row.get("human_judgement")]
+        if len(judged) % judges:
+            raise InputError(f"{row.where}: expected {judges} ratings per caption, got {len(judged)} ratings in all")
+        image, references = _stem(str(row.fields.get("image_path") or row.key)), row.fields.get("ground_truth")
+        for start in range(0, len(judged), judges):
+            mine = judged[start : start + judges]
+            captions = {tidy(judgement.get("caption")) for judgement in mine}
+            if len(captions) != 1:
+                raise InputError(f"{row.where}: expected {judges} ratings in a row for one caption, got {captions}")
+            ratings = tuple(rating(judgement.get("rating"), where=row.where) for judgement in mine)
+            rows.append((image, captions.pop(), ratings, all_tidy(references)))
+    return rows
+
+
+def _read_tokens(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
     """A token file (`image.jpg#k⇥caption`): caption by id, and the captions of each image by its stem."""
     by_id: dict[str, str] = {}
     by_image: dict[str, list[str]] = defaultdict(list)
     for key, caption in files.read_tsv(path, 2):
         by_id[key] = caption
-        by_image[stem(key)].append(caption)
+        by_image[_stem(key)].append(caption)
     return by_id, by_image
 
 
-def stem(name: str) -> str:
-    """An image's name without folder, caption number and suffix: lists have `.jpg`, or not, or `.jpg.1`.
-
-    >>> stem("Flicker8k_Dataset/12_ab.jpg.1#0")
-    '12_ab'
-    """
+def _stem(name: str) -> str:
+    """An image's name without folder, caption number and suffix: lists have `.jpg`, or not, or `.jpg.1#0`."""
     return name.rsplit("/", 1)[-1].split("#")[0].split(".")[0]
-
-
-def _expert_from_text(root: Path, raw: Path) -> ItemSet[Rated]:
-    by_id, by_image = _tokens(raw)
-    images, seen, own = files.folder(root, *_FLICKR8K_FOLDERS), Counter[str](), 0
-    items = []
-    for image, caption_id, *ratings in files.read_tsv(raw, 2 + EXPERTS):
-        caption, references = _caption(by_id, caption_id, raw), by_image[stem(image)]
-        if caption in references:
-            own += 1
-            continue
-        key = f"{stem(image)}:{seen[stem(image)]}"
-        seen[stem(image)] += 1
-        judged = tuple(rating(given, where=f"{raw} {image}") for given in ratings)
-        items.append(Rated(key, images / f"{stem(image)}.jpg", tidy(caption), judged, all_tidy(references)))
-    return ItemSet(tuple(items), noted({"pairs left out: the caption is one of the image's own": own}))
-
-
-def _crowd_from_text(root: Path, raw: Path) -> ItemSet[Rated]:
-    by_id, by_image = _tokens(raw)
-    images = files.folder(root, *_FLICKR8K_FOLDERS)
-    rows = [
-        (stem(image), _caption(by_id, key, raw), rating(yes, where=f"{raw} {image}"))
-        for image, key, yes, _, _ in files.read_tsv(raw, 5)
-    ]
-    # A rated own caption leaves the references of all captions of its image, once for each rating.
-    for image, caption, _ in rows:
-        if caption in by_image[image]:
-            by_image[image].remove(caption)
-    seen: Counter[str] = Counter()
-    items = []
-    for image, caption, yes in rows:
-        references = all_tidy(by_image[image])
-        items.append(Rated(f"{image}:{seen[image]}", images / f"{image}.jpg", tidy(caption), (yes,), references))
-        seen[image] += 1
-    return ItemSet(tuple(items))
-
-
-def _flickr8k_json(root: Path, path: Path, *, judges: int) -> list[Rated]:
-    images = files.folder(root, *_FLICKR8K_FOLDERS)
-    items = []
-    for row in records(files.read_json(path), path):
-        judged = [Record("", judgement, row.where) for judgement in row.get("human_judgement")]
-        if len(judged) % judges:
-            raise InputError(f"{row.where}: expected {judges} ratings per caption, got {len(judged)} ratings in all")
-        key = stem(str(row.fields.get("image_path") or row.key))
-        references = all_tidy(row.fields.get("ground_truth"))
-        for k in range(len(judged) // judges):
-            mine = judged[k * judges : (k + 1) * judges]
-            captions = {tidy(judgement.get("caption")) for judgement in mine}
-            if len(captions) != 1:
-                raise InputError(f"{row.where}: expected {judges} ratings in a row for one caption, got {captions}")
-            ratings = tuple(rating(judgement.get("rating"), where=row.where) for judgement in mine)
-            items.append(Rated(f"{key}:{k}", images / f"{key}.jpg", captions.pop(), ratings, references))
-    return items
-
-
-def _tokens(raw: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
-    return read_tokens(files.find(raw.parent, "Flickr8k.token.txt", get=_GET_FLICKR8K))
-
-
-def _caption(by_id: dict[str, str], key: str, path: Path) -> str:
-    if key not in by_id:
-        raise InputError(f"{path}: the caption {key} is not in Flickr8k.token.txt beside it")
-    return by_id[key]
 
 
 _GET_COMPOSITE = "https://imagesdg.wordpress.com (AMT exports of Composite), or composite.json of FLEUR"
@@ -143,22 +116,27 @@ def read_composite(root: Path) -> ItemSet[Rated]:
     References are read where their files lie beside it; the rated caption itself is never among them.
     """
     packed = files.find_optional(root, "composite.json")
-    counted = _composite_json(packed) if packed else _composite_exports(root)
-    references, seen, items = _composite_references(root), Counter[str](), []
-    for source, image, caption, human in counted[0]:
-        key = f"{source}/{stem(image)}"
-        name = image if Path(image).suffix else f"{image}.jpg"
-        others = tuple(r for r in references.get(key, ()) if r != caption)
-        source_path = files.folder(root, *_COMPOSITE_FOLDERS[source]) / Path(name).name
-        items.append(Rated(f"{key}:{seen[key]}", source_path, caption, (human,), others, subset=source))
-        seen[key] += 1
-    return ItemSet(tuple(items), counted[1])
+    rows, unusable = (_composite_json(packed), 0) if packed else _composite_exports(root)
+    references = {f"coco/COCO_val2014_{number:012d}": texts for number, texts in files.coco_captions(root).items()}
+    for source, name in (("flickr8k", "Flickr8k.token.txt"), ("flickr30k", "results_20130124.token")):
+        if path := files.find_optional(root, name, f"*/{name}"):
+            references |= {
+                f"{source}/{image}": list(map(tidy, texts)) for image, texts in _read_tokens(path)[1].items()
+            }
+    seen, items = Counter[str](), []
+    for source, image, caption, human in rows:
+        key = f"{source}/{_stem(image)}"
+        name = Path(image if Path(image).suffix else f"{image}.jpg").name
+        others = tuple(text for text in references.get(key, ()) if text != caption)
+        path = files.folder(root, *_COMPOSITE_FOLDERS[source]) / name
+        items.append(Rated(numbered(key, seen), path, caption, (human,), others, subset=source))
+    return ItemSet(tuple(items), noted({"export rows left out: no image or no rating": unusable}))
 
 
-_CompositeRow = tuple[str, str, str, float]
+_CompositeRow = tuple[str, str, str, float]  # source, image, caption, rating
 
 
-def _composite_json(path: Path) -> tuple[list[_CompositeRow], tuple[Note, ...]]:
+def _composite_json(path: Path) -> list[_CompositeRow]:
     rows = []
     for source, entries in files.read_json(path).items():
         if source not in _COMPOSITE_FILES:
@@ -166,50 +144,29 @@ def _composite_json(path: Path) -> tuple[list[_CompositeRow], tuple[Note, ...]]:
         for row in records(entries, f"{path} {source}"):
             human = rating(row.get("human"), where=row.where)
             rows.append((source, str(row.get("image")), tidy(row.get("caption")), human))
-    return rows, ()
+    return rows
 
 
-def _composite_exports(root: Path) -> tuple[list[_CompositeRow], tuple[Note, ...]]:
+def _composite_exports(root: Path) -> tuple[list[_CompositeRow], int]:
     rows: list[_CompositeRow] = []
     unusable = 0
     for source, short in _COMPOSITE_FILES.items():
         path = files.find(root, f"{short}_correctness.csv", f"AMT_eval/{short}_correctness.csv", get=_GET_COMPOSITE)
-        for record in csv.DictReader(io.StringIO(_text(path), newline=""), delimiter=";"):
-            rated = _answers(record)
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = path.read_bytes().decode("cp1252", errors="replace")  # the encoding of spreadsheet exports
+        for record in csv.DictReader(io.StringIO(text, newline=""), delimiter=";"):
             # The exports end in rows without an image.
             image = str(record.get("Input.image_url") or "").rsplit("/", 1)[-1]
+            cells = [
+                (record.get(f"Input.text{k}"), record.get(f"Answer.Q{k}Answer")) for k in range(1, _MOST_TEXTS + 1)
+            ]
+            answers = [(tidy(caption), str(answer or "").strip()) for caption, answer in cells if caption]
+            rated = [(caption, float(given)) for caption, given in answers if given.replace(".", "", 1).isdigit()]
             unusable += not (rated and image)
             rows += [(source, image, caption, given) for caption, given in rated if image]
-    return rows, noted({"export rows left out: no image or no rating": unusable})
-
-
-def _answers(record: Mapping[str, Any]) -> list[tuple[str, float]]:
-    rated = []
-    for k in range(1, _MOST_TEXTS + 1):
-        caption, answer = record.get(f"Input.text{k}"), str(record.get(f"Answer.Q{k}Answer") or "").strip()
-        if caption and answer.replace(".", "", 1).isdigit():
-            rated.append((tidy(caption), float(answer)))
-    return rated
-
-
-def _text(path: Path) -> str:
-    data = path.read_bytes()
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode("cp1252", errors="replace")  # the encoding of spreadsheet exports
-
-
-def _composite_references(root: Path) -> dict[str, tuple[str, ...]]:
-    references: dict[str, tuple[str, ...]] = {}
-    for source, name in (("flickr8k", "Flickr8k.token.txt"), ("flickr30k", "results_20130124.token")):
-        path = files.find_optional(root, name, f"*/{name}")
-        if path is not None:
-            for image, captions in read_tokens(path)[1].items():
-                references[f"{source}/{image}"] = all_tidy(captions)
-    for image_id, captions in files.coco_captions(root).items():
-        references[f"coco/COCO_val2014_{image_id:012d}"] = tuple(captions)
-    return references
+    return rows, unusable
 
 
 _GET_THUMB = "https://github.com/jungokasai/THumB (mscoco/mscoco_THumB-1.0.jsonl)"
@@ -221,19 +178,15 @@ _PENALTIES = (("Fl", "fluency"), ("Con", "conciseness"), ("Inc", "inclusive"))
 def read_thumb(root: Path) -> ItemSet[Rated]:
     """The released file; references where `mscoco_references.json` lies beside it."""
     path = files.find(root, "mscoco_THumB-1.0.jsonl", "mscoco/mscoco_THumB-1.0.jsonl", get=_GET_THUMB)
-    references = _thumb_references(files.find_optional(path.parent, "mscoco_references.json*"))
+    beside = files.find_optional(path.parent, "mscoco_references.json*")  # JSON Lines despite its name
+    listed = records(files.read_jsonl(beside), beside, first=1) if beside else ()
+    references = {str(row.get("seg_id")): all_tidy(row.get("refs")) for row in listed}
     items = []
     for row in records(files.read_jsonl(path), path, first=1):
         segment, image = str(row.get("seg_id")), files.locate(root, str(row.get("image")), *_THUMB_FOLDERS)
         key = f"{segment}/{row.get('SYS', 'system')}"
         items.append(_thumb_rated(key, image, row, references.get(segment, ())))
     return ItemSet(tuple(items))
-
-
-def _thumb_references(path: Path | None) -> dict[str, tuple[str, ...]]:
-    """References by `seg_id`. The released file is JSON Lines despite its name."""
-    rows = () if path is None else records(files.read_jsonl(path), path, first=1)
-    return {str(row.get("seg_id")): all_tidy(row.get("refs")) for row in rows}
 
 
 def read_thumb_rows(path: Path) -> ItemSet[Rated]:
@@ -287,16 +240,11 @@ def read_hat(root: Path) -> ItemSet[Rated]:
 
 
 def read_long(root: Path) -> ItemSet[Rated]:
-    """Long captions of several systems, rated 1 where no named object is absent and 0 where one is."""
-    return read_long_rows(_long_file(root))
-
-
-def read_long_rows(path: Path) -> ItemSet[Rated]:
-    """The same from a rows file with `hallucinated` and `objects`."""
+    """Long captions of several systems, rated 1 where no named object is absent and 0 where one is: a file of rows."""
     return ItemSet(tuple(
         Rated(line.key, line.image, tidy(line.get("caption")), (_INVENTS if line.get("hallucinated") else _CLEAN,),
               line.references, line.subset, str(line.fields.get("system", "")))
-        for line in read_lines(path)
+        for line in read_lines(_long_file(root))
     ))  # fmt: skip
 
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from msdscore.benchmarks.base import Aspect, Battle, Image, ItemSet, ItemT, Pair, Rated, Winner, image_key
 from msdscore.benchmarks.readers import files
 from msdscore.benchmarks.readers.captioned import CaptionedImage, Negatives, draw_pairs
-from msdscore.benchmarks.readers.files import Record, all_tidy, rating, records, tidy
+from msdscore.benchmarks.readers.files import Record, all_tidy, numbered, rating, records, tidy
 from msdscore.errors import InputError
 from msdscore.io.parquet_images import stored_images
 
-_WINNERS: dict[str, Winner] = {"a": "a", "b": "b", "1": "a", "2": "b", "tie": "tie", "equal": "tie"}
-_TIES = ("skip", "bad")
+_WINNERS: dict[str, Winner] = {"a": "a", "b": "b", "1": "a", "2": "b"}
+_WINNERS |= dict.fromkeys(("tie", "equal", "skip", "bad"), "tie")
 
 
 def find_rows(root: Path, name: str) -> Path | None:
@@ -49,16 +49,8 @@ class Line(Record):
     """One row of a rows file with its image; the key is its id."""
 
     image: Image
-
-    @property
-    def subset(self) -> str:
-        """The part of the benchmark that the row belongs to."""
-        return str(self.fields.get("subset", self.fields.get("category", "")))
-
-    @property
-    def references(self) -> tuple[str, ...]:
-        """Captions by people."""
-        return all_tidy(self.fields.get("references"))
+    subset: str
+    references: tuple[str, ...]  # captions by people
 
 
 def read_lines(path: Path) -> Iterator[Line]:
@@ -67,20 +59,25 @@ def read_lines(path: Path) -> Iterator[Line]:
     seen: Counter[str] = Counter()
     for record in records(files.read_jsonl(path), path, first=1):
         row, name = record.fields, str(record.get("image"))
-        stem = Path(name).stem
-        subset = str(row.get("subset", row.get("category", "")))
-        key = str(row["id"]) if "id" in row else f"{subset}/{row['key']}" if "key" in row else f"{stem}:{seen[stem]}"
-        seen[stem] += 1
+        subset, own = str(row.get("subset", row.get("category", ""))), numbered(Path(name).stem, seen)
+        key = str(row["id"]) if "id" in row else f"{subset}/{row['key']}" if "key" in row else own
         beside = path.parent / name
         file = beside if beside.is_file() else path.parent / "images" / name
-        yield Line(key, row, record.where, stored.get(Path(name).name) or file)
+        image = stored.get(Path(name).name) or file
+        yield Line(key, row, record.where, image, subset, all_tidy(row.get("references")))
 
 
 def read_pairs(path: Path, *, subsets: str | Sequence[str] = ()) -> ItemSet[Pair]:
     """Rows with a right and a wrong caption, or with two captions and which of them people prefer."""
     lines = list(read_lines(path))
     wanted = files.chosen("subset", subsets, {line.subset for line in lines})
-    return _unique([_pair(line) for line in lines if not wanted or line.subset in wanted], path)
+    pairs = []
+    for line in lines:
+        if not wanted or line.subset in wanted:
+            plain = (files.caption(line.get(name), line.where) for name in ("caption", "negative_caption"))
+            better, other = files.chosen_first(line) if "captions" in line.fields else plain
+            pairs.append(Pair(line.key, line.image, better, other, line.subset, line.references))
+    return _unique(pairs, path)
 
 
 def read_ratings(path: Path) -> ItemSet[Rated]:
@@ -95,7 +92,26 @@ def read_ratings(path: Path) -> ItemSet[Rated]:
 
 def read_battles(path: Path) -> ItemSet[Battle]:
     """Rows with captions of two systems and people's choice."""
-    return _unique([_battle(line) for line in read_lines(path)], path)
+    battles = []
+    for line in read_lines(path):
+        first, second = str(line.get("system_a", "source1", "model1")), str(line.get("system_b", "source2", "model2"))
+        winners: dict[str, Winner] = {**_WINNERS, first: "a", second: "b"}
+        said = line.fields.get("winner")
+        if said is not None and str(said) not in winners:
+            raise InputError(f"{line.where}: expected winner to be a, b, tie, {first} or {second}, got {said!r}")
+        try:
+            answers = {name: int(value) for name, value in (line.fields.get("aspects") or {}).items()}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InputError(f"{line.where}: expected aspects with whole numbers ({error})") from error
+        names = ("caption_a", "caption1", "model1_generation"), ("caption_b", "caption2", "model2_generation")
+        captions = [files.caption(line.get(*spelled), line.where) for spelled in names]
+        battles.append(Battle(
+            line.key, line.image, captions[0], captions[1], None if said is None else winners[str(said)], first, second,
+            level=str(line.fields.get("level", line.fields.get("cluster", ""))), subset=line.subset,
+            verdict=str(line.fields.get("winner", "")), references=line.references,
+            aspects=tuple(Aspect(name, value) for name, value in answers.items()),
+        ))  # fmt: skip
+    return _unique(battles, path)
 
 
 def _unique(items: Sequence[ItemT], path: Path) -> ItemSet[ItemT]:
@@ -122,43 +138,3 @@ def captioned_images(path: Path) -> list[CaptionedImage]:
         first = entries.get(key, CaptionedImage(line.key, line.image, ()))
         entries[key] = replace(first, captions=(*first.captions, *texts))
     return list(entries.values())
-
-
-def _pair(line: Line) -> Pair:
-    if "captions" in line.fields:
-        better, other = files.chosen_first(line)
-    else:
-        better, other = (files.caption(line.get(name), line.where) for name in ("caption", "negative_caption"))
-    return Pair(line.key, line.image, better, other, line.subset, line.references)
-
-
-def _battle(line: Line) -> Battle:
-    first, second = str(line.get("system_a", "source1", "model1")), str(line.get("system_b", "source2", "model2"))
-    try:
-        answers = {name: int(value) for name, value in (line.fields.get("aspects") or {}).items()}
-    except (AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"{line.where}: expected aspects with whole numbers ({error})") from error
-    return Battle(
-        id=line.key,
-        image=line.image,
-        caption_a=files.caption(line.get("caption_a", "caption1", "model1_generation"), line.where),
-        caption_b=files.caption(line.get("caption_b", "caption2", "model2_generation"), line.where),
-        winner=_winner(line, first, second),
-        system_a=first,
-        system_b=second,
-        level=str(line.fields.get("level", line.fields.get("cluster", ""))),
-        subset=line.subset,
-        verdict=str(line.fields.get("winner", "")),
-        aspects=tuple(Aspect(name, value) for name, value in answers.items()),
-        references=line.references,
-    )
-
-
-def _winner(line: Line, first: str, second: str) -> Winner | None:
-    said = line.fields.get("winner")
-    if said is None:
-        return None
-    known: dict[str, Winner] = _WINNERS | dict.fromkeys(_TIES, "tie") | {first: "a", second: "b"}
-    if str(said) not in known:
-        raise InputError(f"{line.where}: expected winner to be a, b, tie, {first} or {second}, got {said!r}")
-    return known[str(said)]

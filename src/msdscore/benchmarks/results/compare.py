@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from msdscore.benchmarks.base import Benchmark, Item, clusters
-from msdscore.benchmarks.protocols.counting import Credit, Flags, Floats, Sheet, Statistic, make_sheet, resolve
+from msdscore.benchmarks.protocols.counting import Credit, Flags, Floats, Sheet, Statistic, make_sheet
 from msdscore.benchmarks.protocols.pairs import macro
 from msdscore.benchmarks.registry import benchmark
 from msdscore.benchmarks.results.result import MetricResult, Result, items_of, read_result, score_matrix
 from msdscore.errors import ConfigError, InputError
+from msdscore.registry import resolve
 from msdscore.stats.pairs import mcnemar, mcnemar_clustered, mcnemar_exact
 from msdscore.stats.resample import (
     DEFAULT,
@@ -164,7 +165,7 @@ def _oriented(side: Side) -> Floats:
 
 
 def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
-    credits_of: Callable[[Sheet[Item]], list[Credit[Item]]] = resolve(row.credits)
+    credits_of: Callable[[Sheet[Item]], list[Credit[Item]]] = resolve(row.credits, row.name)
     both = list(zip(credits_of(first), credits_of(second), strict=True))
     differences = [_credit_difference(ours, theirs) for ours, theirs in both if len(ours.values)]
     if row.kind == "pairs" and len(both) > 1:
@@ -202,7 +203,7 @@ def _macro_difference(first: Credit[Item], second: Credit[Item]) -> Difference:
 def _by_statistics(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
     """Correlations and other statistics, the benchmark's headline first and with a permutation test too."""
     statistics: list[Statistic] = [
-        statistic for statistic in resolve(row.statistics)(first.items) if statistic.compared
+        statistic for statistic in resolve(row.statistics, row.name)(first.items) if statistic.compared
     ]
     differences = [_measured_difference(statistic, first, second) for statistic in statistics]
     head, ones = statistics[0], np.ones(len(first.items))

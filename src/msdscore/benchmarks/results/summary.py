@@ -52,7 +52,6 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
     how = Resampling(samples=plan.samples, seed=plan.seed)
     sheet = partial(counting.make_sheet, work.row, chosen, protocol=plan.protocol, how=how)
     bare = np.zeros((len(chosen), len(items[0].captions)))
-    count = counting.figures_of(work.row)
     return Result(
         benchmark=work.row.name,
         title=work.row.title,
@@ -72,7 +71,7 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
         metrics=tuple(_metric(work, scorer, own, table, common, sheet) for own in columns),
         versions=versions(),
         scores=scores,
-        length=counting.length_alone(sheet(bare, judged=False), count) if chosen else None,
+        length=counting.length_alone(work.row, sheet(bare, judged=False)) if chosen else None,
         made=provenance,
     )
 
@@ -130,7 +129,7 @@ def _metric(
     head = (metric.label, signed, metric.higher_is_better, metric.judged)
     if not common.any() or missing == len(common):
         return MetricResult(*head, (), missing=missing, facts=facts)
-    count = counting.figures_of(work.row)
+    count = partial(counting.figures, work.row)
     own = sheet(true[common], judged=metric.judged)
     control = () if wrong is None else count(sheet(wrong[common], judged=metric.judged))
     return MetricResult(*head, count(own), control, counting.matched_length(work.row, own), missing, facts)
