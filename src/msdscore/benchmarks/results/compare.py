@@ -79,21 +79,17 @@ class Comparison:
 
 def open_side(name: str) -> Side:
     """A side from `RESULT.json`, or from `RESULT.json:METRIC` where the result has several metrics."""
-    path, label = _split_side(name)
-    result = read_result(Path(path))
+    # A metric's label may hold colons and paths itself (`file:SCORES.jsonl`).
+    ends = [at for at, letter in enumerate(name) if letter == ":"]
+    splits = [(Path(name), ""), *((Path(name[:end]), name[end + 1 :]) for end in ends)]
+    path, label = next(((path, label) for path, label in splits if path.is_file()), (None, ""))
+    if path is None:
+        raise InputError(f"there is no file {name}; expected a result of `msdscore bench`, or RESULT.json:METRIC")
+    result = read_result(path)
     labels = [metric.label for metric in result.metrics]
     if not label and len(labels) > 1:
         raise ConfigError(f"{path} has several metrics; name one, as in {path}:{labels[0]} (of {', '.join(labels)})")
-    return side_of(result, label or labels[0], Path(path).parent)
-
-
-def _split_side(name: str) -> tuple[str, str]:
-    """File and metric of a side; a metric's label may hold colons and paths itself (`file:SCORES.jsonl`)."""
-    ends = [at for at, letter in enumerate(name) if letter == ":"]
-    for path, label in [(name, ""), *((name[:end], name[end + 1 :]) for end in ends)]:
-        if Path(path).is_file():
-            return path, label
-    raise InputError(f"there is no file {name}; expected a result of `msdscore bench`, or RESULT.json:METRIC")
+    return side_of(result, label or labels[0], path.parent)
 
 
 def side_of(result: Result, label: str, folder: Path) -> Side:
@@ -106,10 +102,17 @@ def side_of(result: Result, label: str, folder: Path) -> Side:
 
 def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Comparison:
     """Paired differences of two sides of one benchmark and protocol."""
-    row = _same_benchmark(first, second)
-    ours, theirs = _common(first, second)
-    items = items_of(first.table.take(pa.array(ours)), row.kind)
-    scores = _oriented(first)[ours], _oriented(second)[theirs]
+    for name in ("benchmark", "protocol"):
+        one, other = getattr(first.result, name), getattr(second.result, name)
+        if one != other:
+            raise InputError(f"expected two results of one {name}, got {one} and {other}")
+    row, rows = benchmark(first.result.benchmark), _common(first, second)
+    items = items_of(first.table.take(pa.array(rows[0])), row.kind)
+    scores = []
+    for side, own in zip((first, second), rows, strict=True):
+        matrix = score_matrix(side.table, side.metric.label)
+        assert matrix is not None, "a result names only metrics whose scores lie beside it"
+        scores.append(matrix[own] if side.metric.higher_is_better else -matrix[own])
     known: Flags = np.asarray(~np.isnan(np.hstack(scores)).any(axis=1))
     if not known.any():
         raise InputError("the two results have no item that both scored")
@@ -118,10 +121,15 @@ def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Co
         for side, matrix in zip((first, second), scores, strict=True)
     ]
     differences = _by_credits(row, *sheets) if row.credits else _by_statistics(row, *sheets)
+    # Holm's correction over the subsets; figures over all items keep their p-value.
+    family = [number for number, difference in enumerate(differences) if is_subset(difference.name)]
+    adjusted = holm([differences[number].tests[0].p_value for number in family]).tolist()
+    for number, p_value in zip(family, adjusted, strict=True):
+        differences[number] = replace(differences[number], adjusted=p_value)
     apart = len(first.table) + len(second.table) - 2 * len(items)
     return Comparison(
         row.name, first.result.protocol, first.name, second.name, int(known.sum()), apart, int((~known).sum()),
-        _adjusted(differences),
+        tuple(differences),
     )  # fmt: skip
 
 
@@ -134,14 +142,6 @@ def compare_all(
     comparisons = {label: compare_sides(side_of(result, label, folder), base, how=how) for label in labels}
     adjusted = holm([comparison.differences[0].tests[0].p_value for comparison in comparisons.values()]).tolist()
     return {label: (comparison, p) for (label, comparison), p in zip(comparisons.items(), adjusted, strict=True)}
-
-
-def _same_benchmark(first: Side, second: Side) -> Benchmark:
-    for name in ("benchmark", "protocol"):
-        ours, theirs = getattr(first.result, name), getattr(second.result, name)
-        if ours != theirs:
-            raise InputError(f"expected two results of one {name}, got {ours} and {theirs}")
-    return benchmark(first.result.benchmark)
 
 
 def _common(first: Side, second: Side) -> tuple[list[int], list[int]]:
@@ -158,33 +158,27 @@ def _common(first: Side, second: Side) -> tuple[list[int], list[int]]:
     return ours, theirs
 
 
-def _oriented(side: Side) -> Floats:
-    scores = score_matrix(side.table, side.metric.label)
-    assert scores is not None, "a result names only metrics whose scores lie beside it"
-    return scores if side.metric.higher_is_better else -scores
-
-
 def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
+    """Means of one value per item, each with an interval and two tests; of pairs the mean of the subsets first."""
     credits_of: Callable[[Sheet[Item]], list[Credit[Item]]] = resolve(row.credits, row.name)
     both = list(zip(credits_of(first), credits_of(second), strict=True))
-    differences = [_credit_difference(ours, theirs) for ours, theirs in both if len(ours.values)]
+    differences = []
     if row.kind == "pairs" and len(both) > 1:
-        differences.insert(0, _macro_difference(*both[-1]))
+        sheet, n = both[-1][0].sheet, len(both[-1][0].values)
+        one, other = (macro(whole.values, [item.subset for item in sheet.items]) for whole in both[-1])
+        differences.append(_difference("accuracy/mean", one, other, sheet, n))
+    for credit, against in both:
+        ours, theirs, names = credit.values, against.values, clusters(credit.sheet.items)
+        if not len(ours):
+            continue
+        # A permutation costs next to nothing, and Holm's correction needs small p-values to be told apart.
+        often = replace(first.how, samples=max(first.how.samples, _PERMUTATIONS))
+        permuted = permutation_test(ours, theirs, clusters=names, how=often)
+        tests = (permuted, _mcnemar(ours == 1, theirs == 1, names))
+        interval = paired_difference(ours, theirs, clusters=names, how=first.how)
+        means = float(ours.mean()), float(theirs.mean())
+        differences.append(Difference(credit.name, *means, interval, tests, permuted.p_value, len(ours)))
     return differences
-
-
-def _credit_difference(first: Credit[Item], second: Credit[Item]) -> Difference:
-    names, how = clusters(first.sheet.items), first.sheet.how
-    right = first.values == 1, second.values == 1
-    # A permutation costs next to nothing, and Holm's correction needs small p-values to be told apart.
-    often = replace(how, samples=max(how.samples, _PERMUTATIONS))
-    tests = (
-        permutation_test(first.values, second.values, clusters=names, how=often),
-        _mcnemar(*right, names),
-    )
-    interval = paired_difference(first.values, second.values, clusters=names, how=how)
-    means = float(first.values.mean()), float(second.values.mean())
-    return Difference(first.name, *means, interval, tests, tests[0].p_value, len(first.values))
 
 
 def _mcnemar(first: Flags, second: Flags, names: NDArray[np.str_]) -> Test:
@@ -194,18 +188,16 @@ def _mcnemar(first: Flags, second: Flags, names: NDArray[np.str_]) -> Test:
     return mcnemar_exact(first, second) if int((first != second).sum()) < _EXACT_BELOW else mcnemar(first, second)
 
 
-def _macro_difference(first: Credit[Item], second: Credit[Item]) -> Difference:
-    labels = [item.subset for item in first.sheet.items]
-    ours, theirs = macro(first.values, labels), macro(second.values, labels)
-    return _statistic_difference("accuracy/mean", ours, theirs, first.sheet, len(first.values))
-
-
 def _by_statistics(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
     """Correlations and other statistics, the benchmark's headline first and with a permutation test too."""
     statistics: list[Statistic] = [
         statistic for statistic in resolve(row.statistics, row.name)(first.items) if statistic.compared
     ]
-    differences = [_measured_difference(statistic, first, second) for statistic in statistics]
+    differences = []
+    for statistic in statistics:
+        ours, theirs = (statistic.of(sheet.scores[:, 0]) for sheet in (first, second))
+        difference = _difference(statistic.name, ours.value, theirs.value, first, ours.n)
+        differences.append(replace(difference, scale=statistic.scale))
     head, ones = statistics[0], np.ones(len(first.items))
     swapped = swap_test(
         lambda scores: head.of(scores).value(ones), first.scores[:, 0], second.scores[:, 0],
@@ -214,35 +206,15 @@ def _by_statistics(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> l
     return [replace(differences[0], tests=(*differences[0].tests, swapped)), *differences[1:]]
 
 
-def _measured_difference(statistic: Statistic, first: Sheet[Item], second: Sheet[Item]) -> Difference:
-    ours, theirs = (statistic.of(sheet.scores[:, 0]) for sheet in (first, second))
-    difference = _statistic_difference(statistic.name, ours.value, theirs.value, first, ours.n)
-    return replace(difference, scale=statistic.scale)
-
-
-def _statistic_difference(
+def _difference(
     name: str, first: Callable[[Floats], float], second: Callable[[Floats], float], sheet: Sheet[Item], n: int
 ) -> Difference:
     """The difference of two statistics of item weights, resampled by image."""
-    names, size = clusters(sheet.items), len(sheet.items)
-
-    def difference(weights: Floats) -> float:
-        return first(weights) - second(weights)
-
-    interval, test = bootstrap_both(difference, size, clusters=names, how=sheet.how)
-    ones = np.ones(size)
-    return Difference(name, first(ones), second(ones), interval, (test,), test.p_value, n)
-
-
-def _adjusted(differences: list[Difference]) -> tuple[Difference, ...]:
-    """Holm's correction over the subsets; figures over all items keep their p-value."""
-    family = [number for number, difference in enumerate(differences) if is_subset(difference.name)]
-    p_values = holm([differences[number].tests[0].p_value for number in family])
-    changed = dict(zip(family, p_values.tolist(), strict=True))
-    return tuple(
-        replace(difference, adjusted=changed[number]) if number in changed else difference
-        for number, difference in enumerate(differences)
+    ones = np.ones(len(sheet.items))
+    interval, test = bootstrap_both(
+        lambda weights: first(weights) - second(weights), len(ones), clusters=clusters(sheet.items), how=sheet.how
     )
+    return Difference(name, first(ones), second(ones), interval, (test,), test.p_value, n)
 
 
 def is_subset(name: str) -> bool:

@@ -92,36 +92,25 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _result_grid(results: Sequence[Result]) -> Grid:
-    several, settings = len({result.encoder for result in results}) > 1, _settings(results)
+    first, several, settings = results[0], len({result.encoder for result in results}) > 1, _settings(results)
     names = list(dict.fromkeys(f.name for r in results for m in r.metrics for f in m.figures)) or ["figure"]
     labels = [*(["encoder"] if several else []), *(["settings"] if settings else [])]
-    columns = (
-        "metric",
-        *labels,
-        names[0],
-        "95 % interval",
-        "wrong image",
-        "matched length",
-        *names[1:],
-        "ties",
-        "missing",
-    )
+    columns = ("metric", *labels, names[0], "95 % interval", "wrong image", "matched length", *names[1:])
     rows = []
     for result in results:
         for metric in result.metrics:
-            more = [
-                *([_short(result)] if several else []),
-                *([settings.get(metric.signature, NONE)] if settings else []),
-            ]
+            more = [result.encoder.split(",")[0] or NONE] if several else []
+            more += [settings.get(metric.signature, NONE)] if settings else []
             rows.append((metric.label, *more, *_cells(metric, names)))
-    first = results[0]
     if first.length is not None:
-        rows.append((length_label(first.length), *[NONE] * len(labels), *_length_cells(first.length, names)))
-    title = f"{first.title}, {first.protocol} ({_counted(first)} items, {first.pictures} images)"
-    return Grid(title, columns, tuple(rows), tuple(_notes(results)))
+        alone = MetricResult(length_label(first.length), "", True, False, first.length.figures)
+        rows.append((alone.label, *[NONE] * len(labels), *_cells(alone, names)))
+    title = f"{first.title}, {first.protocol} ({counted(first)} items, {first.pictures} images)"
+    return Grid(title, (*columns, "ties", "missing"), tuple(rows), tuple(_notes(results)))
 
 
-def _counted(result: Result) -> str:
+def counted(result: Result) -> str:
+    """How many items the figures rest on, and of how many where that is not all of them."""
     return str(result.items) if result.counted == result.items else f"{result.counted} of {result.items}"
 
 
@@ -130,11 +119,15 @@ def length_label(alone: LengthAlone) -> str:
     return f"length alone ({'longer' if alone.longer_wins else 'shorter'} wins)"
 
 
-def _length_cells(alone: LengthAlone, names: Sequence[str]) -> list[str]:
-    figures = {figure.name: figure for figure in alone.figures}
-    head = figures.get(names[0])
-    rest = [number(figures.get(name)) for name in names[1:]]
-    return [number(head), _interval(head), NONE, NONE, *rest, str(head.ties) if head else NONE, "0"]
+def told_apart(signatures: Iterable[str]) -> dict[str, str]:
+    """By signature its parts that not all of them have.
+
+    >>> told_apart(["msd|k:5|v:1", "msd|k:8|v:1"])
+    {'msd|k:5|v:1': 'k:5', 'msd|k:8|v:1': 'k:8'}
+    """
+    parts = {signature: signature.split("|") for signature in signatures}
+    shared = set.intersection(*map(set, parts.values()))
+    return {signature: " ".join(part for part in own if part not in shared) for signature, own in parts.items()}
 
 
 def _settings(results: Sequence[Result]) -> dict[str, str]:
@@ -143,12 +136,9 @@ def _settings(results: Sequence[Result]) -> dict[str, str]:
     for result in results:
         for metric in result.metrics:
             groups[metric.label, result.encoder].add(metric.signature)
-    settings: dict[str, str] = {}
-    for signatures in groups.values():
-        shared = set.intersection(*(set(signature.split("|")) for signature in signatures))
-        for signature in signatures if len(signatures) > 1 else ():
-            settings[signature] = " ".join(part for part in signature.split("|") if part not in shared)
-    return settings
+    return {
+        k: own for signatures in groups.values() if len(signatures) > 1 for k, own in told_apart(signatures).items()
+    }
 
 
 def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
@@ -156,16 +146,12 @@ def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
     wrong = next((figure for figure in metric.control if figure.name == names[0]), None)
     # The control has ties of its own: a clipped score may tell nothing apart with the wrong image.
     tied = f" ({wrong.ties} ties)" if head and wrong and wrong.ties != head.ties else ""
+    interval = NONE  # where too few images, or a single one, are behind it
+    if head and head.interval is not None and head.interval.low == head.interval.low:
+        interval = f"[{_print(head.interval.low, head.scale)}, {_print(head.interval.high, head.scale)}]"
     rest = [number(metric.figure(name)) for name in names[1:]]
     counts = [str(head.ties) if head else NONE, str(metric.missing)]
-    return [number(head), _interval(head), number(wrong) + tied, number(metric.matched), *rest, *counts]
-
-
-def _interval(figure: Figure | None) -> str:
-    """The interval of a figure; none where too few images, or a single one, are behind it."""
-    if figure is None or figure.interval is None or figure.interval.low != figure.interval.low:
-        return NONE
-    return f"[{_print(figure.interval.low, figure.scale)}, {_print(figure.interval.high, figure.scale)}]"
+    return [number(head), interval, number(wrong) + tied, number(metric.matched), *rest, *counts]
 
 
 def _print(value: float, scale: int) -> str:
@@ -186,10 +172,6 @@ def _notes(results: Sequence[Result]) -> Iterable[str]:
             tail = f"; {skipped} left out by the protocol" if skipped else ""
             used = "".join(f"; {name} {value:g}" for name, value in (metric.facts or {}).items())
             yield f"{metric.label}: `{metric.signature}`{tail}{used}"
-
-
-def _short(result: Result) -> str:
-    return result.encoder.split(",")[0] or NONE
 
 
 def _difference_row(difference: Difference) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 
 from msdscore.benchmarks.protocols.counting import Figure
 from msdscore.benchmarks.results.compare import compare_all
-from msdscore.benchmarks.results.grids import NONE, Grid, length_label, number
+from msdscore.benchmarks.results.grids import NONE, Grid, counted, length_label, number, told_apart
 from msdscore.benchmarks.results.result import Result
 from msdscore.errors import InputError
 from msdscore.stats.resample import Resampling, bootstrap_mean
@@ -68,17 +68,25 @@ def overview(
     the metrics of the benchmark) are marked. With `quoted`, published figures follow, which are never the best.
     """
     columns = list(dict.fromkeys(entry.column for entry in opened))
-    tested = opened if against else ()
-    marked = {entry.result.benchmark: _different(entry, against, how or Resampling()) for entry in tested}
+    marked = {entry.result.benchmark: _different(entry, against, how or Resampling()) for entry in opened if against}
     cells = _headlines(opened)
     rows = []
     for name, ((label, _), own) in zip(_names(cells), cells.items(), strict=True):
         marks = [MARK if label in marked.get(benchmark, ()) else "" for benchmark, _ in columns]
         texts = (number(own[c]) + mark if c in own else NONE for c, mark in zip(columns, marks, strict=True))
         rows.append((name, *texts))
-    best = frozenset((row, 1 + at) for at, column in enumerate(columns) for row in _best(column, cells))
-    rows += [_length_row(opened, columns)] if any(entry.result.length for entry in opened) else []
-    notes = _notes(opened, against)
+    best = set()
+    for at, column in enumerate(columns, start=1):
+        values = {row: own[column].value for row, own in enumerate(cells.values()) if column in own}
+        most = max((value for value in values.values() if value == value), default=None)
+        best |= {(row, at) for row, value in values.items() if value == most}
+    lengths = {entry.column: entry.result.length for entry in opened if entry.result.length is not None}
+    if lengths:
+        ways = {length_label(alone) for alone in lengths.values()}
+        label = ways.pop() if len(ways) == 1 else "length alone (better direction)"
+        rows.append((label, *(number(lengths[c].figures[0]) if c in lengths else NONE for c in columns)))
+    notes = [f"{MARK} differs from {against} (p < {LEVEL}, Holm over the metrics of a benchmark)"] if against else []
+    notes += [f"{e.result.title}: {counted(e.result)} items, {e.result.pictures} images" for e in opened]
     if quoted:
         known = [entry for entry in quoted_figures() if (entry.benchmark, "official") in columns]
         rows += _quoted_rows(known, columns)
@@ -87,7 +95,7 @@ def overview(
             names = dict.fromkeys(entry.metric for entry in known if entry.source == source)
             notes.append(f"{', '.join(names)}: {source}")
     titles = [_title(next(entry.result for entry in opened if entry.column == column)) for column in columns]
-    return Grid("Headline figures", ("metric", *titles), tuple(rows), tuple(notes), best)
+    return Grid("Headline figures", ("metric", *titles), tuple(rows), tuple(notes), frozenset(best))
 
 
 def _headlines(opened: Sequence[StoredResult]) -> Cells:
@@ -107,15 +115,11 @@ def _headlines(opened: Sequence[StoredResult]) -> Cells:
 
 def _names(rows: Iterable[Row]) -> list[str]:
     """The names of the metrics; where one stands with several signatures, with what tells these apart."""
-    signatures: dict[str, list[set[str]]] = defaultdict(list)
+    signatures: dict[str, list[str]] = defaultdict(list)
     for label, signature in rows:
-        signatures[label].append(set(signature.split("|")))
-    names = []
-    for label, signature in rows:
-        shared = set.intersection(*signatures[label])
-        own = [part for part in signature.split("|") if part not in shared]
-        names.append(f"{label} ({' '.join(own)})" if own else label)
-    return names
+        signatures[label].append(signature)
+    own = {(label, s): part for label, several in signatures.items() for s, part in told_apart(several).items()}
+    return [f"{label} ({own[label, signature]})" if own[label, signature] else label for label, signature in rows]
 
 
 def _different(entry: StoredResult, against: str, how: Resampling) -> set[str]:
@@ -123,19 +127,6 @@ def _different(entry: StoredResult, against: str, how: Resampling) -> set[str]:
         return set()
     comparisons = compare_all(entry.result, entry.folder, against, how=how)
     return {label for label, (_, adjusted) in comparisons.items() if adjusted < LEVEL}
-
-
-def _best(column: Column, cells: Cells) -> list[int]:
-    values = {row: own[column].value for row, own in enumerate(cells.values()) if column in own}
-    known = {row: value for row, value in values.items() if value == value}
-    return [row for row, value in known.items() if value == max(known.values())]
-
-
-def _length_row(opened: Sequence[StoredResult], columns: Sequence[Column]) -> tuple[str, ...]:
-    lengths = {entry.column: entry.result.length for entry in opened if entry.result.length is not None}
-    ways = {length_label(alone) for alone in lengths.values()}
-    label = ways.pop() if len(ways) == 1 else "length alone (better direction)"
-    return (label, *(number(lengths[column].figures[0]) if column in lengths else NONE for column in columns))
 
 
 def _quoted_rows(known: Sequence[Quoted], columns: Sequence[Column]) -> list[tuple[str, ...]]:
@@ -151,15 +142,6 @@ def _quoted_rows(known: Sequence[Quoted], columns: Sequence[Column]) -> list[tup
 def _title(result: Result) -> str:
     name = next((metric.figures[0].name for metric in result.metrics if metric.figures), "")
     return f"{result.title} {name}" + ("" if result.protocol == "official" else f", {result.protocol}")
-
-
-def _notes(opened: Sequence[StoredResult], against: str) -> list[str]:
-    notes = [f"{MARK} differs from {against} (p < {LEVEL}, Holm over the metrics of a benchmark)"] if against else []
-    for entry in opened:
-        result = entry.result
-        part = "" if result.counted == result.items else f" of {result.items}"
-        notes.append(f"{result.title}: {result.counted}{part} items, {result.pictures} images")
-    return notes
 
 
 def mean_ranks(opened: Sequence[StoredResult], *, how: Resampling | None = None) -> Grid:

@@ -15,7 +15,6 @@ from msdscore.benchmarks.protocols.counting import Figure, Figures, LengthAlone
 from msdscore.errors import InputError
 from msdscore.io.atomic import write_bytes
 from msdscore.metrics.base import Cases, Floats, Metric
-from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import Interval
 
 FORMAT = 2
@@ -28,11 +27,6 @@ class ScorerRecord:
     signature: str
     encoder: str
     device: str
-
-    @classmethod
-    def of(cls, pipeline: Pipeline) -> "ScorerRecord":
-        """The record of a scorer that is loaded."""
-        return cls(pipeline.signature, pipeline.encoder.signature, str(pipeline.encoder.device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +123,17 @@ def read_result(path: Path) -> Result:
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
         raise InputError(f"{path}: expected a result of `msdscore bench` in format {FORMAT}")
     try:
-        metrics = tuple(_metric(metric) for metric in content.pop("metrics"))
-        notes = tuple(Note(**note) for note in content.pop("notes"))
-        length = content.pop("length")
-        more: dict[str, Any] = {"made": Provenance(**content.pop("made")), "failures": tuple(content.pop("failures"))}
-        more["length"] = length and LengthAlone(length["longer_wins"], tuple(map(_figure, length["figures"])))
-        return Result(**content, **more, metrics=metrics, notes=notes)
+        for metric in content["metrics"]:
+            metric |= {name: _figures(metric[name]) for name in ("figures", "control")}
+            metric["matched"] = metric["matched"] and _figures([metric["matched"]])[0]
+        content |= {
+            "metrics": tuple(MetricResult(**metric) for metric in content["metrics"]),
+            "notes": tuple(Note(**note) for note in content["notes"]),
+            "length": (length := content["length"]) and LengthAlone(length["longer_wins"], _figures(length["figures"])),
+            "made": Provenance(**content["made"]),
+            "failures": tuple(content["failures"]),
+        }
+        return Result(**content)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: is damaged ({error}); run the same `msdscore bench` again") from error
 
@@ -148,15 +147,11 @@ def is_result(path: Path) -> bool:
     return isinstance(content, dict) and {"format", "benchmark", "metrics"} <= content.keys()
 
 
-def _metric(content: dict[str, Any]) -> MetricResult:
-    figures, control = (tuple(map(_figure, content.pop(name))) for name in ("figures", "control"))
-    matched = content.pop("matched")
-    return MetricResult(**content, figures=figures, control=control, matched=matched and _figure(matched))
-
-
-def _figure(content: dict[str, Any]) -> Figure:
-    interval = content.pop("interval")
-    return Figure(**_with_nan(content), interval=interval and Interval(**_with_nan(interval)))
+def _figures(contents: Iterable[dict[str, Any]]) -> Figures:
+    return tuple(
+        Figure(**_with_nan(content) | {"interval": content["interval"] and Interval(**_with_nan(content["interval"]))})
+        for content in contents
+    )
 
 
 def _with_nan(content: dict[str, Any]) -> dict[str, Any]:
@@ -184,49 +179,38 @@ WRONG = "@wrong"  # behind a metric's label: its scores with the wrong images
 FACT = "#"  # between a metric's label and the name of a fact
 _NUMBERS = pa.list_(pa.float64())
 _LEFT_OUT = ("id", "image", "subset", "references", "positive", "negative", "caption", "caption_a", "caption_b")
+_KINDS: dict[Kind, tuple[Any, tuple[str, ...]]] = {  # with the names of its captions
+    "pairs": (Pair, ("positive", "negative")),
+    "rated": (Rated, ("caption",)),
+    "battles": (Battle, ("caption_a", "caption_b")),
+}
+_PARTS: dict[str, Any] = {"scales": Scale, "aspects": Aspect}
 
 
 def item_table(items: Sequence[Item]) -> pa.Table:
     """One row per item: id, image name, subset, captions, and what people said as JSON."""
     names = image_names(item.image for item in items)
+    said = ({name: v for name, v in asdict(item).items() if name not in _LEFT_OUT} for item in items)
     return pa.table({
         "id": pa.array([item.id for item in items], pa.string()),
         "picture": pa.array([names[image_key(item.image)] for item in items], pa.string()),
         "subset": pa.array([item.subset for item in items], pa.string()),
         "captions": pa.array([list(item.captions) for item in items], pa.list_(pa.string())),
-        "judged": pa.array([_judged(item) for item in items], pa.string()),
+        "judged": pa.array([json.dumps(values, ensure_ascii=False) for values in said], pa.string()),
     })  # fmt: skip
 
 
 def items_of(table: pa.Table, kind: Kind) -> tuple[Item, ...]:
     """The items of a table, without references."""
-    return tuple(_MAKE[kind](row, Path(row["picture"]), json.loads(row["judged"])) for row in table.to_pylist())
-
-
-def _judged(item: Item) -> str:
-    values = {name: value for name, value in asdict(item).items() if name not in _LEFT_OUT}
-    return json.dumps(values, ensure_ascii=False)
-
-
-def _pair(row: dict[str, Any], image: Path, judged: dict[str, Any]) -> Pair:
-    positive, negative = row["captions"]
-    return Pair(row["id"], image, positive, negative, subset=row["subset"], votes=tuple(judged["votes"]))
-
-
-def _rated(row: dict[str, Any], image: Path, judged: dict[str, Any]) -> Rated:
-    scales = tuple(Scale(**scale) for scale in judged["scales"])
-    ratings, system = tuple(judged["ratings"]), judged["system"]
-    return Rated(row["id"], image, row["captions"][0], ratings, subset=row["subset"], system=system, scales=scales)
-
-
-def _battle(row: dict[str, Any], image: Path, judged: dict[str, Any]) -> Battle:
-    aspects = tuple(Aspect(**aspect) for aspect in judged.pop("aspects"))
-    captions = row["captions"]
-    texts = {"caption_a": captions[0], "caption_b": captions[1], "subset": row["subset"]}
-    return Battle(id=row["id"], image=image, aspects=aspects, **texts, **judged)
-
-
-_MAKE: dict[Kind, Any] = {"pairs": _pair, "rated": _rated, "battles": _battle}
+    make, texts = _KINDS[kind]
+    items = []
+    for row in table.to_pylist():
+        judged = json.loads(row["judged"])
+        judged |= {name: tuple(value) for name, value in judged.items() if isinstance(value, list)}
+        judged |= {name: tuple(part(**own) for own in judged[name]) for name, part in _PARTS.items() if name in judged}
+        captions = dict(zip(texts, row["captions"], strict=True))
+        items.append(make(id=row["id"], image=Path(row["picture"]), subset=row["subset"], **captions, **judged))
+    return tuple(items)
 
 
 def score_columns(metrics: Sequence[Metric], cases: Cases) -> dict[str, pa.Array]:
@@ -253,13 +237,12 @@ def joined_columns(parts: Iterable[pa.Table], earlier: Mapping[str, Sequence[Any
     """Columns over all items from those of an earlier run and from parts, which know better."""
     columns = {name: list(values) for name, values in earlier.items()}
     for part in parts:
-        numbers = part.column("item").to_pylist()
-        for name in part.column_names:
-            if name == "item":
-                continue
-            column = columns.setdefault(name, [None] * count)
-            for number, value in zip(numbers, part.column(name).to_pylist(), strict=True):
-                column[number] = value
+        values = part.to_pydict()
+        numbers = values.pop("item")
+        for name, column in values.items():
+            joined = columns.setdefault(name, [None] * count)
+            for number, value in zip(numbers, column, strict=True):
+                joined[number] = value
     return columns
 
 
@@ -286,10 +269,3 @@ def score_matrix(table: pa.Table, label: str, *, wrong: bool = False) -> Floats 
     column = table.column(name).combine_chunks()
     values: Floats = column.values.to_numpy(zero_copy_only=False).reshape(len(column), -1)
     return values
-
-
-def fact_sums(table: pa.Table, label: str) -> dict[str, float]:
-    """The sums of a metric's facts."""
-    head = label + FACT
-    names = [name for name in table.column_names if name.startswith(head)]
-    return {name.removeprefix(head): float(np.nansum(table.column(name).to_numpy())) for name in names}

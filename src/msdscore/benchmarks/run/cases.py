@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -55,51 +55,54 @@ def item_batches(
     strangers = stranger_of(items, seed) if control else {}
     ring = [image for image in image_ring(items, seed) if image_key(image) in by_image]
     for start in range(0, len(ring), size):
-        yield _item_batch(ring[start : start + size], by_image, strangers)
-
-
-def _item_batch(own: list[Image], by_image: Mapping[str, list[int]], strangers: Mapping[str, Image]) -> ItemBatch:
-    images = {image_key(image): image for image in own}
-    images |= {image_key(other): other for other in (strangers[key] for key in list(images) if strangers)}
-    number_of = {key: number for number, key in enumerate(images)}
-    pairs = [(image_key(image), item) for image in own for item in by_image[image_key(image)]]
-    return ItemBatch(
-        tuple(images.values()),
-        tuple(item for _, item in pairs),
-        tuple(number_of[key] for key, _ in pairs),
-        tuple(number_of[image_key(strangers[key])] for key, _ in pairs) if strangers else (),
-    )
+        images = {image_key(image): image for image in ring[start : start + size]}
+        pairs = [(key, item) for key in images for item in by_image[key]]
+        images |= {image_key(other): other for other in (strangers[key] for key in list(images) if control)}
+        number_of = {key: number for number, key in enumerate(images)}
+        yield ItemBatch(
+            tuple(images.values()),
+            tuple(item for _, item in pairs),
+            tuple(number_of[key] for key, _ in pairs),
+            tuple(number_of[image_key(strangers[key])] for key, _ in pairs) if control else (),
+        )
 
 
 _DECODERS = 4
 Seen = TypeVar("Seen")
 
 
-def text_cases(
-    items: Sequence[Item], batch: ItemBatch, references: dict[int, tuple[str, ...]], *, whole: bool
-) -> Cases:
-    """The cases of a batch without images and vectors; `references` are those of each image of the batch."""
-    mine = [items[number] for number in batch.items]
-    names = image_names(item.image for item in items)
-    texts = tuple(dict.fromkeys(text for item in mine for text in item.captions))
-    number_of = {text: number for number, text in enumerate(texts)}
-    captions = np.array([[number_of[text] for text in item.captions] for item in mine], dtype=np.int64)
-    turns = 2 if batch.stranger else 1
-    owner = np.array([*batch.owner, *batch.stranger], dtype=np.int64)
-    control = np.repeat([False, True], [len(mine), len(batch.stranger)])
-    wrong = tuple(references.get(number, ()) for number in batch.stranger)
-    return Cases(
-        ids=tuple(item.id for item in mine) * turns,
-        texts=texts,
-        captions=np.tile(captions, (turns, 1)),
-        images=(None,) * len(batch.images),
-        owner=owner,
-        group=owner + len(batch.images) * control,
-        control=control,
-        references=(*(item.references for item in mine), *wrong),
-        whole=whole,
-        names=tuple(names[image_key(image)] for image in batch.images),
-    )
+def text_cases(items: Sequence[Item]) -> Callable[..., Cases]:
+    """A function from a batch of the items (and whether it is the `whole` benchmark) to its cases without vectors.
+
+    A wrong image comes with the references of its first item.
+    """
+    names, references = image_names(item.image for item in items), dict[str, tuple[str, ...]]()
+    for item in items:
+        references.setdefault(image_key(item.image), item.references)
+
+    def cases(batch: ItemBatch, *, whole: bool) -> Cases:
+        mine = [items[number] for number in batch.items]
+        texts = tuple(dict.fromkeys(text for item in mine for text in item.captions))
+        number_of = {text: number for number, text in enumerate(texts)}
+        captions = np.array([[number_of[text] for text in item.captions] for item in mine], dtype=np.int64)
+        turns = 2 if batch.stranger else 1
+        owner = np.array([*batch.owner, *batch.stranger], dtype=np.int64)
+        control = np.repeat([False, True], [len(mine), len(batch.stranger)])
+        keys = [image_key(image) for image in batch.images]
+        return Cases(
+            ids=tuple(item.id for item in mine) * turns,
+            texts=texts,
+            captions=np.tile(captions, (turns, 1)),
+            images=(None,) * len(keys),
+            owner=owner,
+            group=owner + len(keys) * control,
+            control=control,
+            references=(*(item.references for item in mine), *(references[keys[n]] for n in batch.stranger)),
+            whole=whole,
+            names=tuple(names[key] for key in keys),
+        )
+
+    return cases
 
 
 def fill(
@@ -108,32 +111,22 @@ def fill(
     """Decode and encode what metrics need; the reasons of items that cannot be scored by place in the batch."""
     if "encoder" not in needs and "pictures" not in needs:
         return bare, {}
+    decode = open_image if pipeline is None else lambda source: pipeline.decode([source], keep="pictures" in needs)[0]
+    decoded: list[Any] = _read_all(batch.images, decode)
+    unseen = {number: str(error) for number, error in enumerate(decoded) if isinstance(error, RowError)}
+    errors = {number: unseen[owner] for number, owner in enumerate(batch.owner) if owner in unseen}
+    opened = tuple(None if isinstance(d, RowError) else d if pipeline is None else d.image for d in decoded)
     if pipeline is None:
-        seen = _read_all(batch.images, open_image)
-        images = tuple(None if isinstance(opened, RowError) else opened for opened in seen)
-        return replace(bare, images=images), _image_errors(batch, seen)
-    decoded = _read_all(batch.images, lambda source: pipeline.decode([source], keep="pictures" in needs)[0])
-    images = tuple(opened.image if isinstance(opened, Decoded) else None for opened in decoded)
-    errors = _image_errors(batch, decoded)
+        return replace(bare, images=opened), errors
     vectors, unread = make_vectors(bare, decoded, pipeline, mixtures="mixtures" in needs)
     for number, row in enumerate(bare.captions[: len(batch.items)].tolist()):
         reasons = [unread[text] for text in row if text in unread]
         errors |= {number: reasons[0]} if reasons and number not in errors else {}
-    return replace(bare, images=images, vectors=vectors), errors
-
-
-def _image_errors(batch: ItemBatch, seen: Sequence[object]) -> dict[int, str]:
-    """The reasons of items whose image could not be read, by their place in the batch."""
-    reasons = {number: str(outcome) for number, outcome in enumerate(seen) if isinstance(outcome, RowError)}
-    return {number: reasons[owner] for number, owner in enumerate(batch.owner) if owner in reasons}
+    return replace(bare, images=opened, vectors=vectors), errors
 
 
 def _read_all(images: Sequence[Image], decode: Callable[[Path | bytes], Seen | RowError]) -> list[Seen | RowError]:
     """Read images side by side, those inside tables in the order they lie there."""
-
-    def where(number: int) -> tuple[str, int]:
-        image = images[number]
-        return (str(image.file), image.row) if isinstance(image, StoredImage) else ("", number)
 
     def read(number: int) -> Seen | RowError:
         try:
@@ -141,7 +134,8 @@ def _read_all(images: Sequence[Image], decode: Callable[[Path | bytes], Seen | R
         except RowError as error:
             return error
 
-    order = sorted(range(len(images)), key=where)
+    places = [(str(i.file), i.row) if isinstance(i, StoredImage) else ("", number) for number, i in enumerate(images)]
+    order = sorted(range(len(images)), key=places.__getitem__)
     with ThreadPoolExecutor(_DECODERS) as pool:
         opened = dict(zip(order, pool.map(read, order), strict=True))
     return [opened[number] for number in range(len(images))]

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
-from msdscore.benchmarks.base import Benchmark, Item, ItemSet, ItemT, Note, Rated, image_key
+from msdscore.benchmarks.base import Benchmark, Item, ItemSet, Note, Rated, image_key
 from msdscore.benchmarks.registry import benchmark, load
 from msdscore.benchmarks.run.cases import BATCH_IMAGES, ItemBatch, item_batches
 from msdscore.benchmarks.run.score_file import fingerprint
@@ -15,12 +14,6 @@ from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore.metrics.base import Metric
 from msdscore.metrics.registry import load_metrics
 from msdscore.scoring.pipeline import Pipeline
-
-T = TypeVar("T")
-
-
-def _nothing() -> Mapping[str, Any]:
-    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +34,7 @@ class BenchmarkPlan:
     seeds: int | None = None
     samples: int = 1000
     control: bool = True
-    options: Mapping[str, Any] = field(default_factory=_nothing)
+    options: Mapping[str, Any] = field(default_factory=dict)
     batch_images: int = BATCH_IMAGES
     command: str = ""
 
@@ -105,7 +98,11 @@ def prepare_work(plan: BenchmarkPlan, pipeline: Callable[[], Pipeline], *, stamp
         raise unknown_name(f"protocol of {row.name}", plan.protocol, row.protocols)
     item_set = _limited(load(plan.name, plan.root, **plan.options), plan.limit)
     metrics = load_metrics(plan.metrics)
-    _check_needs(row, item_set.items, metrics)
+    for metric in metrics:
+        if metric.needs("pairs") and row.kind == "rated":
+            raise ConfigError(f"metric {metric.label} chooses between two captions; {row.name} rates single ones")
+        if metric.needs("references") and not any(item.references for item in item_set.items):
+            raise InputError(f"metric {metric.label} needs references, and the items of {row.name} have none here")
     return Work(plan, row, item_set, metrics, cache(pipeline), stamp)
 
 
@@ -114,34 +111,19 @@ def _limited(item_set: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
 
     Ratings are taken image by image: a caption alone could not be held against the others of its image.
     """
-    total = len(item_set.items)
-    if limit is None or limit >= total:
+    items: tuple[Item, ...] = item_set.items
+    if limit is None or limit >= len(items):
         return item_set
-    left = Note("items left out by --limit", total - limit)
-    kept = _whole_images if isinstance(item_set.items[0], Rated) else _evenly
-    return ItemSet(kept(item_set.items, limit), (*item_set.notes, left))
-
-
-def _evenly(items: Sequence[T], limit: int) -> tuple[T, ...]:
-    return tuple(items[number * len(items) // limit] for number in range(limit))
-
-
-def _whole_images(items: Sequence[ItemT], limit: int) -> tuple[ItemT, ...]:
-    """Images spread evenly with all their items, the last one cut where the limit is reached."""
-    mine: dict[str, list[ItemT]] = {}
-    for item in items:
-        mine.setdefault(image_key(item.image), []).append(item)
-    images = _evenly(list(mine.values()), max(1, -(-limit * len(mine) // len(items))))
-    chosen = [item for own in images for item in own]
+    units = [[item] for item in items]
+    if isinstance(items[0], Rated):
+        by_image: dict[str, list[Item]] = {}
+        for item in items:
+            by_image.setdefault(image_key(item.image), []).append(item)
+        units = list(by_image.values())
+    count = max(1, -(-limit * len(units) // len(items)))
+    chosen = [item for number in range(count) for item in units[number * len(units) // count]]
     if len(chosen) < limit:  # the chosen images have fewer items than others
         taken = {id(item) for item in chosen}
         chosen += [item for item in items if id(item) not in taken]
-    return tuple(chosen[:limit])
-
-
-def _check_needs(row: Benchmark, items: Sequence[Item], metrics: Sequence[Metric]) -> None:
-    for metric in metrics:
-        if metric.needs("pairs") and row.kind == "rated":
-            raise ConfigError(f"metric {metric.label} chooses between two captions; {row.name} rates single ones")
-        if metric.needs("references") and not any(item.references for item in items):
-            raise InputError(f"metric {metric.label} needs references, and the items of {row.name} have none here")
+    left = Note("items left out by --limit", len(items) - limit)
+    return ItemSet(tuple(chosen[:limit]), (*item_set.notes, left))

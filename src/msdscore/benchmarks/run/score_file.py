@@ -21,20 +21,9 @@ from msdscore.io.outputs.manifest import REMEDY, compare
 _KEY = b"msdscore.run"
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What every item was scored with: the name of its stranger, and a stamp of both images' files."""
-
-    strangers: tuple[str, ...]
-    stamps: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MetricTask:
-    """Items, by number, that some metrics (by label) still have to score."""
-
-    items: tuple[int, ...]
-    labels: tuple[str, ...]
+# What every item was scored with: the name of its stranger, and a stamp of both images' files.
+Sources = list[tuple[str, str]]
+MetricTask = tuple[tuple[int, ...], tuple[str, ...]]  # items, by number, that some metrics (by label) have to score
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +42,9 @@ def sources_of(items: Sequence[Item], *, seed: int, control: bool) -> Sources:
     with ThreadPoolExecutor(8) as pool:  # files may lie on a slow or distant disk
         stamps = dict(zip(images, pool.map(image_state, images.values()), strict=True))
     strangers = stranger_of(items, seed) if control else {}
-    others = [image_key(strangers[image_key(item.image)]) if control else "" for item in items]
-    return Sources(
-        tuple(names.get(key, "") for key in others),
-        tuple(
-            f"{stamps[image_key(item.image)]} {stamps.get(key, '')}" for item, key in zip(items, others, strict=True)
-        ),
-    )
+    other = {key: image_key(strangers[key]) if control else "" for key in images}
+    by_image = {key: (names.get(other[key], ""), f"{stamps[key]} {stamps.get(other[key], '')}") for key in images}
+    return [by_image[image_key(item.image)] for item in items]
 
 
 def image_state(image: Image) -> str:
@@ -73,29 +58,30 @@ def keep(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sou
     A row stays if its images are the same files as then: what failed fails again until they change.
     Raises `RunError` if the file belongs to other work.
     """
-    everything = tuple(range(len(sources.stamps)))
+    everything = tuple(range(len(sources)))
     if not path.exists():
-        return Kept({}, (MetricTask(everything, tuple(signatures)),), {})
+        return Kept({}, ((everything, tuple(signatures)),), {})
     table = pq.read_table(path)
-    known = _metadata(path, table)
+    try:
+        known: dict[str, Any] = json.loads(table.schema.metadata[_KEY])
+    except (TypeError, KeyError, ValueError) as error:
+        raise RunError(f"{path}: is damaged; {REMEDY}") from error
     compare(path, known["base"], base)
     for label, signature in signatures.items():
         if known["metrics"].get(label, signature) != signature:
             raise RunError(f"{path}: {label} was scored as {known['metrics'][label]}, now {signature}; {REMEDY}")
-    fresh = [
-        before == now
-        for before, now in zip(
-            zip(*(table.column(name).to_pylist() for name in ("stranger", "stamp")), strict=True),
-            zip(sources.strangers, sources.stamps, strict=True),
-            strict=True,
-        )
-    ]
-    old, new = (tuple(label for label in signatures if (label in known["metrics"]) == side) for side in (True, False))
+    before = zip(*(table.column(name).to_pylist() for name in ("stranger", "stamp")), strict=True)
+    fresh = [then == now for then, now in zip(before, sources, strict=True)]
     stale = tuple(number for number in everything if not fresh[number])
-    tasks = (MetricTask(stale, (*old, *new)), MetricTask(tuple(n for n in everything if fresh[n]), new))
-    dropped = {label: sign for label, sign in known["metrics"].items() if label not in signatures and stale}
-    labels = {label: sign for label, sign in known["metrics"].items() if label not in dropped}
-    return Kept(_columns(table, labels, fresh), tuple(task for task in tasks if task.items and task.labels), labels)
+    new = tuple(label for label in signatures if label not in known["metrics"])
+    tasks = ((stale, tuple(signatures)), (tuple(number for number in everything if fresh[number]), new))
+    labels = {label: sign for label, sign in known["metrics"].items() if label in signatures or not stale}
+    names = [name for name in table.column_names if any(belongs_to(name, label) for label in labels)]
+    columns = {
+        name: [value if stays else None for value, stays in zip(table.column(name).to_pylist(), fresh, strict=True)]
+        for name in ("error", *names)
+    }
+    return Kept(columns, tuple(task for task in tasks if all(task)), labels)
 
 
 def recorded_scorer(path: Path, stamp: str | None) -> ScorerRecord | None:
@@ -139,19 +125,3 @@ def fingerprint(items: Sequence[Item]) -> str:
         content = "\n".join([item.id, names[image_key(item.image)], *item.captions, *item.references, ""])
         digest.update(content.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-def _metadata(path: Path, table: pa.Table) -> dict[str, Any]:
-    try:
-        known: dict[str, Any] = json.loads(table.schema.metadata[_KEY])
-    except (TypeError, KeyError, ValueError) as error:
-        raise RunError(f"{path}: is damaged; {REMEDY}") from error
-    return known
-
-
-def _columns(table: pa.Table, labels: Mapping[str, str], fresh: Sequence[bool]) -> dict[str, list[Any]]:
-    kept = [name for name in table.column_names if any(belongs_to(name, label) for label in labels)]
-    return {
-        name: [value if stays else None for value, stays in zip(table.column(name).to_pylist(), fresh, strict=True)]
-        for name in ("error", *kept)
-    }
