@@ -3,13 +3,24 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from threading import RLock
+from threading import BoundedSemaphore, RLock
 
 import torch
 from torch import Tensor
 from torch.backends import cuda as backends
 
 _lock = RLock()
+# Batches that a GPU may have to do at a time. Its queue holds about 1,000 kernels: whoever launches into a full one
+# waits within the driver, and holds the interpreter meanwhile.
+IN_FLIGHT = 2
+_room = BoundedSemaphore(IN_FLIGHT)
+
+
+@contextmanager
+def in_flight(device: torch.device) -> Iterator[None]:
+    """From before a batch is launched until its numbers have arrived; waits while a GPU has `IN_FLIGHT` to do."""
+    with _room if device.type == "cuda" else nullcontext():
+        yield
 
 
 @contextmanager

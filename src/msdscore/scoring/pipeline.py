@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from PIL import __version__ as pillow_version
 
-from msdscore.core.device import launching
+from msdscore.core.device import in_flight, launching
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import Mixture
 from msdscore.core.schedule import fit_all
@@ -265,16 +265,17 @@ class Pipeline:
         """
         # On a GPU the host waits for the device once, for the numbers: all that it can know before is known by then.
         late = self.encoder.device.type == "cuda" and not isinstance(self.encoder, CachedEncoder)
-        with launching(self.encoder.device) if late else nullcontext():
-            with checked_late() if late else nullcontext():
-                texts, images = self.embed_texts(captions), self.embed_images(decoded)
-            found: list[Numbers | RowError | None] = [
-                images.reasons.get(image, texts.reasons.get(item)) for item, image in enumerate(owner)
-            ]
-            good = [item for item, reason in enumerate(found) if reason is None]
-            arrived = self.measure(images, texts, [owner[item] for item in good], good).fetching() if good else None
-        if arrived is not None:
-            measured = arrived()
+        with in_flight(self.encoder.device) if late else nullcontext():
+            with launching(self.encoder.device) if late else nullcontext():
+                with checked_late() if late else nullcontext():
+                    texts, images = self.embed_texts(captions), self.embed_images(decoded)
+                found: list[Numbers | RowError | None] = [
+                    images.reasons.get(image, texts.reasons.get(item)) for item, image in enumerate(owner)
+                ]
+                good = [item for item, reason in enumerate(found) if reason is None]
+                fetch = self.measure(images, texts, [owner[item] for item in good], good).fetching() if good else None
+            measured = None if fetch is None else fetch()
+        if measured is not None:
             if late and bool(measured.similarity.isnan().any()):
                 raise overflow(self.encoder)
             rows = numbers(measured, self.config, captions=[captions[item] for item in good], worst=worst)

@@ -6,10 +6,9 @@ float16, which holds the levels of pixels exactly; the decoder's own differences
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from functools import cache
 from io import BytesIO
-from queue import SimpleQueue
 from threading import Lock
 from typing import TypeAlias
 
@@ -28,72 +27,56 @@ Batch: TypeAlias = UInt8[Tensor, "batch 3 height width"]
 Side: TypeAlias = tuple[
     int, int, int, int
 ]  # of a view: pixels of the original, resized, first and number on the canvas
-TOGETHER = 2**27  # pixels that are decoded and resized in one go: 0.8 GB in float16
-# Batches of files that are decoded side by side: most of a batch's time goes by in one kernel of few threads.
-DECODERS = 2
+# Pixels that are decoded and resized in one go: 0.8 GB in float16. 256 photographs take hardly longer than 128, since
+# most of the time goes by in one kernel of few threads per file.
+TOGETHER = 2**27
 CLASS = 128  # images whose sides round up to the same multiples of it are resized together
 _PRECISION = 1 << 22  # Pillow's weights are multiples of its inverse
 _PILLOW_BICUBIC = -0.5
-_starting = Lock()
+_decoding = Lock()
 
 
 def decode_jpegs(files: Sequence[Prepared], steps: Preprocessing, device: torch.device) -> list[Prepared | None]:
     """Undecoded files on their canvases, on the device; None for one that its decoder refuses.
 
-    It may be called from any thread: `DECODERS` batches are decoded at a time, on streams that go before those of
-    encoders.
+    It may be called from any thread: one batch is decoded at a time, on a stream that goes before those of encoders.
     """
     canvases: list[Prepared | None] = [None] * len(files)
-    with _decoder(device) as decoder:
+    stream = _stream(device) if device.type == "cuda" else None
+    with _decoding, torch.cuda.stream(stream) if stream else nullcontext():
         for numbers in _together([file.view.size for file in files]):
             views = [files[number].view for number in numbers]
             batch = _black([view.size for view in views], device)
-            good = _decode([files[number].pixels for number in numbers], views, batch, decoder)
+            good = _decode([files[number].pixels for number in numbers], views, batch)
             resized = resize(batch, views, steps)
             for number, view, pixels, taken in zip(numbers, views, resized, good, strict=True):
                 canvases[number] = Prepared(pixels, view) if taken else None
-            if decoder is not None:
+            if stream:
                 done = torch.cuda.Event(blocking=True)  # the processor is left to others
-                done.record()
+                done.record(stream)
                 done.synchronize()
     return canvases
 
 
-@contextmanager
-def _decoder(device: torch.device) -> Iterator[Decoder | None]:
-    """A decoder of a GPU that nobody else uses, with its stream as the current one; None on a CPU."""
-    if device.type != "cuda":
-        yield None
-        return
-    with _starting:
-        idle = decoders(device)
-    decoder, stream = idle.get()
-    try:
-        with torch.cuda.stream(stream):
-            yield decoder
-    finally:
-        idle.put((decoder, stream))
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device, priority=-1)
 
 
 @cache
-def decoders(device: torch.device) -> SimpleQueue[tuple[Decoder, torch.cuda.Stream]]:
-    """The decoders of a GPU that are idle, each with its stream, started once.
+def decoder(device: torch.device) -> Decoder:
+    """nvJPEG on a GPU, started once.
 
     Raises:
-        ConfigError: nvJPEG is missing, or cannot be used.
+        ConfigError: it is missing, or cannot be used.
     """
-    idle: SimpleQueue[tuple[Decoder, torch.cuda.Stream]] = SimpleQueue()
-    for _ in range(DECODERS):
-        idle.put((Decoder(device), torch.cuda.Stream(device, priority=-1)))
-    return idle
+    return Decoder(device)
 
 
-def _decode(
-    files: Sequence[UInt8[Tensor, " bytes"]], views: Sequence[View], batch: Batch, decoder: Decoder | None
-) -> list[bool]:
+def _decode(files: Sequence[UInt8[Tensor, " bytes"]], views: Sequence[View], batch: Batch) -> list[bool]:
     """Decode files into the upper left of their rows; says of each whether it could be decoded."""
-    if decoder is not None:
-        return decoder.decode(files, [view.size for view in views], batch)
+    if batch.device.type == "cuda":
+        return decoder(batch.device).decode(files, [view.size for view in views], batch)
     good = []
     for file, view, row in zip(files, views, batch, strict=True):
         try:
