@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from msdscore.cli.app import app
 from msdscore.errors import InputError
-from msdscore.report.ranking import rank, read_contest
-from msdscore.report.ranking_page import page, verdict, wins
+from msdscore.report.ranking import page, rank, read_contest, verdict, wins
 from msdscore.scorer import Scorer
 from msdscore.stats.resample import Resampling
 
@@ -76,8 +75,9 @@ def test_means_ranks_and_pairs(files) -> None:
 
 def test_soft_msd_is_over_the_captions_of_all_captioners(files) -> None:
     contest = read_contest(files)
-    picture = contest.images[7]
-    rows = [contest.entries[who][picture][0].numbers for who in contest.captioners]
+    captions = np.flatnonzero(contest.image_of == 7)
+    assert len(captions) == len(contest.captioners)
+    rows = [{name: values[at] for name, values in contest.numbers.items()} for at in captions]
     g = np.array([one["similarity"] for one in rows])
     share = np.exp(g / 0.2) / np.exp(g / 0.2).sum()
     u = 3 / 2 * (1 - share.max())

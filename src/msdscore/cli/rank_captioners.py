@@ -38,8 +38,7 @@ def rank_captioners(
 
     from msdscore.cli.tables import grid_table
     from msdscore.io.outputs.targets import MARK, check_target, is_standard_output, put_all, with_images
-    from msdscore.report.ranking import rank, read_contest
-    from msdscore.report.ranking_page import duel_grid, overview_grid, page
+    from msdscore.report.ranking import duel_grid, overview_grid, page, rank, read_contest
     from msdscore.stats.resample import Resampling
 
     if output is not None:

@@ -1,9 +1,9 @@
 """The report of a scored file: read, choose rows to look at, explain them, and write one page that fetches nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import escape
@@ -16,16 +16,7 @@ from msdscore.explain.look import Role, css, in_words, maps_of, overlay, thumbna
 from msdscore.io.images import open_image
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.targets import check_target, put, with_images
-from msdscore.report.results import (
-    EVIDENCE,
-    HOW,
-    LOWER_IS_BETTER,
-    Floats,
-    Results,
-    read_results,
-    run_facts,
-    standings,
-)
+from msdscore.report.results import EVIDENCE, HOW, LOWER_IS_BETTER, Floats, Results, read_results, run_facts, standings
 from msdscore.stats.resample import Interval, bootstrap_mean
 
 if TYPE_CHECKING:
@@ -42,10 +33,8 @@ MEANINGS = {
     "coverage": "divergence, nats: what is left out",
     "support": "divergence, nats: what is invented",
 }
-_COLOURS = {"similarity": "support", "precision": "penalty", "information": "leaning"} | {
-    "coverage": "omission",
-    "support": "penalty",
-}
+_COLOURS: dict[str, Role] = {"similarity": "support", "precision": "penalty", "information": "leaning"}
+_COLOURS |= {"coverage": "omission", "support": "penalty"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,28 +61,6 @@ class ReportSummary:
     unseen: tuple[str, ...] = ()  # why cards have no image, one reason per card
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A row to look at: `words` is escaped HTML; `images` are data URIs, as seen and as explained."""
-
-    row: int
-    words: str
-    images: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()  # what an explanation says in words
-    note: str = ""
-    explained: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Gallery:
-    """Rows under one heading, with the map that their cards show."""
-
-    title: str
-    note: str
-    rows: tuple[int, ...]
-    role: Role = "penalty"
-
-
 def build(source: Path, output: Path, options: ReportOptions, *, scorer: "Scorer | None" = None) -> ReportSummary:
     """Write the page of a scored file; with the scorer that made it, words and regions are coloured."""
     check_target(output, (".html", ".htm"), inputs=with_images([source, options.rows], options.images))
@@ -106,41 +73,36 @@ def build(source: Path, output: Path, options: ReportOptions, *, scorer: "Scorer
             "give the same ones, or none"
         )
     galleries = choose(results, options.show)
-    wanted = sorted({row for gallery in galleries for row in gallery.rows})
+    wanted = sorted({row for *_, rows in galleries for row in rows})
     rows = rows_with_images(source, options.rows, options.images, wanted)
-    explained = {} if scorer is None else {n: _explained(scorer, rows.get(n)) for n in wanted}
-    cards = [
-        [card(results, n, rows.get(n), gallery.role, explained.get(n)) for n in gallery.rows] for gallery in galleries
+    explained = {} if scorer is None else {number: _explained(scorer, rows.get(number)) for number in wanted}
+    shown: list[dict[str, Any]] = [
+        {"title": heading, "note": note, "cards": [_card(results, n, rows.get(n), role, explained.get(n)) for n in own]}
+        for heading, note, role, own in galleries
     ]
     items = [item for item in explained.values() if isinstance(item, Explanation)]
-    text = page(
-        results, galleries, cards, title=options.title or source.name, legend=legend_html(items) if items else ""
-    )
-    put(output, text.encode(), overwrite=options.overwrite)
-    every = [card for own in cards for card in own]
-    unseen = tuple(card.note for card in every if not card.images)
-    return ReportSummary(len(results), sum(map(bool, results.errors)), sum(card.explained for card in every), unseen)
+    legend = legend_html(items) if items else ""
+    put(output, page(results, shown, options.title or source.name, legend).encode(), overwrite=options.overwrite)
+    cards = [card for gallery in shown for card in gallery["cards"]]
+    unseen = tuple(card["note"] for card in cards if not card["images"])
+    failed, known = sum(map(bool, results.errors)), sum(card["explained"] for card in cards)
+    return ReportSummary(len(results), failed, known, unseen)
 
 
-def choose(results: Results, count: int) -> list[Gallery]:
-    """Rows worth a look, given the form that the file was scored with."""
+def choose(results: Results, count: int) -> list[tuple[str, str, Role, list[int]]]:
+    """Rows worth a look, given the form that the file was scored with: title, note, map and rows of every gallery."""
     if results.parts == EVIDENCE:
         by = "match" if "match" in results.numbers else "msd"
+        least = "lowest information, one caption per image, with what is probably missing"
         return [
-            Gallery("Worst captions", f"lowest {by}", tuple(worst(results, by, count))),
-            Gallery("Most doubtful words", "lowest precision", tuple(worst(results, "precision", count))),
-            Gallery(
-                "Told least about",
-                "lowest information, one caption per image, with what is probably missing",
-                tuple(worst(results, "information", count, per_image=True)),
-                "support",
-            ),
+            ("Worst captions", f"lowest {by}", "penalty", worst(results, by, count)),
+            ("Most doubtful words", "lowest precision", "penalty", worst(results, "precision", count)),
+            ("Told least about", least, "support", worst(results, "information", count, per_image=True)),
         ]
     note = "purple: regions that the caption leaves out, and the most forgotten one cut out"
-    forgotten = tuple(worst(results, "coverage", count, per_image=True))
     return [
-        Gallery("Worst captions", "lowest MSD", tuple(worst(results, "msd", count))),
-        Gallery("Most forgotten", note, forgotten, "omission"),
+        ("Worst captions", "lowest MSD", "penalty", worst(results, "msd", count)),
+        ("Most forgotten", note, "omission", worst(results, "coverage", count, per_image=True)),
     ]
 
 
@@ -187,54 +149,57 @@ def _explained(scorer: "Scorer", row: Row | None) -> Explanation | RowError | No
         return error
 
 
-def card(results: Results, number: int, row: Row | None, role: Role, explained: Explanation | RowError | None) -> Card:
-    """The card of one row; what cannot be shown is left out with a note, never the row."""
+def _card(
+    results: Results, number: int, row: Row | None, role: Role, explained: Explanation | RowError | None
+) -> dict[str, Any]:
+    """The card of one row; what cannot be shown is left out with a note, never the row.
+
+    `words` is escaped HTML; `images` are data URIs, as seen and as explained; `lines` say an explanation in words.
+    """
+    words, images, note = str(escape(results.captions[number])), list[Image](), ""
     if isinstance(explained, Explanation):
-        images = tuple(data_uri(image) for image in _views(explained, role))
-        return Card(number, str(words_html(explained)), images, tuple(in_words(explained)), explained=True)
-    plain = str(escape(results.captions[number]))
-    if row is None or row.image is None:
-        reason = (row.error if row is not None else None) or "the file does not name its image"
-        return Card(number, plain, note=f"{reason}; {REMEDY}")
-    try:
-        if isinstance(explained, RowError):
-            raise explained
-        return Card(number, plain, (data_uri(thumbnail(open_image(row.image), THUMB_PIXELS)),))
-    except RowError as error:
-        return Card(number, plain, note=str(error))
-
-
-def _views(item: Explanation, role: Role) -> tuple[Image, Image]:
-    """The image and its map; for omissions the map and the part of the image that the caption forgot most."""
-    small = thumbnail(item.image, THUMB_PIXELS)
-    tinted = overlay(small, item.patches, maps_of([item], [role])[0][role])
-    return (tinted, thumbnail(_forgotten(item), THUMB_PIXELS)) if role == "omission" else (small, tinted)
+        small = thumbnail(explained.image, THUMB_PIXELS)
+        tinted = overlay(small, explained.patches, maps_of([explained], [role])[0][role])
+        # For omissions the map and the part of the image that the caption forgot most, else the image and its map.
+        forgets = role == "omission"
+        images = [tinted, thumbnail(_forgotten(explained), THUMB_PIXELS)] if forgets else [small, tinted]
+        words = str(words_html(explained))
+    elif isinstance(explained, RowError):
+        note = str(explained)
+    elif row is None or row.image is None:
+        note = f"{(row.error if row is not None else None) or 'the file does not name its image'}; {REMEDY}"
+    else:
+        try:
+            images = [thumbnail(open_image(row.image), THUMB_PIXELS)]
+        except RowError as error:
+            note = str(error)
+    return {
+        "row": number,
+        "words": words,
+        "images": [data_uri(image) for image in images],
+        "lines": in_words(explained) if isinstance(explained, Explanation) else [],
+        "note": note,
+        "explained": isinstance(explained, Explanation),
+    }
 
 
 def _forgotten(item: Explanation) -> Image:
     """The patch with the highest coverage term and its neighbours, cut from the image in colour."""
     left, top, right, bottom = item.patches.boxes[int(np.argmax(item.coverage_terms))].tolist()
     wide, high = max(right - left, 1.0), max(bottom - top, 1.0)
-    width, height = item.image.size
-    return item.image.crop(
-        (
-            max(0, int(left - wide)),
-            max(0, int(top - high)),
-            min(width, round(right + wide)),
-            min(height, round(bottom + high)),
-        )
-    )
+    (width, height), start = item.image.size, (max(0, int(left - wide)), max(0, int(top - high)))
+    return item.image.crop((*start, min(width, round(right + wide)), min(height, round(bottom + high))))
 
 
-def page(
-    results: Results, galleries: Sequence[Gallery], cards: Sequence[Sequence[Card]], *, title: str, legend: str = ""
-) -> str:
+def page(results: Results, galleries: Sequence[Mapping[str, Any]], title: str, legend: str) -> str:
     """The whole document; every text of the file is data or escaped."""
     labels = {name: NAMES.get(name, name) for name in results.metrics}
     values = {
         "title": title,
         "signature": results.signature or "unknown: the file carries no signature",
-        "plots": [(name, MEANINGS[name], _arrow(name)) for name in ("similarity", *results.parts)],
+        "plots": [
+            (name, MEANINGS[name], "↓" if name in LOWER_IS_BETTER else "↑") for name in ("similarity", *results.parts)
+        ],
         "parts": results.parts,
         "legend": legend,
         "data": {
@@ -254,19 +219,12 @@ def page(
                 for name in results.metrics
             },
             "lower": sorted(LOWER_IS_BETTER),
-            "galleries": [
-                {"title": gallery.title, "note": gallery.note, "cards": [asdict(card) for card in own]}
-                for gallery, own in zip(galleries, cards, strict=True)
-            ],
-            "colours": {name: css(role, 1.0) for name, role in _COLOURS.items()},  # type: ignore[arg-type]
+            "galleries": galleries,
+            "colours": {name: css(role, 1.0) for name, role in _COLOURS.items()},
             "mark": css("penalty", 1.0),
         },
     }
     return whole_page("msdscore.report", "report.html", values, styles=["base.css", "report.css"], script="report.js")
-
-
-def _arrow(name: str) -> str:
-    return "↓" if name in LOWER_IS_BETTER else "↑"
 
 
 def rounded(values: Floats) -> list[float | None]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msdscore.errors import MissingExtraError
 from msdscore.explain.explanation import Explanation, Explanations
@@ -35,55 +35,31 @@ class Photograph:
 
 
 PHOTOGRAPHS = (
-    Photograph(
-        "coffee",
-        "skimage",
-        "data/coffee.png",
-        "Rachel Michetti, CC0",
-        (
-            "a cup of coffee with a spoon on a wooden table",
-            "something on a wooden table",
-            "a cup of coffee and a pizza next to a laptop on a table",
-            "two dogs are running through the grass",
-        ),
-    ),
-    Photograph(
-        "cat",
-        "skimage",
-        "data/chelsea.png",
-        "Stéfan van der Walt, CC0",
-        (
-            "a close up of an orange cat looking at the camera",
-            "a close up of something orange",
-            "an orange cat wearing a blue hat sits next to a dog",
-            "a man is surfing a wave in the ocean",
-        ),
-    ),
-    Photograph(
-        "photographer",
-        "skimage",
-        "data/camera.png",
-        "Lav Varshney, CC0",
-        (
-            "a man in a black jacket with a camera on a tripod",
-            "a man in black",
-            "a man in a black jacket rides a horse on the beach",
-            "a slice of pizza on a plate",
-        ),
-    ),
-    Photograph(
-        "temple",
-        "sklearn",
-        "datasets/images/china.jpg",
-        "Daniel Büchele, CC BY 2.0",
-        (
-            "a chinese temple with a red roof under a blue sky",
-            "a large building",
-            "a temple with a giraffe and a bus in front of it",
-            "a plate of pasta with broccoli",
-        ),
-    ),
-)
+    Photograph("coffee", "skimage", "data/coffee.png", "Rachel Michetti, CC0", (
+        "a cup of coffee with a spoon on a wooden table",
+        "something on a wooden table",
+        "a cup of coffee and a pizza next to a laptop on a table",
+        "two dogs are running through the grass",
+    )),
+    Photograph("cat", "skimage", "data/chelsea.png", "Stéfan van der Walt, CC0", (
+        "a close up of an orange cat looking at the camera",
+        "a close up of something orange",
+        "an orange cat wearing a blue hat sits next to a dog",
+        "a man is surfing a wave in the ocean",
+    )),
+    Photograph("photographer", "skimage", "data/camera.png", "Lav Varshney, CC0", (
+        "a man in a black jacket with a camera on a tripod",
+        "a man in black",
+        "a man in a black jacket rides a horse on the beach",
+        "a slice of pizza on a plate",
+    )),
+    Photograph("temple", "sklearn", "datasets/images/china.jpg", "Daniel Büchele, CC BY 2.0", (
+        "a chinese temple with a red roof under a blue sky",
+        "a large building",
+        "a temple with a giraffe and a bus in front of it",
+        "a plate of pasta with broccoli",
+    )),
+)  # fmt: skip
 
 
 def locate(photograph: Photograph) -> Path:
@@ -130,20 +106,17 @@ def write(shown: Sequence[Shown], folder: Path, *, overwrite: bool = False) -> P
 def page(shown: Sequence[Shown]) -> str:
     """The whole page, self-contained."""
     items = [item for entry in shown for item in entry.explained]
-    values = {
-        "title": "msdscore demo",
-        "sections": [_section(entry, items) for entry in shown],
-        "legend": legend(items),
-        "signature": items[0].score.signature,
-    }
+    sections = [
+        {
+            "photograph": entry.photograph,
+            "image": data_uri(thumbnail(entry.explained[0].image, IMAGE_PIXELS)),
+            "rows": [
+                summary(item, items) | {"kind": kind, "best": place == 0}
+                for place, (kind, item) in enumerate(entry.ranked)
+            ],
+        }
+        for entry in shown
+    ]
+    values = {"title": "msdscore demo", "sections": sections, "legend": legend(items)}
+    values["signature"] = items[0].score.signature
     return whole_page("msdscore.report", "demo.html", values, styles=["demo.css"])
-
-
-def _section(entry: Shown, items: Sequence[Explanation]) -> dict[str, Any]:
-    return {
-        "photograph": entry.photograph,
-        "image": data_uri(thumbnail(entry.explained[0].image, IMAGE_PIXELS)),
-        "rows": [
-            summary(item, items) | {"kind": kind, "best": place == 0} for place, (kind, item) in enumerate(entry.ranked)
-        ],
-    }

@@ -19,13 +19,6 @@ _TEX = {
 _TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
-def render(grids: Sequence[Grid], style: str) -> str:
-    """All grids in one of the known styles."""
-    if style not in STYLES:
-        raise unknown_name("format", style, STYLES)
-    return STYLES[style](grids)
-
-
 def latex(grid: Grid) -> str:
     """A `tabular` for booktabs, with title and notes as comments."""
     kept = [f"% {line}" for line in (grid.title, *grid.notes)]
@@ -61,12 +54,15 @@ def _csv(grids: Sequence[Grid]) -> str:
     return buffer.getvalue()
 
 
-def _markdown(grids: Sequence[Grid]) -> str:
-    return "\n".join(map(markdown, grids))
+STYLES: dict[str, Callable[[Sequence[Grid]], str]] = {
+    "markdown": lambda grids: "\n".join(map(markdown, grids)),
+    "latex": lambda grids: "\n".join(map(latex, grids)),
+    "csv": _csv,
+}
 
 
-def _latex(grids: Sequence[Grid]) -> str:
-    return "\n".join(map(latex, grids))
-
-
-STYLES: dict[str, Callable[[Sequence[Grid]], str]] = {"markdown": _markdown, "latex": _latex, "csv": _csv}
+def render(grids: Sequence[Grid], style: str) -> str:
+    """All grids in one of the known styles."""
+    if style not in STYLES:
+        raise unknown_name("format", style, STYLES)
+    return STYLES[style](grids)
