@@ -1,27 +1,43 @@
-"""The ASGI application: routes, page, start and stop, and one form for every refusal."""
+"""The ASGI application: routes from request to answer, page, start and stop, and one form for every refusal."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from msdscore.errors import require
+from msdscore.errors import MissingExtraError, RowError, require
+from msdscore.explain.explanation import Explanations
+from msdscore.explain.save import encoded
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.results import Scores
 from msdscore.scoring.spec import ScorerSpec
+from msdscore.serve import schema
 from msdscore.serve.guard import OPEN_PATHS, Guard
 from msdscore.serve.page import add_page, scorer_code
-from msdscore.serve.routes import add_api, add_probes
-from msdscore.serve.schema import complete_openapi
+from msdscore.serve.reading import read_completions, read_form, read_items
+from msdscore.serve.rows import MOST, RowsQuery
 from msdscore.serve.service import Service
 from msdscore.serve.settings import RefusedError, ServeSettings
 from msdscore.version import __version__
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from starlette.requests import Request
+
+GONE = 499  # the caller did not wait; as nginx has it in its logs
+Handler = Callable[["Request", Service], Awaitable[Any]]
+Result = TypeVar("Result")
 
 
 def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec | None = None) -> "FastAPI":
     """The application for any ASGI server; the page's Python export is made from `spec`."""
     fastapi = require("fastapi", extra="serve")
+    from fastapi import Request
+    from fastapi.responses import JSONResponse
+    from starlette.exceptions import HTTPException
+
     service = Service(pipeline, settings)
 
     @asynccontextmanager
@@ -39,34 +55,222 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec 
         redoc_url=None,
     )
     app.state.service = service
-    add_api(app, service)
-    add_probes(app, service, scorer=None if spec is None else scorer_code(spec))
+    _add_api(app, service)
+    _add_probes(app, service, scorer=None if spec is None else scorer_code(spec))
     add_page(app, service.signature)
-    _add_error_handlers(app)
-    complete_openapi(app, token=settings.token is not None, open_paths=OPEN_PATHS)
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, error: HTTPException) -> JSONResponse:
+        """Unknown paths and methods in the form of other refusals, which the guard answers."""
+        body = {"error": str(error.detail).lower(), "request_id": request.scope["state"]["request_id"]}
+        return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+    schema.complete_openapi(app, token=settings.token is not None, open_paths=OPEN_PATHS)
     app.add_middleware(Guard, service=service)
     return app
 
 
-def _add_error_handlers(app: "FastAPI") -> None:
-    """One form for every refusal, unknown paths and methods too."""
-    from fastapi import Request
-    from fastapi.exceptions import RequestValidationError
+def _add_api(app: "FastAPI", service: Service) -> None:
+    """Add score, rank, explain, reward, figure, images and rows, each under `/v1`."""
+    routes: tuple[tuple[str, Handler, type[Any] | None, str], ...] = (
+        ("score", partial(_score, kind="alone"), schema.ScoreAnswer, "Score captions, each on its own"),
+        ("rank", partial(_score, kind="set"), schema.RankAnswer, "Rank the captions of an image by Soft-MSD"),
+        ("explain", _explain, schema.ExplainAnswer, "Which words and regions a score comes from"),
+        ("reward", _reward, schema.RewardAnswer, "Rewards for completions of a trainer"),
+        ("figure", _figure, None, "An explanation as a figure or a page"),
+        ("images", _images, schema.StoredAnswer, "Upload an image once, to refer to it by its hash"),
+        ("rows", _rows, schema.RowsAnswer, "The worst rows of a scored file"),
+    )
+    for name, handler, model, summary in routes:
+        app.add_api_route(
+            f"/v1/{name}",
+            _limited(handler, service),
+            methods=["POST"],
+            response_model=model,
+            responses=schema.responses_of(name),
+            summary=summary,
+            name=name,
+            openapi_extra=schema.request_of(name),
+        )
+
+
+def _add_probes(app: "FastAPI", service: Service, *, scorer: str | None) -> None:
+    """Add health, readiness, version and metrics."""
+    from fastapi import Response
+
+    refused: dict[int | str, dict[str, Any]] = {401: {"model": schema.Problem}}
+    busy: dict[int | str, dict[str, Any]] = {503: {"model": schema.Problem}}
+    text: dict[int | str, dict[str, Any]] = {
+        200: {"description": "Prometheus' text form.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    }
+
+    @app.get("/healthz", summary="Whether the process answers")
+    async def healthz() -> schema.Status:
+        return schema.Status(status="ok")
+
+    @app.get("/readyz", summary="Whether it takes requests", responses=busy)
+    async def readyz() -> schema.Status:
+        if service.problem is not None:
+            raise RefusedError(503, service.problem)
+        return schema.Status(status="ready")
+
+    @app.get("/version", summary="Version and signature", responses=refused)
+    async def version() -> schema.VersionAnswer:
+        return schema.VersionAnswer(version=__version__, signature=service.signature, scorer=scorer)
+
+    @app.get("/metrics", summary="Counters for Prometheus", responses=refused | text, response_class=Response)
+    async def metrics() -> Response:
+        body, kind = service.metrics.text(service.queue.waiting)
+        return Response(body, media_type=kind)
+
+
+def _limited(handler: Handler, service: Service) -> Callable[..., Awaitable[Any]]:
+    """A route that is given up after the time limit, or when its caller has gone."""
+    from fastapi import Request, Response
+    from starlette.requests import ClientDisconnect
+
+    async def route(request: Request) -> Any:
+        try:
+            async with asyncio.timeout(service.settings.timeout):
+                return await handler(request, service)
+        except TimeoutError:
+            reason = f"given up after {service.settings.timeout:g} seconds; send fewer captions"
+            raise RefusedError(504, reason) from None
+        except ClientDisconnect:
+            return Response(status_code=GONE)
+
+    return route
+
+
+async def _score(request: "Request", service: Service, *, kind: Literal["alone", "set"]) -> dict[str, Any]:
+    asked = await read_items(request, service.settings, service.images)
+    results = await _unless_gone(request, service.score(asked, kind=kind))
+    items = [
+        {
+            "scores": score_rows(scores, item.captions),
+            "ranking": list(scores.ranking) if isinstance(scores, Scores) else [],  # the model of scores leaves it out
+        }
+        for scores, item in zip(results, asked, strict=True)
+    ]
+    return {"signature": service.signature, "items": items}
+
+
+async def _explain(request: "Request", service: Service) -> Any:
     from fastapi.responses import JSONResponse
-    from starlette.exceptions import HTTPException
 
-    def answer(request: Request, status: int, reason: str, headers: Any = None) -> JSONResponse:
-        body = {"error": reason, "request_id": request.scope["state"]["request_id"]}
-        return JSONResponse(body, status_code=status, headers=headers)
+    asked = await read_items(request, service.settings, service.images)
+    items = await _unless_gone(request, service.explain(asked))
+    # As it is: to check thousands of plain numbers against the model takes a tenth of the whole answer's time.
+    return JSONResponse({"signature": service.signature, "items": items})
 
-    @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> JSONResponse:
-        return answer(request, error.status_code, str(error.detail).lower(), error.headers)
 
-    @app.exception_handler(RefusedError)
-    async def refused(request: Request, error: RefusedError) -> JSONResponse:
-        return answer(request, error.status, error.reason)
+async def _reward(request: "Request", service: Service) -> dict[str, Any]:
+    items, completions, reasons = await read_completions(request, service.settings, service.images)
+    results = await _unless_gone(request, service.score(items, kind="alone"))
+    rewards: list[float | None] = [None] * len(reasons)
+    for scores, item, own in zip(results, items, completions, strict=True):
+        for number, row in zip(own, score_rows(scores, item.captions), strict=True):
+            rewards[number], reasons[number] = row["msd"], row["error"]
+    return {"signature": service.signature, "rewards": rewards, "reasons": reasons}
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        return answer(request, 422, str(error.errors()[0].get("msg", "the request cannot be read")))
+
+async def _figure(request: "Request", service: Service) -> Any:
+    from fastapi import Response
+
+    kind = request.query_params.get("kind", "png")
+    if kind not in schema.FIGURES:
+        raise RefusedError(422, f"kind: expected one of {', '.join(schema.FIGURES)}")
+    asked = await read_items(request, service.settings, service.images)
+    if len(asked) != 1:
+        raise RefusedError(422, f"items: a figure shows one image, got {len(asked)}")
+
+    def draw(explanations: Explanations | None, reasons: dict[int, str]) -> bytes:
+        if explanations is None:
+            raise RefusedError(422, next(iter(reasons.values())))
+        try:
+            return encoded(explanations.items, kind)
+        except MissingExtraError as error:
+            raise RefusedError(501, str(error)) from error
+
+    try:
+        content = await _unless_gone(request, service.figure(asked[0], draw))
+    except RowError as error:
+        raise RefusedError(422, str(error)) from error
+    return Response(content, media_type=schema.FIGURES[kind])
+
+
+async def _images(request: "Request", service: Service) -> dict[str, str]:
+    file, _ = await read_form(request, "image", service.settings)
+    if file is None:
+        raise RefusedError(422, "expected a file named image")
+    return {"image": service.images.add(file[1], file[1], len(file[1]))}
+
+
+async def _rows(request: "Request", service: Service) -> dict[str, Any]:
+    upload, fields = await read_form(request, "file", service.settings)
+    texts = {name: values[0] for name, values in fields.items()}
+    query = RowsQuery(
+        by=texts.get("by") or None,
+        start=_whole(texts, "start", least=0, most=service.settings.max_rows, default=0),
+        count=_whole(texts, "count", least=1, most=MOST, default=MOST),
+        low=_bound(texts, "low"),
+        high=_bound(texts, "high"),
+        contains=texts.get("contains", ""),
+    )
+    if upload is None and not texts.get("file"):
+        raise RefusedError(422, "expected a file named file, or the name of one that was sent before")
+
+    async def answer() -> dict[str, Any]:
+        name = texts["file"] if upload is None else await service.read_rows(*upload)
+        try:
+            return await service.rows(name, query)
+        except ValueError as error:
+            raise RefusedError(422, f"file: {error}") from error
+
+    return await _unless_gone(request, answer())
+
+
+def _whole(texts: Mapping[str, str], name: str, *, least: int, most: int, default: int) -> int:
+    text = texts.get(name, "")
+    # By length first: Python refuses to read thousands of digits.
+    if text and not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+        raise RefusedError(422, f"{name}: expected a number from {least} to {most}")
+    return int(text or default)
+
+
+def _bound(texts: Mapping[str, str], name: str) -> float | None:
+    text = texts.get(name, "")
+    try:
+        value = float(text) if text else None
+    except ValueError:
+        value = math.nan
+    if value is not None and not math.isfinite(value):
+        raise RefusedError(422, f"{name}: expected a number, got {text[:40]!r}")
+    return value
+
+
+def score_rows(scores: Scores | str, captions: Sequence[str]) -> list[dict[str, Any]]:
+    """One row per caption; where the image could not be read, each has that reason."""
+    if isinstance(scores, str):
+        return [{"caption": caption, "msd": None, "error": scores} for caption in captions]
+    # JSON has no NaN.
+    return [{name: None if value != value else value for name, value in row.items()} for row in scores.rows()]
+
+
+async def _unless_gone(request: "Request", work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of some work, which is given up when the caller goes away; the body must have been read."""
+    from starlette.requests import ClientDisconnect
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        watch.cancel()

@@ -61,7 +61,7 @@ class Guard:
         scope.setdefault("state", {})["request_id"] = exchange.request_id
         try:
             check_caller(self._service.settings, scope["path"], headers)
-            exchange.check_length(headers)
+            exchange.check_length()
             await self._app(scope, exchange.receive, exchange.send)
         except RefusedError as error:
             await exchange.refuse(error.status, error.reason)
@@ -73,14 +73,12 @@ class Guard:
             log.error(json.dumps({"request": exchange.request_id, "error": traceback.format_exc()}))
             await exchange.refuse(500, "an error of the service; its log has the cause under this request id")
         finally:
-            exchange.release()
-            self._log(scope, exchange, time.perf_counter() - started)
-
-    def _log(self, scope: Scope, exchange: "_Exchange", seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "none")
-        self._service.metrics.observe_request(route, exchange.status, seconds)
-        line = {"request": exchange.request_id, "method": scope["method"], "path": route, "status": exchange.status}
-        log.info(json.dumps(line | {"seconds": round(seconds, 4)}))
+            self._service.body_bytes -= exchange.received
+            seconds, route = time.perf_counter() - started, getattr(scope.get("route"), "path", "none")
+            self._service.metrics.requests.labels(route, str(exchange.status)).inc()
+            self._service.metrics.seconds.labels(route).observe(seconds)
+            line = {"request": exchange.request_id, "method": scope["method"], "path": route, "status": exchange.status}
+            log.info(json.dumps(line | {"seconds": round(seconds, 4)}))
 
 
 def check_caller(settings: ServeSettings, path: str, headers: Mapping[str, str]) -> None:
@@ -90,7 +88,10 @@ def check_caller(settings: ServeSettings, path: str, headers: Mapping[str, str])
     if is_loopback(settings.host) and not (is_loopback(name) or settings.allows(name)):
         # A page elsewhere can point a name of its own at this machine; it then sends that name.
         raise RefusedError(403, "expected a request to localhost by that name; for a proxy start with --allow-host")
-    if origin is not None and not _same_site(settings, origin, host):
+    # A page may call that comes from the host that is called, or from an allowed proxy. This may drop its port from the
+    # Host header, so an allowed name counts with any port.
+    site = None if origin is None else origin.partition("://")[2]
+    if site is not None and site != host and not settings.allows(hostname(site)):
         raise RefusedError(403, "requests from pages of other sites are not answered")
     if settings.token is None or path in OPEN_PATHS or PAGE_PATHS.match(path):
         return
@@ -112,35 +113,25 @@ def hostname(host: str) -> str:
         return ""
 
 
-def _same_site(settings: ServeSettings, origin: str, host: str) -> bool:
-    """Whether a page may call: it comes from the host that is called, or from an allowed proxy."""
-    try:
-        parts = urlsplit(origin)
-        # A proxy may drop its port from the Host header, so an allowed name counts with any port.
-        return parts.netloc == host or settings.allows(parts.hostname or "")
-    except ValueError:
-        return False
-
-
 class _Exchange:
     """One request and its answer: the body within its limits, the answer with the headers of every answer."""
 
     def __init__(self, service: "Service", headers: Mapping[str, str], receive: Receive, send: Send) -> None:
-        self._service, self._receive, self._send = service, receive, send
-        given = headers.get("x-request-id", "")
+        self._service, self._receive, self._send, self._headers = service, receive, send, headers
+        given, limit = headers.get("x-request-id", ""), service.settings.max_body
         self.request_id = given if _REQUEST_ID.match(given) else uuid4().hex
-        self.status, self._begun = 500, False
-        self._received, self._complete = 0, False
+        self.status, self._begun, self.received, self._complete = 500, False, 0, False
+        self._too_large = RefusedError(413, f"expected a body of at most {limit} bytes; send fewer or smaller images")
 
-    def check_length(self, headers: Mapping[str, str]) -> None:
+    def check_length(self) -> None:
         """Refuse a body that announces more than one request may hold."""
-        announced = headers.get("content-length", "0")
+        announced = self._headers.get("content-length", "0")
         if not (announced.isascii() and announced.isdigit()):
             raise RefusedError(400, "expected a content length in digits")
         # Room is taken by what arrives: a caller that announces much and sends little must not block others.
         if not _DIGITS.fullmatch(announced) or int(announced) > self._service.settings.max_body:
-            raise self._too_large()
-        self._complete = announced == "0" and "transfer-encoding" not in headers
+            raise self._too_large
+        self._complete = announced == "0" and "transfer-encoding" not in self._headers
 
     async def receive(self) -> Message:
         """The next part of the body; refuses where it stalls, is too large, or the service stops."""
@@ -148,11 +139,11 @@ class _Exchange:
             return await self._receive()
         message = await self._next()
         size = len(message.get("body", b""))
-        self._received += size
+        self.received += size
         self._service.body_bytes += size
         self._complete = not message.get("more_body", False)
-        if self._received > self._service.settings.max_body:
-            raise self._too_large()
+        if self.received > self._service.settings.max_body:
+            raise self._too_large
         if self._service.body_bytes > max(self._service.settings.max_held, self._service.settings.max_body):
             raise RefusedError(503, "too much is being sent at one time; try again in a second")
         return message
@@ -170,14 +161,6 @@ class _Exchange:
         finally:
             message.cancel()
             closing.cancel()
-
-    def _too_large(self) -> RefusedError:
-        limit = self._service.settings.max_body
-        return RefusedError(413, f"expected a body of at most {limit} bytes; send fewer or smaller images")
-
-    def release(self) -> None:
-        """Give back the room of the body."""
-        self._service.body_bytes -= self._received
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer, with the headers that every answer has."""

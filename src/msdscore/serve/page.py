@@ -1,6 +1,7 @@
 """The page: its files, the colours and scales with which it draws explanations, and its Python export."""
 
 import json
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 RAMP_STEPS = 128
 TELLS = 1.5  # a word tells of a patch where its attention is that many times an even spread
 _ROLES: tuple[Role, ...] = ("support", "penalty", "omission", "leaning")
+_HTML = "text/html; charset=utf-8"
 _TYPES = {
     "css": "text/css",
     "js": "text/javascript",
@@ -30,39 +32,35 @@ def add_page(app: "FastAPI", signature: str) -> None:
     """Serve the page at `/`, the API's description at `/docs`, their files under `/assets` and `/samples`."""
     from fastapi import HTTPException, Response
 
+    root = files("msdscore.serve").joinpath("assets")
+    names = {entry.name for entry in root.iterdir() if entry.is_file()}
+    names |= {f"samples/{entry.name}" for entry in root.joinpath("samples").iterdir()}
+
     def file(name: str) -> Response:
         kind = _TYPES.get(name.rpartition(".")[2])
         # Names are looked up in the list of files, never joined to a path that the caller chose.
-        if kind is None or name not in _names():
+        if kind is None or name not in names:
             raise HTTPException(404)
         return Response(_asset(name), media_type=kind)
 
-    @app.get("/", include_in_schema=False)
     async def index() -> Response:
-        return Response(_asset("index.html"), media_type="text/html; charset=utf-8")
+        return Response(_asset("index.html"), media_type=_HTML)
 
-    @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return Response(_asset("docs.html"), media_type="text/html; charset=utf-8")
+        return Response(_asset("docs.html"), media_type=_HTML)
 
-    @app.get("/assets/look.json", include_in_schema=False)
     async def look() -> Response:
         return Response(_look(signature), media_type="application/json")
 
-    @app.get("/assets/{name}", include_in_schema=False)
     async def asset(name: str) -> Response:
         return file(name)
 
-    @app.get("/samples/{name}", include_in_schema=False)
     async def sample(name: str) -> Response:
         return file(f"samples/{name}")
 
-
-@cache
-def _names() -> frozenset[str]:
-    root = files("msdscore.serve").joinpath("assets")
-    own = {entry.name for entry in root.iterdir() if entry.is_file()}
-    return frozenset(own | {f"samples/{entry.name}" for entry in root.joinpath("samples").iterdir()})
+    pages: dict[str, Callable[..., Any]] = {"/": index, "/docs": docs, "/assets/look.json": look}
+    for path, page in (pages | {"/assets/{name}": asset, "/samples/{name}": sample}).items():
+        app.add_api_route(path, page, include_in_schema=False)
 
 
 @cache

@@ -15,7 +15,6 @@ from msdscore.serve.schema import Item, Items, RewardRequest
 from msdscore.serve.settings import RefusedError, ServeSettings
 
 if TYPE_CHECKING:
-    from starlette.datastructures import FormData
     from starlette.requests import Request
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -42,15 +41,6 @@ class Asked:
         if self.error is not None:
             raise ImageError(self.error)
         return self.image
-
-
-@dataclass(frozen=True, slots=True)
-class AskedRewards:
-    """Completions by image: `completions[i]` are the indices of those of item i; `reasons` has one per completion."""
-
-    items: list[Asked]
-    completions: list[list[int]]
-    reasons: list[str | None]
 
 
 class Stored(Generic[Value]):
@@ -80,12 +70,12 @@ class Stored(Generic[Value]):
 async def read_items(request: "Request", settings: ServeSettings, stored: Stored[bytes]) -> list[Asked]:
     """Images and captions of a request: `{"image", "captions"}`, `{"items": […]}`, or one multipart image."""
     if _content_type(request, JSON, FORM) == FORM:
-        (_, image), fields = await read_upload(request, "image", settings)
+        file, fields = await read_form(request, "image", settings)
         captions = [*fields.get("caption", ()), *fields.get("captions", ())]
-        if not captions:
+        if file is None or not captions:
             raise RefusedError(422, "expected a file named image and at least one field named caption")
         check_captions(captions, settings)
-        return [Asked(image, tuple(captions))]
+        return [Asked(file[1], tuple(captions))]
     body = _parse(await request.body())
     many = isinstance(body, dict) and "items" in body
     items = _validate(Items, body).items if many else [_validate(Item, body)]
@@ -99,8 +89,13 @@ async def read_items(request: "Request", settings: ServeSettings, stored: Stored
     return asked
 
 
-async def read_completions(request: "Request", settings: ServeSettings, stored: Stored[bytes]) -> AskedRewards:
-    """The completions of a reward request by image; one that is too long has a reason, the others are scored."""
+async def read_completions(
+    request: "Request", settings: ServeSettings, stored: Stored[bytes]
+) -> tuple[list[Asked], list[list[int]], list[str | None]]:
+    """The completions of a reward request by image, the indices of those of every image, and a reason for each.
+
+    One that is too long has a reason, the others are scored.
+    """
     _content_type(request, JSON)
     body = _validate(RewardRequest, _parse(await request.body()))
     texts = [text or "" for text in body.completions]
@@ -121,27 +116,28 @@ async def read_completions(request: "Request", settings: ServeSettings, stored: 
     ]
     for item in items:
         check_captions(item.captions, settings)
-    return AskedRewards(items, list(completions.values()), reasons)
-
-
-async def read_upload(
-    request: "Request", name: str, settings: ServeSettings
-) -> tuple[tuple[str, bytes], dict[str, list[str]]]:
-    """File name and content of that field of a multipart body, and its text fields."""
-    file, fields = await read_form(request, name, settings)
-    if file is None:
-        raise RefusedError(422, f"expected a file named {name}")
-    return file, fields
+    return items, list(completions.values()), reasons
 
 
 async def read_form(
     request: "Request", name: str, settings: ServeSettings
 ) -> tuple[tuple[str, bytes] | None, dict[str, list[str]]]:
-    """The file of that field in a multipart body, where there is one, and the text fields; all in memory."""
+    """Name and content of the file of that field in a multipart body, if any, and the text fields; all in memory."""
     from starlette.datastructures import UploadFile
+    from starlette.formparsers import MultiPartException, MultiPartParser
 
     _content_type(request, FORM)
-    form = await _form(request, settings)
+    charset = request.headers["content-type"].lower().partition("charset=")[2].strip(' "')
+    if charset and not charset.startswith("utf-8"):
+        raise RefusedError(415, "expected multipart/form-data in UTF-8")
+    most = {"max_files": 1, "max_fields": settings.max_captions + 8, "max_part_size": settings.max_body}
+    parser = MultiPartParser(request.headers, request.stream(), **most)
+    # Starlette would write larger files to disk; the body is within its limit, and no image leaves memory.
+    parser.spool_max_size = settings.max_body + 1
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        raise RefusedError(422, f"the multipart body cannot be read ({error.message})") from error
     try:
         file: UploadFile | str | None = form.get(name)
         fields: dict[str, list[str]] = {}
@@ -195,27 +191,6 @@ def _asked(image: str | None, captions: Sequence[str], stored: Stored[bytes]) ->
         return Asked(decode_image(image), tuple(captions))
     except ValueError as error:
         return Asked(b"", tuple(captions), f"image: {error}")
-
-
-async def _form(request: "Request", settings: ServeSettings) -> "FormData":
-    from starlette.formparsers import MultiPartException, MultiPartParser
-
-    charset = request.headers["content-type"].lower().partition("charset=")[2].strip(' "')
-    if charset and not charset.startswith("utf-8"):
-        raise RefusedError(415, "expected multipart/form-data in UTF-8")
-    parser = MultiPartParser(
-        request.headers,
-        request.stream(),
-        max_files=1,
-        max_fields=settings.max_captions + 8,
-        max_part_size=settings.max_body,
-    )
-    # Starlette would write larger files to disk; the body is within its limit, and no image leaves memory.
-    parser.spool_max_size = settings.max_body + 1
-    try:
-        return await parser.parse()
-    except MultiPartException as error:
-        raise RefusedError(422, f"the multipart body cannot be read ({error.message})") from error
 
 
 def _content_type(request: "Request", *known: str) -> str:

@@ -105,8 +105,13 @@ def worst_rows(table: pa.Table, query: RowsQuery) -> dict[str, Any]:
     if by not in columns:
         raise RefusedError(422, f"by: the file has no numbers {by[:40]!r}, only {', '.join(columns)}")
     order = "descending" if by in LOWER_IS_BETTER else "ascending"
-    numbered = table.append_column("row", pa.array(np.arange(table.num_rows)))
-    matching = _matching(numbered, by, query)
+    matching = table.append_column("row", pa.array(np.arange(table.num_rows)))
+    if query.low is not None:
+        matching = matching.filter(pc.greater_equal(matching[by], query.low))
+    if query.high is not None:
+        matching = matching.filter(pc.less_equal(matching[by], query.high))
+    if query.contains:
+        matching = matching.filter(pc.match_substring(matching["caption"], query.contains, ignore_case=True))
     indices = pc.sort_indices(matching, sort_keys=[(by, order), ("row", "ascending")])  # those without the number last
     rows = matching.take(indices[query.start : query.start + min(query.count, MOST)])
     values = table[by].drop_null().to_numpy()
@@ -124,13 +129,3 @@ def worst_rows(table: pa.Table, query: RowsQuery) -> dict[str, Any]:
             for row in rows.to_pylist()
         ],
     }
-
-
-def _matching(table: pa.Table, by: str, query: RowsQuery) -> pa.Table:
-    if query.low is not None:
-        table = table.filter(pc.greater_equal(table[by], query.low))
-    if query.high is not None:
-        table = table.filter(pc.less_equal(table[by], query.high))
-    if query.contains:
-        table = table.filter(pc.match_substring(table["caption"], query.contains, ignore_case=True))
-    return table

@@ -46,6 +46,9 @@ class RewardRequest(BaseModel):
     image_of: list[Annotated[int, Field(ge=0)]] | None = None
 
 
+_READ_BY_HAND = (Item, Items, RewardRequest)
+
+
 class ScoredCaption(BaseModel):
     """The numbers of one caption, or the reason why there are none."""
 
@@ -163,67 +166,50 @@ _PROBLEMS = {
     503: "The queue is full; try again after Retry-After seconds.",
     504: "Given up after the time limit.",
 }
-_IMAGE_FORM = {
-    "type": "object",
-    "required": ["image", "caption"],
-    "properties": {
-        "image": {"type": "string", "format": "binary"},
-        "caption": {"type": "array", "items": {"type": "string"}, "minItems": 1},
-    },
-}
-_UPLOAD_FORM = {
-    "type": "object",
-    "required": ["image"],
-    "properties": {"image": {"type": "string", "format": "binary"}},
-}
-_ROWS_FORM = {
-    "type": "object",
-    "required": ["file"],
-    "properties": {
-        "file": {
-            "type": "string",
-            "format": "binary",
-            "description": "A file that msdscore score wrote, or as text the `file` of an earlier answer about it.",
-        },
-        "by": {"type": "string", "description": "The number to order by."},
-        "start": {"type": "integer", "minimum": 0, "description": "How many of the worst rows to pass over."},
-        "count": {"type": "integer", "minimum": 1, "maximum": MOST},
-        "low": {"type": "number", "description": "The least number of rows that are listed."},
-        "high": {"type": "number", "description": "The greatest."},
-        "contains": {"type": "string", "description": "A part of their captions."},
-    },
+_JSON, _FORM = "application/json", "multipart/form-data"
+_FILE = {"type": "string", "format": "binary"}
+_TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+_SCORED = "A file that msdscore score wrote, or as text the `file` of an earlier answer about it."
+_ROWS = {
+    "file": {**_FILE, "description": _SCORED},
+    "by": {"type": "string", "description": "The number to order by."},
+    "start": {"type": "integer", "minimum": 0, "description": "How many of the worst rows to pass over."},
+    "count": {"type": "integer", "minimum": 1, "maximum": MOST},
+    "low": {"type": "number", "description": "The least number of rows that are listed."},
+    "high": {"type": "number", "description": "The greatest."},
+    "contains": {"type": "string", "description": "A part of their captions."},
 }
 _KIND = {"name": "kind", "in": "query", "schema": {"type": "string", "enum": list(FIGURES), "default": "png"}}
 
 
 def request_of(route: str) -> dict[str, Any]:
     """The request body of a route, for the OpenAPI document."""
-    json_item, json_items, json_reward = (
-        {"$ref": f"#/components/schemas/{model.__name__}"} for model in (Item, Items, RewardRequest)
-    )
-    content: dict[str, Any] = {"application/json": {"schema": {"anyOf": [json_item, json_items]}}}
-    if route == "rows":
-        content = {"multipart/form-data": {"schema": _ROWS_FORM}}
-    elif route == "images":
-        content = {"multipart/form-data": {"schema": _UPLOAD_FORM}}
-    elif route == "reward":
-        content = {"application/json": {"schema": json_reward}}
-    else:
-        content["multipart/form-data"] = {"schema": _IMAGE_FORM}
-    if route == "figure":
-        content["application/json"] = {"schema": json_item}
-    body = {"requestBody": {"required": True, "content": content}}
-    return body | ({"parameters": [_KIND]} if route == "figure" else {})
+    item, items, reward = ({"$ref": f"#/components/schemas/{model.__name__}"} for model in _READ_BY_HAND)
+    image = {_FORM: _form(["image", "caption"], {"image": _FILE, "caption": _TEXTS})}
+    bodies: dict[str, dict[str, Any]] = {
+        "rows": {_FORM: _form(["file"], _ROWS)},
+        "images": {_FORM: _form(["image"], {"image": _FILE})},
+        "reward": {_JSON: reward},
+        "figure": {_JSON: item, **image},
+    }
+    body = bodies.get(route, {_JSON: {"anyOf": [item, items]}, **image})
+    content = {kind: {"schema": schema} for kind, schema in body.items()}
+    extra = {"parameters": [_KIND]} if route == "figure" else {}
+    return {"requestBody": {"required": True, "content": content}, **extra}
+
+
+def _form(required: list[str], properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "required": required, "properties": properties}
 
 
 def responses_of(route: str) -> dict[int | str, dict[str, Any]]:
     """The answers of a route besides its own model, for the OpenAPI document."""
+    problems = _PROBLEMS | ({501: "No library for figures is installed."} if route == "figure" else {})
     responses: dict[int | str, dict[str, Any]] = {
-        status: {"model": Problem, "description": text} for status, text in _PROBLEMS.items()
+        status: {"model": Problem, "description": text} for status, text in problems.items()
     }
     if route == "figure":
-        responses[501] = {"model": Problem, "description": "No library for figures is installed."}
-        content = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in FIGURES.values()}
+        content = {kind: {"schema": _FILE} for kind in FIGURES.values()}
         responses[200] = {"description": "The figure.", "content": content}
     return responses
 
@@ -235,7 +221,7 @@ def complete_openapi(app: "FastAPI", *, token: bool, open_paths: frozenset[str])
     def openapi() -> dict[str, Any]:
         document = derive()
         components = document.setdefault("components", {})
-        for model in (Item, Items, RewardRequest):
+        for model in _READ_BY_HAND:
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schema.pop("$defs", None)
             components.setdefault("schemas", {}).setdefault(model.__name__, schema)
@@ -243,10 +229,9 @@ def complete_openapi(app: "FastAPI", *, token: bool, open_paths: frozenset[str])
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "description": text}}
         # Without a token of the service every request is answered, with or without the header.
         document["security"] = [{"token": []}] if token else [{}, {"token": []}]
-        for path, methods in document["paths"].items():
-            for method in methods.values():
-                if path in open_paths:
-                    method["security"] = []
+        for path in open_paths & document["paths"].keys():
+            for method in document["paths"][path].values():
+                method["security"] = []
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -5,9 +5,10 @@ import ctypes
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Literal, TypeVar
 
@@ -55,11 +56,13 @@ class Service:
         self._pipeline = copy(pipeline)
         if settings.cache:
             self._pipeline.encoder = CachedEncoder(pipeline.encoder, memory=settings.cache)
+
+        def observe(captions: int, seconds: float) -> None:
+            self.metrics.batch.observe(captions)
+            self.metrics.busy.inc(seconds)
+
         self.queue: Batcher[Job, Any] = Batcher(
-            self._run,
-            max_batch=settings.max_batch,
-            max_wait=settings.max_wait,
-            observe=self.metrics.observe_batch,
+            self._run, max_batch=settings.max_batch, max_wait=settings.max_wait, observe=observe
         )
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="msdscore-decode")
         # Matplotlib's settings belong to the whole process: figures are drawn one after the other.
@@ -158,7 +161,7 @@ class Service:
                 jobs = [Job(image, captions[start : start + CAPTIONS]) for start in range(0, len(captions), CAPTIONS)]
                 parts = await gather_all(self.queue.submit(job, size=len(job.captions)) for job in jobs)
         except RowError as error:
-            self.metrics.failed(len(captions))
+            self.metrics.failed.inc(len(captions))
             return str(error)
         numbers = [row for part in parts for row in part]
         sets = list(range(len(captions))) if kind == "alone" else [0] * len(captions)
@@ -170,7 +173,7 @@ class Service:
             # An upload is explained for somebody who edits its captions.
             return await self.queue.submit(Job(asked, asked.captions), size=count, alone=True, urgent=bool(asked.name))
         except RowError as error:
-            self.metrics.failed(count)
+            self.metrics.failed.inc(count)
             return {"error": str(error), "explanations": [None] * count, "errors": [str(error)] * count}
 
     @asynccontextmanager
@@ -191,7 +194,7 @@ class Service:
         image = self._pipeline.decode([content])[0]
         if isinstance(image, RowError):
             raise ImageError(str(image)) from image
-        _trim_after(image.prepared.view.size)
+        trim_memory(image.prepared.view.size)
         return image
 
     def _run(self, jobs: Sequence[Job]) -> list[Any]:
@@ -227,7 +230,7 @@ class Service:
         image, embedded = embed_image(self._pipeline, asked.content)
         size = image.size
         image = thumbnail(image, FIGURE_PIXELS)
-        _trim_after(size)
+        trim_memory(size)
         if asked.name:
             self._latest[asked.name] = image, embedded
             if len(self._latest) > LATEST:
@@ -265,18 +268,14 @@ class PixelBudget:
         self._given = asyncio.Event()
 
 
-def trim_memory() -> None:
-    """Give memory that the allocator keeps after large images back to the system, where it can (glibc)."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError, TypeError):
-        return
+def trim_memory(size: tuple[int, int] | None = None) -> None:
+    """Give memory that the allocator keeps back to the system, where it can (glibc); after an image only if large.
 
-
-def _trim_after(size: tuple[int, int]) -> None:
-    """Trim at once after a large image: the next ones would take new memory instead of what it left in pieces."""
-    if size[0] * size[1] >= LARGE:
-        trim_memory()
+    After a large image at once: the next ones would take new memory instead of what it left in pieces.
+    """
+    if size is None or size[0] * size[1] >= LARGE:
+        with suppress(AttributeError, OSError, TypeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 async def gather_all(works: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
@@ -293,33 +292,19 @@ class Metrics:
     """Counters of one service for Prometheus; in a registry of its own, so that two services do not mix."""
 
     def __init__(self) -> None:
-        self._library: Any = require("prometheus_client", extra="serve")
-        self._registry = self._library.CollectorRegistry()
-        kinds, own = self._library, {"registry": self._registry}
-        self._requests = kinds.Counter("msdscore_requests", "Requests answered.", ["path", "status"], **own)
-        self._seconds = kinds.Histogram("msdscore_request_seconds", "Time to answer.", ["path"], **own)
-        self._batch = kinds.Histogram(
-            "msdscore_batch_captions", "Captions per call of the encoder.", buckets=(1, 2, 4, 8, 16, 32, 64), **own
-        )
-        self._busy = kinds.Counter("msdscore_worker_seconds", "Time that the worker spent on batches.", **own)
-        self._failed = kinds.Counter("msdscore_captions_failed", "Captions without a score.", **own)
-        self._waiting = kinds.Gauge("msdscore_queue", "Jobs that wait.", **own)
-
-    def observe_request(self, path: str, status: int, seconds: float) -> None:
-        """Count one answer."""
-        self._requests.labels(path, str(status)).inc()
-        self._seconds.labels(path).observe(seconds)
-
-    def observe_batch(self, captions: int, seconds: float) -> None:
-        """Count one call of the encoder."""
-        self._batch.observe(captions)
-        self._busy.inc(seconds)
-
-    def failed(self, captions: int) -> None:
-        """Count captions that could not be scored."""
-        self._failed.inc(captions)
+        kinds: Any = require("prometheus_client", extra="serve")
+        registry = kinds.CollectorRegistry()
+        counter, histogram = partial(kinds.Counter, registry=registry), partial(kinds.Histogram, registry=registry)
+        self.requests = counter("msdscore_requests", "Requests answered.", ["path", "status"])
+        self.seconds = histogram("msdscore_request_seconds", "Time to answer.", ["path"])
+        sizes = (1, 2, 4, 8, 16, 32, 64)
+        self.batch = histogram("msdscore_batch_captions", "Captions per call of the encoder.", buckets=sizes)
+        self.busy = counter("msdscore_worker_seconds", "Time that the worker spent on batches.")
+        self.failed = counter("msdscore_captions_failed", "Captions without a score.")
+        self._waiting = kinds.Gauge("msdscore_queue", "Jobs that wait.", registry=registry)
+        self._text, self._kind = partial(kinds.generate_latest, registry), kinds.CONTENT_TYPE_LATEST
 
     def text(self, waiting: int) -> tuple[bytes, str]:
         """All numbers in Prometheus' text form, and its content type."""
         self._waiting.set(waiting)
-        return self._library.generate_latest(self._registry), self._library.CONTENT_TYPE_LATEST
+        return self._text(), self._kind

@@ -21,7 +21,7 @@ from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES, first_of
 from msdscore.serve.settings import RefusedError
 
 if TYPE_CHECKING:
-    from msdscore.io.inputs.formats import Record, Records
+    from msdscore.io.inputs.formats import Records
 
 TEXTS = ("caption", "image", "warnings", "error")
 _CHARACTERS = 2000  # of a text in an answer
@@ -29,38 +29,34 @@ _BATCH = 16_384  # rows that are written at once
 
 
 def main() -> None:
-    """Read one file as the options on standard input say, and write its table."""
+    """Read one file as the options on standard input say, and write its table, or why it is refused."""
     options = json.loads(sys.stdin.readline())
-    _limit_memory(options["max_expanded"])
+    most = options["max_expanded"]
+    with suppress(ImportError, OSError, ValueError):  # where the system has no limit of memory
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + most
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     try:
         table = _read_columns(options)
         sys.stdout.buffer.write(_read_records(options) if table is None else _written(table.schema, table.to_batches()))
+        return
     except RefusedError as error:
-        _refuse(error)
+        refused = error
     except MemoryError:
-        _refuse(expanded(options["max_expanded"]))
+        refused = expanded(most)
     except InputError as error:
-        memory = isinstance(error.__cause__, MemoryError)
-        _refuse(expanded(options["max_expanded"]) if memory else RefusedError(422, _without_path(str(error))))
+        # A reader's message begins with the path, which says nothing to the caller.
+        head, colon, rest = str(error).partition(": ")
+        reason = rest if colon and ("/fd/" in head or "msdscore-" in head) else str(error)
+        refused = expanded(most) if isinstance(error.__cause__, MemoryError) else RefusedError(422, reason)
+    sys.stdout.write(json.dumps({"status": refused.status, "error": refused.reason}))
 
 
 def expanded(limit: int) -> RefusedError:
     """The refusal of a file that takes more memory than it may."""
     return RefusedError(413, f"expected a file that can be read in {limit >> 20} MiB of memory; send fewer rows")
-
-
-def _refuse(error: RefusedError) -> None:
-    sys.stdout.write(json.dumps({"status": error.status, "error": error.reason}))
-
-
-def _limit_memory(expanded: int) -> None:
-    """Let this process take so many bytes more than it has now."""
-    with suppress(ImportError, OSError, ValueError):  # where the system has no such limit
-        import resource
-
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + expanded
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _read_columns(options: Mapping[str, Any]) -> pa.Table | None:
@@ -85,8 +81,10 @@ def _read_columns(options: Mapping[str, Any]) -> pa.Table | None:
             )
             given = [name for name in table.column_names if table[name].null_count < table.num_rows]
             _check_limits(table.num_rows, table.num_rows * len(given), options)
-            if any(_is_mixed(table, names) for names in (CAPTION_NAMES, IMAGE_NAMES)):
-                return None
+            for names in (CAPTION_NAMES, IMAGE_NAMES):  # rows may have that text under different names
+                own = [name for name in table.column_names if name.casefold() in names]
+                if len(own) > 1 and table[first_of(table.column_names, names)].null_count:
+                    return None
         else:
             return None
         table.validate(full=True)
@@ -95,12 +93,6 @@ def _read_columns(options: Mapping[str, Any]) -> pa.Table | None:
         raise
     except (pa.ArrowException, OSError, UnicodeError):  # the records' reader says which row it is
         return None
-
-
-def _is_mixed(table: pa.Table, names: Sequence[str]) -> bool:
-    """Whether rows may have that text under different names."""
-    several = sum(name.casefold() in names for name in table.column_names) > 1
-    return several and table[first_of(table.column_names, names)].null_count > 0
 
 
 def _columns(table: pa.Table, numbers: Sequence[str]) -> dict[str, pa.ChunkedArray]:
@@ -136,14 +128,14 @@ def _read_records(options: Mapping[str, Any]) -> pa.Buffer:
     numbers = [(name, pa.float64()) for name in options["numbers"]]
     schema = pa.schema([*((name, pa.string()) for name in TEXTS), *numbers])
 
-    def batches(records: "Records") -> Iterator[pa.RecordBatch]:
-        rows = _rows(records, options)
+    def batches(rows: Iterator[list[str | float | None]]) -> Iterator[pa.RecordBatch]:
         while batch := list(islice(rows, _BATCH)):
             columns = zip(zip(*batch, strict=True), schema.types, strict=True)
             yield pa.record_batch([pa.array(column, kind) for column, kind in columns], schema=schema)
 
     with ExitStack() as stack:
-        return _written(schema, batches(open_records(options["path"], format=options["format"], until=stack)))
+        records = open_records(options["path"], format=options["format"], until=stack)
+        return _written(schema, batches(_rows(records, options)))
 
 
 def _written(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Buffer:
@@ -156,22 +148,18 @@ def _written(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Buffer:
 
 
 def _rows(records: "Records", options: Mapping[str, Any]) -> Iterator[list[str | float | None]]:
-    """Texts and numbers of every row, within the limits."""
+    """Caption, name of the image, warnings, error and numbers of every row, within the limits."""
     cells = 0
     for number, record in enumerate(records.read(), start=1):
-        cells += len(record.values)
+        values, cells = record.values, cells + len(record.values)
         _check_limits(number, cells, options)
-        yield [*_texts(record), *(_number(record.values.get(name)) for name in options["numbers"])]
-
-
-def _texts(record: "Record") -> Iterator[str | None]:
-    """Caption, name of the image, warnings and error of a row."""
-    values = record.values
-    for names in (CAPTION_NAMES, IMAGE_NAMES):
-        name = first_of(values, names)
-        yield None if name is None else _text(values[name])
-    yield _text(values.get("warnings"))
-    yield _text(record.error or values.get("error"))
+        named = [first_of(values, names) for names in (CAPTION_NAMES, IMAGE_NAMES)]
+        texts = [
+            *(name and values[name] for name in named),
+            values.get("warnings"),
+            record.error or values.get("error"),
+        ]
+        yield [*map(_text, texts), *(_number(values.get(name)) for name in options["numbers"])]
 
 
 def _text(value: Any) -> str | None:
@@ -184,19 +172,11 @@ def _text(value: Any) -> str | None:
 
 def _number(value: Any) -> float | None:
     """A finite number, however it is written."""
-    if value is None:
-        return None
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
-
-
-def _without_path(message: str) -> str:
-    """A reader's message without the path, which says nothing to the caller."""
-    head, colon, rest = message.partition(": ")
-    return rest if colon and ("/fd/" in head or "msdscore-" in head) else message
 
 
 if __name__ == "__main__":
