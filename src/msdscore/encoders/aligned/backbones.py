@@ -21,6 +21,7 @@ from msdscore.encoders.aligned.towers import (
     frozen,
     join_levels,
     keep_content,
+    mean_state,
     take_level,
 )
 from msdscore.encoders.backbone import place
@@ -31,7 +32,6 @@ from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.loading.transformers import load_model, load_tokenizer, preprocessor
 from msdscore.encoders.text.tokens import (
     Reading,
-    TextBatch,
     join_windows,
     literal_backend,
     pack_texts,
@@ -101,15 +101,23 @@ class TimmImages(_MapImages):
     def __init__(self, spec: ImageTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
         super().__init__(spec, where)
         timm = require("timm", extra="train")
-        self._side = spec.size or int(_config(timm, spec.source)["input_size"][-1])
-        model = _model(timm, spec.source, self._side)
+        if not timm.is_model(spec.source):
+            near = timm.list_models(f"*{spec.source[:12]}*")[:12] or timm.list_models("vit_base*")[:6]
+            raise unknown_name("timm model", spec.source, near)
+        own = timm.get_pretrained_cfg(spec.source, allow_unregistered=True).to_dict()
+        side = spec.size or int(own["input_size"][-1])
+        try:
+            # Transformers must know the size of their grid; convolutional models refuse the argument.
+            model = timm.create_model(spec.source, pretrained=False, img_size=side)
+        except TypeError:
+            model = timm.create_model(spec.source, pretrained=False)
         self.files = _weight_files(spec, model, base)
         verify_files(self.files, spec.sha256, source=spec.weights or spec.source)
         load_by_name_or_order(model, read_tensors(self.files), source=spec.weights or spec.source)
         self._indices = _indices(model, (*spec.levels, *(spec.global_levels if where.whole else ())))
         config = model.pretrained_cfg
         self.preprocessing = Preprocessing(
-            resize=(self._side, self._side),
+            resize=(side, side),
             crop=None,
             resample=_RESAMPLE.get(str(config.get("interpolation")), Image.Resampling.BICUBIC),
             mean=spec.mean or tuple(config["mean"]),
@@ -128,22 +136,6 @@ class TimmImages(_MapImages):
         maps: dict[Level, Tensor] = {level: by_number[number] for level, number in self._indices.items()}
         maps["final"] = _final_map(final, self._model)
         return maps.__getitem__
-
-
-def _config(timm: Any, source: str) -> Mapping[str, Any]:
-    if not timm.is_model(source):
-        near = timm.list_models(f"*{source[:12]}*")[:12] or timm.list_models("vit_base*")[:6]
-        raise unknown_name("timm model", source, near)
-    config: Mapping[str, Any] = timm.get_pretrained_cfg(source, allow_unregistered=True).to_dict()
-    return config
-
-
-def _model(timm: Any, source: str, side: int) -> Any:
-    try:
-        # Transformers must know the size of their grid; convolutional models refuse the argument.
-        return timm.create_model(source, pretrained=False, img_size=side)
-    except TypeError:
-        return timm.create_model(source, pretrained=False)
 
 
 def _weight_files(spec: ImageTowerSpec, model: Any, base: Path | None) -> tuple[Path, ...]:
@@ -200,19 +192,16 @@ def _final_map(final: Tensor, model: Any) -> Tensor:
         edge = round(patches.shape[1] ** 0.5)
         return patches.transpose(1, 2).unflatten(2, (edge, edge))
     # Some models put channels last; their feature width tells.
-    return (
-        final.permute(0, 3, 1, 2)
-        if final.shape[1] != model.num_features and final.shape[-1] == model.num_features
-        else final
-    )
+    last = final.shape[1] != model.num_features and final.shape[-1] == model.num_features
+    return final.permute(0, 3, 1, 2) if last else final
 
 
 class TransformersImages(_MapImages):
     """Hidden states of a vision transformer, without its special tokens."""
 
-    def __init__(self, spec: ImageTowerSpec, where: TowerPlace, *, source: str) -> None:
+    def __init__(self, spec: ImageTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
         super().__init__(spec, where)
-        checkpoint, model = _open(spec, source)
+        checkpoint, model = _open(spec, base)
         self.files = checkpoint.weight_files()
         self._model = frozen(getattr(model, "vision_model", model), self._place)
         self.preprocessing = read_preprocessing(preprocessor(checkpoint))
@@ -225,8 +214,8 @@ class TransformersImages(_MapImages):
 class TransformersTexts:
     """Hidden states of any text encoder over the caption's own tokens; long captions are read in windows."""
 
-    def __init__(self, spec: TextTowerSpec, where: TowerPlace, *, source: str) -> None:
-        checkpoint, model = _open(spec, source)
+    def __init__(self, spec: TextTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
+        checkpoint, model = _open(spec, base)
         self.files: tuple[Path, ...] = checkpoint.weight_files()
         self._spec, self._whole = spec, where.whole
         self._place = place(where.device, where.dtype)
@@ -234,8 +223,11 @@ class TransformersTexts:
         model = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else model
         self._model = frozen(getattr(model, "text_model", model), self._place)
         tokenizer = load_tokenizer(checkpoint)
-        self._reading = _reading(self._model, tokenizer, context=spec.context, long_text=where.long_text)
         self._backend = literal_backend(tokenizer.backend_tokenizer)
+        prefix, suffix = special_ids(self._backend)
+        pad = (suffix or prefix or (0,))[-1] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+        context = spec.context or _context(self._model, tokenizer)
+        self._reading = Reading(context, prefix, suffix, pad, where.long_text)
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
@@ -253,22 +245,16 @@ class TransformersTexts:
             return Features(unpack_tokens(chosen, batch).float(), mask)
 
         whole = points(self._spec.global_levels or self._spec.levels) if self._whole else None
-        pooled = _sentence(states[-1], batch)
+        pooled = join_windows(mean_state(states[-1], batch.attention.to(self.device)), batch.windows)
         every = replace(points(self._spec.levels), pooled=pooled, layout=batch.layout, whole=whole)
         return keep_content(every, texts) if self._spec.words == "content" else every
 
 
-def _open(spec: ImageTowerSpec | TextTowerSpec, source: str) -> tuple[Checkpoint, Any]:
+def _open(spec: ImageTowerSpec | TextTowerSpec, base: Path | None) -> tuple[Checkpoint, Any]:
     """The files of a backbone, which are those that the spec was made with, and the model in them."""
-    checkpoint = find_checkpoint(source, revision=spec.revision or None)
+    checkpoint = find_checkpoint(locate(spec.source, base=base), revision=spec.revision or None)
     verify_files(checkpoint.weight_files(), spec.sha256, source=spec.source)
     return checkpoint, load_model("AutoModel", checkpoint)
-
-
-def _sentence(states: Float[Tensor, "windows positions dim"], batch: TextBatch) -> Float[Tensor, "batch dim"]:
-    """A unit vector per caption: the mean of its last states, special tokens among them."""
-    real = batch.attention.to(states.device).unsqueeze(-1)
-    return join_windows((states.float() * real).sum(dim=1) / real.sum(dim=1).clamp_min(1), batch.windows)
 
 
 def _as_map(states: Tensor, config: Any, size: Sequence[int]) -> Tensor:
@@ -280,18 +266,6 @@ def _as_map(states: Tensor, config: Any, size: Sequence[int]) -> Tensor:
     if states.dim() != 3 or states.shape[1] < rows * columns:
         raise WeightsError(f"a tower of {config.model_type!r} gives no row of patches; use a timm model instead")
     return states[:, states.shape[1] - rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
-
-
-def _reading(model: Any, tokenizer: Any, *, context: int, long_text: str) -> Reading:
-    prefix, suffix = special_ids(tokenizer.backend_tokenizer)
-    pad = tokenizer.pad_token_id
-    return Reading(
-        context=context or _context(model, tokenizer),
-        prefix=prefix,
-        suffix=suffix,
-        pad=int(pad if pad is not None else (suffix or prefix or (0,))[-1]),
-        long_text=long_text,
-    )
 
 
 def _context(model: Any, tokenizer: Any) -> int:

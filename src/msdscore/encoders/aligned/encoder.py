@@ -26,13 +26,14 @@ from msdscore.encoders.aligned.towers import (
     read_spec,
 )
 from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place, read_options
-from msdscore.encoders.base import Embeddings, Encoder, Features, Prepared
+from msdscore.encoders.base import Encoder, Features, Prepared
 from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpoint, locate, looks_like_hub_name
 from msdscore.encoders.loading.hashing import verify_files, verify_sums
 from msdscore.encoders.loading.tensors import read_bank, read_tensors, widened
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError
+from msdscore.registry import resolve
 
 MODEL_TYPE = "msdscore-aligned"
 FORMAT = 2
@@ -78,10 +79,10 @@ class AlignedEncoder(Backbone):
         return self._image.prepare(image)
 
     def _see(self, images: Sequence[Prepared]) -> Features:
-        return self._heads.image_states(_moved(self._image.features(images), self.device))
+        return self._heads.states("image", _moved(self._image.features(images), self.device))
 
     def _read(self, texts: Sequence[str]) -> Features:
-        return self._heads.text_states(_moved(self._text.features(texts), self.device))
+        return self._heads.states("text", _moved(self._text.features(texts), self.device))
 
 
 def load_aligned(
@@ -103,9 +104,14 @@ def load_aligned(
         )
     verify_sums(checkpoint.folder)
     placement = place(device, str(config.get("dtype", "auto")) if dtype == "auto" else dtype)
-    image = _backbone(_spec(ImageTowerSpec, config, "image"), chosen.image_backbone)
-    text = _backbone(_spec(TextTowerSpec, config, "text"), chosen.text_backbone)
-    specs = head_specs(config)
+    image, text = _spec(ImageTowerSpec, config, "image"), _spec(TextTowerSpec, config, "text")
+    if chosen.image_backbone:
+        is_file, other = image.kind == "timm", chosen.image_backbone
+        image = replace(image, weights=other) if is_file else replace(image, source=other)
+    if chosen.text_backbone:
+        text = replace(text, source=chosen.text_backbone)
+    given = config.get("heads")  # a list where several encoders are joined
+    specs = [_spec(HeadsSpec, {"heads": own}, "heads") for own in (given if isinstance(given, list) else [given])]
     where = TowerPlace(
         device=str(placement.device),
         dtype=placement.dtype_name,
@@ -115,9 +121,11 @@ def load_aligned(
     seeing, reading = load_towers(image, text, where, base=checkpoint.folder)
     if preprocessing_of(seeing) is None:
         chosen.refuse_pixel_choices()
-    heads = _heads(specs, config, branches=bool(image.branches))
+    dims = _spec(SideDims, config, "image_dims"), _spec(SideDims, config, "text_dims")
+    members = [AlignedHeads(spec, *dims) for spec in specs]
+    heads = members[0] if len(members) == 1 else JoinedHeads(members, branches=bool(image.branches))
     _fill(heads, checkpoint)
-    bank = checkpoint.folder / BANK
+    bank, best = checkpoint.folder / BANK, config.get("recommended")
     languages = ("en",) if config["text"].get("kind") == "mini" else ()
     return AlignedEncoder(
         Identity(name, checkpoint.signed(name), placement, chosen, languages=languages),
@@ -125,29 +133,9 @@ def load_aligned(
         text=reading,
         heads=heads.to(placement.device).eval().requires_grad_(False),
         bank=read_bank(bank)[0] if bank.is_file() else None,
-        recommended=_recommended(config),
+        # As the configuration of the score takes them: JSON has no tuples.
+        recommended=best and {key: tuple(item) if isinstance(item, list) else item for key, item in best.items()},
     )
-
-
-def head_specs(config: Mapping[str, Any]) -> list[HeadsSpec]:
-    """The heads of an exported encoder: one spec, or those of all members where several are joined."""
-    given = config.get("heads")
-    each = given if isinstance(given, list) else [given]
-    return [_spec(HeadsSpec, {"heads": one}, "heads") for one in each]
-
-
-def _heads(specs: Sequence[HeadsSpec], config: Mapping[str, Any], *, branches: bool) -> AlignedHeads | JoinedHeads:
-    dims = _spec(SideDims, config, "image_dims"), _spec(SideDims, config, "text_dims")
-    members = [AlignedHeads(spec, *dims) for spec in specs]
-    return members[0] if len(members) == 1 else JoinedHeads(members, branches=branches)
-
-
-def _recommended(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Settings as the configuration of the score takes them: JSON has no tuples."""
-    given = config.get("recommended")
-    if given is None:
-        return None
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
 
 
 def _spec(kind: type[Spec], config: Mapping[str, Any], key: str) -> Spec:
@@ -155,13 +143,6 @@ def _spec(kind: type[Spec], config: Mapping[str, Any], key: str) -> Spec:
         return read_spec(kind, config.get(key), where=key)
     except MSDScoreError as error:
         raise WeightsError(f"config.json of an aligned encoder cannot be used: {error}") from error
-
-
-def _backbone(spec: Any, override: str) -> Any:
-    """The spec with another place of its weights: of the file for timm, of the checkpoint for the rest."""
-    if not override:
-        return spec
-    return replace(spec, weights=override) if spec.kind == "timm" else replace(spec, source=override)
 
 
 def _fill(heads: nn.Module, checkpoint: Checkpoint) -> None:
@@ -185,40 +166,55 @@ def _moved(features: Features, device: torch.device) -> Features:
     )
 
 
-class EncoderImages:
-    """The image side of any registered encoder as a tower; its features are the encoder's own unit vectors."""
+class EncoderTower:
+    """One side of any registered encoder as a tower; its features are the encoder's own unit vectors.
 
-    def __init__(self, encoder: Encoder, *, files: tuple[Path, ...], whole: bool) -> None:
-        self._encoder, self.files, self._whole = encoder, files, whole
-        self.device, self.preprocessing = encoder.device, preprocessing_of(encoder)
+    `loaded` are the encoders of other towers, by source and revision: one that serves both sides is loaded once.
+    """
 
-    def prepare(self, image: Image.Image) -> Prepared:
-        """The image as the encoder takes it."""
-        return self._encoder.prepare(image)
+    def __init__(
+        self,
+        spec: ImageTowerSpec | TextTowerSpec,
+        where: TowerPlace,
+        *,
+        base: Path | None,
+        loaded: dict[tuple[str, str], Encoder],
+    ) -> None:
+        source, revision = locate(spec.source, base=base), spec.revision or None
+        # No files for encoders without weights, or with files of another kind.
+        self.files: tuple[Path, ...] = ()
+        weights = find_row(source, revision=revision).source
+        if weights and (Path(weights).expanduser().is_dir() or looks_like_hub_name(weights)):
+            # Loading the encoder itself says what is wrong, if anything is.
+            with suppress(WeightsError):
+                self.files = find_checkpoint(weights, revision=revision).weight_files()
+        verify_files(self.files, spec.sha256, source=spec.source)
+        key = (source, spec.revision)
+        if key not in loaded:
+            # Only a family that reads in windows knows what to do with long texts; its default is to window.
+            options: dict[str, Any] = {} if where.long_text == "window" else {"long_text": where.long_text}
+            loaded[key] = load_encoder(source, device=where.device, dtype=where.dtype, revision=revision, **options)
+        self._spec, self._whole, encoder = spec, where.whole, loaded[key]
+        self._encode: Any = encoder.encode_images if isinstance(spec, ImageTowerSpec) else encoder.encode_texts
+        self.device, self.preprocessing, self.prepare = encoder.device, preprocessing_of(encoder), encoder.prepare
 
     @torch.no_grad()
-    def features(self, images: Sequence[Prepared]) -> Features:
-        """Patches and pooled vectors of the encoder."""
-        return _as_features(self._encoder.encode_images(images), whole=self._whole)
+    def features(self, items: Sequence[Any]) -> Features:
+        """Points and pooled vectors of the encoder."""
+        vectors = self._encode(items)
+        whole = Features(vectors.points, vectors.mask) if self._whole else None
+        every = Features(vectors.points, vectors.mask, vectors.pooled, vectors.layout, whole)
+        content = isinstance(self._spec, TextTowerSpec) and self._spec.words == "content"
+        return keep_content(every, items) if content else every
 
 
-class EncoderTexts:
-    """The text side of any registered encoder as a tower."""
-
-    def __init__(self, encoder: Encoder, *, files: tuple[Path, ...], whole: bool, words: str) -> None:
-        self._encoder, self.files, self._whole, self._words = encoder, files, whole, words
-        self.device = encoder.device
-
-    @torch.no_grad()
-    def features(self, texts: Sequence[str]) -> Features:
-        """Tokens and pooled vectors of the encoder."""
-        every = _as_features(self._encoder.encode_texts(texts), whole=self._whole)
-        return keep_content(every, texts) if self._words == "content" else every
-
-
-def _as_features(vectors: Embeddings, *, whole: bool) -> Features:
-    points = Features(vectors.points, vectors.mask)
-    return replace(points, pooled=vectors.pooled, layout=vectors.layout, whole=points if whole else None)
+_TOWERS = {
+    (ImageTowerSpec, "timm"): "msdscore.encoders.aligned.backbones:TimmImages",
+    (ImageTowerSpec, "transformers"): "msdscore.encoders.aligned.backbones:TransformersImages",
+    (ImageTowerSpec, "mini"): "msdscore.encoders.mini.towers:Lite2Images",
+    (TextTowerSpec, "transformers"): "msdscore.encoders.aligned.backbones:TransformersTexts",
+    (TextTowerSpec, "mini"): "msdscore.encoders.mini.towers:MiniLMTexts",
+}
 
 
 def load_towers(
@@ -226,44 +222,13 @@ def load_towers(
 ) -> tuple[ImageTower, TextTower]:
     """Both towers; one encoder that serves both sides is loaded once. `base` is where relative folders lie."""
     loaded: dict[tuple[str, str], Encoder] = {}
-    return _image_tower(image, where, base, loaded), _text_tower(text, where, base, loaded)
 
+    def tower(spec: ImageTowerSpec | TextTowerSpec) -> Any:
+        if spec.kind == "encoder":
+            return EncoderTower(spec, where, base=base, loaded=loaded)
+        return resolve(_TOWERS[type(spec), spec.kind], f"a tower of kind {spec.kind}")(spec, where, base=base)
 
-def _image_tower(
-    spec: ImageTowerSpec, where: TowerPlace, base: Path | None, loaded: dict[tuple[str, str], Encoder]
-) -> ImageTower:
-    if spec.kind == "timm":
-        from msdscore.encoders.aligned.backbones import TimmImages
-
-        return TimmImages(spec, where, base=base)
-    if spec.kind == "mini":
-        from msdscore.encoders.mini.towers import Lite2Images
-
-        return Lite2Images(spec, where, base=base)
-    source = locate(spec.source, base=base)
-    if spec.kind == "transformers":
-        from msdscore.encoders.aligned.backbones import TransformersImages
-
-        return TransformersImages(spec, where, source=source)
-    files = _encoder_files(source, spec.revision, spec.sha256, spec.source)
-    return EncoderImages(_encoder(source, spec.revision, where, loaded), files=files, whole=where.whole)
-
-
-def _text_tower(
-    spec: TextTowerSpec, where: TowerPlace, base: Path | None, loaded: dict[tuple[str, str], Encoder]
-) -> TextTower:
-    if spec.kind == "mini":
-        from msdscore.encoders.mini.towers import MiniLMTexts
-
-        return MiniLMTexts(spec, where)
-    source = locate(spec.source, base=base)
-    if spec.kind == "transformers":
-        from msdscore.encoders.aligned.backbones import TransformersTexts
-
-        return TransformersTexts(spec, where, source=source)
-    files = _encoder_files(source, spec.revision, spec.sha256, spec.source)
-    encoder = _encoder(source, spec.revision, where, loaded)
-    return EncoderTexts(encoder, files=files, whole=where.whole, words=spec.words)
+    return tower(image), tower(text)
 
 
 def tower_dims(image: ImageTower, text: TextTower) -> tuple[SideDims, SideDims]:
@@ -275,24 +240,3 @@ def tower_dims(image: ImageTower, text: TextTower) -> tuple[SideDims, SideDims]:
 def _dims(features: Features) -> SideDims:
     whole = 0 if features.whole is None else features.whole.points.shape[-1]
     return SideDims(features.points.shape[-1], whole, 0 if features.pooled is None else features.pooled.shape[-1])
-
-
-def _encoder(source: str, revision: str, where: TowerPlace, loaded: dict[tuple[str, str], Encoder]) -> Encoder:
-    key = (source, revision)
-    if key not in loaded:
-        # Only a family that reads in windows knows what to do with long texts; its default is to window.
-        options: dict[str, Any] = {} if where.long_text == "window" else {"long_text": where.long_text}
-        loaded[key] = load_encoder(source, device=where.device, dtype=where.dtype, revision=revision or None, **options)
-    return loaded[key]
-
-
-def _encoder_files(source: str, revision: str, sha256: str, given: str) -> tuple[Path, ...]:
-    """Weight files of an encoder, verified; none for encoders without weights, or with files of another kind."""
-    files: tuple[Path, ...] = ()
-    weights = find_row(source, revision=revision or None).source
-    if weights and (Path(weights).expanduser().is_dir() or looks_like_hub_name(weights)):
-        # Loading the encoder itself says what is wrong, if anything is.
-        with suppress(WeightsError):
-            files = find_checkpoint(weights, revision=revision or None).weight_files()
-    verify_files(files, sha256, source=given)
-    return files

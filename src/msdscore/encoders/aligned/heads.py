@@ -3,8 +3,9 @@
 One head is a linear map (paper), a linear map with an MLP or attention beside it, or a pool of all points.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -15,6 +16,9 @@ from msdscore.core.embeddings import masked_mean, real_points, unit
 from msdscore.encoders.base import Embeddings, Features
 from msdscore.encoders.text.tokens import join_windows
 from msdscore.errors import ConfigError, unknown_name
+
+Side = Literal["image", "text"]
+_HEADS = ("linear", "mlp", "attention", "pool")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,60 +53,37 @@ class HeadSpec:
             )
 
 
-class LinearHead(nn.Module):
-    """The paper's head: one linear layer."""
+class PointHead(nn.Module):
+    """One linear layer on every point (paper); beside it an MLP with one hidden layer, or attention over the points."""
 
     def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.norm = _norm(spec, inputs)
+        self.kind = spec.kind
+        self.norm = nn.LayerNorm(inputs) if spec.norm else nn.Identity()
         self.drop = nn.Dropout(spec.dropout)
-        self.line = nn.Linear(inputs, outputs)
+        self.line = nn.Linear(inputs, outputs, bias=spec.bias or spec.kind != "mlp")
+        if spec.kind == "mlp":
+            self.rise = nn.Linear(inputs, spec.hidden)
+            self.fall = nn.Linear(spec.hidden, outputs)
+        elif spec.kind == "attention":
+            self.enter = nn.Linear(inputs, spec.hidden)
+            self.blocks = nn.ModuleList(_Block(spec) for _ in range(spec.blocks))
+            self.leave = nn.Linear(spec.hidden, outputs)
 
     def forward(self, points: Tensor, mask: Tensor) -> Tensor:
-        """Project every point on its own."""
-        del mask
-        return self.line(self.drop(self.norm(points)))
-
-
-class MlpHead(nn.Module):
-    """A linear layer plus an MLP with one hidden layer."""
-
-    def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.norm = _norm(spec, inputs)
-        self.drop = nn.Dropout(spec.dropout)
-        self.line = nn.Linear(inputs, outputs, bias=spec.bias)
-        self.rise = nn.Linear(inputs, spec.hidden)
-        self.fall = nn.Linear(spec.hidden, outputs)
-
-    def forward(self, points: Tensor, mask: Tensor) -> Tensor:
-        """Project every point on its own."""
-        if points.device.type != "cpu" or torch.is_grad_enabled() or mask.all():
-            return self._project(points)
+        """Project every point on its own, or with `attention` those of each item together; padding is never seen."""
+        if self.kind != "mlp" or points.device.type != "cpu" or torch.is_grad_enabled() or mask.all():
+            return self._project(points, mask)
         # Padding costs as much as a point on a CPU; on a GPU to look for it would cost more.
-        projected = self._project(points[mask])
+        projected = self._project(points[mask], mask)
         return projected.new_zeros(*mask.shape, projected.shape[-1]).masked_scatter(mask.unsqueeze(-1), projected)
 
-    def _project(self, points: Tensor) -> Tensor:
+    def _project(self, points: Tensor, mask: Tensor) -> Tensor:
         inner = self.drop(self.norm(points))
-        return self.line(inner) + self.fall(self.drop(nn.functional.gelu(self.rise(inner))))
-
-
-class AttentionHead(nn.Module):
-    """Attention over the real points of an item, beside a linear layer."""
-
-    def __init__(self, spec: HeadSpec, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.norm = _norm(spec, inputs)
-        self.drop = nn.Dropout(spec.dropout)
-        self.line = nn.Linear(inputs, outputs)
-        self.enter = nn.Linear(inputs, spec.hidden)
-        self.blocks = nn.ModuleList(_Block(spec) for _ in range(spec.blocks))
-        self.leave = nn.Linear(spec.hidden, outputs)
-
-    def forward(self, points: Tensor, mask: Tensor) -> Tensor:
-        """Project the points of each item together; padding is never looked at."""
-        inner = self.drop(self.norm(points))
+        if self.kind == "linear":
+            return self.line(inner)
+        if self.kind == "mlp":
+            return self.line(inner) + self.fall(self.drop(nn.functional.gelu(self.rise(inner))))
         mixed = self.enter(inner)
         # An item without points would attend to nothing and turn into NaN; what it gives is masked anyway.
         seen = (mask | ~mask.any(dim=1, keepdim=True))[:, None, None, :]
@@ -163,21 +144,9 @@ class PoolHead(nn.Module):
         return pooled
 
 
-_HEADS: dict[str, type[nn.Module]] = {
-    "linear": LinearHead,
-    "mlp": MlpHead,
-    "attention": AttentionHead,
-    "pool": PoolHead,
-}
-
-
-def _norm(spec: HeadSpec, width: int) -> nn.Module:
-    return nn.LayerNorm(width) if spec.norm else nn.Identity()
-
-
 def make_head(spec: HeadSpec, inputs: int, outputs: int) -> nn.Module:
     """The head that a spec describes, with the library's own start."""
-    return _HEADS[spec.kind](spec, inputs, outputs)
+    return (PoolHead if spec.kind == "pool" else PointHead)(spec, inputs, outputs)
 
 
 POOLS = ("mean", "own", "model")
@@ -233,29 +202,23 @@ class AlignedHeads(nn.Module):
             width = spec.global_dim or spec.dim
             self.global_image = make_head(spec.global_image, image.whole, width)
             self.global_text = make_head(spec.global_text, text.whole, width)
-            hidden, chance = spec.mean_hidden, spec.mean_dropout
-            mlp = (
-                HeadSpec(kind="mlp", hidden=hidden, dropout=chance, norm=True, bias=False, heads=1) if hidden else None
-            )
-            self.global_mean = make_head(mlp, text.pooled, width) if mlp else None
+            self.global_mean = None
+            if spec.mean_hidden:
+                hidden, dropout = spec.mean_hidden, spec.mean_dropout
+                mlp = HeadSpec(kind="mlp", hidden=hidden, dropout=dropout, norm=True, bias=False, heads=1)
+                self.global_mean = make_head(mlp, text.pooled, width)
 
     def project_images(self, features: Features) -> Embeddings:
         """Aligned patches and pooled vectors of images."""
-        return _finished(self.image_states(features))
+        return _finished(self.states("image", features))
 
     def project_texts(self, features: Features) -> Embeddings:
         """Aligned tokens and pooled vectors of captions."""
-        return _finished(self.text_states(features))
+        return _finished(self.states("text", features))
 
-    def image_states(self, features: Features) -> Features:
-        """Patches of any length and pooled unit vectors of images."""
-        return self._states(features, self.image, getattr(self, "global_image", None))
-
-    def text_states(self, features: Features) -> Features:
-        """Tokens of any length and pooled unit vectors of captions."""
-        return self._states(features, self.text, getattr(self, "global_text", None))
-
-    def _states(self, features: Features, head: nn.Module, global_head: nn.Module | None) -> Features:
+    def states(self, side: Side, features: Features) -> Features:
+        """Points of any length and pooled unit vectors of images or captions."""
+        head, global_head = getattr(self, side), getattr(self, f"global_{side}", None)
         if self.spec.pool == "mean":
             pooled = None
         elif global_head is not None:
@@ -309,21 +272,13 @@ class JoinedHeads(nn.Module):
     def __init__(self, members: Sequence[AlignedHeads], *, branches: bool) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
-        self._branches = branches
+        self._each, self._branches = tuple(members), branches
 
-    def image_states(self, features: Features) -> Features:
-        """Patches of any length and pooled unit vectors of images."""
-        parts = split_features(features, len(self.members)) if self._branches else [features] * len(self.members)
-        return join_states([heads.image_states(part) for heads, part in zip(self._heads(), parts, strict=True)])
-
-    def text_states(self, features: Features) -> Features:
-        """Tokens of any length and pooled unit vectors of captions."""
-        return join_states([heads.text_states(features) for heads in self._heads()])
-
-    def _heads(self) -> Iterator[AlignedHeads]:
-        for member in self.members:
-            assert isinstance(member, AlignedHeads), "members are heads"
-            yield member
+    def states(self, side: Side, features: Features) -> Features:
+        """Points of any length and pooled unit vectors of images or captions."""
+        count = len(self._each)
+        parts = split_features(features, count) if self._branches and side == "image" else [features] * count
+        return join_states([heads.states(side, part) for heads, part in zip(self._each, parts, strict=True)])
 
 
 def split_features(features: Features, count: int) -> list[Features]:

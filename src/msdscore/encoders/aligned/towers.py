@@ -3,27 +3,27 @@
 Their settings are frozen dataclasses, read from plain values of TOML or JSON with every key and type checked.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Protocol, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
-from jaxtyping import Float
-from PIL import Image
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from msdscore.encoders.backbone import Placement
-from msdscore.encoders.base import Features, Prepared, TokenLayout
+from msdscore.encoders.base import Features, Prepared, PreparesImages, TokenLayout
 from msdscore.errors import ConfigError, MSDScoreError, unknown_name
 from msdscore.text.words import content_tokens
 
 IMAGE_KINDS = ("encoder", "transformers", "timm", "mini")
 TEXT_KINDS = ("encoder", "transformers", "mini")
-MINI_IMAGE, MINI_TEXT = "lite2", "minilm"
 Level = int | str
 Spec = TypeVar("Spec")
+Item = TypeVar("Item", contravariant=True)
 
 
 def read_spec(kind: type[Spec], given: Any, *, where: str = "") -> Spec:
@@ -81,14 +81,8 @@ def read_value(hint: Any, value: Any, *, where: str) -> Any:
 
 def plain(spec: Any) -> dict[str, Any]:
     """The spec as plain values; tuples become lists."""
-    values: dict[str, Any] = _listed(asdict(spec))
+    values: dict[str, Any] = json.loads(json.dumps(asdict(spec)))
     return values
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _listed(item) for key, item in value.items()}
-    return [_listed(item) for item in value] if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +110,14 @@ class ImageTowerSpec:
     std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        _check(self.kind, IMAGE_KINDS, self.source, self.levels)
+        _check(self, IMAGE_KINDS, mini="lite2")
         if self.kind == "encoder" and (self.grid or self.global_grid or self.levels != (-1,) or self.global_levels):
             raise ConfigError("an image tower of kind 'encoder' has no levels and no grid; use transformers or timm")
         if self.branches and (self.kind != "mini" or self.weights):
             raise ConfigError("branches are for an image tower of kind 'mini', in the place of weights")
-        if self.kind == "mini":
-            _check_mini(self.source, MINI_IMAGE)
-            if self.levels != (-1,) or self.global_levels or self.global_grid or self.mean or self.std:
-                raise ConfigError("an image tower of kind 'mini' always gives its three maps; set grid and size alone")
+        changed = self.levels != (-1,) or self.global_levels or self.global_grid or self.mean or self.std
+        if self.kind == "mini" and changed:
+            raise ConfigError("an image tower of kind 'mini' always gives its three maps; set grid and size alone")
 
     @property
     def global_path(self) -> tuple[tuple[Level, ...], int]:
@@ -147,29 +140,24 @@ class TextTowerSpec:
     words: str = "all"  # of the local path; or "content"
 
     def __post_init__(self) -> None:
-        _check(self.kind, TEXT_KINDS, self.source, self.levels)
+        _check(self, TEXT_KINDS, mini="minilm")
         if self.words not in ("all", "content"):
             raise ConfigError(f"words must be 'all' or 'content', got {self.words!r}")
         if not all(isinstance(level, int) for level in (*self.levels, *self.global_levels)):
             raise ConfigError(f"levels of a text tower must be numbers of hidden states, got {self.levels}")
         if self.kind == "encoder" and (self.levels != (-1,) or self.global_levels):
             raise ConfigError("a text tower of kind 'encoder' has no levels; use transformers")
-        if self.kind == "mini":
-            _check_mini(self.source, MINI_TEXT)
 
 
-def _check(kind: str, kinds: tuple[str, ...], source: str, levels: tuple[Level, ...]) -> None:
-    if kind not in kinds:
-        raise unknown_name("tower", kind, kinds)
-    if not source:
+def _check(spec: ImageTowerSpec | TextTowerSpec, kinds: tuple[str, ...], *, mini: str) -> None:
+    if spec.kind not in kinds:
+        raise unknown_name("tower", spec.kind, kinds)
+    if not spec.source:
         raise ConfigError("a tower needs a source: an encoder's name, a folder, a hub name or an architecture")
-    if not levels:
+    if not spec.levels:
         raise ConfigError("a tower needs at least one level")
-
-
-def _check_mini(source: str, expected: str) -> None:
-    if source != expected:
-        raise unknown_name("source of a tower of kind 'mini':", source, (expected,))
+    if spec.kind == "mini" and spec.source != mini:
+        raise unknown_name("source of a tower of kind 'mini':", spec.source, (mini,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,37 +170,26 @@ class TowerPlace:
     long_text: str = "window"
 
 
-class ImageTower(Protocol):
+class Tower(Protocol[Item]):
+    """A frozen backbone."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of its weights; none where it has none."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where its features are made."""
+
+    def features(self, items: Sequence[Item], /) -> Features:
+        """Raw features of images or captions, without history."""
+
+
+class ImageTower(Tower[Prepared], PreparesImages, Protocol):
     """A frozen image backbone."""
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files of its weights; none where it has none."""
 
-    @property
-    def device(self) -> torch.device:
-        """Where its features are made."""
-
-    def prepare(self, image: Image.Image) -> Prepared:
-        """The image as the network takes it; safe to call from several threads at once."""
-
-    def features(self, images: Sequence[Prepared]) -> Features:
-        """Raw features of images, without history."""
-
-
-class TextTower(Protocol):
-    """A frozen text backbone."""
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files of its weights; none where it has none."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where its features are made."""
-
-    def features(self, texts: Sequence[str]) -> Features:
-        """Raw features of captions, without history."""
+TextTower: TypeAlias = Tower[str]
 
 
 def keep_content(features: Features, texts: Sequence[str]) -> Features:
@@ -245,6 +222,14 @@ def take_level(states: Sequence[Tensor], level: Level) -> Tensor:
     if not isinstance(level, int) or not -len(states) <= level < len(states):
         raise ConfigError(f"level {level!r} does not exist; expected a number under {len(states)} or -1, -2, …")
     return states[level]
+
+
+def mean_state(
+    states: Float[Tensor, "windows positions dim"], mask: Bool[Tensor, "windows positions"]
+) -> Float[Tensor, "windows dim"]:
+    """The mean of the states of real positions, special tokens among them."""
+    real = mask.unsqueeze(-1)
+    return (states.float() * real).sum(dim=1) / real.sum(dim=1).clamp_min(1)
 
 
 def join_levels(maps: Sequence[Float[Tensor, "batch _ _ _"]], grid: int) -> Float[Tensor, "batch dim rows columns"]:

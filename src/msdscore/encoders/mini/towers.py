@@ -18,6 +18,7 @@ from msdscore.encoders.aligned.towers import (
     TowerPlace,
     all_points,
     keep_content,
+    mean_state,
     take_level,
 )
 from msdscore.encoders.backbone import Placement, place
@@ -119,7 +120,7 @@ def _tuned(network: lite2.Lite2, file: Path) -> lite2.Lite2:
 class MiniLMTexts:
     """Hidden states of MiniLM: content words for the local path, all tokens with their marks for the global one."""
 
-    def __init__(self, spec: TextTowerSpec, where: TowerPlace) -> None:
+    def __init__(self, spec: TextTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
         self.files: tuple[Path, ...] = (find_weights(minilm.WEIGHTS),)
         verify_files(self.files, spec.sha256, source=spec.source)
         self._spec, self._whole = spec, where.whole
@@ -155,13 +156,9 @@ class MiniLMTexts:
         """Features of token numbers on its device; the local path has the given places alone."""
         with _autocast(self._place):
             states = self._network(ids, mask)
-        last, real = states[-1].float(), mask.unsqueeze(-1)
-        pooled = (last * real).sum(dim=1) / real.sum(dim=1).clamp_min(1)
-        whole = Features(_joined(states, self._spec.global_levels or self._spec.levels), mask) if self._whole else None
-        local = [
-            take_level(states, level).gather(1, places.unsqueeze(-1).expand(-1, -1, last.shape[2]))
-            for level in self._spec.levels
-        ]
+        rows = places.unsqueeze(-1).expand(-1, -1, states[-1].shape[2])
+        local = [take_level(states, level).gather(1, rows) for level in self._spec.levels]
+        pooled, whole = mean_state(states[-1], mask), self._global(states, mask)
         return Features(torch.cat(local, dim=-1), kept, pooled, whole=whole)
 
     @torch.no_grad()
@@ -172,12 +169,13 @@ class MiniLMTexts:
         with _autocast(self._place):
             states = [state.float() for state in self._network(batch.ids.to(self.device), attention)]
         local = unpack_tokens(_joined(states, self._spec.levels), batch)
-        levels = self._spec.global_levels or self._spec.levels
-        whole = Features(_joined(states, levels), attention) if self._whole else None
-        real = attention.unsqueeze(-1)
-        pooled = (states[-1] * real).sum(dim=1) / real.sum(dim=1).clamp_min(1)
+        pooled, whole = mean_state(states[-1], attention), self._global(states, attention)
         every = Features(local, batch.mask.to(self.device), pooled, batch.layout, whole, batch.windows)
         return keep_content(every, texts) if self._spec.words == "content" else every
+
+    def _global(self, states: Sequence[Tensor], mask: Tensor) -> Features | None:
+        levels = self._spec.global_levels or self._spec.levels
+        return Features(_joined(states, levels), mask) if self._whole else None
 
 
 def _joined(states: Sequence[Tensor], levels: Sequence[Level]) -> Float[Tensor, "windows positions dim"]:
