@@ -13,8 +13,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from hashlib import blake2b
+from operator import add, sub
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -76,16 +77,21 @@ class CacheUse:
     texts_made: int = 0
 
     def __add__(self, other: "CacheUse") -> "CacheUse":
-        return CacheUse(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+        return CacheUse(*map(add, astuple(self), astuple(other)))
 
     def since(self, before: "CacheUse | None") -> "CacheUse":
         """What came after an earlier state."""
-        earlier = before or CacheUse()
-        return CacheUse(*(getattr(self, one.name) - getattr(earlier, one.name) for one in fields(self)))
+        return CacheUse(*map(sub, astuple(self), astuple(before or CacheUse())))
 
     def __str__(self) -> str:
-        images = _share(self.pictures - self.pictures_made, self.pictures, "images")
-        return f"{images} and {_share(self.texts - self.texts_made, self.texts, 'texts')} were there"
+        sides = (self.pictures, self.pictures_made, "images"), (self.texts, self.texts_made, "texts")
+        return (
+            " and ".join(
+                f"{all_ - made:,} of {all_:,} {what}" + (f" ({100 * (all_ - made) / all_:.1f} %)" if all_ else "")
+                for all_, made, what in sides
+            )
+            + " were there"
+        )
 
 
 class FileImage(Prepared):
@@ -146,7 +152,7 @@ class CachedEncoder:
         digest = blake2b(f"{len(how)} {how}".encode(), digest_size=20)
         digest.update(content)
         key = f"{_IMAGE}{digest.hexdigest()}"
-        if self._memories[_IMAGE].has(key) or (self._disk is not None and self._disk.has(key)):
+        if key in self._memories[_IMAGE] or (self._disk is not None and key in self._disk):
             return FileImage(key, make)
         prepared = make()
         return FileImage(key, lambda: prepared)
@@ -159,49 +165,46 @@ class CachedEncoder:
                 [image.made() if isinstance(image, FileImage) else image for image in missing]
             )
 
-        found, made = self._recall(images, [prepared_key(image) for image in images], encode)
-        self._count(CacheUse(pictures=len(images), pictures_made=made))
-        return found
+        return self._recall(_IMAGE, images, [prepared_key(image) for image in images], encode)
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Tokens and pooled vectors."""
-        found, made = self._recall(texts, [_text_key(text) for text in texts], self._encoder.encode_texts)
-        self._count(CacheUse(texts=len(texts), texts_made=made))
-        return found
+        digests = [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20) for text in texts]
+        keys = [f"{_TEXT}{digest.hexdigest()}" for digest in digests]
+        return self._recall(_TEXT, texts, keys, self._encoder.encode_texts)
 
     def _recall(
-        self, items: Sequence[Item], keys: Sequence[str], encode: Callable[[Sequence[Item]], Embeddings]
-    ) -> tuple[Embeddings, int]:
-        """The vectors of all items, and how many had to be made."""
+        self, kind: str, items: Sequence[Item], keys: Sequence[str], encode: Callable[[Sequence[Item]], Embeddings]
+    ) -> Embeddings:
+        """The vectors of all items; those that are not known go through `encode`."""
         if not items:
-            return encode(items), 0
-        known = {key: found for key in dict.fromkeys(keys) if (found := self._find(key)) is not None}
+            return encode(items)
+        memory, disk, known = self._memories[kind], self._disk, dict[str, Embeddings]()
+        for key in dict.fromkeys(keys):
+            vectors = memory.find(key)
+            if vectors is None and disk is not None:
+                vectors = disk.find(key, self.device)
+                if vectors is not None:
+                    memory.keep(key, vectors)
+            if vectors is not None:
+                known[key] = vectors
         missing = {key: item for key, item in zip(keys, items, strict=True) if key not in known}
         if missing:
-            made = split(encode(list(missing.values())))
-            fresh = dict(zip(missing, map(_halved, made) if self._half else made, strict=True))
-            for key, found in fresh.items():
-                self._keep(key, found)
-            known |= fresh
-        joined = join([known[key] for key in keys])
-        return _restored(joined) if self._half else joined, len(missing)
-
-    def _count(self, use: CacheUse) -> None:
+            for key, vectors in zip(missing, split(encode(list(missing.values()))), strict=True):
+                if self._half and vectors.points.dtype == torch.float32:
+                    vectors = replace(vectors, points=vectors.points.half(), pooled=vectors.pooled.half())
+                memory.keep(key, vectors)
+                if disk is not None:
+                    disk.keep(key, vectors)
+                known[key] = vectors
+        use = (len(items), len(missing))
         with self._counting:
-            self.use += use
-
-    def _find(self, key: str) -> Embeddings | None:
-        found = self._memories[key[0]].find(key)
-        if found is None and self._disk is not None:
-            found = self._disk.find(key, self.device)
-            if found is not None:
-                self._memories[key[0]].keep(key, found)
-        return found
-
-    def _keep(self, key: str, found: Embeddings) -> None:
-        self._memories[key[0]].keep(key, found)
-        if self._disk is not None:
-            self._disk.keep(key, found)
+            self.use += CacheUse(*use) if kind == _IMAGE else CacheUse(0, 0, *use)
+        batch = join([known[key] for key in keys])
+        if not self._half or batch.points.dtype != torch.float16:
+            return batch
+        points, pooled = (normalize(rounded.float(), dim=-1) for rounded in (batch.points, batch.pooled))
+        return replace(batch, points=points, pooled=pooled)
 
 
 def unrounded(signature: str) -> str:
@@ -223,10 +226,6 @@ def prepared_key(image: Prepared) -> str:
     return f"{_IMAGE}{digest.hexdigest()}"
 
 
-def _text_key(text: str) -> str:
-    return f"{_TEXT}{blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=20).hexdigest()}"
-
-
 class _Memory:
     """The vectors that were used last, up to a number of bytes; several threads may ask at once."""
 
@@ -234,7 +233,7 @@ class _Memory:
         self._limit, self._bytes, self._lock = limit, 0, Lock()
         self._known: OrderedDict[str, Embeddings] = OrderedDict()
 
-    def has(self, key: str) -> bool:
+    def __contains__(self, key: str) -> bool:
         return key in self._known
 
     def find(self, key: str) -> Embeddings | None:
@@ -248,33 +247,9 @@ class _Memory:
             if key in self._known:
                 return
             self._known[key] = found
-            self._bytes += _size(found)
+            self._bytes += found.nbytes + OBJECTS
             while self._bytes > self._limit:
-                self._bytes -= _size(self._known.popitem(last=False)[1])
-
-
-def _size(one: Embeddings) -> int:
-    return one.nbytes + OBJECTS
-
-
-def _halved(one: Embeddings) -> Embeddings:
-    """Vectors of 32 bits in 16; those of 16 bits are left as they are."""
-    if one.points.dtype != torch.float32:
-        return one
-    return replace(one, points=one.points.half(), pooled=one.pooled.half())
-
-
-def _restored(batch: Embeddings) -> Embeddings:
-    """Rounded vectors as unit vectors of 32 bits."""
-    if batch.points.dtype != torch.float16:
-        return batch
-    return replace(
-        batch, points=normalize(batch.points.float(), dim=-1), pooled=normalize(batch.pooled.float(), dim=-1)
-    )
-
-
-def _share(part: int, whole: int, what: str) -> str:
-    return f"{part:,} of {whole:,} {what} ({100 * part / whole:.1f} %)" if whole else f"0 of 0 {what}"
+                self._bytes -= self._known.popitem(last=False)[1].nbytes + OBJECTS
 
 
 class VectorFiles:
@@ -310,9 +285,8 @@ class VectorFiles:
                 return _embeddings(content[_CHECK:], device)
         return None
 
-    def has(self, key: str) -> bool:
-        """Whether there is a file of an item; that it is whole shows when it is read."""
-        return self._path(key).is_file()
+    def __contains__(self, key: str) -> bool:
+        return self._path(key).is_file()  # that it is whole shows when it is read
 
     def keep(self, key: str, vectors: Embeddings) -> None:
         """Write the vectors of an item, and make room where the limit is passed.
@@ -324,22 +298,16 @@ class VectorFiles:
             path.parent.mkdir(exist_ok=True)
             _replace(path, blake2b(content, digest_size=_CHECK).digest() + content)
             self._written += _CHECK + len(content)
-            if self._limit is not None:
-                self._make_room(self._limit)
+            limit, total, written = self._limit, self._total, self._written
+            if limit is None or (total is not None and written < limit / _LOOK_AGAIN and total + written <= limit):
+                return
+            self._total = self._written = 0
+            # One process at a time: the others go on, and look again later.
+            with suppress(Timeout), FileLock(self._root / _LOCK, timeout=0):
+                self._total = remove_oldest(self._root, limit)
 
     def _path(self, key: str) -> Path:
         return self._own / key[:3] / key[3:]
-
-    def _make_room(self, limit: int) -> None:
-        if self._total is not None and self._written < limit / _LOOK_AGAIN and self._total + self._written <= limit:
-            return
-        try:
-            # One process at a time: the others go on, and look again later.
-            with FileLock(self._root / _LOCK, timeout=0):
-                self._total = remove_oldest(self._root, limit)
-        except Timeout:
-            self._total = 0
-        self._written = 0
 
 
 def remove_oldest(root: Path, limit: int) -> int:
