@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 from jaxtyping import Float
@@ -80,42 +80,22 @@ def read_options(kind: type[Options], given: Mapping[str, Any]) -> Options:
     return kind(**given)
 
 
-def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is not one of the choices.
-
-    Raises:
-        ConfigError: the value is none of them.
-    """
-    if value not in choices:
-        raise ConfigError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
-
-
-def require_no_options(name: str, given: Mapping[str, Any]) -> None:
-    """Refuse options for an encoder that has none.
-
-    Raises:
-        ConfigError: there are some.
-    """
-    if given:
-        raise ConfigError(f"encoder {name!r} has no options, got {', '.join(sorted(given))}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedOptions:
     """What a user can choose about every pretrained encoder."""
 
-    pool: str = "model"  # or "mean": of the local vectors, as the paper's text has it
-    long_text: str = "window"  # or "cut"
+    pool: Literal["model", "mean"] = "model"  # "mean": of the local vectors, as the paper's text has it
+    long_text: Literal["window", "cut"] = "window"
     compile: str = ""  # a backend of torch.compile, such as "inductor"
-    # Or "reduced", "smallest": large files are decoded at a half, a quarter or an eighth; "device": by the GPU.
-    jpeg: str = "full"
-    resize: str = "pillow"  # or "device": by torch, where the network runs
+    # "reduced", "smallest": large files are decoded at a half, a quarter or an eighth; "device": by the GPU.
+    jpeg: Literal["full", "reduced", "smallest", "device"] = "full"
+    resize: Literal["pillow", "device"] = "pillow"  # "device": by torch, where the network runs
 
     def __post_init__(self) -> None:
-        require_choice("jpeg", self.jpeg, tuple(_REDUCED))
-        require_choice("resize", self.resize, ("pillow", "device"))
-        require_choice("pool", self.pool, ("model", "mean"))
-        require_choice("long_text", self.long_text, ("window", "cut"))
+        for name, kind in get_type_hints(type(self)).items():
+            choices, value = get_args(kind), getattr(self, name)
+            if get_origin(kind) is Literal and value not in choices:
+                raise ConfigError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
 
     @property
     def pixel_choices(self) -> tuple[str, ...]:

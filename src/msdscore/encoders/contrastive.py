@@ -5,7 +5,7 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -20,7 +20,6 @@ from msdscore.encoders.backbone import (
     Identity,
     LargeOptions,
     compile_towers,
-    require_choice,
     square_layouts,
 )
 from msdscore.encoders.base import Features, PatchLayout, Prepared
@@ -57,11 +56,8 @@ class ClipOptions(LargeOptions):
 
     patch_norm: bool = False  # the authors project patches without the final norm of the tower
     stretch: bool = False  # read 248 tokens at once, as LongCLIP starts from a CLIP of 77 positions
-    crop: str = "transformers"  # or "torchvision": half a pixel beside the centre is rounded as in CLIP's own code
-
-    def __post_init__(self) -> None:
-        LargeOptions.__post_init__(self)
-        require_choice("crop", self.crop, ("transformers", "torchvision"))
+    # "torchvision": half a pixel beside the centre is rounded as in CLIP's own code.
+    crop: Literal["transformers", "torchvision"] = "transformers"
 
 
 class ClipEncoder(Backbone):
@@ -257,14 +253,13 @@ class SiglipOptions(LargeOptions):
     every patch alone through the attention pool, and every token through the text head, into the pooled space.
     """
 
-    local: str = "states"
+    local: Literal["states", "heads"] = "states"
     keep_end: bool = False
     max_patches: int = 0  # of native resolution; 0: as the checkpoint says
 
     def __post_init__(self) -> None:
         LargeOptions.__post_init__(self)
         self.refuse_pixel_choices()
-        require_choice("local", self.local, ("states", "heads"))
 
 
 class SiglipEncoder(Backbone):

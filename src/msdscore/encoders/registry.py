@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msdscore.encoders.loading.checkpoints import cached_folder, locate, looks_like_hub_name, model_type
+from msdscore.encoders.loading.checkpoints import cached_checkpoint, locate, looks_like_hub_name, model_type
 from msdscore.encoders.loading.hashing import loading
 from msdscore.encoders.table import FAMILIES, SCHEMES, EncoderRow, built_in
 from msdscore.errors import MissingExtraError, WeightsError, unknown_name
@@ -104,7 +104,8 @@ def encoder_folder(name: str, *, revision: str | None = None) -> Path | None:
         folder = Path(locate(source)).expanduser()
         if source and folder.is_dir():
             return folder
-        return cached_folder(source, revision=revision) if looks_like_hub_name(source) else None
+        cached = cached_checkpoint(source, revision) if looks_like_hub_name(source) else None
+        return None if cached is None else cached.folder
     except (WeightsError, MissingExtraError):
         return None  # loading says what is missing, and how to get it
 

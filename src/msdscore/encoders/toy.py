@@ -15,9 +15,10 @@ import numpy.typing as npt
 import torch
 from PIL.Image import Image
 
-from msdscore.encoders.backbone import place, require_no_options
+from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Embeddings, Prepared, TokenLayout
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, view
+from msdscore.errors import ConfigError
 
 _Ints = npt.NDArray[np.int64]
 
@@ -101,7 +102,8 @@ def load_toy(
     **options: Any,
 ) -> ToyEncoder:
     """The toy encoder; it has no weights and no options, so only the device matters."""
-    require_no_options(name, options)
+    if options:
+        raise ConfigError(f"encoder {name!r} has no options, got {', '.join(sorted(options))}")
     return ToyEncoder(name=name, device=place(device, dtype).device)
 
 

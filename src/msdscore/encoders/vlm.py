@@ -6,7 +6,7 @@ the caption alone. The model has no pooled vectors, so pooling is always the mea
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.nn.utils.rnn import pad_sequence
 
-from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, Placement, compile_towers, require_choice
+from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, Placement, compile_towers
 from msdscore.encoders.base import Features, PatchLayout, Prepared, View
 from msdscore.encoders.loading.checkpoints import Checkpoint
 from msdscore.encoders.loading.tensors import read_tensors
@@ -294,14 +294,13 @@ class VlmOptions(LargeOptions):
     `views` (LLaVA-OneVision) takes the tiles of the image's own resolution, or the overview alone.
     """
 
-    pool: str = "mean"
-    views: str = "tiles"
+    pool: Literal["model", "mean"] = "mean"
+    views: Literal["tiles", "overview"] = "tiles"
     max_patches: int = 1280  # Qwen2.5-VL: tokens of an image; what its authors advise, its file allows 16384
 
     def __post_init__(self) -> None:
         LargeOptions.__post_init__(self)
         self.refuse_pixel_choices()
-        require_choice("views", self.views, ("tiles", "overview"))
         if self.pool != "mean":
             raise ConfigError(f"a vision-language model has no pooled vectors: pool must be 'mean', got {self.pool!r}")
 

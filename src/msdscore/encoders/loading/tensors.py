@@ -5,7 +5,7 @@ Nothing that a file may hold is ever run. A bank lies beside an encoder's weight
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,11 @@ def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for path in files:
         try:
-            tensors |= _tensors(path)
+            if path.suffix == ".safetensors":
+                tensors |= load_file(path)
+            else:
+                loaded = torch.load(path, map_location="cpu", weights_only=True)
+                tensors |= loaded.get("state_dict", loaded)
         except Exception as error:  # damaged files raise anything
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise WeightsError(f"weights of {str(path)!r} cannot be loaded ({reason}); fetch the file again") from error
@@ -75,13 +79,6 @@ def widened(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".safetensors":
-        return load_file(path)
-    loaded = torch.load(path, map_location="cpu", weights_only=True)
-    return loaded.get("state_dict", loaded)
-
-
 def read_bank(path: Path) -> tuple[Bank, str]:
     """A bank, and the signature of the encoder that it was built for (empty beside that encoder's own weights).
 
@@ -105,14 +102,19 @@ def read_bank(path: Path) -> tuple[Bank, str]:
         for side in ("images", "texts")
         if f"{side}.means" in tensors
     }
-    facts = {name: json.loads(metadata[name]) for name in ("words", "match", "vocabulary") if name in metadata}
-    bank = Bank(
-        sides["images"],
-        sides.get("texts"),
-        _words(facts["words"]) if "words" in facts else None,
-        Match(tuple(facts["match"]["coefficients"]), facts["match"]["settings"]) if "match" in facts else None,
-        _vocabulary(facts["vocabulary"], tensors) if "vocabulary" in facts else None,
-    )
+    bank = Bank(sides["images"], sides.get("texts"))
+    if "words" in metadata:
+        facts = json.loads(metadata["words"])
+        kinds = tuple(WordKind(**{**kind, "quantiles": tuple(kind["quantiles"])}) for kind in facts["kinds"])
+        bank = replace(bank, words=WordCalibration(**{**facts, "kinds": kinds}))
+    if "match" in metadata:
+        facts = json.loads(metadata["match"])
+        bank = replace(bank, match=Match(tuple(facts["coefficients"]), facts["settings"]))
+    if "vocabulary" in metadata:
+        facts = json.loads(metadata["vocabulary"])
+        values: dict[str, Any] = {name: tuple(facts[name]) for name in _VOCABULARY_FACTS}
+        values |= {name: tensors[f"vocabulary.{name}"] for name in _VOCABULARY_TENSORS}
+        bank = replace(bank, vocabulary=Vocabulary(**values))
     return bank, metadata.get("encoder", "")
 
 
@@ -124,11 +126,8 @@ def bank_bytes(bank: Bank, *, encoder: str = "", half: bool = False) -> bytes:
         name: tensor.half() if half and name != "vocabulary.frequency" and tensor.is_floating_point() else tensor
         for name, tensor in tensors.items()
     }
-    return _ordered(save(stored, metadata=metadata))
-
-
-def _ordered(content: bytes) -> bytes:
-    """The same file with its header sorted: the library writes metadata in an order that changes from run to run."""
+    content = save(stored, metadata=metadata)
+    # The header is sorted: the library writes metadata in an order that changes from run to run.
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     header += b" " * (-len(header) % 8)  # tensors start at a multiple of eight bytes
@@ -152,14 +151,3 @@ def bank_tensors(bank: Bank) -> dict[str, Tensor]:
     if bank.vocabulary is not None:
         tensors |= {f"vocabulary.{name}": getattr(bank.vocabulary, name) for name in _VOCABULARY_TENSORS}
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
-
-
-def _words(facts: dict[str, Any]) -> WordCalibration:
-    kinds = tuple(WordKind(**{**kind, "quantiles": tuple(kind["quantiles"])}) for kind in facts["kinds"])
-    return WordCalibration(**{**facts, "kinds": kinds})
-
-
-def _vocabulary(facts: dict[str, Any], tensors: dict[str, Tensor]) -> Vocabulary:
-    values: dict[str, Any] = {name: tuple(facts[name]) for name in _VOCABULARY_FACTS}
-    values |= {name: tensors[f"vocabulary.{name}"] for name in _VOCABULARY_TENSORS}
-    return Vocabulary(**values)

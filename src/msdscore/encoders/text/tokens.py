@@ -51,7 +51,10 @@ _CLIP_CUTS = (CLIP_WORDS, rf"<\|startoftext\|>|<\|endoftext\|>|{CLIP_WORDS}")
 def cuts_at_spaces(backend: Any) -> bool:
     """Whether a tokenizer is known to read the words of an ASCII text one by one, whatever stands around them."""
     try:
-        normalizer, cutter = _description(backend.normalizer), _description(backend.pre_tokenizer)
+        normalizer, cutter = (
+            {} if part is None else json.loads(part.__getstate__())
+            for part in (backend.normalizer, backend.pre_tokenizer)
+        )
         model, added = type(backend.model).__name__, backend.get_added_tokens_decoder().values()
         drawn = getattr(backend.model, "dropout", None)
     except (AttributeError, TypeError, ValueError):  # no tokenizer of the library, or one of another time
@@ -59,10 +62,6 @@ def cuts_at_spaces(backend: Any) -> bool:
     # Added tokens that are no special ones are found in a text before it is cut.
     plain = model in ("BPE", "WordPiece") and not drawn and all(token.special for token in added)
     return plain and backend.encode_special_tokens is True and _is_local(normalizer) and _cuts(cutter)
-
-
-def _description(part: Any) -> Mapping[str, Any]:
-    return {} if part is None else json.loads(part.__getstate__())
 
 
 def _is_local(normalizer: Mapping[str, Any]) -> bool:
@@ -291,10 +290,19 @@ def pack(captions: Sequence[Tokens], reading: Reading) -> TextBatch:
         for window in plan
     ]
     ids, attention = _padded(rows, fill=reading.pad, width=reading.context if reading.full else 0)
-    windows, positions = _places(plans, lead=len(reading.prefix))
+    windows, positions, layout, number, lead = list[list[int]](), list[list[int]](), [], 0, len(reading.prefix)
+    for caption, plan in zip(captions, plans, strict=True):
+        windows.append([])
+        positions.append([])
+        for window in plan:
+            windows[-1] += [number] * window.kept
+            positions[-1] += range(lead + window.first - window.start, lead + window.last - window.start)
+            number += 1
+        notes = token_warnings(*caption[:3], unknown=reading.unknown, spelled=caption.spelled)
+        last = plan[-1].last
+        layout.append(TokenLayout(caption.spans[:last], len(plan), len(caption.ids) - last, notes))
     window_of, mask = _padded(windows)
-    layout = tuple(_layout(caption, plan, reading) for caption, plan in zip(captions, plans, strict=True))
-    return TextBatch(ids, attention, window_of, _padded(positions)[0], mask, _windows(plans), layout)
+    return TextBatch(ids, attention, window_of, _padded(positions)[0], mask, _windows(plans), tuple(layout))
 
 
 def unpack_tokens(
@@ -308,28 +316,6 @@ def join_windows(pooled: Float[Tensor, "windows dim"], windows: Windows) -> Floa
     """One unit vector per caption: the mean of its windows' unit vectors, weighted by the tokens they keep."""
     own, shares = (sent(part, pooled.device) for part in windows)
     return unit((unit(pooled)[own] * shares.unsqueeze(-1)).sum(dim=1))
-
-
-def _layout(caption: Tokens, plan: Sequence[Window], reading: Reading) -> TokenLayout:
-    kept = plan[-1].last
-    cut = len(caption.ids) - kept
-    notes = token_warnings(caption.text, caption.ids, caption.spans, unknown=reading.unknown, spelled=caption.spelled)
-    return TokenLayout(spans=caption.spans[:kept], windows=len(plan), cut=cut, warnings=notes)
-
-
-def _places(plans: Sequence[Sequence[Window]], *, lead: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Window number and position of every kept token, caption by caption."""
-    windows: list[list[int]] = []
-    positions: list[list[int]] = []
-    number = 0
-    for plan in plans:
-        windows.append([])
-        positions.append([])
-        for window in plan:
-            windows[-1] += [number] * window.kept
-            positions[-1] += range(lead + window.first - window.start, lead + window.last - window.start)
-            number += 1
-    return windows, positions
 
 
 def _windows(plans: Sequence[Sequence[Window]]) -> Windows:
