@@ -12,7 +12,7 @@ from torch.backends import cuda as backends
 
 from msdscore.core.device import Fetch
 from msdscore.encoders.backbone import checked_late
-from msdscore.encoders.batches import TextMemory, encode_in_batches
+from msdscore.encoders.base import TextMemory, encode_in_batches
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.vision.canvas import Preprocessing
 from msdscore.errors import ConfigError

@@ -13,8 +13,7 @@ from safetensors.torch import save
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.core.schedule import fit_all
-from msdscore.encoders.base import Embeddings, Encoder, prepare_and_encode
-from msdscore.encoders.batches import encode_by_length, encode_in_batches
+from msdscore.encoders.base import Embeddings, Encoder, encode_by_length, encode_in_batches, prepare_and_encode
 from msdscore.encoders.cached import unrounded
 from msdscore.encoders.loading.tensors import bank_bytes, bank_facts, bank_tensors, read_bank
 from msdscore.errors import ConfigError

@@ -20,8 +20,15 @@ from msdscore.core.evidence import Bank
 from msdscore.core.mixture import Mixture
 from msdscore.core.schedule import fit_all
 from msdscore.encoders.backbone import checked_late, overflow
-from msdscore.encoders.base import Embeddings, Encoder, Prepared, computes_in_half
-from msdscore.encoders.batches import TextMemory, encode_by_length, encode_in_batches
+from msdscore.encoders.base import (
+    Embeddings,
+    Encoder,
+    Prepared,
+    TextMemory,
+    computes_in_half,
+    encode_by_length,
+    encode_in_batches,
+)
 from msdscore.encoders.cached import CachedEncoder, CacheUse
 from msdscore.encoders.vision.canvas import File
 from msdscore.encoders.vision.device import decode_jpegs

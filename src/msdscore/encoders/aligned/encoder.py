@@ -21,7 +21,10 @@ from msdscore.encoders.aligned.towers import (
     ImageTowerSpec,
     TextTower,
     TextTowerSpec,
+    TimmImages,
     TowerPlace,
+    TransformersImages,
+    TransformersTexts,
     keep_content,
     read_spec,
 )
@@ -30,10 +33,10 @@ from msdscore.encoders.base import Encoder, Features, Prepared
 from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpoint, locate, looks_like_hub_name
 from msdscore.encoders.loading.hashing import verify_files, verify_sums
 from msdscore.encoders.loading.tensors import read_bank, read_tensors, widened
+from msdscore.encoders.mini.towers import Lite2Images, MiniLMTexts
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError
-from msdscore.registry import resolve
 
 MODEL_TYPE = "msdscore-aligned"
 FORMAT = 2
@@ -208,12 +211,12 @@ class EncoderTower:
         return keep_content(every, items) if content else every
 
 
-_TOWERS = {
-    (ImageTowerSpec, "timm"): "msdscore.encoders.aligned.backbones:TimmImages",
-    (ImageTowerSpec, "transformers"): "msdscore.encoders.aligned.backbones:TransformersImages",
-    (ImageTowerSpec, "mini"): "msdscore.encoders.mini.towers:Lite2Images",
-    (TextTowerSpec, "transformers"): "msdscore.encoders.aligned.backbones:TransformersTexts",
-    (TextTowerSpec, "mini"): "msdscore.encoders.mini.towers:MiniLMTexts",
+_TOWERS: Mapping[tuple[type, str], Any] = {
+    (ImageTowerSpec, "timm"): TimmImages,
+    (ImageTowerSpec, "transformers"): TransformersImages,
+    (ImageTowerSpec, "mini"): Lite2Images,
+    (TextTowerSpec, "transformers"): TransformersTexts,
+    (TextTowerSpec, "mini"): MiniLMTexts,
 }
 
 
@@ -226,7 +229,7 @@ def load_towers(
     def tower(spec: ImageTowerSpec | TextTowerSpec) -> Any:
         if spec.kind == "encoder":
             return EncoderTower(spec, where, base=base, loaded=loaded)
-        return resolve(_TOWERS[type(spec), spec.kind], f"a tower of kind {spec.kind}")(spec, where, base=base)
+        return _TOWERS[type(spec), spec.kind](spec, where, base=base)
 
     return tower(image), tower(text)
 
