@@ -8,8 +8,11 @@ import torch
 from PIL import Image, ImageDraw
 from torch.nn.functional import normalize
 
-from msdscore.align.data.formats import DataSource
+from msdscore.align.data.formats import DataSource, open_pairs
+from msdscore.align.data.samples import Sample, SampleReader
+from msdscore.align.features import TowerFeatures
 from msdscore.align.recipe import Recipe, recipe_from
+from msdscore.align.run.session import Session
 from msdscore.core.embeddings import masked_mean
 from msdscore.encoders.base import Embeddings
 
@@ -65,6 +68,13 @@ def recipe(**tables: Any) -> Recipe:
     for name, table in tables.items():
         values[name] = {**values.get(name, {}), **table} if isinstance(table, dict) else table
     return recipe_from(values)
+
+
+def read_samples(session: Session, rows: DataSource) -> tuple[list[Sample], TowerFeatures]:
+    """Samples of all eight images as a session sees them first, and its towers."""
+    reader = SampleReader(open_pairs(rows), session.recipe)
+    source = TowerFeatures(*session.towers, session.recipe.train.tower_batch)
+    return [reader.sample(item, 0) for item in range(8)], source
 
 
 def projected(

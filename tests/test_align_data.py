@@ -13,7 +13,8 @@ from PIL import Image
 from align_data import captions_of, draw, make_rows, recipe, source, things
 from msdscore.align.data.formats import DataSource, image_content, open_pairs
 from msdscore.align.data.negatives import make_negatives
-from msdscore.align.data.samples import BatchPlan, SampleReader, make_view, read_batches
+from msdscore.align.data.samples import SampleReader, check_batch, make_view, read_batches
+from msdscore.align.processes import World
 from msdscore.align.repeatable import epoch_order, stream
 from msdscore.errors import ConfigError, InputError, UnknownNameError
 from msdscore.io.images import open_image
@@ -173,11 +174,10 @@ def test_an_epoch_shows_everything_once_and_neighbouring_blocks_together():
 
 def test_batches_are_the_same_wherever_reading_starts(tmp_path):
     pairs = open_pairs(source(make_rows(tmp_path)))
-    reader = SampleReader(pairs, recipe(sample={"views": 3}))
-    plan = BatchPlan(len(pairs), 4)
+    reader = SampleReader(pairs, recipe(sample={"views": 3}, train={"batch": 4}))
 
     def seen(start):
-        batches = read_batches(reader, plan, start=start, stop=6, workers=3)
+        batches = read_batches(reader, start=start, stop=6, workers=3)
         return [[(s.item, s.view, s.captions, s.image.tobytes()) for s in batch] for batch in batches]
 
     whole = seen(0)
@@ -189,18 +189,18 @@ def test_batches_are_the_same_wherever_reading_starts(tmp_path):
 
 def test_processes_share_a_batch_without_overlap(tmp_path):
     pairs = open_pairs(source(make_rows(tmp_path)))
-    reader = SampleReader(pairs, recipe())
+    reader = SampleReader(pairs, recipe(train={"batch": 4}))
 
-    def items(rank, world):
-        plan = BatchPlan(len(pairs), 4, rank, world)
-        return [[s.item for s in batch] for batch in read_batches(reader, plan, start=0, stop=4, workers=1)]
+    def items(rank, size):
+        batches = read_batches(reader, start=0, stop=4, workers=1, world=World(rank, size))
+        return [[s.item for s in batch] for batch in batches]
 
     both = [left + right for left, right in zip(items(0, 2), items(1, 2), strict=True)]
     assert both == items(0, 1)
     with pytest.raises(ConfigError, match="train.batch is 9 but there are only 8 pairs"):
-        BatchPlan(8, 9)
+        check_batch(9, 8, World())
     with pytest.raises(ConfigError, match="cannot be shared by 3 processes"):
-        BatchPlan(8, 4, 0, 3)
+        check_batch(4, 8, World(0, 3))
 
 
 def test_hard_negatives_say_something_else_and_repeat_for_a_seed():

@@ -9,15 +9,14 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from align_data import draw, make_rows, source, things
+from align_data import draw, make_rows, read_samples, source, things
 from msdscore.align.data.formats import open_pairs
 from msdscore.align.export import RECOMMENDED, export
 from msdscore.align.features import image_references, make_batch
 from msdscore.align.objective import objective
 from msdscore.align.processes import World
 from msdscore.align.recipe import load_recipe
-from msdscore.align.run.checkpoint import read_run
-from msdscore.align.run.folder import read_curves
+from msdscore.align.run.folder import read_curves, read_run
 from msdscore.align.run.session import TrainOptions, open_towers, start_session, tune_towers
 from msdscore.align.run.train import train
 from msdscore.cli.app import app
@@ -173,8 +172,7 @@ def test_the_global_path_gets_no_gradient_from_local_terms_and_negatives_none_fr
         folder.mkdir()
         recipe = load_recipe("mini", changes=changes)
         session = start_session(recipe, open_pairs(rows), folder, CPU, world=World(), device=torch.device("cpu"))
-        samples = [session.parts.batches.reader.sample(item, 0) for item in range(8)]
-        batch = make_batch(samples, session.parts.batches.source, device=session.device)
+        batch = make_batch(*read_samples(session, rows), device=session.device)
         objective(session.parts.aligner, batch, session.setting)[0].backward()
         for name, parameter in session.parts.aligner.heads.named_parameters():
             moved = parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)

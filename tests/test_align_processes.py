@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 
 from align_data import make_rows, recipe, source
 from msdscore.align.recipe import dump_recipe
-from msdscore.align.run.checkpoint import checkpoints
-from msdscore.align.run.folder import read_curves
+from msdscore.align.run.folder import checkpoints, read_curves
 from msdscore.align.run.session import TrainOptions
 from msdscore.align.run.train import train
 from tiny_clip import make_tiny_clip

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from align_data import make_rows, recipe, source, things
+from align_data import make_rows, read_samples, recipe, source, things
 from msdscore.align import language
 from msdscore.align.aligner import learning_rate, moving_average
 from msdscore.align.data.formats import open_pairs
@@ -19,8 +19,7 @@ from msdscore.align.features import make_batch
 from msdscore.align.objective import objective
 from msdscore.align.processes import World
 from msdscore.align.recipe import LanguageSpec, TrainSpec, load_recipe
-from msdscore.align.run.checkpoint import averaged_weights, checkpoints
-from msdscore.align.run.folder import read_curves
+from msdscore.align.run.folder import averaged_weights, checkpoints, read_curves
 from msdscore.align.run.session import TrainOptions, start_session
 from msdscore.align.run.train import train
 from msdscore.encoders.base import prepare_and_encode
@@ -133,8 +132,8 @@ def test_frozen_parts_do_not_move_and_get_no_gradient_memory(models, rows, tmp_p
     session = start_session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
     model = session.setting.language.model
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    samples = [session.parts.batches.reader.sample(item, 0) for item in range(8)]
-    batch = make_batch(samples, session.parts.batches.source, device=session.device)
+    samples, towers = read_samples(session, rows)
+    batch = make_batch(samples, towers, device=session.device)
     features = (batch.images.points, batch.texts.points)
     assert all(not value.requires_grad and value.grad_fn is None for value in features)
     loss, _ = objective(session.parts.aligner, batch, session.setting)
@@ -142,7 +141,7 @@ def test_frozen_parts_do_not_move_and_get_no_gradient_memory(models, rows, tmp_p
     session.trained.optimiser.step()
     assert all(value.grad is None and not value.requires_grad for value in model.parameters())
     assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
-    again = session.parts.batches.source.texts(samples)
+    again = towers.texts(samples)
     assert torch.equal(again.points, batch.texts.points)
     optimised = {id(parameter) for group in session.trained.optimiser.param_groups for parameter in group["params"]}
     assert optimised == {id(parameter) for parameter in session.parts.aligner.parameters()}
@@ -158,11 +157,7 @@ def test_turns_through_the_language_model_change_nothing(models, rows, tmp_path)
         run = tmp_path / str(batch_size)
         run.mkdir()
         session = start_session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
-        batch = make_batch(
-            [session.parts.batches.reader.sample(item, 0) for item in range(8)],
-            session.parts.batches.source,
-            device=session.device,
-        )
+        batch = make_batch(*read_samples(session, rows), device=session.device)
         loss, _ = objective(session.parts.aligner, batch, session.setting)
         loss.backward()
         gradients.append([parameter.grad for parameter in session.parts.aligner.parameters()])
@@ -204,11 +199,7 @@ def test_the_word_loss_looks_at_content_words_alone(rows, tmp_path):
         small = recipe(loss={"contrastive": 0.0, "word": 1.0}, text={"words": words})
         (run := tmp_path / words).mkdir()
         session = start_session(small, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
-        batch = make_batch(
-            [session.parts.batches.reader.sample(item, 0) for item in range(8)],
-            session.parts.batches.source,
-            device=session.device,
-        )
+        batch = make_batch(*read_samples(session, rows), device=session.device)
         values.append(objective(session.parts.aligner, batch, session.setting)[1]["word"].item())
     assert values[0] == pytest.approx(values[1], rel=1e-5)
 

@@ -19,7 +19,7 @@ from msdscore.align.evaluate import evaluate
 from msdscore.align.export import export
 from msdscore.align.losses import densities
 from msdscore.align.recipe import RESIDENT_TERMS, SampleSpec, load_recipe
-from msdscore.align.run.checkpoint import read_run
+from msdscore.align.run.folder import read_run
 from msdscore.align.run.session import TrainOptions, open_towers, tune_towers
 from msdscore.align.run.train import train as train_heads
 from msdscore.cli.app import app

@@ -67,7 +67,7 @@ def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions
     words, classes = batches.labels.shape[1], batches.objects.shape[1]
     with seeded(recipe.seed, torch.device("cpu")):
         aligner = MiniAligner(recipe, *tower_dims(*towers), words=words, classes=classes, trunk=trunk)
-    return Parts(batches, aligner, TERMS)
+    return Parts(batches.batches, batches.per_epoch, batches.bad, aligner, TERMS)
 
 
 def train(

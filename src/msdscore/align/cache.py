@@ -2,10 +2,10 @@
 
 import json
 import shutil
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from msdscore.align.data.formats import Pairs
-from msdscore.align.data.samples import Sample, SampleReader
+from msdscore.align.data.samples import Sample, SampleReader, in_order, make_view
 from msdscore.align.features import TowerFeatures, chunks, token_layouts
 from msdscore.align.recipe import Recipe
 from msdscore.encoders.aligned.towers import plain
@@ -174,9 +174,10 @@ def _write_features(
                 writers[name] = writers.get(name) or MatrixWriter(folder / name, dtype)
                 writers[name].extend(points.points, points.mask)
 
-    bad: dict[int, str] = {}
+    bad, start = dict[int, str](), 0
+    jobs = [partial(_decode, reader, item) for item in range(len(reader.pairs))]
     with ThreadPoolExecutor(workers) as pool:
-        for start, decoded in _decoded_ahead(pool, reader, live.chunk):
+        for decoded in in_order(pool, chunks(jobs, live.chunk), ahead=1):
             bad |= {item: reason for item, (_, reason) in enumerate(decoded, start) if reason}
             for part in chunks([view for views, _ in decoded for view in views], live.chunk):
                 write("image", live.image.features(prepare_all(live.image, part)))
@@ -185,37 +186,22 @@ def _write_features(
             write("text", texts)
             for layout in token_layouts(texts):
                 writers["text-spans"].append(torch.tensor(layout.spans, dtype=torch.int32).reshape(-1, 2))
+            start += len(decoded)
             if on_progress is not None:
-                on_progress(start + len(decoded), len(reader.pairs))
+                on_progress(start, len(reader.pairs))
     for writer in writers.values():
         writer.close()
     return bad
 
 
-_Decoded = tuple[list[Image.Image], str]
-
-
-def _decode(reader: SampleReader, item: int) -> _Decoded:
+def _decode(reader: SampleReader, item: int) -> tuple[list[Image.Image], str]:
     """All views of one pair's image; of an unreadable one grey views, and the reason."""
-    reason = ""
+    numbers, sample = range(reader.recipe.sample.views), reader.recipe.sample
     try:
-        image = reader.open(item)
+        return reader.views(item, numbers), ""
     except ImageError as error:
-        image, reason = Image.new("RGB", (64, 64), "grey"), str(error)
-    return [reader.view(image, item, view) for view in range(reader.recipe.sample.views)], reason
-
-
-def _decoded_ahead(pool: ThreadPoolExecutor, reader: SampleReader, size: int) -> Iterator[tuple[int, list[_Decoded]]]:
-    """Views of `size` pairs at a time, in order; the next ones are decoded meanwhile."""
-    waiting: deque[tuple[int, list[Future[_Decoded]]]] = deque()
-    count = len(reader.pairs)
-    for start in range(0, count, size):
-        waiting.append((start, [pool.submit(_decode, reader, item) for item in range(start, min(count, start + size))]))
-        if len(waiting) > 1:
-            first, futures = waiting.popleft()
-            yield first, [future.result() for future in futures]
-    for first, futures in waiting:
-        yield first, [future.result() for future in futures]
+        grey, captions = Image.new("RGB", (64, 64), "grey"), reader.pairs.items[item].captions
+        return [make_view(grey, sample, captions, item=item, view=view) for view in numbers], str(error)
 
 
 class CachedFeatures(TowerFeatures):

@@ -10,7 +10,7 @@ from torch import Tensor
 from msdscore.align.data.formats import DataSource, Pairs, image_content, open_pairs
 from msdscore.align.features import chunks
 from msdscore.align.losses import caption_table, token_table
-from msdscore.align.run.checkpoint import read_run
+from msdscore.align.run.folder import read_run
 from msdscore.align.run.session import Towers, reopen_towers, tune_towers
 from msdscore.core.embeddings import join
 from msdscore.encoders.aligned.heads import AlignedHeads
@@ -66,26 +66,19 @@ def evaluate(run: str | Path, data: DataSource, *, device: str = "auto") -> Eval
     where = place(device, "auto").device
     finished = read_run(Path(run))
     towers = tune_towers(reopen_towers(Path(run), finished.recipe, where), finished.trunk)
-    chunk = finished.recipe.train.tower_batch
-    embedded = embed_pairs(open_pairs(data), towers, finished.heads.to(where), chunk=chunk)
-    return Evaluation(str(run), finished.step, retrieval_by_cosine(embedded), retrieval_by_local(embedded))
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddedPairs:
-    """Aligned images and captions; `owner[i]` is the image of caption i."""
-
-    images: Embeddings
-    texts: Embeddings
-    owner: Int[Tensor, " captions"]
-    unreadable: int
+    heads, chunk = finished.heads.to(where), finished.recipe.train.tower_batch
+    cosine, local = measure_retrieval(open_pairs(data), towers, heads, chunk=chunk)
+    assert local is not None, "measured unless told otherwise"
+    return Evaluation(str(run), finished.step, cosine, local)
 
 
 @torch.no_grad()
-def embed_pairs(pairs: Pairs, towers: Towers, heads: AlignedHeads, *, chunk: int, local: bool = True) -> EmbeddedPairs:
-    """Align all images and captions of pairs; unreadable images are left out.
+def measure_retrieval(
+    pairs: Pairs, towers: Towers, heads: AlignedHeads, *, chunk: int, local: bool = True
+) -> tuple[Retrieval, Retrieval | None]:
+    """Recall by pooled vectors, and with `local` by the mean over tokens of the best patch.
 
-    Without `local` only the pooled vectors are kept, which is all that retrieval by cosine needs.
+    Unreadable images are left out.
 
     Raises:
         InputError: no image can be read.
@@ -104,41 +97,32 @@ def embed_pairs(pairs: Pairs, towers: Towers, heads: AlignedHeads, *, chunk: int
             readable += 1
         if decoded:
             images.append(_kept(heads.project_images(towers[0].features(prepare_all(towers[0], decoded))), local))
-            for few in chunks(captions, chunk):
-                texts.append(_kept(heads.project_texts(towers[1].features(few)), local))
+            texts += [_kept(heads.project_texts(towers[1].features(few)), local) for few in chunks(captions, chunk)]
     if not images:
         raise InputError(f"none of the {len(pairs)} validation images can be read")
-    joined = join(images)
-    owners = torch.tensor(owner, device=joined.pooled.device)
-    return EmbeddedPairs(joined, join(texts), owners, len(pairs) - readable)
+    seen, said = join(images), join(texts)
+    of = torch.tensor(owner, device=seen.pooled.device)
+    cosine = _recalls(seen.pooled @ said.pooled.mT, of, len(pairs) - readable)
+    if not local:
+        return cosine, None
+    table = caption_table(token_table(seen, said.points[said.mask]), said.mask)
+    return cosine, _recalls(table, of, len(pairs) - readable)
 
 
-@torch.no_grad()
-def retrieval_by_cosine(embedded: EmbeddedPairs) -> Retrieval:
-    """Recall by the pooled vectors."""
-    return _recalls(embedded.images.pooled @ embedded.texts.pooled.mT, embedded)
+def _kept(side: Embeddings, local: bool) -> Embeddings:
+    """Without `local` only the pooled vectors, which is all that retrieval by cosine needs."""
+    return side if local else replace(side, points=side.points[:, :0], mask=side.mask[:, :0])
 
 
-@torch.no_grad()
-def retrieval_by_local(embedded: EmbeddedPairs) -> Retrieval:
-    """Recall by the mean over tokens of the best patch."""
-    tokens = embedded.texts.points[embedded.texts.mask]
-    return _recalls(caption_table(token_table(embedded.images, tokens), embedded.texts.mask), embedded)
-
-
-def _recalls(table: Float[Tensor, "images captions"], embedded: EmbeddedPairs) -> Retrieval:
-    own = embedded.owner.unsqueeze(0) == torch.arange(len(table), device=table.device).unsqueeze(1)
+def _recalls(table: Float[Tensor, "images captions"], owner: Int[Tensor, " captions"], unreadable: int) -> Retrieval:
+    own = owner.unsqueeze(0) == torch.arange(len(table), device=table.device).unsqueeze(1)
     # The rank of the best own caption: how many foreign ones stand before it. Ties count against the model.
     best = table.masked_fill(~own, -torch.inf).amax(dim=1, keepdim=True)
     before_texts = ((table >= best) & ~own).sum(dim=1)
-    mine = table.gather(0, embedded.owner.unsqueeze(0))
+    mine = table.gather(0, owner.unsqueeze(0))
     before_images = ((table >= mine) & ~own).sum(dim=0)
     image_to_text, text_to_image = (
         tuple(100 * float((before < rank).double().mean()) for rank in RANKS)
         for before in (before_texts, before_images)
     )
-    return Retrieval(image_to_text, text_to_image, table.shape[0], table.shape[1], embedded.unreadable)
-
-
-def _kept(side: Embeddings, local: bool) -> Embeddings:
-    return side if local else replace(side, points=side.points[:, :0], mask=side.mask[:, :0])
+    return Retrieval(image_to_text, text_to_image, table.shape[0], table.shape[1], unreadable)

@@ -11,8 +11,7 @@ from PIL.Image import Image
 from safetensors.torch import save
 from torch import Tensor
 
-from msdscore.align.run.checkpoint import FinishedRun, read_run
-from msdscore.align.run.folder import CARD, read_known_towers
+from msdscore.align.run.folder import CARD, FinishedRun, read_known_towers, read_run
 from msdscore.encoders.aligned.encoder import FORMAT, MODEL_TYPE
 from msdscore.encoders.aligned.towers import plain
 from msdscore.encoders.loading.checkpoints import BANK

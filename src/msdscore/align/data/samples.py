@@ -1,17 +1,20 @@
 """The samples of a batch: a view of each image, captions, hard negatives, and the words of all its captions."""
 
 import re
-from collections.abc import Collection, Generator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image
 
 from msdscore.align.data.formats import Pairs, TrainingPair, image_content
 from msdscore.align.data.negatives import class_weights, make_negatives
+from msdscore.align.processes import ALONE, World
 from msdscore.align.recipe import Recipe, SampleSpec
 from msdscore.align.repeatable import draw, epoch_order, stream
 from msdscore.errors import ConfigError, ImageError, InputError
@@ -24,6 +27,7 @@ _AHEAD = 2  # batches read before they are needed
 _REMEMBERED = 1 << 16  # pairs whose words are cached
 _SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
 _ASPECTS = (0.8, 1.25)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +67,23 @@ class SampleReader:
         for number in (place % len(self.pairs) for place in range(item, item + _IN_A_ROW)):
             view = draw(recipe.seed, "view", epoch, number) % recipe.sample.views
             try:
-                return self._drawn(number, view, self._image(number, view), epoch)
+                if self._cached is not None and number not in self._cached:
+                    raise ImageError(f"pair {number} could not be read when features were cached")
+                image = self.views(number, [view])[0] if self._cached is None else None
+                return self._drawn(number, view, image, epoch)
             except ImageError as error:
                 self.bad[number] = str(error)
         raise InputError(f"{_IN_A_ROW} images in a row cannot be read, the last one: {self.bad[number]}")
 
-    def open(self, item: int) -> Image.Image:
-        """Decode the image of a pair.
+    def views(self, item: int, numbers: Iterable[int]) -> list[Image.Image]:
+        """Views of the image of a pair.
 
         Raises:
             ImageError: it cannot be read.
         """
-        return open_image(image_content(self.pairs.items[item].image))
-
-    def view(self, image: Image.Image, item: int, view: int) -> Image.Image:
-        """One view of the decoded image of a pair."""
-        return make_view(image, self.recipe.sample, self.pairs.items[item].captions, item=item, view=view)
-
-    def _image(self, item: int, view: int) -> Image.Image | None:
-        if self._cached is None:
-            return self.view(self.open(item), item, view)
-        if item not in self._cached:
-            raise ImageError(f"pair {item} could not be read when features were cached")
-        return None
+        pair = self.pairs.items[item]
+        image = open_image(image_content(pair.image))
+        return [make_view(image, self.recipe.sample, pair.captions, item=item, view=view) for view in numbers]
 
     def _drawn(self, item: int, view: int, image: Image.Image | None, epoch: int) -> Sample:
         pair, wanted, seed = self.pairs.items[item], self.recipe.sample.captions, self.recipe.seed
@@ -157,58 +155,51 @@ def _lit(image: Image.Image, contrast: float, brightness: float) -> Image.Image:
     return Image.fromarray(table[pixels])
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPlan:
-    """Which pairs every batch holds: a pure function of the batch's number."""
+def check_batch(batch: int, pairs: int, world: World) -> None:
+    """Refuse a batch that the pairs cannot fill, or that cannot be shared out.
 
-    pairs: int
-    batch: int  # over all processes
-    rank: int = 0
-    world: int = 1
-
-    def __post_init__(self) -> None:
-        if self.batch > self.pairs:
-            raise ConfigError(f"train.batch is {self.batch} but there are only {self.pairs} pairs; make it smaller")
-        if self.batch % self.world:
-            raise ConfigError(
-                f"train.batch {self.batch} cannot be shared by {self.world} processes; make it a multiple"
-            )
-
-    @property
-    def per_epoch(self) -> int:
-        """Batches in an epoch; the rest of the pairs waits for the next order."""
-        return self.pairs // self.batch
-
-    def own(self, index: int) -> slice:
-        """The part of an epoch's order that this process reads for batch `index` of the epoch."""
-        share = self.batch // self.world
-        start = index * self.batch + self.rank * share
-        return slice(start, start + share)
+    Raises:
+        ConfigError: with what to change.
+    """
+    if batch > pairs:
+        raise ConfigError(f"train.batch is {batch} but there are only {pairs} pairs; make it smaller")
+    if batch % world.size:
+        raise ConfigError(f"train.batch {batch} cannot be shared by {world.size} processes; make it a multiple")
 
 
 def read_batches(
-    reader: SampleReader, plan: BatchPlan, *, start: int, stop: int, workers: int
+    reader: SampleReader, *, start: int, stop: int, workers: int, world: World = ALONE
 ) -> Generator[list[Sample], None, None]:
-    """Samples of batches `start` to `stop` in order, read ahead by threads.
+    """Samples of batches `start` to `stop` in order, those of this process, read ahead by threads.
 
+    Which pairs a batch holds is a function of its number alone; the rest of an epoch's pairs waits for the next order.
     Threads, not worker processes: decoding releases the interpreter's lock, and images need not be copied between
     processes.
     """
-    recipe = reader.recipe
+    recipe, blocks, batch = reader.recipe, reader.pairs.blocks, reader.recipe.train.batch
+    order_of = lru_cache(1)(partial(epoch_order, blocks, seed=recipe.seed, window=recipe.sample.window))
+    share, per_epoch = batch // world.size, len(reader.pairs) // batch
+
+    def jobs(number: int) -> list[Callable[[], Sample]]:
+        epoch, index = divmod(number, per_epoch)
+        first = index * batch + world.rank * share
+        return [partial(reader.sample, int(item), epoch) for item in order_of(epoch=epoch)[first : first + share]]
+
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        waiting: list[list[Future[Sample]]] = []
-        order, known = None, -1
         try:
-            for number in range(start, stop):
-                epoch, index = divmod(number, plan.per_epoch)
-                if epoch != known or order is None:
-                    blocks = reader.pairs.blocks
-                    order = epoch_order(blocks, seed=recipe.seed, epoch=epoch, window=recipe.sample.window)
-                    known = epoch
-                waiting.append([pool.submit(reader.sample, int(item), epoch) for item in order[plan.own(index)]])
-                if len(waiting) > _AHEAD:
-                    yield [future.result() for future in waiting.pop(0)]
-            for futures in waiting:
-                yield [future.result() for future in futures]
+            yield from in_order(pool, map(jobs, range(start, stop)), ahead=_AHEAD)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def in_order(
+    pool: ThreadPoolExecutor, groups: Iterable[Iterable[Callable[[], T]]], *, ahead: int
+) -> Generator[list[T], None, None]:
+    """The results of groups of jobs, group by group, while threads work on the next `ahead` groups."""
+    waiting: deque[list[Future[T]]] = deque()
+    for jobs in groups:
+        waiting.append([pool.submit(job) for job in jobs])
+        if len(waiting) > ahead:
+            yield [future.result() for future in waiting.popleft()]
+    for futures in waiting:
+        yield [future.result() for future in futures]

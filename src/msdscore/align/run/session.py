@@ -1,30 +1,41 @@
 """Everything that one process of a run holds: towers, trainable parts, batches, and its progress."""
 
+import json
 from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from msdscore.align.aligner import Aligner, make_optimiser, moving_average
 from msdscore.align.cache import CachedFeatures, OnProgress, build_cache, cache_key
 from msdscore.align.data.formats import Pairs
-from msdscore.align.data.samples import BatchPlan, SampleReader, read_batches
+from msdscore.align.data.samples import SampleReader, check_batch, read_batches
 from msdscore.align.features import TowerFeatures, TrainingBatch, image_references, make_batch
 from msdscore.align.language import FrozenLanguageModel, load_language_model
 from msdscore.align.objective import TERMS, Setting, Term
 from msdscore.align.processes import World, wait
 from msdscore.align.recipe import Recipe
 from msdscore.align.repeatable import seeded
-from msdscore.align.run.checkpoint import Progress, Trained, checkpoints, restore, tuned_tensors
-from msdscore.align.run.folder import KnownTowers, check_known_towers, read_known_towers, write_known_towers
+from msdscore.align.run.folder import (
+    TOWERS,
+    KnownTowers,
+    Progress,
+    Trained,
+    checkpoints,
+    read_known_towers,
+    restore,
+    tuned_tensors,
+    write_text,
+)
 from msdscore.encoders.aligned.encoder import load_towers, tower_dims
-from msdscore.encoders.aligned.towers import ImageTower, TextTower, TowerPlace
+from msdscore.encoders.aligned.towers import ImageTower, TextTower, TowerPlace, plain
 from msdscore.encoders.loading.hashing import files_sha256, verify_files
 from msdscore.encoders.mini.towers import Lite2Images
+from msdscore.errors import RunError
 
 Towers = tuple[ImageTower, TextTower]
 
@@ -54,10 +65,8 @@ class TrainOptions:
     @property
     def on_cached(self) -> OnProgress | None:
         """Reports the progress of a cache as events."""
-        if self.on_event is None:
-            return None
         report = self.on_event
-        return lambda done, of: report(Event("cache", done, of))
+        return None if report is None else lambda done, of: report(Event("cache", done, of))
 
 
 def open_towers(recipe: Recipe, device: torch.device) -> Towers:
@@ -86,55 +95,34 @@ def tune_towers(towers: Towers, tensors: Mapping[str, Tensor]) -> Towers:
     return image.tuned(tensors), text
 
 
-class BatchSource(Protocol):
-    """All batches of a run, by number: the same number gives the same batch."""
-
-    @property
-    def per_epoch(self) -> int:
-        """Batches in an epoch."""
-
-    @property
-    def bad(self) -> Mapping[int, str]:
-        """Images that could not be read so far, and why."""
-
-    def batches(self, start: int, stop: int) -> Generator[TrainingBatch, None, None]:
-        """Batches by number, from `start` to before `stop`."""
-
-
 @dataclass(frozen=True, slots=True)
-class ReadBatches:
-    """Batches whose images are read by threads, or whose features are cached."""
+class Parts:
+    """What a recipe trains: its batches, its trainable module, the terms of its loss.
 
-    reader: SampleReader
-    plan: BatchPlan
-    source: TowerFeatures
-    references: Float[Tensor, "pairs dim"] | None
-    workers: int
+    `batches(start, stop)` gives those of these numbers; the same number gives the same batch. `bad` grows: images that
+    could not be read so far, and why.
+    """
 
-    @property
-    def per_epoch(self) -> int:
-        """Batches in an epoch."""
-        return self.plan.per_epoch
-
-    @property
-    def bad(self) -> Mapping[int, str]:
-        """Images that could not be read so far, and why."""
-        return self.reader.bad
-
-    def batches(self, start: int, stop: int) -> Generator[TrainingBatch, None, None]:
-        """Batches by number, from `start` to before `stop`."""
-        samples = read_batches(self.reader, self.plan, start=start, stop=stop, workers=self.workers)
-        try:
-            for part in samples:
-                yield make_batch(part, self.source, device=self.source.image.device, references=self.references)
-        finally:
-            samples.close()
+    batches: Callable[[int, int], Generator[TrainingBatch, None, None]]
+    per_epoch: int
+    bad: Mapping[int, str]
+    aligner: Aligner
+    terms: Mapping[str, Term]
+    language: FrozenLanguageModel | None = None
 
 
-def open_batches(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> ReadBatches:
-    """The batches of a recipe; with `options.cache` the frozen features are computed first."""
-    plan = BatchPlan(len(pairs), recipe.train.batch, world.rank, world.size)
-    source, reader = TowerFeatures(*towers, recipe.train.tower_batch), SampleReader(pairs, recipe)
+Assemble = Callable[[Recipe, Pairs, Towers, TrainOptions, World], Parts]
+
+
+def assemble_heads(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
+    """The parts of a recipe over frozen towers: heads, and what the terms of its loss learn.
+
+    Images are read by threads; with `options.cache` the frozen features are computed first.
+    """
+    spec = recipe.train
+    language = load_language_model(recipe.lm, device=towers[0].device) if recipe.loss.reconstruction else None
+    check_batch(spec.batch, len(pairs), world)
+    source, reader = TowerFeatures(*towers, spec.tower_batch), SampleReader(pairs, recipe)
     if options.cache:
         dtype = options.cache_dtype
         folder = Path(options.cache) / cache_key(recipe, pairs, source, dtype)
@@ -145,30 +133,16 @@ def open_batches(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOpt
         reader = SampleReader(pairs, recipe, cached=cached.usable())
         reader.bad.update(cached.bad)
     graded = recipe.loss.wants_relevance
-    references = image_references(pairs, towers[1], chunk=recipe.train.tower_batch) if graded else None
-    return ReadBatches(reader, plan, source, references, options.workers)
+    references = image_references(pairs, towers[1], chunk=spec.tower_batch) if graded else None
 
+    def batches(start: int, stop: int) -> Generator[TrainingBatch, None, None]:
+        with closing(read_batches(reader, start=start, stop=stop, workers=options.workers, world=world)) as samples:
+            for part in samples:
+                yield make_batch(part, source, device=source.image.device, references=references)
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a recipe trains: its batches, its trainable module, the terms of its loss."""
-
-    batches: BatchSource
-    aligner: Aligner
-    terms: Mapping[str, Term]
-    language: FrozenLanguageModel | None = None
-
-
-Assemble = Callable[[Recipe, Pairs, Towers, TrainOptions, World], Parts]
-
-
-def assemble_heads(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
-    """The parts of a recipe over frozen towers: heads, and what the terms of its loss learn."""
-    language = load_language_model(recipe.lm, device=towers[0].device) if recipe.loss.reconstruction else None
-    batches = open_batches(recipe, pairs, towers, options, world)
     with seeded(recipe.seed, torch.device("cpu")):
         aligner = Aligner(recipe, *tower_dims(*towers), language_width=0 if language is None else language.width)
-    return Parts(batches, aligner, TERMS, language)
+    return Parts(batches, len(pairs) // spec.batch, reader.bad, aligner, TERMS, language)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +171,7 @@ class Session:
     @property
     def steps_per_epoch(self) -> int:
         """Optimiser steps in one epoch, at least one."""
-        return max(1, self.parts.batches.per_epoch // self.recipe.train.accumulate)
+        return max(1, self.parts.per_epoch // self.recipe.train.accumulate)
 
 
 def start_session(
@@ -213,16 +187,17 @@ def start_session(
     """Load the frozen parts, create or restore the trainable ones, and open the data."""
     towers = open_towers(recipe, device)
     known = KnownTowers(*tower_dims(*towers), files_sha256(towers[0].files), files_sha256(towers[1].files))
-    check_known_towers(run, known)
+    if (run / TOWERS).is_file() and read_known_towers(run) != known:
+        raise RunError(f"{run}: was started with other backbones; resume it with the same weights")
     wait(world)
     if world.is_first:
-        write_known_towers(run, known)
+        write_text(run / TOWERS, json.dumps(plain(known), indent=2))
     parts, spec = assemble(recipe, pairs, towers, options, world), recipe.train
     aligner = parts.aligner.to(device)
     trained = Trained(aligner, moving_average(aligner, spec.average), make_optimiser(aligner, spec))
     saved = checkpoints(run) if options.resume else []
     progress = restore(saved[-1], trained) if saved else Progress()
     half = spec.precision == "bfloat16" or (spec.precision == "auto" and device.type == "cuda")
-    steps = spec.steps or max(1, round(spec.epochs * parts.batches.per_epoch / spec.accumulate))
+    steps = spec.steps or max(1, round(spec.epochs * parts.per_epoch / spec.accumulate))
     setting = Setting(recipe.loss, world, parts.language, half)
     return Session(recipe, setting, device, towers, parts, trained, steps, progress)
