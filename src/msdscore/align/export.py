@@ -19,7 +19,7 @@ from msdscore.encoders.loading.hashing import SUMS, write_sums
 from msdscore.encoders.loading.tensors import bank_bytes, packed, read_tensors, widened
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, RunError
-from msdscore.io.atomic import replacing, write_bytes
+from msdscore.io.atomic import write_bytes
 from msdscore.io.outputs.targets import refuse_existing
 from msdscore.scoring.bank import build_bank
 from msdscore.scoring.pipeline import recommended_config
@@ -52,38 +52,49 @@ def export(
         RunError: the run has no checkpoint, or the folder holds other files, or an encoder and no `overwrite`.
         ConfigError: the heads do not fit the dtype, or there are too few images.
     """
-    _check_dtype(dtype)
     if background and len(background) < _LEAST:
         raise ConfigError(f"expected at least {_LEAST} background images, got {len(background)}; 128 serve well")
     source, target = Path(run), Path(folder)
     finished = read_run(source)
-    _clear(target, overwrite=overwrite)
-    _save_weights(finished.heads.state_dict(), target / "model.safetensors", dtype)
-    if finished.trunk:
-        _save_weights(finished.trunk, target / TRUNK, dtype)
-    if (source / CARD).is_file():
-        _write_text(target / CARD, (source / CARD).read_text(encoding="utf-8"))
+    weights = {"model.safetensors": finished.heads.state_dict()} | ({TRUNK: finished.trunk} if finished.trunk else {})
     config = _config(source, finished) | ({"recommended": RECOMMENDED} if background else {})
-    _write_text(target / "config.json", json.dumps(config, indent=2) + "\n")
+    card = (source / CARD).read_bytes() if (source / CARD).is_file() else None
+    _write(target, config, weights, card, dtype=dtype, overwrite=overwrite)
     if background:
-        _add_bank(target, background)
+        # The images are fitted as the score would, with the heads as they are stored.
+        encoder = load_encoder(str(target), device="cpu")
+        bank = build_bank(encoder, recommended_config(encoder), background).bank
+        write_bytes(target / BANK, bank_bytes(bank, half=True), folder=target)
     write_sums(target)
     return target
 
 
-def _add_bank(folder: Path, background: Sequence[Image]) -> None:
-    """Fit the background images as the score would, with the heads as they are stored."""
-    encoder = load_encoder(str(folder), device="cpu")
-    named = build_bank(encoder, recommended_config(encoder), background)
-    write_bytes(folder / BANK, bank_bytes(named.bank, half=True), folder=folder)
-
-
-def _clear(folder: Path, *, overwrite: bool) -> None:
-    """Create the folder of an export; what an earlier one left there is removed, above all its bank and its sums.
+def _write(
+    folder: Path,
+    config: Mapping[str, Any],
+    weights: Mapping[str, Mapping[str, Tensor]],
+    card: bytes | None = None,
+    *,
+    dtype: str,
+    overwrite: bool,
+) -> None:
+    """Write the files of an encoder; what an earlier export left there is removed, above all its bank and its sums.
 
     Raises:
+        ConfigError: the numbers do not fit the dtype, or it is none that a weight folder may have.
         RunError: the folder holds other files, or an encoder and no `overwrite`.
     """
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    files = {"config.json": (json.dumps(config, indent=2) + "\n").encode()} | ({} if card is None else {CARD: card})
+    for name, tensors in weights.items():
+        if dtype == "int8":
+            stored = packed(tensors)
+        else:
+            stored = {key: value.to(getattr(torch, dtype)).contiguous() for key, value in tensors.items()}
+        if not all(bool(torch.isfinite(value).all()) for value in stored.values()):
+            raise ConfigError(f"the trained weights do not fit {dtype}; export them with dtype='float32'")
+        files[name] = save(stored)
     known = {"config.json", "model.safetensors", TRUNK, BANK, CARD, SUMS}
     others = (path for path in folder.iterdir() if path.name not in known) if folder.is_dir() else iter(())
     if not all(path.match(BRANCHES) for path in others):
@@ -92,31 +103,8 @@ def _clear(folder: Path, *, overwrite: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path in list(folder.iterdir()):
         path.unlink()
-
-
-def _check_dtype(dtype: str) -> None:
-    """Refuse a form of weights that is not known.
-
-    Raises:
-        ConfigError: it is none of those that a weight folder may have.
-    """
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-
-
-def _save_weights(tensors: Mapping[str, Tensor], path: Path, dtype: str) -> None:
-    """Write tensors in one of the forms that a weight folder may have.
-
-    Raises:
-        ConfigError: the numbers do not fit it.
-    """
-    if dtype == "int8":
-        weights = packed(tensors)
-    else:
-        weights = {name: value.to(getattr(torch, dtype)).contiguous() for name, value in tensors.items()}
-    if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
-        raise ConfigError(f"the trained weights do not fit {dtype}; export them with dtype='float32'")
-    write_bytes(path, save(weights), folder=path.parent)
+    for name, content in files.items():
+        write_bytes(folder / name, content, folder=folder)
 
 
 def _config(run: Path, finished: FinishedRun) -> dict[str, Any]:
@@ -146,12 +134,6 @@ def _lasting(source: str) -> str:
     return str(path.resolve()) if source and path.exists() else source
 
 
-def _write_text(path: Path, text: str) -> None:
-    """Write a small file in one step."""
-    with replacing(path) as file:
-        file.write(text.encode("utf-8"))
-
-
 def join(folders: Sequence[str | Path], target: str | Path, *, dtype: str = "int8", overwrite: bool = False) -> Path:
     """Write an encoder whose similarities are the means of those of several exported ones.
 
@@ -171,19 +153,25 @@ def join(folders: Sequence[str | Path], target: str | Path, *, dtype: str = "int
     out = Path(target)
     if out.resolve() in [folder.resolve() for folder in members]:
         raise ConfigError(f"{out}: is one of the encoders to join; choose another folder")
-    _check_dtype(dtype)
     # Everything is read before anything is removed: a damaged member leaves an earlier export as it is.
-    parts = {"model.safetensors": _heads(members)} | {
-        f"trunk-{number}.safetensors": widened(read_tensors([folder / tuned]))
-        for number, (folder, config) in enumerate(zip(members, configs, strict=True))
-        if (tuned := _tuned(config))
+    heads, trunks = dict[str, Tensor](), dict[str, Mapping[str, Tensor]]()
+    for number, (folder, config) in enumerate(zip(members, configs, strict=True)):
+        own = widened(read_tensors([folder / "model.safetensors"]))
+        heads |= {f"members.{number}.{name}": tensor for name, tensor in own.items()}
+        if tuned := _tuned(config):
+            trunks[f"trunk-{number}.safetensors"] = widened(read_tensors([folder / tuned]))
+    first = configs[0]
+    config = {
+        "model_type": MODEL_TYPE,
+        "format": FORMAT,
+        "msdscore": __version__,
+        # A member's checkpoint, or its recipe with seed and step.
+        "joined": [str(c.get("checkpoint") or f"{c.get('recipe')}-s{c.get('seed')}-{c.get('step')}") for c in configs],
+        **{key: first[key] for key in ("dtype", *_SAME) if key in first},
+        "image": _backbone(first) | ({"branches": list(trunks)} if trunks else {}),
+        "heads": [member["heads"] for member in configs],
     }
-    _clear(out, overwrite=overwrite)
-    for name, tensors in parts.items():
-        _save_weights(tensors, out / name, dtype)
-    branches = [name for name in parts if name != "model.safetensors"]
-    config = _joined_config(configs, branches)
-    _write_text(out / "config.json", json.dumps(config, indent=2) + "\n")
+    _write(out, config, {"model.safetensors": heads} | trunks, dtype=dtype, overwrite=overwrite)
     write_sums(out)
     return out
 
@@ -222,30 +210,3 @@ def _refuse_different(configs: Sequence[Mapping[str, Any]], folders: Sequence[Pa
             raise ConfigError(f"{folder} differs from {folders[0]} in {', '.join(different)}; join those of one recipe")
     if any(tuned) and not all(tuned):
         raise ConfigError("either all or none of the encoders to join can have a tuned image network")
-
-
-def _heads(members: Sequence[Path]) -> dict[str, Any]:
-    return {
-        f"members.{number}.{name}": tensor
-        for number, folder in enumerate(members)
-        for name, tensor in widened(read_tensors([folder / "model.safetensors"])).items()
-    }
-
-
-def _joined_config(configs: Sequence[Mapping[str, Any]], branches: Sequence[str]) -> dict[str, Any]:
-    first = configs[0]
-    kept = {key: first[key] for key in ("dtype", *_SAME) if key in first}
-    return {
-        "model_type": MODEL_TYPE,
-        "format": FORMAT,
-        "msdscore": __version__,
-        "joined": [_name(config) for config in configs],
-        **kept,
-        "image": _backbone(first) | ({"branches": list(branches)} if branches else {}),
-        "heads": [config["heads"] for config in configs],
-    }
-
-
-def _name(config: Mapping[str, Any]) -> str:
-    """A member's checkpoint, or its recipe with seed and step."""
-    return str(config.get("checkpoint") or f"{config.get('recipe')}-s{config.get('seed')}-{config.get('step')}")

@@ -4,6 +4,7 @@ Recipes are written as TOML: shipped ones by name, anyone's by path, single sett
 """
 
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,27 +19,21 @@ from msdscore.errors import ConfigError, InputError, unknown_name
 DIRECTIONS = ("support", "coverage", "both", "each")
 # Every term of the loss, by the name of its weight.
 TERMS = (
-    "contrastive",
-    "reconstruction",
-    "local",
-    "word",
-    "kl",
-    "negatives",
-    "relevance",
-    "local_relevance",
-    "grounded",
-    "bias",
-    "support",
-    "evidence",
-    "objects",
-    "omission",
-    "over_machine",
-)
+    "contrastive", "reconstruction", "local", "word", "kl", "negatives", "relevance", "local_relevance", "grounded",
+    "bias", "support", "evidence", "objects", "omission", "over_machine",
+)  # fmt: skip
 # They need word labels or machines' captions, which only resident training (tools/train_mini) has.
 RESIDENT_TERMS = ("evidence", "objects", "omission", "over_machine")
 RULES = ("rules", "supplied", "both")
 STOPS = ("cosine", "local")
 PRECISIONS = ("auto", "float32", "bfloat16")
+
+
+def _require(spec: object, names: str, least: float, below: float = math.inf, *, bound: str) -> None:
+    """Refuse a spec with one of these numbers outside of the bound, which an error words."""
+    for name in names.split():
+        if not least <= getattr(spec, name) < below:
+            raise ConfigError(f"{name} must {bound}, got {getattr(spec, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +105,7 @@ class LanguageSpec:
     batch: int = 16  # captions read at once; more are read in turns, with memory for one turn
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise ConfigError(f"batch must be at least 1, got {self.batch}")
+        _require(self, "batch", 1, bound="be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,17 +178,12 @@ class TrainSpec:
     resident: bool = False  # train with tools/train_mini: images and texts stay on the device
 
     def __post_init__(self) -> None:
-        for name in ("batch", "accumulate", "tower_batch", "keep", "log_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("steps", "tune", "tune_lr", "weight_decay", "clip", "eval_every", "save_every", "patience"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
+        _require(self, "batch accumulate tower_batch keep log_every", 1, bound="be at least 1")
+        counts = "steps tune tune_lr weight_decay clip eval_every save_every patience"
+        _require(self, counts, 0, bound="not be negative")
         if self.epochs <= 0 or self.lr <= 0:
             raise ConfigError(f"epochs and lr must be positive, got {self.epochs} and {self.lr}")
-        for name in ("warmup", "average", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 0 and under 1, got {getattr(self, name)}")
+        _require(self, "warmup average beta2", 0, 1, bound="be at least 0 and under 1")
         if self.stop_on not in STOPS:
             raise unknown_name("stop_on", self.stop_on, STOPS)
         if self.precision not in PRECISIONS:
@@ -241,9 +230,8 @@ def list_recipes() -> tuple[str, ...]:
     >>> list_recipes()
     ('mini', 'paper')
     """
-    return tuple(
-        sorted(path.name.removesuffix(".toml") for path in _shipped().iterdir() if path.name.endswith(".toml"))
-    )
+    names = (path.name for path in (files("msdscore") / "recipes").iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
 
 
 def load_recipe(name: str | Path, *, changes: Iterable[str] = (), no_reconstruction: bool = False) -> Recipe:
@@ -275,10 +263,6 @@ def dump_recipe(recipe: Recipe) -> str:
     return _dump(plain(recipe), ())
 
 
-def _shipped() -> Any:
-    return files("msdscore") / "recipes"
-
-
 def _read(name: str | Path) -> dict[str, Any]:
     path = Path(name)
     if path.suffix == ".toml" or path.is_file():
@@ -288,7 +272,7 @@ def _read(name: str | Path) -> dict[str, Any]:
     else:
         if str(name) not in list_recipes():
             raise unknown_name("recipe", str(name), list_recipes())
-        text = (_shipped() / f"{name}.toml").read_text(encoding="utf-8")
+        text = (files("msdscore") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -305,26 +289,15 @@ def _set(values: dict[str, Any], change: str) -> None:
         values = values.setdefault(name, {})
         if not isinstance(values, dict):
             raise ConfigError(f"{key.strip()!r} is no setting: {name!r} is a value, not a table")
-    values[last] = _parse(given.strip())
-
-
-def _parse(given: str) -> Any:
-    """A TOML value; what is none is a text, so that quotes can be left out."""
     try:
-        return tomllib.loads(f"value = {given}")["value"]
-    except tomllib.TOMLDecodeError:
-        return given
+        values[last] = tomllib.loads(f"value = {given.strip()}")["value"]
+    except tomllib.TOMLDecodeError:  # what is no TOML value is a text, so that quotes can be left out
+        values[last] = given.strip()
 
 
 def _dump(values: Mapping[str, Any], section: tuple[str, ...]) -> str:
-    own = [f"{key} = {_value(item)}" for key, item in values.items() if not isinstance(item, dict)]
+    # JSON spells texts, numbers, truth and lists of them as TOML does.
+    own = [f"{key} = {json.dumps(item)}" for key, item in values.items() if not isinstance(item, dict)]
     tables = [_dump(item, (*section, key)) for key, item in values.items() if isinstance(item, dict)]
     head = [f"[{'.'.join(section)}]"] if section else []
     return "\n".join([*head, *own, ""]) + ("\n" if tables else "") + "\n".join(tables)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    # JSON spells texts, numbers and truth as TOML does.
-    return json.dumps(value, ensure_ascii=True)

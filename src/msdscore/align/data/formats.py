@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -109,13 +109,16 @@ def collect(rows: Iterable[_Row], *, source: str) -> Pairs:
             skipped += 1
             reasons += [row] if skipped <= _REASONS else []
         else:
-            merged[row.image] = _merge(merged.get(row.image), row)
+            merged[row.image] = _merge(merged[row.image], row) if row.image in merged else row
     if not merged:
         why = f"; first reason: {reasons[0]}" if reasons else ""
         raise InputError(f"{source}: no image with a caption among {skipped} rows{why}")
     items = tuple(merged.values())
-    numbers: dict[object, int] = {}
-    blocks = [numbers.setdefault(_block(item.image), len(numbers)) for item in items]
+    numbers, blocks = dict[object, int](), list[int]()
+    for image in merged:
+        stored = (image.file, image.group) if isinstance(image, StoredImage) else image
+        block = image.path if isinstance(image, TarImage) else stored
+        blocks.append(numbers.setdefault(block, len(numbers)))
     return Pairs(items, np.array(blocks, dtype=np.int64), _fingerprint(items), skipped, tuple(reasons))
 
 
@@ -135,29 +138,14 @@ def image_name(image: ImageRef) -> str:
     return f"{image.path.name}:{image.offset}" if isinstance(image, TarImage) else image.name
 
 
-def _merge(first: TrainingPair | None, second: TrainingPair) -> TrainingPair:
-    if first is None:
-        return second
-    known = [objects for objects in (first.objects, second.objects) if objects is not None]
-    return TrainingPair(
-        first.image,
-        _distinct(first.captions, second.captions),
-        _distinct(first.negatives, second.negatives),
-        _distinct(first.machine, second.machine),
-        _distinct(*known) if known else None,
-        first.name or second.name,
-        max(first.times, second.times),
-    )
-
-
-def _distinct(*parts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(text for part in parts for text in part))
-
-
-def _block(image: ImageRef) -> object:
-    if isinstance(image, StoredImage):
-        return image.file, image.group
-    return image.path if isinstance(image, TarImage) else image
+def _merge(first: TrainingPair, second: TrainingPair) -> TrainingPair:
+    both: dict[str, Any] = {
+        name: tuple(dict.fromkeys((*(getattr(first, name) or ()), *(getattr(second, name) or ()))))
+        for name in ("captions", "negatives", "machine", "objects")
+    }
+    if first.objects is None and second.objects is None:
+        both["objects"] = None
+    return replace(first, **both, name=first.name or second.name, times=max(first.times, second.times))
 
 
 def _fingerprint(items: Sequence[TrainingPair]) -> str:
@@ -211,7 +199,11 @@ def _image_finder(sources: Sequence[Path], *, beside: Path) -> _Find:
     stored: dict[str, StoredImage] = {}
     for path in sources:
         if path.suffix == ".parquet":
-            stored.update(_image_table(path))
+            with pq.ParquetFile(path) as file:
+                if not {"file_name", "image"} <= set(file.schema_arrow.names):
+                    raise InputError(f"{path}: a table of images needs the columns file_name and image")
+                names = file.read(columns=["file_name"])["file_name"].to_pylist()
+            stored.update((name, StoredImage(str(name), path, row)) for row, name in enumerate(names))
         elif not path.is_dir():
             raise InputError(f"{path}: no such folder or Parquet file of images")
 
@@ -224,14 +216,6 @@ def _image_finder(sources: Sequence[Path], *, beside: Path) -> _Find:
     return find
 
 
-def _image_table(path: Path) -> dict[str, StoredImage]:
-    with pq.ParquetFile(path) as file:
-        if not {"file_name", "image"} <= set(file.schema_arrow.names):
-            raise InputError(f"{path}: a table of images needs the columns file_name and image")
-        names = file.read(columns=["file_name"])["file_name"].to_pylist()
-    return {name: StoredImage(str(name), path, row) for row, name in enumerate(names)}
-
-
 def _read_llava(path: Path, find: _Find) -> Iterator[_Row]:
     """`chat.json` of CC3M-595K: the first answer of each conversation is the caption."""
     with ExitStack() as stack:
@@ -242,7 +226,7 @@ def _read_llava(path: Path, find: _Find) -> Iterator[_Row]:
                 yield record.error or f"{path.name}: an entry without image or conversations"
                 continue
             answers = [turn.get("value") for turn in turns if isinstance(turn, dict) and turn.get("from") == "gpt"]
-            yield _checked(TrainingPair(find(values["image"]), tuple(map(str, answers[:1]))))
+            yield _pair(find(values["image"]), {"captions": list(map(str, answers[:1]))})
 
 
 def _read_coco(path: Path, find: _Find) -> Iterator[_Row]:
@@ -256,14 +240,14 @@ def _read_coco(path: Path, find: _Find) -> Iterator[_Row]:
         if not isinstance(name, str):
             yield f"{path.name}: image {image.get('id')} has no file_name"
         else:
-            yield _checked(TrainingPair(find(name), tuple(captions[image.get("id")])))
+            yield _pair(find(name), {"captions": captions[image.get("id")]})
 
 
 def _read_rows(path: Path, find: _Find) -> Iterator[_Row]:
     """JSON lines, a JSON list, CSV or TSV with an image's name and one or more captions per row."""
     with ExitStack() as stack:
         for record in open_records(path, format=None, until=stack).read():
-            yield f"{path.name}: {record.error}" if record.error else _row(record.values, find, path.name)
+            yield f"{path.name}: {record.error}" if record.error else _named_pair(record.values, find, path)
 
 
 def _read_table(path: Path, find: _Find) -> Iterator[_Row]:
@@ -276,42 +260,50 @@ def _read_table(path: Path, find: _Find) -> Iterator[_Row]:
         columns = [name for name in names if name in known or (name == image and not inside)]
         groups = (file.read_row_group(group, columns=columns) for group in range(file.metadata.num_row_groups))
         for row, values in enumerate(values for group in groups for values in group.to_pylist()):
-            stored = StoredImage(f"row {row}", path, row, str(image)) if inside else None
-            yield _row(values, find, path.name, stored=stored)
+            if inside:
+                yield _pair(StoredImage(f"row {row}", path, row, str(image)), values)
+            else:
+                yield _named_pair(values, find, path)
 
 
 def _read_shard(path: Path) -> Iterator[_Row]:
     """A WebDataset shard: files of one key before the first dot make one pair."""
     for sample in read_samples(path, ("txt", "caption", "json")):
-        if sample.error is not None:
-            yield sample.error
-        elif sample.image is None:
-            yield f"{path.name}: {sample.key} has no image"
-        else:
-            captions = [caption for ending, text in sample.texts for caption in _shard_captions(text, ending)]
-            yield _checked(TrainingPair(sample.image, tuple(captions)))
+        if sample.error is not None or sample.image is None:
+            yield sample.error or f"{path.name}: {sample.key} has no image"
+            continue
+        captions: list[Any] = []
+        for ending, text in sample.texts:
+            values: Any = text
+            with suppress(ValueError):  # a damaged document has no caption
+                values = json.loads(text) if ending == "json" else {"captions": text}
+            captions += _listed(values, CAPTIONS) if isinstance(values, dict) else []
+        yield _pair(sample.image, {"captions": captions})
 
 
-def _shard_captions(text: str, ending: str) -> list[Any]:
-    if ending != "json":
-        return [text]
-    try:
-        values = json.loads(text)
-    except ValueError:
-        return []
-    return _listed(values, CAPTIONS) if isinstance(values, dict) else []
-
-
-def _row(values: Mapping[str, Any], find: _Find, source: str, *, stored: StoredImage | None = None) -> _Row:
+def _named_pair(values: Mapping[str, Any], find: _Find, source: Path) -> _Row:
     name = next((values[name] for name in IMAGE_NAMES if isinstance(values.get(name), str)), None)
-    if stored is None and not name:
-        return f"{source}: a row without an image; expected one of {', '.join(IMAGE_NAMES)}"
-    captions, negatives, machine = (tuple(_listed(values, names)) for names in (CAPTIONS, NEGATIVES, MACHINE))
-    times = values.get(TIMES)
+    if not name:
+        return f"{source.name}: a row without an image; expected one of {', '.join(IMAGE_NAMES)}"
+    return _pair(find(name), values, name)
+
+
+def _pair(image: ImageRef, values: Mapping[str, Any], name: str = "") -> _Row:
+    """The pair of a row without blank texts, or the reason why it has no caption."""
+    captions, negatives, machine = (
+        tuple(text.strip() for text in _listed(values, names) if isinstance(text, str) and text.strip())
+        for names in (CAPTIONS, NEGATIVES, MACHINE)
+    )
+    if not captions:
+        return f"{image_name(image)}: no caption"
+    times, objects = values.get(TIMES), values.get(OBJECTS)
     if not isinstance(times, int) or isinstance(times, bool) or times < 1:
         times = 1
-    image = stored or find(str(name))
-    return _checked(TrainingPair(image, captions, negatives, machine, _objects(values), str(name or ""), times))
+    # Anything but a list of names (boxes, for one) counts as not annotated.
+    annotated = isinstance(objects, list) and all(isinstance(each, str) for each in objects)
+    classes = (each.strip().lower() for each in objects or () if each.strip()) if annotated else ()
+    known = tuple(dict.fromkeys(classes)) if annotated else None
+    return TrainingPair(image, captions, negatives, machine, known, name, times)
 
 
 def _listed(values: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
@@ -319,22 +311,3 @@ def _listed(values: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
     value = next((values[name] for name in names if name in values), None)
     items = value if isinstance(value, list) else [] if value is None else [value]
     return [item.get("raw") if isinstance(item, dict) else item for item in items]
-
-
-def _objects(values: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Names of annotated objects; anything but a list of names (boxes, for one) counts as not annotated."""
-    objects = values.get(OBJECTS)
-    if not isinstance(objects, list) or not all(isinstance(name, str) for name in objects):
-        return None
-    return tuple(dict.fromkeys(name.strip().lower() for name in objects if name.strip()))
-
-
-def _checked(pair: TrainingPair) -> _Row:
-    """The pair without blank texts, or the reason why it has no caption."""
-    captions, negatives, machine = (
-        tuple(text.strip() for text in texts if isinstance(text, str) and text.strip())
-        for texts in (pair.captions, pair.negatives, pair.machine)
-    )
-    if not captions:
-        return f"{image_name(pair.image)}: no caption"
-    return replace(pair, captions=captions, negatives=negatives, machine=machine)
