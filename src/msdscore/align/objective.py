@@ -8,27 +8,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from msdscore.align import losses
 from msdscore.align.aligner import Aligner
 from msdscore.align.features import TrainingBatch
 from msdscore.align.language import FrozenLanguageModel
-from msdscore.align.losses import (
-    Gaps,
-    Scalar,
-    Table,
-    absent_words,
-    caption_table,
-    centred,
-    densities,
-    fitted,
-    graded_loss,
-    info_nce,
-    kl_tables,
-    negatives_loss,
-    relevance,
-    same_images,
-    token_table,
-    word_loss,
-)
+from msdscore.align.losses import Gaps, Scalar, Table
 from msdscore.align.processes import World, gather_embeddings, gather_rows, most, total
 from msdscore.align.recipe import LossSpec
 from msdscore.core.mixture import FitSettings, Mixture
@@ -63,7 +47,7 @@ class Step:
     @cached_property
     def excluded(self) -> Bool[Tensor, "images captions"]:
         """Captions that are no negatives of an image: those of the same image in another row."""
-        return same_images(gather_rows(self.batch.items, self.world), self.batch.each)
+        return losses.same_images(gather_rows(self.batch.items, self.world), self.batch.each)
 
     @cached_property
     def cosines(self) -> Table:
@@ -73,7 +57,7 @@ class Step:
     @cached_property
     def tokens(self) -> Float[Tensor, "tokens images"]:
         """The best patch of every image for every token."""
-        return token_table(self.images, self.texts.points[self.texts.mask])
+        return losses.token_table(self.images, self.texts.points[self.texts.mask])
 
     @cached_property
     def owner(self) -> Int[Tensor, " tokens"]:
@@ -83,7 +67,7 @@ class Step:
     @cached_property
     def local(self) -> Table:
         """Local similarities: the mean over tokens of the best patch."""
-        return caption_table(self.tokens, self.texts.mask)
+        return losses.caption_table(self.tokens, self.texts.mask)
 
     @cached_property
     def relevance(self) -> Table:
@@ -91,17 +75,17 @@ class Step:
         references, sentences = self.batch.references, self.batch.sentences
         if references is None or sentences is None:
             raise AssertionError("graded relevance without sentence vectors")
-        return relevance(gather_rows(references, self.world), gather_rows(sentences, self.world))
+        return losses.relevance(gather_rows(references, self.world), gather_rows(sentences, self.world))
 
     @cached_property
     def mixtures(self) -> Mixture:
         """One mixture per image."""
-        return fitted(self.images, self.fit_settings(0))
+        return losses.fitted(self.images, self.fit_settings(0))
 
     @cached_property
     def densities(self) -> Float[Tensor, "tokens images"]:
         """log P of every token under the mixture of every image."""
-        return densities(self.texts.points[self.texts.mask], self.mixtures)
+        return losses.densities(self.texts.points[self.texts.mask], self.mixtures)
 
     @cached_property
     def negatives(self) -> Float[Tensor, "negatives dim"]:
@@ -150,14 +134,14 @@ def objective(
 
 def _relevance(step: Step) -> Scalar:
     lines = step.aligner.lines
-    return graded_loss(step.cosines, step.relevance, lines["relevance"], lines["relevance_offset"])
+    return losses.graded_loss(step.cosines, step.relevance, lines["relevance"], lines["relevance_offset"])
 
 
 def _word(step: Step) -> Scalar:
     batch, width = step.batch, step.texts.mask.shape[1]
     tokens = gather_rows(_filled(batch.token_words, width), step.world)[step.texts.mask]
     widest = most(batch.image_words.shape[1], step.world, tokens.device)
-    return word_term(step, absent_words(tokens, gather_rows(_filled(batch.image_words, widest), step.world)))
+    return word_term(step, losses.absent_words(tokens, gather_rows(_filled(batch.image_words, widest), step.world)))
 
 
 def word_term(step: Step, absent: Bool[Tensor, "tokens images"]) -> Scalar:
@@ -165,7 +149,7 @@ def word_term(step: Step, absent: Bool[Tensor, "tokens images"]) -> Scalar:
     real = ~absent.gather(1, step.owner.unsqueeze(1)).squeeze(1)
     if not bool(real.any()):
         return 0.0 * step.tokens.sum()
-    return word_loss(step.tokens[real], step.owner[real], absent[real], step.aligner.scale("word"))
+    return losses.word_loss(step.tokens[real], step.owner[real], absent[real], step.aligner.scale("word"))
 
 
 def _filled(words: Int[Tensor, "batch known"], width: int) -> Int[Tensor, "batch width"]:
@@ -177,13 +161,13 @@ def _filled(words: Int[Tensor, "batch known"], width: int) -> Int[Tensor, "batch
 def _kl(step: Step) -> Scalar:
     loss, fit_texts = step.loss, step.fit_settings(1)
     sides = (step.images, step.texts, step.mixtures)
-    tables = kl_tables(*sides, fit_texts, direction=loss.kl_direction, stride=loss.kl_stride)
-    return torch.stack([info_nce(table * step.aligner.scale("kl"), step.excluded) for table in tables]).sum()
+    tables = losses.kl_tables(*sides, fit_texts, direction=loss.kl_direction, stride=loss.kl_stride)
+    return torch.stack([losses.info_nce(table * step.aligner.scale("kl"), step.excluded) for table in tables]).sum()
 
 
 def _support(step: Step) -> Scalar:
-    table = centred(caption_table(step.densities, step.texts.mask))
-    return info_nce(table * step.aligner.scale("support"), step.excluded)
+    table = losses.centred(losses.caption_table(step.densities, step.texts.mask))
+    return losses.info_nce(table * step.aligner.scale("support"), step.excluded)
 
 
 def _negatives(step: Step) -> Scalar:
@@ -197,7 +181,7 @@ def _negatives(step: Step) -> Scalar:
     order = torch.arange(len(owner), device=owner.device) - torch.searchsorted(owner, owner)
     table = cosines.new_zeros(len(texts), int(order.max()) + 1).index_put((owner, order), cosines)
     real = torch.zeros_like(table, dtype=torch.bool).index_put((owner, order), torch.tensor(True, device=owner.device))
-    return negatives_loss((images * texts.pooled).sum(dim=1), table, real, step.aligner.scale("contrastive"))
+    return losses.negatives_loss((images * texts.pooled).sum(dim=1), table, real, step.aligner.scale("contrastive"))
 
 
 def _reconstruction(step: Step) -> Scalar:
@@ -214,11 +198,11 @@ def _reconstruction(step: Step) -> Scalar:
 
 # By the name of the weight in `[loss]`.
 TERMS: dict[str, Term] = {
-    "contrastive": lambda step: info_nce(step.cosines * step.aligner.scale("contrastive"), step.excluded),
+    "contrastive": lambda step: losses.info_nce(step.cosines * step.aligner.scale("contrastive"), step.excluded),
     "relevance": _relevance,
-    "local": lambda step: info_nce(step.local * step.aligner.scale("local"), step.excluded),
-    "local_relevance": lambda step: graded_loss(
-        centred(step.local), centred(step.relevance), step.aligner.lines["local_relevance"]
+    "local": lambda step: losses.info_nce(step.local * step.aligner.scale("local"), step.excluded),
+    "local_relevance": lambda step: losses.graded_loss(
+        losses.centred(step.local), losses.centred(step.relevance), step.aligner.lines["local_relevance"]
     ),
     "word": _word,
     "kl": _kl,
