@@ -120,13 +120,13 @@ def pass_rates(study: Study, pipeline: Pipeline, metrics: Sequence[Metric], entr
     usable = [entry for entry in entries if len(entry.captions) > 1]
     if len(usable) < 2:
         raise InputError(f"expected at least 2 images with 2 captions each, got {len(usable)}")
-
-    def measure(number: int, batch: Sequence[int]) -> list[list[tuple[Any, ...]]]:
-        return _measure(pipeline, metrics, usable, batch, Random(f"{study.seed}-{number}"))
-
     labels = [checked.label for checked in metrics]
     gaps: dict[str, list[CheckedGap]] = {label: [] for label in labels}
-    for answer in study.run("behaviour", split(range(len(usable)), BATCH), measure, pipeline, metrics=labels):
+    for answer in study.run(
+        "behaviour", split(range(len(usable)), BATCH),
+        lambda number, batch: _measure(pipeline, metrics, usable, batch, Random(f"{study.seed}-{number}")),
+        pipeline, metrics=labels,
+    ):  # fmt: skip
         for label, rows in zip(labels, answer, strict=True):
             gaps[label] += [(name, Check(family, expects, *map(tuple, sides)), gap)
                             for name, family, expects, sides, gap in rows]  # fmt: skip

@@ -1,6 +1,5 @@
 """What every study works with: the data, the scorer, and batches whose answers are kept until it is finished."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -10,14 +9,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from msdscore.benchmarks.base import Image, Item, Pair, image_key, source_or_empty
 from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import ConfigError, InputError
-from msdscore.io.outputs.run import discard, open_run
+from msdscore.io.outputs.run import discard
+from msdscore.run.plan import keep_answers
 from msdscore.scoring.config import Paper
 from msdscore.scoring.measurement import Measurement
 from msdscore.scoring.pipeline import Pipeline
@@ -27,8 +26,8 @@ PAPER = "short"  # the preset of the paper's settings for captions of a sentence
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
 _MEMORY = 4 << 30  # bytes of vectors that a study keeps in memory for its next variant
-_ANSWER, _SUFFIX = "answer", ".steps.parquet"
-_PAIRS = 16  # of a batch
+_SUFFIX = ".steps.parquet"
+_ITEMS = 16  # of a batch
 
 
 def paper_form(pipeline: Pipeline, **changes: Any) -> Paper:
@@ -117,8 +116,8 @@ class Study:
         measure: Callable[[int, T], Any],
         pipeline: Pipeline,
         **depends: Any,
-    ) -> Iterator[Any]:
-        """`measure(number, batch)` of every batch in turn: plain values, each computed once and kept beside the output.
+    ) -> list[Any]:
+        """`measure(number, batch)` of every batch: plain values, each computed once and kept beside the output.
 
         `depends` names what the answers depend on beside the options of the study; answers of other work are refused,
         or with `overwrite` discarded.
@@ -127,31 +126,25 @@ class Study:
             "signature": pipeline.signature, "root": str(self.root.resolve()), "limit": self.limit, "seed": self.seed,
             "options": sorted(f"{name}={value}" for name, value in self.options.items()), **depends,
         }  # fmt: skip
-        with self._answers(title, work) as (known, keep), self.progress(title) as show:
-            for number, batch in enumerate(batches):
-                if number not in known:
-                    known[number] = measure(number, batch)
-                    keep(number, known[number])
-                yield known[number]
-                show(number + 1, len(batches))
-
-    @contextmanager
-    def _answers(
-        self, title: str, work: Mapping[str, Any]
-    ) -> Iterator[tuple[dict[int, Any], Callable[[int, Any], None]]]:
-        """Answers of batches by number that an earlier run has kept, and a function that keeps another."""
-        if self.output is None:
-            yield {}, lambda number, answer: None
-            return
-        path = self.output.with_name(f"{self.output.stem}.{title}{_SUFFIX}")
-        if self.overwrite:
+        path = None if self.output is None else self.output.with_name(f"{self.output.stem}.{title}{_SUFFIX}")
+        if path is not None and self.overwrite:
             discard(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open_run(path, work) as run:
-            done = run.done()
-            answers = (json.loads(part[_ANSWER][0].as_py()) for part in run.tables()) if done else ()
-            known = dict(zip(done, answers, strict=True))
-            yield known, lambda number, answer: run.write(number, pa.table({_ANSWER: [json.dumps(answer)]}))
+        with self.progress(title) as show:
+            return keep_answers(path, work, batches, measure, progress=show)
+
+    def rows(
+        self,
+        title: str,
+        items: Sequence[T],
+        measure: Callable[[Sequence[T]], Sequence[Any]],
+        pipeline: Pipeline,
+        *,
+        size: int = _ITEMS,
+        **depends: Any,
+    ) -> list[Any]:
+        """The answers of `run` over batches of `size` items as one list, where those of a batch are lists."""
+        answers = self.run(title, split(items, size), lambda _, batch: measure(batch), pipeline, **depends)
+        return [row for answer in answers for row in answer]
 
 
 def measure_readable(
@@ -207,4 +200,4 @@ def drawn_pairs(pairs: Sequence[Pair], limit: int | None, seed: int) -> list[Pai
 
 def pair_batches(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:
     """Batches of pairs, those of one image side by side."""
-    return split(sorted(pairs, key=lambda pair: image_key(pair.image)), _PAIRS)
+    return split(sorted(pairs, key=lambda pair: image_key(pair.image)), _ITEMS)

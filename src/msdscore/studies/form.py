@@ -6,6 +6,7 @@ any number of them costs one run. `balance` is chosen with one set left out in t
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -112,44 +113,38 @@ def _scores(
     """The scores of every form, one list per item of a benchmark run with one score per caption."""
     items = {item.id: item for item in study.items(name)}
     chosen = [items[key] for key in run.table["id"].to_pylist()]
-
-    def measure(_: int, batch: ItemBatch) -> list[tuple[int, list[tuple[float, list[float], list[float]] | None]]]:
-        return _measure(pipeline, chosen, batch)
-
     batches = list(item_batches(chosen, seed=study.seed, control=False, size=_IMAGES))
     scores = {label: [[np.nan] * len(item.captions) for item in chosen] for label in forms}
-    for answer in study.run(f"form-{name}", batches, measure, pipeline, benchmark=name):
-        for item, captions in answer:
-            for number, values in enumerate(captions):
-                if values is not None:
-                    words = Words(values[0], np.array(values[1]), np.array(values[2]))
-                    for label, of in forms.items():
-                        scores[label][item][number] = of(words)
+    answers = study.run(
+        f"forms-{name}", batches, lambda _, batch: _measure(pipeline, chosen, batch), pipeline, benchmark=name
+    )
+    for item, number, similarity, *local in chain.from_iterable(answers):
+        words = Words(similarity, *map(np.array, local))
+        for label, of in forms.items():
+            scores[label][item][number] = of(words)
     return scores
 
 
 def _measure(
     pipeline: Pipeline, items: Sequence[Item], batch: ItemBatch
-) -> list[tuple[int, list[tuple[float, list[float], list[float]] | None]]]:
-    """For every item the similarity, margins and weights of each caption; None where it could not be measured."""
+) -> list[tuple[int, int, float, list[float], list[float]]]:
+    """Item, number of the caption, similarity, margins and weights of every caption that can be measured."""
     row_of: dict[str, int] = {}
     cells = [
-        (at, number, owner, row_of.setdefault(text, len(row_of)))
-        for at, (item, owner) in enumerate(zip(batch.items, batch.owner, strict=True))
+        (item, number, owner, row_of.setdefault(text, len(row_of)))
+        for item, owner in zip(batch.items, batch.owner, strict=True)
         for number, text in enumerate(items[item].captions)
-    ]
-    answers: list[tuple[int, list[tuple[float, list[float], list[float]] | None]]] = [
-        (item, [None] * len(items[item].captions)) for item in batch.items
     ]
     readable, measured = measure_readable(pipeline, batch.images, list(row_of), [cell[2:] for cell in cells])
     if measured is None:
-        return answers
+        return []
     assert measured.words is not None, "measured by the evidence form"
     margins, weights = measured.words.margin.cpu(), measured.words.index.weights
-    for pair, (at, number, _, _) in enumerate(cells[cell] for cell in readable):
+    answers = []
+    for pair, (item, number, *_) in enumerate(cells[cell] for cell in readable):
         count = len(measured.words.judged[pair])
         local = margins[pair, :count].tolist(), weights[pair, :count].tolist()
-        answers[at][1][number] = (float(measured.similarity[pair]), *local)
+        answers.append((item, number, float(measured.similarity[pair]), *local))
     return answers
 
 
@@ -169,33 +164,30 @@ def _compare(
 
 
 def _ablation_table(heads: Mapping[str, Mapping[str, Difference]], forms: Mapping[str, FormOf]) -> Table:
-    rows: list[Row] = []
+    rows, others = list[Row](), [label for label in forms if label != FORM]
     for name, differences in heads.items():
-        scale = differences[FORM].scale
-        row: dict[str, Value] = {"set": name, "figure": differences[FORM].name, "n": differences[FORM].n}
-        row[FORM] = scale * differences[FORM].first
-        for label in forms:
-            if label != FORM:
-                row[label] = _scaled(differences[label])
-                row[f"{label}, p"] = differences[label].tests[0].p_value
+        own = differences[FORM]
+        row: dict[str, Value] = {"set": name, "figure": own.name, "n": own.n, FORM: own.scale * own.first}
+        for label in others:
+            row |= {label: _scaled(differences[label]), f"{label}, p": differences[label].tests[0].p_value}
         rows.append(row)
-    others = [Column(label, "", "+.1f") for label in forms if label != FORM]
     return Table(
         name="ablation",
         title="The evidence form, and what changes with one part of it (points, 95 % interval over images)",
-        columns=[Column("set"), Column("figure"), Column("n"), Column(FORM, "", ".1f"), *others],
+        columns=[Column("set"), Column("figure"), Column("n"), Column(FORM, "", ".1f"),
+                 *(Column(label, "", "+.1f") for label in others)],
         rows=rows,
         notes=["columns after the first are paired differences from the form in use: below 0, the change costs"],
-    )
+    )  # fmt: skip
 
 
 def _balance_table(heads: Mapping[str, Mapping[str, Difference]]) -> Table:
     rows: list[Row] = [
-        {"set": name, "balance": value, "score": differences[f"balance {value:g}"].scale
-         * differences[f"balance {value:g}"].first, "gain": _scaled(differences[f"balance {value:g}"])}
+        {"set": name, "balance": value, "score": own.scale * own.first, "gain": _scaled(own)}
         for name, differences in heads.items()
         for value in BALANCES
-    ]  # fmt: skip
+        for own in [differences[f"balance {value:g}"]]
+    ]
     plot = Plot(x="balance", y=["gain"], series="set", title="evidence form along balance", level=0.0,
                 x_label="balance (0: precision, 1: information)", y_label="points above cosine")  # fmt: skip
     columns = [Column("set"), Column("balance"), Column("score", "", ".1f"), Column("gain", "less cosine", "+.1f")]
@@ -204,18 +196,15 @@ def _balance_table(heads: Mapping[str, Mapping[str, Difference]]) -> Table:
 
 def _left_out_table(heads: Mapping[str, Mapping[str, Difference]], used: float) -> Table:
     """The balance that the other sets would choose, by their mean gain over the cosine, and what it gives."""
-
-    def gain(name: str, value: float) -> float:
-        difference = heads[name][f"balance {value:g}"]
-        return difference.scale * (difference.first - difference.second)
-
+    gains = {
+        name: [own.scale * (own.first - own.second) for own in (differences[f"balance {v:g}"] for v in BALANCES)]
+        for name, differences in heads.items()
+    }
     rows: list[Row] = []
-    for name in heads:
-        others = [other for other in heads if other != name] or [name]
-        chosen = max(BALANCES, key=lambda value, others=others: float(np.mean([gain(o, value) for o in others])))  # type: ignore[misc]
-        rows.append(
-            {"set": name, "balance": chosen, "gain": gain(name, chosen), "best": max(gain(name, v) for v in BALANCES)}
-        )
+    for name, own in gains.items():
+        others = [other for other in gains if other != name] or [name]
+        best = int(np.argmax([np.mean([gains[other][at] for other in others]) for at in range(len(BALANCES))]))
+        rows.append({"set": name, "balance": BALANCES[best], "gain": own[best], "best": max(own)})
     columns = [Column("set", "set left out"), Column("balance", "chosen by the others"),
                Column("gain", "less cosine", "+.1f"), Column("best", "at its own best", "+.1f")]  # fmt: skip
     return Table(name="left_out", title="Balance with one set left out in turns", columns=columns, rows=rows,

@@ -24,7 +24,7 @@ from msdscore.scoring.embedded import require_some
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.ranks import auc, prepare
 from msdscore.stats.resample import Interval, bootstrap, bootstrap_share
-from msdscore.studies.context import Study, every_nth, measure_readable, split
+from msdscore.studies.context import Study, every_nth, measure_readable
 from msdscore.studies.table import Column, Plot, Row, Table, cell, per_cent
 from msdscore.text.edits import joined
 
@@ -64,12 +64,7 @@ def match(study: Study) -> list[Table]:
     pipeline = study.pipeline()
     if pipeline.bank is None or pipeline.bank.bank.match is None:
         raise ConfigError("expected settings with a match; build a bank with: msdscore bank IMAGES --pairs ROWS.jsonl")
-    rows = [
-        (int(image), int(kind), int(size), float(value))
-        for answer in _over_images(study, pipeline, "match", _matches)
-        for image, kind, size, value in answer
-    ]
-    return reliability(rows, pipeline.signature)
+    return reliability(_over_images(study, pipeline, "match", _matches), pipeline.signature)
 
 
 def word_reliability(study: Study) -> list[Table]:
@@ -77,85 +72,72 @@ def word_reliability(study: Study) -> list[Table]:
     pipeline = study.pipeline()
     if pipeline.bank is None or pipeline.bank.bank.words is None:
         raise ConfigError("expected the evidence form, whose bank knows words; choose --preset evidence")
-    rows = [
-        (int(image), int(kind), bool(true), float(p_value), float(probability))
-        for answer in _over_images(study, pipeline, "judged-words", _judged_words)
-        for image, kind, true, p_value, probability in answer
-    ]
-    return word_tables(rows, pipeline.signature)
+    return word_tables(_over_images(study, pipeline, "judged-words", _judged_words), pipeline.signature)
 
 
-Shown = Sequence[tuple[int, Sequence[str]]]  # kinds of captions, and their texts
-Measure = Callable[[Pipeline, Sequence[CaptionedImage], Sequence[int], Sequence[Shown]], Sequence[tuple[float, ...]]]
+# From images with their own captions, those of similar images and of one far away to rows of what is measured.
+Measure = Callable[[Pipeline, Sequence[CaptionedImage], Sequence[Sequence[Sequence[str]]]], Sequence[Sequence[Any]]]
 
 
-def _over_images(
-    study: Study, pipeline: Pipeline, title: str, measure: Measure
-) -> Iterator[Sequence[tuple[float, ...]]]:
-    """What is measured of batches of images that are shown their own captions, similar ones and others."""
+def _over_images(study: Study, pipeline: Pipeline, title: str, measure: Measure) -> list[Any]:
+    """What is measured of images that are shown their own captions, similar ones and others."""
     entries = captioned_images(study.root)
     if len(entries) < 2:
         raise InputError(f"expected at least 2 captioned images, got {len(entries)}")
     similar = similar_texts([entry.captions for entry in entries])
     chosen = every_nth(range(len(entries)), study.limit)
 
-    def of_batch(_: int, batch: Sequence[int]) -> Sequence[tuple[float, ...]]:
+    def of_batch(batch: Sequence[int]) -> Sequence[Sequence[Any]]:
         away = [entries[(number + len(entries) // 2) % len(entries)].captions for number in batch]
-        shown: list[Shown] = [
-            list(enumerate((entries[number].captions, similar[number], far)))
-            for number, far in zip(batch, away, strict=True)
-        ]
-        return measure(pipeline, entries, batch, shown)
+        shown = [(entries[number].captions, similar[number], far) for number, far in zip(batch, away, strict=True)]
+        rows = measure(pipeline, [entries[number] for number in batch], shown)
+        return [(batch[at], *values) for at, *values in rows]
 
-    count = 0
-    for answer in study.run(title, split(chosen, _IMAGES), of_batch, pipeline):
-        count += len(answer)
-        yield answer
-    if not count:
+    rows = study.rows(title, chosen, of_batch, pipeline)
+    if not rows:
         require_some(pipeline.decode([image_source(entries[number].image)])[0] for number in chosen)
+    return rows
 
 
 def _matches(
-    pipeline: Pipeline, entries: Sequence[CaptionedImage], batch: Sequence[int], shown: Sequence[Shown]
+    pipeline: Pipeline, entries: Sequence[CaptionedImage], shown: Sequence[Sequence[Sequence[str]]]
 ) -> list[Matched]:
     """Image, kind of caption, captions joined and match of every text that could be scored."""
     cells = [
         (at, kind, size, text)
         for at, kinds in enumerate(shown)
-        for kind, texts in kinds
+        for kind, texts in enumerate(kinds)
         for size in PARAGRAPHS
         for text in (texts if size == 1 else [joined(texts[:size])] if len(texts) >= size else [])
     ]
-    decoded = pipeline.decode([image_source(entries[number].image) for number in batch])
+    decoded = pipeline.decode([image_source(entry.image) for entry in entries])
     scores = pipeline.score(decoded, [text for *_, text in cells], [at for at, *_ in cells])
     return [
-        (batch[at], kind, size, score.match)
+        (at, kind, size, score.match)
         for (at, kind, size, _), score in zip(cells, scores, strict=True)
         if not isinstance(score, RowError) and score.match is not None
     ]
 
 
 def _judged_words(
-    pipeline: Pipeline, entries: Sequence[CaptionedImage], batch: Sequence[int], shown: Sequence[Shown]
+    pipeline: Pipeline, entries: Sequence[CaptionedImage], shown: Sequence[Sequence[Sequence[str]]]
 ) -> list[JudgedWord]:
     """Every judged word of own captions, and of similar images' captions where the own ones do not have it."""
-    texts = [(at, kind == 0, text) for at, kinds in enumerate(shown) for kind, own in kinds if kind < 2 for text in own]
-    images = [entries[number].image for number in batch]
+    texts = [(at, kind == 0, text) for at, kinds in enumerate(shown) for kind in (0, 1) for text in kinds[kind]]
     pairs = [(at, number) for number, (at, _, _) in enumerate(texts)]
+    images = [entry.image for entry in entries]
     good, measured = measure_readable(pipeline, images, [text for *_, text in texts], pairs)
     if measured is None:
         return []
     assert measured.words is not None, "measured by the evidence form"
-    known = [stems_of(entries[number].captions) for number in batch]
+    known = [stems_of(entry.captions) for entry in entries]
     rows: list[JudgedWord] = []
-    for pair, number in enumerate(good):
-        at, own, text = texts[number]
-        for unit, word in zip(
-            units_of(pipeline.config, measured, pair, text), measured.words.spoken[pair], strict=True
-        ):
+    for pair, (at, own, text) in enumerate(texts[number] for number in good):
+        spoken = measured.words.spoken[pair]
+        for unit, word in zip(units_of(pipeline.config, measured, pair, text), spoken, strict=True):
             if unit.p_value is not None and unit.probability is not None and (own or word.stem not in known[at]):
                 kind = measured.words.calibration.kind_of(word.stem) or 0
-                rows.append((batch[at], kind, own, unit.p_value, unit.probability))
+                rows.append((at, kind, own, unit.p_value, unit.probability))
     return rows
 
 

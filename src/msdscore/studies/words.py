@@ -11,9 +11,7 @@ from msdscore.benchmarks.base import Rated, clusters
 from msdscore.benchmarks.readers.ratings import MarkedCaption, read_hat_words, read_long_words
 from msdscore.benchmarks.run.cases import ItemBatch, item_batches
 from msdscore.errors import InputError, unknown_name
-from msdscore.explain.terms import doubt, units_of
-from msdscore.scoring.config import Form
-from msdscore.scoring.measurement import Measurement
+from msdscore.explain.terms import Unit, doubt, units_of
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.ranks import auc, prepare
 from msdscore.stats.resample import Interval, bootstrap, bootstrap_mean
@@ -28,6 +26,7 @@ Mention = tuple[Span, bool]  # where a caption names something, and whether that
 Synonyms = Mapping[str, tuple[str, ...]]  # by object class every word or phrase that names it
 MARKS = {"hat": read_hat_words, "chair": read_long_words}
 _IMAGES = 16  # of a batch
+_LEAST = "least supported word is invented"
 
 
 def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> list[Table]:
@@ -47,16 +46,15 @@ def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> 
     items = [Rated(captions[n].id, captions[n].image, captions[n].caption, (0.0,)) for n in asked]
     if not any(invented for number in asked for _, invented in mentions[number]):
         raise InputError("expected captions with marked inventions, got none")
-    pipeline = study.pipeline()
-
-    def measure(_: int, batch: ItemBatch) -> list[tuple[int, bool, list[float]]]:
-        return _measure(pipeline, items, batch, [mentions[asked[item]] for item in batch.items])
-
+    pipeline, asked_of = study.pipeline(), [mentions[number] for number in asked]
     batches = list(item_batches(items, seed=study.seed, control=True, size=_IMAGES))
-    answers = study.run("words", batches, measure, pipeline, marks=marks, synonyms=names or None)
+    answers = study.run(
+        "words", batches, lambda _, batch: _measure(pipeline, items, batch, asked_of), pipeline,
+        marks=marks, synonyms=names or None,
+    )  # fmt: skip
     gaps = {(item, wrong): np.array(values) for answer in answers for item, wrong, values in answer}
     kept = [item for item in range(len(items)) if (item, False) in gaps and (item, True) in gaps]
-    labels = [np.array([float(invented) for _, invented in mentions[asked[item]]]) for item in kept]
+    labels = [np.array([float(invented) for _, invented in asked_of[item]]) for item in kept]
     scores = {wrong: [gaps[item, wrong] for item in kept] for wrong in (False, True)}
     rows = _rows(labels, scores, clusters([items[item] for item in kept]))
     return [_table(rows, len(kept), len(captions) - len(kept), pipeline.signature)]
@@ -119,34 +117,26 @@ def _measure(
     pipeline: Pipeline, items: Sequence[Rated], batch: ItemBatch, mentions: Sequence[Sequence[Mention]]
 ) -> list[tuple[int, bool, list[float]]]:
     """The doubt of every mention of a batch's captions, with the item and whether the image is the wrong one."""
-    texts = [items[number].caption for number in batch.items]
-    wanted = [
-        (number, owner, wrong)
-        for wrong, owners in ((False, batch.owner), (True, batch.stranger))
-        for number, owner in enumerate(owners)
-    ]
-    pairs = [(owner, number) for number, owner, _ in wanted]
+    texts = [items[item].caption for item in batch.items]
+    shown = [(False, each) for each in enumerate(batch.owner)] + [(True, each) for each in enumerate(batch.stranger)]
+    pairs = [(owner, number) for _, (number, owner) in shown]
     readable, measured = measure_readable(pipeline, batch.images, texts, pairs)
-    if measured is None:
-        return []
-    return [
-        (
-            batch.items[number],
-            wrong,
-            _doubts(items[batch.items[number]].caption, mentions[number], pipeline.config, measured, pair),
-        )
-        for pair, (number, _, wrong) in enumerate(wanted[number] for number in readable)
-    ]
+    answers = []
+    for pair, (wrong, (number, _)) in enumerate(shown[at] for at in readable):
+        assert measured is not None, "some pairs are readable"
+        units = [unit for unit in units_of(pipeline.config, measured, pair, texts[number]) if unit.kind == "word"]
+        item = batch.items[number]
+        answers.append((item, wrong, _doubts(units, [span for span, _ in mentions[item]])))
+    return answers
 
 
-def _doubts(caption: str, mentions: Sequence[Mention], form: Form, measured: Measurement, pair: int) -> list[float]:
-    """The mean doubt of the words inside each mention; where none of them is judged, that of a middling word."""
-    units = [unit for unit in units_of(form, measured, pair, caption) if unit.kind == "word"]
+def _doubts(units: Sequence[Unit], spans: Sequence[Span]) -> list[float]:
+    """The mean doubt of the words inside each span; where none of them is judged, that of a middling word."""
     # A word that was said before is as doubtful as it was then.
     known = {stem(unit.text.casefold()): value for unit in reversed(units) if (value := doubt(unit)) is not None}
     neutral = float(np.median(list(known.values()))) if known else 0.0
     doubts = []
-    for (start, end), _ in mentions:
+    for start, end in spans:
         inside = [known.get(stem(unit.text.casefold())) for unit in units if start <= unit.start and unit.end <= end]
         judged = [value for value in inside if value is not None]
         doubts.append(float(np.mean(judged)) if judged else neutral)
@@ -158,28 +148,25 @@ def _rows(labels: Sequence[Floats], scores: Mapping[bool, Sequence[Floats]], nam
     owner = np.repeat(np.arange(len(labels)), [len(marks) for marks in labels])
     marks = np.concatenate(labels)
 
-    def pooled(wrong: bool) -> Interval:
-        columns = prepare(np.concatenate(scores[wrong]), marks)
-        return bootstrap(lambda weights: auc(columns, weights[owner]), len(labels), clusters=names)
+    def figures(own: Sequence[Floats]) -> dict[str, Interval]:
+        columns = prepare(np.concatenate(own), marks)
+        area = bootstrap(lambda weights: auc(columns, weights[owner]), len(labels), clusters=names)
+        if not both:
+            return {"AUC, all words": area}
+        areas = [auc(prepare(own[number], labels[number])) for number in both]
+        firsts = [labels[number][int(np.argmax(own[number]))] for number in both]
+        return {
+            "AUC, all words": area,
+            "AUC within captions": bootstrap_mean(areas, clusters=names[both]),
+            _LEAST: bootstrap_mean(firsts, clusters=names[both]),
+        }
 
-    def within(wrong: bool) -> Interval:
-        values = [auc(prepare(scores[wrong][number], labels[number])) for number in both]
-        return bootstrap_mean(values, clusters=names[both])
-
-    def least(wrong: bool) -> Interval:
-        values = [labels[number][int(np.argmax(scores[wrong][number]))] for number in both]
-        return bootstrap_mean(values, clusters=names[both])
-
-    rows: list[Row] = [
-        {"name": "AUC, all words", "n": len(marks), "true": pooled(False), "wrong": pooled(True), "chance": 0.5}
-    ]
-    if both:
-        chance = float(np.mean([labels[number].mean() for number in both]))
-        figures = (("AUC within captions", within, 0.5), ("least supported word is invented", least, chance))
-        rows += [
-            {"name": name, "n": len(both), "true": figure(False), "wrong": figure(True), "chance": level}
-            for name, figure, level in figures
-        ]
+    true, wrong = figures(scores[False]), figures(scores[True])
+    rows: list[Row] = []
+    for name, figure in true.items():
+        level = float(np.mean([labels[number].mean() for number in both])) if name == _LEAST else 0.5
+        rows.append({"name": name, "n": len(both) if rows else len(marks), "true": figure, "wrong": wrong[name],
+                     "chance": level})  # fmt: skip
     return rows
 
 
