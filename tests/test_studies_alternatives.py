@@ -11,8 +11,8 @@ from msdscore.errors import ConfigError
 from msdscore.scoring.bank import save_bank
 from msdscore.scoring.calibrate import calibrated_bank
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.studies.localisation import replaced_word
 from msdscore.studies.context import Study
+from msdscore.studies.localisation import replaced_word
 from msdscore.studies.registry import run_study
 from test_scoring_evidence import COLOURS, coloured
 
