@@ -7,10 +7,11 @@ python perf/jpeg_on_device.py large                           files of 50 megapi
 python perf/jpeg_on_device.py scores ROWS.jsonl FOLDER        JPEG photographs with captions; needs msdscore[mini]
 python perf/jpeg_on_device.py pixels ROWS.jsonl FOLDER --pixels P.npz        where the GPU's machine has no weights
 
-`rates` are pairs per second of a warm pipeline, in turns; the encoder's peak is that of its towers on pixels which lie
-on the GPU. `scores` says how far pixels and scores of `mini` are from the usual ones, beside those of the same files
-saved once more as JPEG of quality 95: mean difference of a value (of 255), standard deviation of the change of MSD over
-that of MSD between all pairs, and orders of two captions of one image that turn round.
+`rates` are pairs per second of a warm pipeline, in turns, each over all files `--rounds` times, start and end included;
+the encoder's peak is that of its towers on pixels which lie on the GPU. `scores` says how far pixels and scores of
+`mini` are from the usual ones, beside those of the same files saved once more as JPEG of quality 95: mean difference of
+a value (of 255), standard deviation of the change of MSD over that of MSD between all pairs, and orders of two captions
+of one image that turn round.
 """
 
 import argparse
@@ -56,9 +57,12 @@ from msdscore.scoring.pipeline import Pipeline
 MINI = (288, 288)  # pixels that `mini` takes
 
 
-def rates(folder, device, count, turns, said, *, ways, backend):
+def rates(folder, device, count, turns, said, *, ways, backend, rounds):
     paths, captions = prepare(folder, device, count, said)
     make_lists(folder, paths, captions, TAR_ROWS)
+    for tar in sorted(folder.glob("*.tar")):
+        for number in range(1, rounds):
+            tar.with_name(f"{tar.stem}-{number}.tar").hardlink_to(tar)
     said("cores", len(os.sched_getaffinity(0)))
     pipelines, options = {}, {"compile": backend} if backend else {}
     for way in ways:
@@ -71,11 +75,10 @@ def rates(folder, device, count, turns, said, *, ways, backend):
     size = 256 if device == "cuda" else 32
     with launching(encoder.device):
         said("encoder_peak", peak(encoder, size, device, 16 if device == "cuda" else 2))
-    streams(said, pipelines, paths, device, turns=turns)
+    streams(said, pipelines, paths * rounds, device, turns=turns)
     for way in ways:
         run = partial(run_shards, pipelines[f"msd_{way}"], folder, folder / f"tars-{way}")
-        run()
-        tell_rate(said, f"tars_to_parquet_{way}", count, [measured(run, device) for _ in range(turns)])
+        tell_rate(said, f"tars_to_parquet_{way}", count * rounds, [measured(run, device) for _ in range(turns)])
     with launching(encoder.device):
         said("encoder_peak_in_the_end", peak(encoder, size, device, 16 if device == "cuda" else 2))
     with optional(said, "torchmetrics"):
@@ -92,7 +95,7 @@ def conclude(found):
             print(f"{name}: {100 * value / top:.1f} % of the encoder's peak")
 
 
-def workers(folder, device, count, said):
+def workers(folder, device, count, said, *, numbers):
     paths, captions = prepare(folder, device, min(count, 4 * SHARD_ROWS), said, tars=False)
     make_tars(folder, paths, captions, SHARD_ROWS)
     encoder = load(folder, device)
@@ -100,7 +103,7 @@ def workers(folder, device, count, said):
         said("encoder_peak", peak(encoder, 256 if device == "cuda" else 32, device, 16))
     del encoder
     said("cores", len(os.sched_getaffinity(0)))
-    for number in WORKERS:
+    for number in numbers:
         tars = sorted(folder.glob("*.tar"))
         rate, start = workers_rate(folder, device, tars, folder / f"by-{number}", number, jpeg="device")
         said(f"tars_{number}_workers", rate)
@@ -193,6 +196,8 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--pictures", type=int)
     parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--workers", type=int, nargs="*", default=WORKERS)
     parser.add_argument("--only", choices=["full", "device"])
     parser.add_argument("--compile", default="")
     parser.add_argument("--pixels", type=Path, help="a file of canvases, written by `pixels` and read by `scores`")
@@ -206,12 +211,13 @@ def main():
         elif asked.part == "pixels":
             pixels(*asked.files, asked.pixels, asked.device, asked.pictures or 150)
         elif asked.part == "workers":
-            workers(Path(folder), asked.device, count, said)
+            workers(Path(folder), asked.device, count, said, numbers=asked.workers)
         elif asked.part == "large":
             large(Path(folder), asked.device, said)
         else:
             ways = (asked.only,) if asked.only else ("full", "device")
-            rates(Path(folder), asked.device, count, asked.turns, said, ways=ways, backend=asked.compile)
+            chosen = {"ways": ways, "backend": asked.compile, "rounds": asked.rounds}
+            rates(Path(folder), asked.device, count, asked.turns, said, **chosen)
             conclude(found)
 
 
