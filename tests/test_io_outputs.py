@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.inputs.rows import open_rows
-from msdscore.io.outputs.files import known_outputs, write_table
-from msdscore.io.outputs.tables import conform, table_from_columns, unified
+from msdscore.io.outputs.files import conform, known_outputs, table_from_columns, unified, write_table
 from msdscore.io.outputs.targets import check_target, put_all
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

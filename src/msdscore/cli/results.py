@@ -29,7 +29,7 @@ def table(
     from msdscore.benchmarks.results.overview import StoredResult, mean_ranks
     from msdscore.benchmarks.results.overview import overview as all_in_one
     from msdscore.benchmarks.results.result import read_result
-    from msdscore.io.outputs.manifest import RUN_NOTES
+    from msdscore.io.outputs.targets import RUN_NOTES
     from msdscore.report.tables import render
     from msdscore.stats.resample import Resampling
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from msdscore.errors import InputError
 from msdscore.io.inputs.columns import IMAGE_NAMES, ColumnNames, first_of
 from msdscore.io.inputs.formats import open_records
-from msdscore.io.outputs.manifest import RUN_NOTES
+from msdscore.io.outputs.targets import RUN_NOTES
 from msdscore.run.table import Naming
 from msdscore.scoring.score import ALL_COLUMNS, OPTIONAL
 from msdscore.stats.resample import Interval, Resampling, bootstrap_mean

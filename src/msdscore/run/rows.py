@@ -19,9 +19,8 @@ from msdscore.io.images import ImageLimits
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import Row, RowSource
 from msdscore.io.outputs.files import check_output
-from msdscore.io.outputs.manifest import REMEDY, compare
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
-from msdscore.io.outputs.targets import refuse_inputs, run_files
+from msdscore.io.outputs.targets import REMEDY, compare, refuse_inputs, run_files
 from msdscore.run.plan import Part, Scored, plan, score_parts, write_parts
 from msdscore.run.table import COUNTS, MIXED, KeptRows, Naming, collect, part_table
 from msdscore.scoring.measurement import NUMBERS, Numbers

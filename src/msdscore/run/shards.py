@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, MSDScoreError, RunError, shortened, unknown_name
 from msdscore.io import stores
 from msdscore.io.inputs.columns import ColumnNames, first_of
-from msdscore.io.inputs.rows import Row, RowSource, image_tables, open_rows
-from msdscore.io.outputs.manifest import REMEDY
+from msdscore.io.inputs.rows import Row, image_tables, open_rows
+from msdscore.io.outputs.files import table_from_columns
 from msdscore.io.outputs.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
-from msdscore.io.outputs.tables import table_from_columns
-from msdscore.io.outputs.targets import is_same_file, refuse_inputs
+from msdscore.io.outputs.targets import REMEDY, is_same_file, refuse_inputs
 from msdscore.run.plan import Part, plan, score_parts
 from msdscore.run.table import KEPT, collect, part_table
 from msdscore.scoring.config import Form
@@ -62,12 +62,8 @@ class ShardOptions:
 
     def reading(self) -> dict[str, Any]:
         """What changes the content of a score shard."""
-        return {
-            "columns": asdict(self.columns),
-            "images": self.images,
-            "copied": list(self.copied),
-            "worst": self.worst,
-        }
+        own = {"images": self.images, "copied": list(self.copied), "worst": self.worst}
+        return {"columns": asdict(self.columns), **own}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +109,16 @@ def score_shard(
     record = replace(scorer, device="auto").record() if isinstance(scorer, ScorerSpec) else None
     fingerprint = _fingerprint(name, target, how)
     refuse_inputs([Path(target)], [name])  # the shard itself, and the metadata beside it
-    facts = None if how.overwrite else _finished(target, fingerprint, how)
-    if facts is not None and record is not None and facts.spec == record:
+    facts = None if how.overwrite else read_facts(target)
+    is_finished = facts is not None and _is_of(facts, target, fingerprint, how)
+    if facts is not None and is_finished and record is not None and facts.spec == record:
         return _result(facts, target, fresh=False)
     pipeline = scorer if isinstance(scorer, Pipeline) else build() if build else scorer.build()
-    if facts is not None and facts.signature == pipeline.signature:
+    if facts is not None and facts.signature != pipeline.signature:
+        held = f"holds scores of {facts.signature}, not of {pipeline.signature}"
+        raise RunError(f"{shortened(target)}: {held}; {REMEDY}")
+    if facts is not None and is_finished:
         return _result(facts, target, fresh=False)
-    if not how.overwrite:
-        _refuse_other(target, pipeline.signature)
     rows, before = ShardRows(how.copied), pipeline.cache_use
     with ExitStack() as stack:
         source_rows = _read(name, how, stack)
@@ -161,20 +159,13 @@ def _beside(name: str) -> str | None:
     return table if stores.exists(table) else None
 
 
-def _finished(target: str, fingerprint: str, how: ShardOptions) -> ShardFacts | None:
-    """The facts of an output that holds this work, as far as it does not depend on the scorer."""
-    facts = read_facts(target)
-    if facts is None or (how.retry and facts.failed) or dict(facts.options) != how.reading():
-        return None
+def _is_of(facts: ShardFacts, target: str, fingerprint: str, how: ShardOptions) -> bool:
+    """Whether an output holds this work, as far as it does not depend on the scorer."""
+    if (how.retry and facts.failed) or dict(facts.options) != how.reading():
+        return False
     # Of a run with `verify` the fingerprint holds hashes of all bytes too, which count when they are asked for.
     known = facts.fingerprint if how.verify else _WHOLE.sub("", facts.fingerprint)
-    return facts if known == fingerprint and is_intact(target, verify=how.verify) else None
-
-
-def _refuse_other(target: str, signature: str) -> None:
-    facts = read_facts(target)
-    if facts is not None and facts.signature != signature:
-        raise RunError(f"{shortened(target)}: holds scores of {facts.signature}, not of {signature}; {REMEDY}")
+    return known == fingerprint and is_intact(target, verify=how.verify)
 
 
 def _read(name: str, how: ShardOptions, until: ExitStack) -> Iterator[Row]:
@@ -183,17 +174,12 @@ def _read(name: str, how: ShardOptions, until: ExitStack) -> Iterator[Row]:
         table = until.enter_context(stores.fetched(beside))
         table.replace(path.with_suffix(".parquet"))
     source = until.enter_context(open_rows(path, images=how.images, columns=how.columns))
-    _require_columns(name, source, how.copied)
-    return source.read()
-
-
-def _require_columns(name: str, source: RowSource, wanted: Iterable[str]) -> None:
-    """Refuse columns that are not there; where every row may have its own, only what looks like a slip of the pen."""
-    for column in wanted:
-        if column in source.seen or not source.seen:
-            continue
-        if source.columns is not None or get_close_matches(column, source.seen, cutoff=_SLIP):
+    # Where every row may have columns of its own, only what looks like a slip of the pen is refused.
+    for column in how.copied if source.seen else ():
+        is_slip = source.columns is not None or get_close_matches(column, source.seen, cutoff=_SLIP)
+        if column not in source.seen and is_slip:
             raise unknown_name(f"column of {shortened(name)}", column, source.seen)
+    return source.read()
 
 
 def _score(pipeline: Pipeline, rows: Iterable[Row], *, worst: int) -> list[pa.Table]:
@@ -214,35 +200,26 @@ def _score(pipeline: Pipeline, rows: Iterable[Row], *, worst: int) -> list[pa.Ta
 
 
 def _result(facts: ShardFacts, target: str, *, fresh: bool) -> ShardResult:
-    return ShardResult(
-        source=facts.source,
-        output=target,
-        rows=facts.rows,
-        failed=facts.failed,
-        warned=facts.warned,
-        fresh=fresh,
-        signature=facts.signature,
-        reasons=facts.reasons,
-    )
+    names = ("source", "rows", "failed", "warned", "signature", "reasons")
+    return ShardResult(output=target, fresh=fresh, **{name: getattr(facts, name) for name in names})
 
 
 class ShardRows:
     """What the scores of a shard say of its rows besides the numbers; grows as the rows are read."""
 
     def __init__(self, copied: Sequence[str] = ()) -> None:
-        self._copied = tuple(copied)
-        self._keys: list[str] = []
-        self._uids: list[str | None] = []
-        self._captions: list[str | None] = []
-        self._others: list[dict[str, Any]] = []
+        self._copied, self._others = tuple(copied), list[dict[str, Any]]()
+        self._own: dict[str, list[str | None]] = {"key": [], "uid": [], "caption": []}
 
     def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
         """The same rows, remembered on their way."""
+        keys, uids, captions = self._own.values()
         for row in rows:
-            self._keys.append(str(_value(row, "key") or row.id))
-            uid = _value(row, "uid")
-            self._uids.append(None if uid is None else str(uid))
-            self._captions.append(row.caption)
+            names = [first_of(row.columns, (name,)) for name in ("key", "uid")]
+            key, uid = (None if name is None else row.columns[name] for name in names)
+            keys.append(str(key or row.id))
+            uids.append(None if uid is None else str(uid))
+            captions.append(row.caption)
             if self._copied:
                 self._others.append({name: row.columns.get(name) for name in self._copied})
             yield row
@@ -250,35 +227,22 @@ class ShardRows:
     def table(self, parts: Sequence[pa.Table], form: Form) -> pa.Table:
         """All rows in order with their numbers, and uncertainty and Soft-MSD of their candidate sets."""
         scores = collect(parts, form)
-        statuses = [SCORED if valid else FAILED for valid in scores["error"].is_null().to_pylist()]
-        columns = {
-            "key": pa.array(self._keys, pa.string()),
-            "uid": pa.array(self._uids, pa.string()),
-            "caption": pa.array(self._captions, pa.string()),
+        columns: dict[str, Any] = {
+            **{name: pa.array(values, pa.string()) for name, values in self._own.items()},
             **{name: scores[name] for name in columns_of(form.columns) if name not in ("warnings", "error")},
             "worst_words": scores["words"],
             "warnings": scores["warnings"],
-            "status": pa.array(statuses, pa.string()),
+            "status": pc.if_else(scores["error"].is_null(), SCORED, FAILED),
             "error": scores["error"],
         }
-        return self._with_copied(pa.table(columns))
-
-    def _with_copied(self, table: pa.Table) -> pa.Table:
-        if not self._others:
-            return table
-        copied = table_from_columns(self._others)
-        for name in self._copied:
-            column = copied.column(name)
+        copied = table_from_columns(self._others) if self._others else None
+        for name in self._copied if copied is not None else ():
             kept = name
-            while kept in table.column_names or (kept != name and kept in self._copied):
+            while kept in columns or (kept != name and kept in self._copied):
                 kept = KEPT + kept
-            table = table.append_column(kept, column.cast(pa.string()) if pa.types.is_null(column.type) else column)
-        return table
-
-
-def _value(row: Row, name: str) -> Any:
-    column = first_of(row.columns, (name,))
-    return None if column is None else row.columns[column]
+            column = copied[name]
+            columns[kept] = column.cast(pa.string()) if pa.types.is_null(column.type) else column
+        return pa.table(columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,11 +283,11 @@ class ShardWorker:
     def _pipeline(self) -> Pipeline:
         if self._broken is not None:
             raise self._broken
-        if self._built is None:
-            try:
+        try:
+            if self._built is None:
                 self._built = self.spec.build()
                 self._built.streams = self.at_once
-            except MSDScoreError as error:
-                self._broken = error
-                raise
+        except MSDScoreError as error:
+            self._broken = error
+            raise
         return self._built

@@ -16,8 +16,7 @@ from msdscore.core.evidence import reading
 from msdscore.errors import RowError
 from msdscore.io.hashing import source_key, text_key
 from msdscore.io.inputs.rows import Row, RowSource
-from msdscore.io.outputs.files import is_json, json_line
-from msdscore.io.outputs.tables import JsonRows, conform, table_from_columns, unified
+from msdscore.io.outputs.files import JsonRows, conform, is_json, json_line, table_from_columns, unified
 from msdscore.io.tar import TarImage
 from msdscore.run.plan import Part, Scored
 from msdscore.scoring.config import Form

@@ -24,9 +24,8 @@ import pyarrow.parquet as pq
 from msdscore.errors import ConfigError, InputError, RunError, shortened
 from msdscore.io import stores
 from msdscore.io.inputs.tar_samples import TarSamples
-from msdscore.io.outputs.manifest import REMEDY
 from msdscore.io.outputs.shards import SIGNATURE_KEY
-from msdscore.io.outputs.targets import is_standard_output, refuse_inputs, with_images
+from msdscore.io.outputs.targets import REMEDY, is_standard_output, refuse_inputs, with_images
 from msdscore.io.tar import TarImage, sample_key
 from msdscore.select.rule import Positions, Rule, Table, choose, quoted
 from msdscore.select.scores import UID, ScoreFile, open_scores

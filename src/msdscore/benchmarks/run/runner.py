@@ -39,8 +39,8 @@ from msdscore.benchmarks.run.score_file import (
     write,
 )
 from msdscore.errors import ConfigError, RunError
-from msdscore.io.outputs.manifest import REMEDY
 from msdscore.io.outputs.run import discard, open_run
+from msdscore.io.outputs.targets import REMEDY
 from msdscore.run.plan import write_parts
 from msdscore.scoring.pipeline import Pipeline
 

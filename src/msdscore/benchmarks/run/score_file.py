@@ -16,7 +16,7 @@ from msdscore.benchmarks.results.result import ScorerRecord, belongs_to
 from msdscore.errors import RunError
 from msdscore.io.atomic import replacing
 from msdscore.io.hashing import file_stamp
-from msdscore.io.outputs.manifest import REMEDY, compare
+from msdscore.io.outputs.targets import REMEDY, compare
 
 _KEY = b"msdscore.run"
 

@@ -157,50 +157,39 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
     A file compressed with gzip or Zstandard (`rows.jsonl.gz`, `rows.csv.zst`) is spooled in full: counting, hashing and
     going on all need to read it again.
     """
-    if str(source) == "-":
-        return _reader(format or "jsonl", "-")(_spool(sys.stdin.buffer, until))
-    path = Path(source)
-    if "://" in str(source):
+    name, path = str(source), Path(source)
+    if "://" in name:
+        raise InputError(f"{shortened(name)}: an address; score it as a shard into a folder (-o DIR), or download it")
+    if name != "-" and not path.exists():
+        raise InputError(f"{shortened(name)}: no such file")
+    suffix = "jsonl" if name == "-" else "dataset" if path.is_dir() else _named(path).suffix.lower().removeprefix(".")
+    kind = format or suffix
+    if kind not in _READERS:
         raise InputError(
-            f"{shortened(str(source))}: an address; score it as a shard into a folder (-o DIR), or download it"
+            f"{shortened(name)}: unknown input format {shortened(kind)!r}; expected a name ending in one of "
+            f"{', '.join(_READERS)} (for text also with .gz or .zst), or --format"
         )
-    if not path.exists():
-        raise InputError(f"{shortened(str(path))}: no such file")
+    module, reader_name = _READERS[kind]
+    reader: Callable[[Path], Records] = getattr(import_module(f"{__package__}.{module}"), reader_name)
+    if name == "-":
+        return reader(_spool(sys.stdin.buffer, until))
     codec = _CODECS.get(path.suffix.lower())
-    name = format or ("dataset" if path.is_dir() else _named(path).suffix.lower().removeprefix("."))
-    reader = _reader(name, str(path))
     if codec and not path.is_dir():
-        return reader(_unpacked(path, codec, until))
-    if path.is_file() or path.is_dir():
-        return reader(path)
-    with path.open("rb") as pipe:
-        return reader(_spool(pipe, until))
+        try:
+            with pa.OSFile(name) as packed, pa.CompressedInputStream(packed, codec) as stream:
+                path = _spool(stream, until)
+        except (OSError, pa.ArrowException) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{path}: cannot be decompressed as {codec} ({reason})") from error
+    elif not path.is_file() and not path.is_dir():
+        with path.open("rb") as pipe:
+            path = _spool(pipe, until)
+    return reader(path)
 
 
 def _named(path: Path) -> Path:
     """The name without the suffix of a compression."""
     return path.with_suffix("") if path.suffix.lower() in _CODECS else path
-
-
-def _reader(name: str, source: str) -> Callable[[Path], Records]:
-    if name not in _READERS:
-        known = ", ".join(_READERS)
-        raise InputError(
-            f"{shortened(source)}: unknown input format {shortened(name)!r}; expected a name ending in one of {known} "
-            "(for text also with .gz or .zst), or --format"
-        )
-    module, kind = _READERS[name]
-    reader: Callable[[Path], Records] = getattr(import_module(f"{__package__}.{module}"), kind)
-    return reader
-
-
-def _unpacked(path: Path, codec: str, until: ExitStack) -> Path:
-    try:
-        with pa.OSFile(str(path)) as packed, pa.CompressedInputStream(packed, codec) as stream:
-            return _spool(stream, until)
-    except (OSError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path}: cannot be decompressed as {codec} ({reason})") from error
 
 
 def _spool(stream: Any, until: ExitStack) -> Path:

@@ -101,7 +101,7 @@ class ImageFolder:
         return str(self.path / names[0])
 
 
-class RowSource:
+class RowSource(ExitStack):
     """An opened input; `fingerprint` is a hash of its content. Closing it drops spooled input.
 
     `columns` are None where every row may have its own; then `seen` are those of the first rows. `schema` are the types
@@ -115,43 +115,41 @@ class RowSource:
         format: str | None,  # noqa: A002, the user's word
         names: ColumnNames,
     ) -> None:
-        with ExitStack() as stack:
-            self._image_folder = None if images is None else ImageFolder(Path(images))
-            self._records = open_records(source, format=format, until=stack)
-            self.name, self.names, self.columns = str(source), names, self._records.columns
-            self.seen = seen_columns(self._records)
-            self.id_name = names.id_in(self.seen) or names.id or "id"
-            schema = self._records.schema
-            if self.seen or self.columns is not None:
-                can_list = self.columns is None or bool(schema)
-                names.check(self.seen, self.name, folder=images is not None, lists=can_list)
-            caption = names.caption_in(self.seen)
-            self.schema = None if schema is None else _without_bytes(schema, names.image_in(schema.names))
-            self._may_list = self.columns is None  # whether a row may hold several captions
-            if schema is not None and caption is not None and isinstance(schema.field(caption).type, _LISTS):
-                self._may_list, self.schema = True, _split_schema(self.schema, caption, self.id_name)
-            path, folder = Path(source), Path() if images is None else Path(images)
-            if images is None and self.name != "-" and (path.is_dir() or path.is_file()):
-                folder = path if path.is_dir() else path.parent
-            self._folder = "" if folder == Path() else str(folder)
-            self._tables = () if images is not None else image_tables(self.name)
-            self._stored: Mapping[str, StoredImage] = {}
-            if self._tables:
-                from msdscore.io.parquet_images import stored_images
+        super().__init__()
+        try:
+            self._open(str(source), images, format, names)
+        except BaseException:
+            self.close()
+            raise
 
-                self._stored = stored_images(self._tables, "file_name")
-            self.fingerprint, self._marks = self._current_state()
-            self._opened = stack.pop_all()
+    def _open(self, name: str, images: str | Path | None, form: str | None, names: ColumnNames) -> None:
+        self._image_folder = None if images is None else ImageFolder(Path(images))
+        self.images = None if images is None else str(Path(images).resolve())  # the folder of images
+        self._records = open_records(name, format=form, until=self)
+        self.name, self.names, self.columns = name, names, self._records.columns
+        self.place = name if name == "-" else str(Path(name).resolve())
+        self.seen = seen_columns(self._records)
+        self.id_name = names.id_in(self.seen) or names.id or "id"
+        schema = self._records.schema
+        if self.seen or self.columns is not None:
+            can_list = self.columns is None or bool(schema)
+            names.check(self.seen, name, folder=images is not None, lists=can_list)
+        caption = names.caption_in(self.seen)
+        self.schema = None if schema is None else _without_bytes(schema, names.image_in(schema.names))
+        self._may_list = self.columns is None  # whether a row may hold several captions
+        if schema is not None and caption is not None and isinstance(schema.field(caption).type, _LISTS):
+            self._may_list, self.schema = True, _split_schema(self.schema, caption, self.id_name)
+        path, folder = Path(name), Path() if images is None else Path(images)
+        if images is None and name != "-" and (path.is_dir() or path.is_file()):
+            folder = path if path.is_dir() else path.parent
+        self._folder = "" if folder == Path() else str(folder)
+        self._tables = () if images is not None else image_tables(name)
+        self._stored: Mapping[str, StoredImage] = {}
+        if self._tables:
+            from msdscore.io.parquet_images import stored_images
 
-    @property
-    def images(self) -> str | None:
-        """The folder of images, if one was given."""
-        return None if self._image_folder is None else str(self._image_folder.path.resolve())
-
-    @property
-    def place(self) -> str:
-        """The whole path of the input, or `-`."""
-        return self.name if self.name == "-" else str(Path(self.name).resolve())
+            self._stored = stored_images(self._tables, "file_name")
+        self.fingerprint, self._marks = self._current_state()
 
     def count(self) -> int:
         """The number of rows."""
@@ -197,16 +195,6 @@ class RowSource:
         marks = [file_mark(path) for path in (*self._records.files, *self._tables)]
         return "+".join([self._records.fingerprint(), *map(file_key, self._tables)]), marks
 
-    def close(self) -> None:
-        """Delete what was spooled."""
-        self._opened.close()
-
-    def __enter__(self) -> "RowSource":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _row(self, number: int, index: int, record: Record, caption_name: str | None) -> Row:
         values, image, image_error, key_name = record.values, None, None, None
         given, own = _text(values.get(self.id_name)), self.names.image_in(values)
@@ -239,11 +227,25 @@ class RowSource:
 
     def _find_image(self, values: Mapping[str, Any], own: str | None, key_name: str | None) -> str | bytes | TarImage:
         if own is not None:
-            content = _image_content(own, values[own])
-            if not isinstance(content, str):
-                return content
-            stored = self._stored.get(content.rpartition("/")[2]) if self._stored else None
-            return _joined(self._folder, content) if stored is None else stored.read()
+            value = from_cell(values[own])
+            if isinstance(value, TarImage):
+                return value
+            if _is_missing(value) or value in ("", b""):
+                raise ImageError(f"{own} is empty")
+            if isinstance(value, bytes):
+                return value
+            if not isinstance(value, str):
+                raise ImageError(f"{own} must be a path or bytes, got {type(value).__name__}")
+            try:
+                refuse_address(value)
+            except ImageError as error:
+                raise ImageError(f"{own} {error}; got {shortened(value)}") from error
+            if self._stored and (stored := self._stored.get(value.rpartition("/")[2])):
+                return stored.read()
+            path = os.path.join(self._folder, value)  # noqa: PTH118
+            # As `Path` writes it; made without an object where it is plain.
+            is_plain = os.sep == "/" and "//" not in path and "/." not in path and path[:2] != "./"
+            return path if is_plain else str(Path(path))
         if self._image_folder is None or key_name is None:
             raise ImageError(f"no image; expected one of {self.names.image_names()}; found: {listed(values)}")
         key = values[key_name]
@@ -271,12 +273,6 @@ def open_rows(
     with the ids `7#0` and `7#1`; they are one candidate set, named by the columns `group` and `candidates`.
     """
     return RowSource(source, images, format, columns)
-
-
-def _joined(folder: str, name: str) -> str:
-    """The path of a file in a folder, as `Path` writes it; made without an object where it is plain."""
-    path = os.path.join(folder, name)  # noqa: PTH118
-    return path if os.sep == "/" and "//" not in path and "/." not in path and path[:2] != "./" else str(Path(path))
 
 
 def image_tables(source: str) -> tuple[Path, ...]:
@@ -323,23 +319,6 @@ def _split_schema(schema: pa.Schema, name: str, id_name: str) -> pa.Schema:
     kinds.setdefault("candidates", pa.int64())
     single = single_name(name, kinds)
     return pa.schema([(single if column == name else column, kind) for column, kind in kinds.items()])
-
-
-def _image_content(name: str, value: Any) -> str | bytes | TarImage:
-    if isinstance(value, TarImage):
-        return value
-    value = from_cell(value)
-    if _is_missing(value) or value in ("", b""):
-        raise ImageError(f"{name} is empty")
-    if isinstance(value, bytes):
-        return value
-    if not isinstance(value, str):
-        raise ImageError(f"{name} must be a path or bytes, got {type(value).__name__}")
-    try:
-        refuse_address(value)
-    except ImageError as error:
-        raise ImageError(f"{name} {error}; got {shortened(value)}") from error
-    return value
 
 
 def _text(value: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import product
 from math import prod
 from pathlib import Path
 
@@ -23,11 +24,24 @@ def expand(pattern: str) -> list[str]:
     """
     if not stores.is_address(pattern) and Path(pattern).is_dir():
         return stores.matching(str(Path(pattern) / "*.tar"))
-    count = prod(_count(inside) for inside in _BRACES.findall(pattern))
+    choices: list[Sequence[str | int]] = []
+    widths: list[int] = []
+    for number, text in enumerate(_BRACES.split(pattern)):  # every second one stood in braces
+        bounds = _RANGE.fullmatch(text) if number % 2 else None
+        if bounds and int(bounds[2]) < int(bounds[1]):
+            raise ConfigError(f"{{{text}}}: expected a range from a smaller to a larger number, as in {{00000..01231}}")
+        widths.append(len(bounds[1]) if bounds else 0)
+        numbers = range(int(bounds[1]), int(bounds[2]) + 1) if bounds else None
+        choices.append(numbers or (text.split(",") if number % 2 else [text]))
+    count = prod(map(len, choices))
     if count > MOST_SHARDS:
         raise ConfigError(f"{shortened(pattern)}: {count:,} names; expected at most {MOST_SHARDS:,} shards in one run")
-    found = _unbraced(pattern)
-    return [name for one in found for name in (stores.matching(one) if _is_glob(one) else [one])]
+    shards: list[str] = []
+    for parts in product(*choices):
+        name = "".join(str(part).zfill(width) for part, width in zip(parts, widths, strict=True))
+        is_glob = any(sign in stores.parted(name)[0] for sign in "*?[")
+        shards += stores.matching(name) if is_glob else [name]
+    return shards
 
 
 def expand_all(patterns: Iterable[str]) -> list[str]:
@@ -38,10 +52,10 @@ def expand_all(patterns: Iterable[str]) -> list[str]:
     """
     names: dict[str, None] = {}
     for pattern in patterns:
-        found = expand(pattern)
-        if not found:
+        shards = expand(pattern)
+        if not shards:
             raise InputError(f"{shortened(pattern)}: no shards there; expected tars, or a pattern that fits some files")
-        names.update(dict.fromkeys(found))
+        names.update(dict.fromkeys(shards))
     return list(names)
 
 
@@ -63,9 +77,7 @@ def score_names(shards: Sequence[str]) -> list[str]:
 
 def stem(shard: str) -> str:
     """A shard's name without folder and suffixes."""
-    path = Path(stores.base_name(shard))
-    plain = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
-    return plain.stem
+    return _unpacked(shard).stem
 
 
 def is_shard(name: str) -> bool:
@@ -74,34 +86,10 @@ def is_shard(name: str) -> bool:
     >>> is_shard("a/{00000..00009}.tar"), is_shard("a dog runs.")
     (True, False)
     """
+    return _unpacked(name).suffix.lower() in SUFFIXES
+
+
+def _unpacked(name: str) -> Path:
+    """A file's name without folder and the suffix of a compression."""
     path = Path(stores.base_name(name))
-    suffix = path.with_suffix("").suffix if path.suffix.lower() in _COMPRESSED else path.suffix
-    return suffix.lower() in SUFFIXES
-
-
-def _unbraced(pattern: str) -> list[str]:
-    """Every name that the braces of a pattern stand for, as a shell would expand them."""
-    match = _BRACES.search(pattern)
-    if match is None:
-        return [pattern]
-    before, after = pattern[: match.start()], _unbraced(pattern[match.end() :])
-    return [f"{before}{choice}{rest}" for choice in _choices(match[1]) for rest in after]
-
-
-def _count(inside: str) -> int:
-    bounds = _RANGE.fullmatch(inside)
-    return inside.count(",") + 1 if bounds is None else int(bounds[2]) - int(bounds[1]) + 1
-
-
-def _choices(inside: str) -> list[str]:
-    bounds = _RANGE.fullmatch(inside)
-    if bounds is None:
-        return inside.split(",")
-    low, high = int(bounds[1]), int(bounds[2])
-    if high < low:
-        raise ConfigError(f"{{{inside}}}: expected a range from a smaller to a larger number, as in {{00000..01231}}")
-    return [f"{number:0{len(bounds[1])}d}" for number in range(low, high + 1)]
-
-
-def _is_glob(pattern: str) -> bool:
-    return any(sign in stores.parted(pattern)[0] for sign in "*?[")
+    return path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path

@@ -92,13 +92,14 @@ def _records(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[R
     for batch in batches:
         for start in range(0, batch.num_rows, _SLICE):
             table = pa.Table.from_batches([batch.slice(start, _SLICE)])
+            # NaN is how tables say that a number is missing.
             is_odd = any(map(_has_infinity, table.columns))
             for values in _python(table.cast(schema, safe=False)):
                 yield _NOT_TEXT if values is None else Record(values, warning=not_finite(values) if is_odd else None)
 
 
 def _has_infinity(column: pa.ChunkedArray) -> bool:
-    """Whether numbers, or lists of them, hold an infinity; NaN is how tables say that a number is missing."""
+    """Whether numbers, or lists of them, hold an infinity."""
     while pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         column = pc.list_flatten(column)
     return pa.types.is_floating(column.type) and bool(pc.any(pc.is_inf(column)).as_py())

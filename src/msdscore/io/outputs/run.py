@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,8 @@ from filelock import BaseFileLock
 from msdscore.errors import RunError
 from msdscore.io.atomic import remove_owned, remove_temporaries, replacing, take_folder, write_bytes
 from msdscore.io.hashing import file_key
-from msdscore.io.outputs.files import check_output, write_tables
-from msdscore.io.outputs.manifest import MADE_BY, REMEDY, compare, dump, load, read_notes
-from msdscore.io.outputs.tables import JsonRows, conform, unified
-from msdscore.io.outputs.targets import run_files
+from msdscore.io.outputs.files import JsonRows, check_output, conform, unified, write_tables
+from msdscore.io.outputs.targets import MADE_BY, REMEDY, compare, dump, load, read_notes, run_files
 
 _REASONS = 3  # of failed rows, that a summary names
 _KEY = "msdscore.key"  # of a part, in its schema metadata
@@ -44,50 +42,60 @@ class Summary:
         return cls(notes["rows"], notes["failed"], reasons, notes.get("warned", 0), warnings)
 
 
-@dataclass(frozen=True, slots=True)
 class Run:
     """An open run: its parts lie in a folder beside the output until `finish` puts the output in place.
 
     One process at a time may have it open. Use `with`, or `close`.
     """
 
-    output: Path
-    manifest: Mapping[str, Any]
-    _lock: list[BaseFileLock] = field(repr=False)  # one lock, none when closed
+    def __init__(self, output: Path, manifest: Mapping[str, Any]) -> None:
+        self.output, self.manifest = output, manifest
+        self._sidecar, self._folder = run_files(output)
+        self._lock: BaseFileLock | None = take_folder(self._folder)
+
+    def keys(self) -> dict[int, str]:
+        """The keys of the parts that are finished and whole, by number; empty where one was written without."""
+        keys: dict[int, str] = {}
+        for number, path in sorted(_parts(self._folder)):
+            with suppress(pa.ArrowException, OSError):
+                keys[number] = (pq.read_schema(path).metadata or {}).get(_KEY.encode(), b"").decode()
+        return keys
 
     def done(self) -> list[int]:
         """The numbers of the parts that are finished and whole, in order."""
-        return sorted(self.keys())
-
-    def keys(self) -> dict[int, str]:
-        """The keys that the finished parts were written with, by number."""
-        keys = ((number, _key(path)) for number, path in _parts(_folder(self.output)))
-        return {number: key for number, key in keys if key is not None}
+        return list(self.keys())
 
     def drop(self, number: int) -> None:
         """Forget a part that no longer belongs to the run."""
-        assert self._lock, "the run is closed"
-        _part(_folder(self.output), number).unlink(missing_ok=True)
+        self._part(number).unlink(missing_ok=True)
 
     def write(self, number: int, table: pa.Table, *, key: str | None = None) -> None:
         """Finish one part; it is on the disk, whole, when this returns. `key` says what it was made from."""
-        assert self._lock, "the run is closed"
-        folder = _folder(self.output)
         marked = table if key is None else table.replace_schema_metadata({_KEY: key})
         try:
-            with replacing(_part(folder, number)) as file:
+            with replacing(self._part(number)) as file:
                 pq.write_table(marked, file, compression="zstd", write_page_checksum=True)
         except OSError as error:
             reason = error.strerror or error
-            raise RunError(f"{folder}: cannot write part {number} ({reason}); finished parts are kept") from error
+            raise RunError(f"{self._folder}: cannot write part {number} ({reason}); finished parts are kept") from error
+
+    def _part(self, number: int) -> Path:
+        assert self._lock is not None, "the run is closed"
+        return self._folder / f"part-{number:06d}.parquet"
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The finished parts in order, one at a time, all with one schema."""
-        paths = [_part(_folder(self.output), number) for number in self.done()]
+        paths = [self._part(number) for number in self.done()]
         schema = unified([pq.read_schema(path) for path in paths])
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         for path in paths:
-            yield conform(_read_part(path, wanted.names), wanted)
+            try:
+                with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                    present = set(file.schema_arrow.names)
+                    part = file.read(columns=[name for name in wanted.names if name in present])
+            except (pa.ArrowException, OSError) as error:
+                raise RunError(f"{path}: is damaged; delete it and run again") from error
+            yield conform(part, wanted)
 
     def finish(
         self,
@@ -108,51 +116,48 @@ class Run:
         is how many rows the parts must hold. `metadata` goes into the schema of a Parquet output, `notes` into the
         run metadata. `errors` is the column with the reasons of failed rows, `warnings` the one with warnings.
         """
-        assert self._lock, "the run is closed"
-        self._require_complete(rows)
-        folder = _folder(self.output)
+        numbers = self.done()
+        if not numbers or numbers != list(range(len(numbers))):
+            missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
+            raise RunError(f"{self.output}: part {missing} is missing; run again to make it")
+        count = 0 if rows is None else sum(pq.read_metadata(self._part(number)).num_rows for number in numbers)
+        if rows is not None and count != rows:
+            raise RunError(f"{self.output}: the parts hold {count} rows, expected {rows}; {REMEDY}")
+        output, folder = self.output, self._folder
         counts: dict[str, Any] = {"rows": 0, "failed": 0, "reasons": [], "warned": 0, "warnings": []}
         texts = {"failed": (errors, "reasons"), "warned": (warnings, "warnings")}
         try:
-            with replacing(self.output, folder=folder) as file:
-                write_tables(
-                    _counted(self.tables() if tables is None else tables, counts, texts),
-                    file,
-                    self.output.suffix,
-                    metadata=metadata,
-                )
+            with replacing(output, folder=folder) as file:
+                counted = _counted(self.tables() if tables is None else tables, counts, texts)
+                write_tables(counted, file, output.suffix, metadata=metadata)
                 check()
                 file.flush()
-                _refuse_losing(self.output, Path(file.name))
+                # Neither that of a finished run nor what a crash at the end left behind.
+                if output.exists() and run_notes(output) is None and file_key(output) != file_key(Path(file.name)):
+                    raise RunError(f"{output}: came or was changed during the run; finished parts are kept, {REMEDY}")
             # Size and checksum tell later whether the output is as it was written.
-            state = {"bytes": self.output.stat().st_size, "checksum": file_key(self.output)}
+            state = {"bytes": output.stat().st_size, "checksum": file_key(output)}
             record = {**MADE_BY, "manifest": self.manifest, **counts, **(notes or {}), **state}
-            write_bytes(_sidecar(self.output), dump(record), folder=folder)
+            write_bytes(self._sidecar, dump(record), folder=folder)
         except OSError as error:
             reason = error.strerror or error
-            raise RunError(f"{self.output}: cannot be written ({reason}); finished parts are kept") from error
-        remove_owned(folder, self._lock.pop(), _OWN)
+            raise RunError(f"{output}: cannot be written ({reason}); finished parts are kept") from error
+        assert self._lock is not None, "the run is closed"
+        remove_owned(folder, self._lock, _OWN)
+        self._lock = None
         return Summary.of(counts)
 
     def close(self) -> None:
         """Let another process have the run."""
-        while self._lock:
-            self._lock.pop().release()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def __enter__(self) -> "Run":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _require_complete(self, rows: int | None) -> None:
-        numbers = self.done()
-        if not numbers or numbers != list(range(len(numbers))):
-            missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
-            raise RunError(f"{self.output}: part {missing} is missing; run again to make it")
-        count = sum(pq.read_metadata(_part(_folder(self.output), number)).num_rows for number in numbers)
-        if rows is not None and count != rows:
-            raise RunError(f"{self.output}: the parts hold {count} rows, expected {rows}; {REMEDY}")
 
 
 def open_run(output: str | Path, manifest: Mapping[str, Any], *, again: bool = False) -> Run:
@@ -164,14 +169,21 @@ def open_run(output: str | Path, manifest: Mapping[str, Any], *, again: bool = F
     """
     path = Path(output)
     check_output(path)
-    folder = _folder(path)
+    folder = run_files(path)[1]
     if not folder.exists() and finished(path, manifest) and not again:
         raise RunError(f"{path}: already finished; {REMEDY}")
     try:
-        run = Run(path, manifest, [take_folder(folder)])
+        run = Run(path, manifest)
         try:
             remove_temporaries(folder)
-            _begin(folder / "manifest.json", manifest)
+            noted = folder / "manifest.json"
+            if noted.exists():
+                compare(folder, load(noted), manifest)
+                return run
+            # Without a manifest they are the rest of a folder that was being removed: nobody knows whose they were.
+            for _, part in _parts(folder):
+                part.unlink()
+            write_bytes(noted, dump(manifest), folder=folder)
         except BaseException:
             run.close()
             raise
@@ -185,10 +197,12 @@ def finished(output: str | Path, manifest: Mapping[str, Any]) -> Summary | None:
 
     Raises `RunError` if the output is there and belongs to other work.
     """
-    path, record = Path(output), read_notes(_sidecar(Path(output)))
+    path = Path(output)
+    sidecar, folder = run_files(path)
+    record = read_notes(sidecar)
     if not path.exists() or record is None:
         # Between output and sidecar a crash is possible; then the folder of parts is still there and goes on.
-        if path.exists() and not _folder(path).exists():
+        if path.exists() and not folder.exists():
             raise RunError(f"{path}: exists, and no run is known that wrote it; {REMEDY}")
         return None
     compare(path, record.get("manifest"), manifest)
@@ -200,46 +214,28 @@ def finished(output: str | Path, manifest: Mapping[str, Any]) -> Summary | None:
 
 def run_notes(output: str | Path) -> dict[str, Any] | None:
     """The run metadata beside an output that is there, unchanged since; None if there is no such run."""
-    path, record = Path(output), read_notes(_sidecar(Path(output)))
+    path, record = Path(output), read_notes(run_files(Path(output))[0])
     return record if record is not None and path.exists() and _is_unchanged(path, record) else None
 
 
 def discard(output: str | Path) -> None:
     """Remove an output with its sidecar and parts, unless another process is at work on it."""
     path = Path(output)
-    read_notes(_sidecar(path))  # refuses one that no run has written
-    _remove_parts(path)
+    sidecar, folder = run_files(path)
+    read_notes(sidecar)  # refuses one that no run has written
+    if folder.exists():
+        remove_owned(folder, take_folder(folder), _OWN)
     # The sidecar goes last: should we die between, it alone stands for nothing.
     path.unlink(missing_ok=True)
-    _sidecar(path).unlink(missing_ok=True)
+    sidecar.unlink(missing_ok=True)
 
 
 def drop_parts(output: Path) -> None:
     """Remove the parts of a run that is finished: a crash in its last moment leaves them behind."""
+    folder = run_files(output)[1]
     with suppress(RunError):  # another process may be at them
-        _remove_parts(output)
-
-
-def _remove_parts(output: Path) -> None:
-    folder = _folder(output)
-    if folder.exists():
-        remove_owned(folder, take_folder(folder), _OWN)
-
-
-def _begin(path: Path, manifest: Mapping[str, Any]) -> None:
-    if path.exists():
-        compare(path.parent, load(path), manifest)
-        return
-    # Without a manifest they are the rest of a folder that was being removed: nobody knows whose they were.
-    for _, part in _parts(path.parent):
-        part.unlink()
-    write_bytes(path, dump(manifest), folder=path.parent)
-
-
-def _refuse_losing(output: Path, new: Path) -> None:
-    """Refuse to replace an output that is neither that of a finished run nor what a crash at the end left behind."""
-    if output.exists() and run_notes(output) is None and file_key(output) != file_key(new):
-        raise RunError(f"{output}: came or was changed during the run; finished parts are kept, {REMEDY}")
+        if folder.exists():
+            remove_owned(folder, take_folder(folder), _OWN)
 
 
 def _is_unchanged(output: Path, record: Mapping[str, Any]) -> bool:
@@ -266,37 +262,8 @@ def _counted(
         yield table
 
 
-def _folder(output: Path) -> Path:
-    return run_files(output)[1]
-
-
-def _sidecar(output: Path) -> Path:
-    return run_files(output)[0]
-
-
-def _part(folder: Path, number: int) -> Path:
-    return folder / f"part-{number:06d}.parquet"
-
-
 def _parts(folder: Path) -> Iterator[tuple[int, Path]]:
     for path in folder.glob("part-*.parquet"):
         digits = path.stem.removeprefix("part-")
         if digits.isdigit():
             yield int(digits), path
-
-
-def _key(path: Path) -> str | None:
-    """The key of a part, empty where it was written without one; None for a part that is not whole."""
-    try:
-        return (pq.read_schema(path).metadata or {}).get(_KEY.encode(), b"").decode()
-    except (pa.ArrowException, OSError):
-        return None
-
-
-def _read_part(path: Path, columns: Sequence[str]) -> pa.Table:
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            present = set(file.schema_arrow.names)
-            return file.read(columns=[name for name in columns if name in present])
-    except (pa.ArrowException, OSError) as error:
-        raise RunError(f"{path}: is damaged; delete it and run again") from error

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from msdscore.errors import RunError, shortened
 from msdscore.io.outputs.files import ROW_GROUP
-from msdscore.io.outputs.manifest import REMEDY, json_bytes
+from msdscore.io.outputs.targets import REMEDY, json_bytes
 from msdscore.io.stores import exists, is_address, reading, writing
 
 SIGNATURE_KEY = b"msdscore"  # of the signature, in the schema metadata of every Parquet output

@@ -8,10 +8,12 @@
 Runs over many rows keep a fifth: what they have written for the same work, they go on with (see `outputs.run`).
 """
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,12 +22,15 @@ from msdscore.errors import ConfigError, MSDScoreError, RunError, shortened
 from msdscore.io.atomic import write_bytes
 from msdscore.io.inputs.formats import is_known
 from msdscore.io.inputs.rows import open_rows
-from msdscore.io.outputs.manifest import REMEDY, RUN_NOTES, load
 from msdscore.io.stores import is_address
 from msdscore.io.tar import is_image_name
 
 MARK = "written by msdscore"  # in the first or the last bytes of a side file
 _MARKED = 1024  # bytes at either end in which the mark stands
+RUN_NOTES = ".run.json"  # suffix of the run-metadata file, which lies beside a run's output
+MADE_BY = {"made_by": "msdscore"}  # the mark of such a file; one without it is never replaced or deleted
+_RENAMED = {"pictures": "images"}  # names of manifests that were written by earlier versions
+REMEDY = "choose another -o or pass --overwrite"
 _STANDARD_OUTPUT = frozenset(("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"))
 Source = str | Path | None
 
@@ -109,9 +114,12 @@ def _read_with(source: Source) -> Iterator[Path]:
         return
     yield path.with_name(path.name + RUN_NOTES)
     yield path.with_name(f"{path.stem}.images.parquet")
-    table = path.with_suffix(".parquet")
-    if path.suffix.lower() == ".tar" and not _is_scores(table):
-        yield table
+    if path.suffix.lower() == ".tar":
+        table, metadata = path.with_suffix(".parquet"), None
+        with suppress(OSError, ValueError, pa.ArrowException):
+            metadata = pq.read_schema(table).metadata
+        if b"msdscore" not in (metadata or {}):  # scores are nothing that a tar is read with
+            yield table
 
 
 def _named(source: str | Path) -> Path:
@@ -125,29 +133,14 @@ def with_images(files: Iterable[Source], images: Path | None = None) -> Iterator
         yield source
         if source is None or is_address(str(source)) or not is_known(_named(source)):
             continue
-        path = _named(source)
-        scored = _input_of(path)
-        yield scored
-        for file in filter(None, (path, scored)):
+        path, origin = _named(source), None
+        with suppress(MSDScoreError, OSError):
+            noted = load(run_files(path)[0]).get("source")
+            origin = Path(noted) if isinstance(noted, str) and noted != "-" and Path(noted).is_file() else None
+        yield origin
+        for file in filter(None, (path, origin)):
             with suppress(MSDScoreError, OSError), open_rows(file, images=images) as rows:
                 yield from (row.source for row in rows.read() if isinstance(row.source, str))
-
-
-def _input_of(scored: Path) -> Path | None:
-    """The file that a scored one was made from, as its run metadata says."""
-    try:
-        source = load(run_files(scored)[0]).get("source")
-    except (MSDScoreError, OSError):
-        return None
-    return Path(source) if isinstance(source, str) and source != "-" and Path(source).is_file() else None
-
-
-def _is_scores(path: Path) -> bool:
-    """Whether a Parquet file is an output of `msdscore score`, which no tar is read with."""
-    try:
-        return b"msdscore" in (pq.read_schema(path).metadata or {})
-    except (OSError, ValueError, pa.ArrowException):
-        return False
 
 
 def refuse_existing(paths: Iterable[Path]) -> None:
@@ -160,19 +153,14 @@ def refuse_existing(paths: Iterable[Path]) -> None:
 def refuse_foreign(paths: Iterable[Path]) -> None:
     """Refuse side files that are there without our mark: nobody has asked to replace them."""
     for path in paths:
-        if path.exists() and not _has_mark(path):
+        ends = b""
+        with suppress(OSError), path.open("rb") as file:
+            ends = file.read(_MARKED)
+            file.seek(max(0, path.stat().st_size - _MARKED))
+            ends += b"\0" + file.read(_MARKED)
+        if path.exists() and MARK.encode() not in ends:
             name = shortened(str(path))
             raise RunError(f"{name}: exists and was not written by msdscore; move it away, or choose another -o")
-
-
-def _has_mark(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            first = file.read(_MARKED)
-            file.seek(max(0, path.stat().st_size - _MARKED))
-            return MARK.encode() in first + b"\0" + file.read(_MARKED)
-    except OSError:
-        return False
 
 
 def put(path: Path, content: bytes, *, overwrite: bool = False) -> None:
@@ -189,25 +177,23 @@ def put_all(
     try:
         if not overwrite:
             for path, content in written.items():
-                _refuse_other(path, content)
+                if path.exists() and is_run_notes(run_files(path)[0]):
+                    raise RunError(f"{path}: holds a finished run; {REMEDY}")
+                if path.exists() and (path.stat().st_size != len(content) or path.read_bytes() != content):
+                    raise RunError(f"{path}: exists and holds something else; {REMEDY}")
         refuse_foreign(side or ())
         for path, content in written.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, content, folder=path.parent)
-            with suppress(FileNotFoundError):
-                _drop_notes(path)
+            # The metadata of a run whose output was replaced; a file of that name that no run has written stays.
+            notes = run_files(path)[0]
+            if is_run_notes(notes):
+                notes.unlink(missing_ok=True)
     except OSError as error:
         name = shortened(str(path))
         raise RunError(f"{name}: cannot be written ({error.strerror or error}); choose another name") from error
     for path in everything.keys() - written.keys():
         sys.stdout.buffer.write(everything[path])
-
-
-def _drop_notes(path: Path) -> None:
-    """Remove the metadata of a run whose output was replaced; a file of that name that no run has written stays."""
-    notes = run_files(path)[0]
-    if is_run_notes(notes):
-        notes.unlink()
 
 
 def is_run_notes(path: Path) -> bool:
@@ -219,13 +205,6 @@ def is_run_notes(path: Path) -> bool:
     return head.startswith(b"{") and b'"manifest"' in head
 
 
-def _refuse_other(path: Path, content: bytes) -> None:
-    if path.exists() and is_run_notes(run_files(path)[0]):
-        raise RunError(f"{path}: holds a finished run; {REMEDY}")
-    if path.exists() and (path.stat().st_size != len(content) or path.read_bytes() != content):
-        raise RunError(f"{path}: exists and holds something else; {REMEDY}")
-
-
 def is_same_file(path: Path, source: Source) -> bool:
     """Whether two names are one file, by whatever links; a file that is not there yet is compared by its name."""
     if source is None or str(source) == "-":
@@ -234,3 +213,69 @@ def is_same_file(path: Path, source: Source) -> bool:
         return path.samefile(source) if path.exists() else path.resolve() == Path(source).resolve()
     except (OSError, ValueError):  # the input is not there, or is no name of a file at all
         return False
+
+
+def dump(value: Mapping[str, Any]) -> bytes:
+    """The manifest as it is stored."""
+    return json_bytes(value, indent=2) + b"\n"
+
+
+def json_bytes(value: Any, **options: Any) -> bytes:
+    r"""JSON in UTF-8; text that UTF-8 cannot hold, as in file names that are not UTF-8, is escaped.
+
+    >>> json_bytes("é"), json_bytes("\udce9")
+    (b'"\xc3\xa9"', b'"\\udce9"')
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, **options).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, **options).encode()
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A stored manifest or sidecar."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path}: is damaged ({error}); {REMEDY}") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{path}: is damaged (not an object); {REMEDY}")
+    return content
+
+
+def read_notes(path: Path) -> dict[str, Any] | None:
+    """The run metadata in a file; None where there is none.
+
+    Raises:
+        RunError: the file is not one that a run has written, and must not be replaced.
+    """
+    if not path.exists():
+        return None
+    try:
+        notes = load(path)
+    except (RunError, OSError):
+        notes = {}
+    # Runs of earlier versions wrote no mark; what they wrote is known by its form.
+    if notes.items() >= MADE_BY.items() or (isinstance(notes.get("manifest"), dict) and "bytes" in notes):
+        return notes
+    raise RunError(f"{path}: was not written by msdscore; move it away or choose another -o")
+
+
+def compare(owner: Path, old: Any, manifest: Mapping[str, Any]) -> None:
+    """Refuse to go on where something differs, and name the first thing that does."""
+    new = json.loads(dump(manifest))
+    if isinstance(old, dict):
+        old = {_RENAMED.get(name, name): value for name, value in old.items()}
+    if old != new:
+        key, before, now = next(_differences(old, new, ""))
+        raise RunError(f"{owner}: belongs to a run with another {key} ({before}, now {now}); {REMEDY}")
+
+
+def _differences(old: Any, new: Any, key: str) -> Iterator[tuple[str, str, str]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in {**old, **new}:
+            yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
+    elif old != new:
+        short = (json.dumps(value, ensure_ascii=False) if value is not None else "nothing" for value in (old, new))
+        before, now = (text if len(text) <= 60 else f"{text[:57]}..." for text in short)
+        yield key or "manifest", before, now
