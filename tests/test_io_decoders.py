@@ -15,8 +15,7 @@ from PIL import Image
 from msdscore.encoders.vision.canvas import Preprocessing, read_pixels
 from msdscore.errors import ImageError
 from msdscore.io import decoders
-from msdscore.io.decoder_process import NICENESS
-from msdscore.io.decoders import TOGETHER, Decoders, DecodersLostError
+from msdscore.io.decoders import NICENESS, TOGETHER, Decoders, DecodersLostError
 from msdscore.io.images import ImageLimits
 
 STEPS = Preprocessing(16, (16, 16))
@@ -182,7 +181,7 @@ def test_processes_are_kept_for_the_next_one_who_asks():
 
 def test_a_decoding_process_imports_no_torch():
     script = (
-        "import sys, msdscore.io.decoder_process, msdscore.encoders.vision.canvas; "
+        "import sys, msdscore.io.decoders, msdscore.encoders.vision.canvas; "
         "sys.exit(bool({'torch', 'transformers', 'pyarrow', 'jaxtyping'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0

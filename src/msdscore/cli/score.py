@@ -87,7 +87,6 @@ def score(
     from msdscore.io.outputs.targets import is_standard_output
     from msdscore.io.tar import is_image_name
     from msdscore.run.rows import RunOptions
-    from msdscore.run.shards import ShardOptions
 
     if output is not None and not output.strip():
         raise ConfigError("-o has no name; expected a file, a folder, or - for standard output")
@@ -101,6 +100,8 @@ def score(
     if target is not None and shards.is_folder(target, source):
         if prefix or input_format:
             raise ConfigError("--prefix and --input-format are for files of rows; shards are told apart by their names")
+        from msdscore.run.shards import ShardOptions
+
         how_to_read = ShardOptions(
             columns=names, images=None if images is None else str(images), copied=tuple(copy_column), retry=retry,
             overwrite=overwrite, verify=verify,

@@ -31,7 +31,12 @@ def replacing(path: Path, *, folder: Path | None = None) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        if os.name != "nt":  # folders cannot be opened there, and renames are written through
+            descriptor = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -58,7 +63,13 @@ def in_turn(path: Path) -> Iterator[None]:
 
 def take_folder(folder: Path) -> BaseFileLock:
     """Own a folder of ours, made where there is none, through its lock; one without our mark is refused."""
-    _refuse_foreign(folder)
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise RunError(f"{folder}: expected a folder of finished parts, got a link or a file; choose another -o")
+    present: set[str] = set()
+    with suppress(FileNotFoundError):
+        present = {path.name for path in folder.iterdir()}
+    if MARK not in present and not present <= {LOCK}:
+        raise RunError(f"{folder}: was not made by msdscore (it holds no {MARK}); move it away or choose another -o")
     lock = take_lock(folder / LOCK)
     (folder / MARK).touch()
     return lock
@@ -76,9 +87,10 @@ def take_lock(path: Path) -> BaseFileLock:
         try:
             lock.acquire()
         except Timeout as error:
-            raise RunError(
-                f"{path.parent}: {_owner(path)} is at work on it; wait for it or choose another -o"
-            ) from error
+            owner = "another process"
+            with suppress(OSError):
+                owner = f"process {path.read_text(encoding='ascii') or 'unknown'}"
+            raise RunError(f"{path.parent}: {owner} is at work on it; wait for it or choose another -o") from error
         except FileNotFoundError:  # the last owner has just removed the folder
             continue
         except OSError as error:
@@ -101,32 +113,3 @@ def remove_owned(folder: Path, lock: BaseFileLock, names: re.Pattern[str]) -> No
     lock.release()
     with suppress(OSError):
         folder.rmdir()
-
-
-def _refuse_foreign(folder: Path) -> None:
-    """Refuse a link, a file, or a folder that holds anything and has no mark of ours."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise RunError(f"{folder}: expected a folder of finished parts, got a link or a file; choose another -o")
-    try:
-        present = {path.name for path in folder.iterdir()}
-    except FileNotFoundError:
-        return
-    if MARK not in present and not present <= {LOCK}:
-        raise RunError(f"{folder}: was not made by msdscore (it holds no {MARK}); move it away or choose another -o")
-
-
-def _owner(path: Path) -> str:
-    try:
-        return f"process {path.read_text(encoding='ascii') or 'unknown'}"
-    except OSError:
-        return "another process"
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # folders cannot be opened there, and renames are written through
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,18 +1,19 @@
 """Files decoded by other processes into shared memory: the one which feeds a GPU has its interpreter for itself.
 
 Threads share one interpreter: sixteen of them decode half of what sixteen processes do, and hold up the thread that
-starts the work of the GPU (docs/performance.md). The processes are started once and kept until this one ends.
+starts the work of the GPU (docs/performance.md). The processes are started once and kept until this one ends; they run
+this module (`serve`), without torch and without the script that asks for them, so that they are there in a moment.
 """
 
 import atexit
-import math
 import mmap
 import os
+import signal
 import subprocess
 import sys
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,12 +27,20 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from msdscore.errors import ImageError, RowError
-from msdscore.io.decoder_process import READY, Answer, Pixels, Read
 from msdscore.io.images import source_name
 
+Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+# How a file is read: its pixels (height, width, 3), and what else is to be known of it.
+Read: TypeAlias = Callable[[Any], tuple[Pixels, Any]]
+Work: TypeAlias = tuple[Read | None, Sequence[Any], slice]  # how to read (None: as before), what, and room for it
+Placed: TypeAlias = tuple[int, tuple[int, ...], Any]  # where pixels begin in that room, their shape, and what else
+Answer: TypeAlias = list[Placed | tuple[Pixels, Any] | RowError] | Exception
 Seen: TypeAlias = tuple[Pixels, Any] | RowError  # what comes of one file: pixels and what else, or why not
 TOGETHER = 8  # files per message
 AHEAD = 2  # messages that a process has, so that it never waits for the next one
+READY = b"ready"
+# With one decoder per core, the process that feeds the GPU has to get a core at once whenever it can go on.
+NICENESS = 10
 ARENA = 2 << 30  # bytes of shared memory at most; only what is written to is taken from the machine
 
 
@@ -69,7 +78,13 @@ class Decoders:
 
     def __init__(self, count: int, cell: int, cells: int) -> None:
         self._cell, self._cells = cell, max(1, min(cells, ARENA // cell))
-        self._file = _memory(cell * self._cells)
+        # An open file without a name, held in memory where the system can.
+        if hasattr(os, "memfd_create"):
+            self._file = os.memfd_create("msdscore-pixels")
+        else:
+            with TemporaryFile() as held:
+                self._file = os.dup(held.fileno())
+        os.ftruncate(self._file, cell * self._cells)
         self._map = mmap.mmap(self._file, cell * self._cells)
         self._free = deque(range(self._cells))
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -121,7 +136,10 @@ class Decoders:
         while (member := self._start()) is not None:
             given: deque[_Given] = deque()
             try:
-                self._pass_on(member, given)
+                while self._fill(member, given):
+                    if given:
+                        answer = member.answers.recv()
+                        self._settle(given.popleft(), answer)
                 return
             except Exception:  # noqa: BLE001, it has died, at best between two answers
                 self._bury(member, given)
@@ -141,7 +159,7 @@ class Decoders:
         # Paths as this process has them; each process has one core, whatever libraries think.
         paths = os.pathsep.join(path for path in sys.path if path)
         alone = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        command = [sys.executable, "-P", "-m", "msdscore.io.decoder_process", *map(str, handed), str(len(self._map))]
+        command = [sys.executable, "-P", "-m", "msdscore.io.decoders", *map(str, handed), str(len(self._map))]
         try:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=handed, env=os.environ | alone)
         except OSError:
@@ -162,13 +180,6 @@ class Decoders:
             self._end(member)
         return member if ready else None
 
-    def _pass_on(self, member: _Member, given: "deque[_Given]") -> None:
-        """Give work and take answers, until there will be no more."""
-        while self._fill(member, given):
-            if given:
-                answer = member.answers.recv()
-                self._settle(given.popleft(), answer)
-
     def _fill(self, member: _Member, given: "deque[_Given]") -> bool:
         """Give a process what it may have at a time, or what there is; wait where it has nothing. False at the end."""
         while len(given) < AHEAD:
@@ -179,22 +190,19 @@ class Decoders:
             if job is None:
                 self._jobs.put(None)  # for the other threads too
                 return False
-            if job.answer.running() or job.answer.set_running_or_notify_cancel():
-                given.append((job, self._free.popleft() if self._free else None))
-                self._give(member, given)
+            if not (job.answer.running() or job.answer.set_running_or_notify_cancel()):
+                continue
+            cell = self._free.popleft() if self._free else None
+            given.append((job, cell))
+            try:
+                member.work.send((None if member.read is job.read else job.read, job.sources, self._room(cell)))
+                member.read = job.read
+            except OSError:
+                raise
+            except Exception as error:  # noqa: BLE001, what cannot be sent was not begun to be sent
+                reason = f"cannot be sent to a decoding process: {type(error).__name__}: {error}"
+                self._settle(given.pop(), RuntimeError(reason))
         return True
-
-    def _give(self, member: _Member, given: "deque[_Given]") -> None:
-        job, cell = given[-1]
-        read = None if member.read is job.read else job.read
-        try:
-            member.work.send((read, job.sources, self._room(cell)))
-            member.read = job.read
-        except OSError:
-            raise
-        except Exception as error:  # noqa: BLE001, what cannot be sent was not begun to be sent
-            reason = f"cannot be sent to a decoding process: {type(error).__name__}: {error}"
-            self._settle(given.pop(), RuntimeError(reason))
 
     def _room(self, cell: int | None) -> slice:
         return slice(0, 0) if cell is None else slice(cell * self._cell, (cell + 1) * self._cell)
@@ -208,7 +216,15 @@ class Decoders:
         if isinstance(answer, Exception):
             job.answer.set_exception(answer)
             return
-        job.answer.set_result([_seen(image, room) for image in answer])
+        images: list[Seen] = []
+        for image in answer:
+            if isinstance(image, RowError) or len(image) == 2:
+                images.append(image)
+                continue
+            assert room is not None, "pixels are placed where there was room"
+            begin, shape, more = image
+            images.append((room[begin : begin + int(np.prod(shape))].reshape(shape), more))
+        job.answer.set_result(images)
 
     def _bury(self, member: _Member, given: "deque[_Given]") -> None:
         """A process has died: what it had is done by others, and the one file that ended it twice has a reason."""
@@ -219,7 +235,10 @@ class Decoders:
             if self._closed:
                 _refuse(job)
             elif number == 0 and job.deaths and len(job.sources) == 1:
-                job.answer.set_result([_death(job.sources[0], member.process.returncode)])
+                code = member.process.returncode
+                how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+                name = source_name(job.sources[0])
+                job.answer.set_result([ImageError(f"{name}: cannot be decoded (the process that tried {how})")])
             elif number == 0:
                 self._one_by_one(job)
             else:
@@ -261,28 +280,66 @@ def _refuse(job: _Job) -> None:
         job.answer.set_exception(DecodersLostError())
 
 
-def _seen(answer: Any, room: Pixels | None) -> Seen:
-    if isinstance(answer, RowError) or len(answer) == 2:
-        return answer
-    assert room is not None, "pixels are placed where there was room"
-    begin, shape, more = answer
-    return room[begin : begin + math.prod(shape)].reshape(shape), more
+def serve(work: int, answers: int, memory: int, size: int) -> None:
+    """Answer what comes through a pipe through another one; `memory` is an open file of `size` bytes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the one that asked ends the others
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
+    os.dup2(2, 1)  # whatever a library prints is no result of the program that asked
+    back = Connection(answers, readable=False)
+    shared = np.frombuffer(mmap.mmap(memory, size), dtype=np.uint8)
+    asked: SimpleQueue[Work | Exception] = SimpleQueue()
+    # Read apart: whoever writes work and answers into full pipes on both sides would wait for ever.
+    Thread(target=_listen, args=(Connection(work, writable=False), asked), daemon=True).start()
+    _send(back, READY)
+    read: Read | None = None
+    while True:
+        work_or_error = asked.get()
+        if isinstance(work_or_error, Exception):
+            _send(back, work_or_error)
+            os._exit(1)
+        given, sources, room = work_or_error
+        read = given or read
+        assert read is not None, "the first work says how it is done"
+        _send(back, _answer(read, sources, shared[room]))
 
 
-def _death(source: Any, code: int) -> ImageError:
-    how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-    return ImageError(f"{source_name(source)}: cannot be decoded (the process that tried {how})")
+def _listen(given: Connection, asked: "SimpleQueue[Work | Exception]") -> None:
+    """Take work until the other side closes its end or dies; then this process has nothing left to do."""
+    try:
+        while True:
+            asked.put(given.recv())
+    except (EOFError, OSError):
+        os._exit(0)
+    except Exception as error:  # noqa: BLE001, a way to read that this process cannot have; whoever asked is told
+        asked.put(RuntimeError(f"a decoding process cannot read its work: {type(error).__name__}: {error}"))
 
 
-def _memory(size: int) -> int:
-    """An open file of that size without a name, held in memory where the system can."""
-    if hasattr(os, "memfd_create"):
-        file = os.memfd_create("msdscore-pixels")
-    else:
-        with TemporaryFile() as held:
-            file = os.dup(held.fileno())
-    os.ftruncate(file, size)
-    return file
+def _send(back: Connection, answer: Any) -> None:
+    try:
+        back.send(answer)
+    except BrokenPipeError:
+        os._exit(0)
+
+
+def _answer(read: Read, sources: Sequence[Any], room: Pixels) -> Answer:
+    images: list[Placed | tuple[Pixels, Any] | RowError] = []
+    used = 0
+    for source in sources:
+        try:
+            pixels, more = read(source)
+        except RowError as error:
+            images.append(error)
+        except Exception as error:  # noqa: BLE001, a mistake of ours is raised where it can be seen
+            return RuntimeError(f"a decoding process failed on {str(source)[:200]}: {type(error).__name__}: {error}")
+        else:
+            if used + pixels.size > room.size:
+                images.append((pixels, more))
+                continue
+            room[used : used + pixels.size] = pixels.reshape(-1)
+            images.append((used, pixels.shape, more))
+            used += pixels.size
+    return images
 
 
 _kept: dict[tuple[int, int, int], Decoders] = {}
@@ -331,3 +388,5 @@ def _forget() -> None:
 atexit.register(close_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+if __name__ == "__main__":  # a decoding process
+    serve(*map(int, sys.argv[1:5]))

@@ -39,25 +39,21 @@ def open_store(name: str) -> tuple[FileSystem, str]:
     fsspec = require("fsspec", extra="cluster")
     try:
         fs, path = fsspec.core.url_to_fs(name)
-    except ImportError as error:
-        return _by_pyarrow(name, error)
+    except ImportError as missing:
+        from fsspec.implementations.arrow import ArrowFSWrapper
+        from pyarrow.fs import FileSystem as ArrowFileSystem
+
+        try:
+            arrow, path = ArrowFileSystem.from_uri(name)
+        except (ValueError, OSError) as error:
+            scheme = name.partition("://")[0]
+            raise MissingExtraError(f"{scheme}:// cannot be opened here ({missing}; pyarrow: {error})") from error
+        return ArrowFSWrapper(arrow), path
     except ValueError as error:
         raise InputError(
             f"{shortened(name)}: no such kind of store ({error}); expected one that fsspec knows"
         ) from error
     return fs, str(path)
-
-
-def _by_pyarrow(name: str, reason: ImportError) -> tuple[FileSystem, str]:
-    from fsspec.implementations.arrow import ArrowFSWrapper
-    from pyarrow.fs import FileSystem as ArrowFileSystem
-
-    try:
-        fs, path = ArrowFileSystem.from_uri(name)
-    except (ValueError, OSError) as error:
-        scheme = name.partition("://")[0]
-        raise MissingExtraError(f"{scheme}:// cannot be opened here ({reason}; pyarrow: {error})") from error
-    return ArrowFSWrapper(fs), path
 
 
 def join(folder: str, name: str) -> str:
@@ -91,7 +87,7 @@ def base_name(name: str) -> str:
 
 def exists(name: str) -> bool:
     """Whether there is such a file."""
-    with _told(name):
+    with _one_line(name):
         if not is_address(name):
             return Path(name).is_file()
         fs, path = open_store(name)
@@ -102,10 +98,10 @@ def matching(pattern: str) -> list[str]:
     """The files under a folder's or an address's pattern such as `shards/*.tar`, in order of their names."""
     if not is_address(pattern):
         return sorted(glob(pattern, recursive=True))  # noqa: PTH207, several folders may have stars, and be absolute
-    with _told(pattern):
+    with _one_line(pattern):
         fs, path = open_store(pattern)
         _, asked = parted(pattern)  # paths of a store have lost it
-        return [fs.unstrip_protocol(found) + asked for found in sorted(fs.glob(path))]
+        return [fs.unstrip_protocol(file) + asked for file in sorted(fs.glob(path))]
 
 
 def mark(name: str, *, verify: bool = False) -> str:
@@ -114,7 +110,7 @@ def mark(name: str, *, verify: bool = False) -> str:
     The time is that of the last change, or what a store has in its place (an ETag). With `verify` a hash of all bytes
     follows, after a `#`.
     """
-    with _told(name), reading(name) as file:
+    with _one_line(name), reading(name) as file:
         size = file.seek(0, SEEK_END)
         digest = blake2b(b"%d\n" % size, digest_size=16)
         for number in range(_BLOCKS):
@@ -122,17 +118,13 @@ def mark(name: str, *, verify: bool = False) -> str:
             digest.update(file.read(_BLOCK))
         file.seek(0)
         whole = f"#{file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()}" if verify else ""
-        return f"{digest.hexdigest()}@{_changed(name)}{whole}"
-
-
-def _changed(name: str) -> str:
-    """The time of a file's last change, or the tag that a store gives to each of its versions; `-` if none is known."""
-    if not is_address(name):
-        return str(Path(name).stat().st_mtime_ns)
-    fs, path = open_store(name)
-    facts = fs.info(path)
-    known = (facts.get(key) for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created"))
-    return next((str(value).strip('"').replace(" ", "T") for value in known if value), "-")
+        if not is_address(name):
+            return f"{digest.hexdigest()}@{Path(name).stat().st_mtime_ns}{whole}"
+        fs, path = open_store(name)
+        facts = fs.info(path)
+        known = (facts.get(key) for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created"))
+        changed = next((str(value).strip('"').replace(" ", "T") for value in known if value), "-")
+        return f"{digest.hexdigest()}@{changed}{whole}"
 
 
 @contextmanager
@@ -155,7 +147,7 @@ def fetched(name: str) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="msdscore-") as folder:
         path = Path(folder) / base_name(name)
-        with _told(name):
+        with _one_line(name):
             fs, place = open_store(name)
             fs.get_file(place, str(path))
         yield path
@@ -174,7 +166,15 @@ def writing(name: str) -> Iterator[Any]:
         with path.open("wb") as file:
             yield file
         try:
-            _put(path, name)
+            fs, place = open_store(name)
+            parent = place.rpartition("/")[0]
+            if _WHOLE_OR_NONE & ({fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)):
+                fs.put_file(str(path), place)
+                return
+            fs.makedirs(parent, exist_ok=True)
+            temporary = f"{parent}/.{uuid4().hex}{TEMPORARY}"
+            fs.put_file(str(path), temporary)
+            fs.mv(temporary, place)
         except OSError as error:
             raise RunError(f"{shortened(name)}: cannot be written ({error}); choose another -o") from error
 
@@ -188,21 +188,8 @@ def remove(name: str) -> None:
         fs.rm_file(path)
 
 
-def _put(path: Path, name: str) -> None:
-    fs, place = open_store(name)
-    kinds = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
-    parent = place.rpartition("/")[0]
-    if kinds & _WHOLE_OR_NONE:
-        fs.put_file(str(path), place)
-        return
-    fs.makedirs(parent, exist_ok=True)
-    temporary = f"{parent}/.{uuid4().hex}{TEMPORARY}"
-    fs.put_file(str(path), temporary)
-    fs.mv(temporary, place)
-
-
 @contextmanager
-def _told(name: str) -> Iterator[None]:
+def _one_line(name: str) -> Iterator[None]:
     """An error of any store as one line."""
     try:
         yield

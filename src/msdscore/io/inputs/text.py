@@ -151,14 +151,7 @@ class JsonDocument(Records):
         """The records in order."""
         try:
             with self.path.open(encoding="utf-8-sig") as file:
-                if not _is_coco(_Scanner(file)):
-                    file.seek(0)
-                    yield from _records(_Scanner(file))
-                    return
-                file.seek(0)
-                names = {str(image.get("id")): image.get("file_name") for image in _section(_Scanner(file), "images")}
-                file.seek(0)
-                yield from _annotation_records(_Scanner(file), names)
+                yield from self._records(file)
         except UnicodeDecodeError as error:
             raise InputError(f"{self.path}: not valid UTF-8 ({error.reason})") from error
         except _MalformedError as error:
@@ -166,61 +159,49 @@ class JsonDocument(Records):
         except RecursionError as error:
             raise InputError(f"{self.path}: lists or objects within each other, too deep to be rows") from error
 
+    def _records(self, file: TextIO) -> Iterator[Record]:
+        scanner = _Scanner(file)
+        kind = scanner.peek()
+        if kind not in ("[", "{"):
+            raise _MalformedError(_EXPECTED)
+        if kind == "[":
+            for number, _ in enumerate(scanner.items("[", "]"), start=1):
+                value, text = scanner.value()
+                yield _object_record(value, f"item {number}", text)
+        elif next((key in _COCO and scanner.peek() in ("[", "{") for key, _ in scanner.names()), False):
+            names = {str(image.get("id")): image.get("file_name") for image in _section(file, "images")}
+            for annotation in _section(file, "annotations"):
+                name = names.get(str(annotation.get("image_id")))
+                values = annotation if name is None else {"file_name": name, **annotation}
+                yield Record(values, warning=not_finite(annotation))
+            return
+        else:
+            file.seek(0)
+            scanner, keys = _Scanner(file), set[int]()
+            for number, (key, key_text) in enumerate(scanner.names(), start=1):
+                value, text = scanner.value()
+                if isinstance(value, dict):
+                    raise _MalformedError(f"{_EXPECTED}, got an object under {shortened(key)!r}")
+                values, name_key = {"id": key, "caption": value}, text_key(key)
+                twice = f"the name {shortened(valid_text(key))!r} appears more than once" if name_key in keys else None
+                keys.add(name_key)
+                if _may_escape_surrogate(key_text + text) and (clean := valid_text(values)) != values:
+                    yield Record(clean, error=f"item {number}: holds half a surrogate pair, which is no valid Unicode")
+                else:
+                    yield Record(values, warning=twice)
+        if scanner.peek():
+            raise _MalformedError("more text after the end of the document; JSON lines are named .jsonl")
+
 
 class _MalformedError(Exception):
     """Not JSON, or JSON of another shape."""
 
 
-def _records(scanner: "_Scanner") -> Iterator[Record]:
-    match scanner.peek():
-        case "[":
-            for number, _ in enumerate(scanner.items("[", "]"), start=1):
-                value, text = scanner.value()
-                yield _object_record(value, f"item {number}", text)
-        case "{":
-            yield from _map_records(scanner)
-        case _:
-            raise _MalformedError(_EXPECTED)
-    if scanner.peek():
-        raise _MalformedError("more text after the end of the document; JSON lines are named .jsonl")
-
-
-def _map_records(scanner: "_Scanner") -> Iterator[Record]:
-    names: set[int] = set()
-    for number, _ in enumerate(scanner.items("{", "}"), start=1):
-        key, key_text = scanner.value()
-        if not isinstance(key, str):
-            raise _MalformedError(f"not valid JSON (a name must be text, got {key!r})")
-        scanner.take(":")
-        value, text = scanner.value()
-        if isinstance(value, dict):
-            raise _MalformedError(f"{_EXPECTED}, got an object under {shortened(key)!r}")
-        values, name = {"id": key, "caption": value}, text_key(key)
-        warning = f"the name {shortened(valid_text(key))!r} appears more than once" if name in names else None
-        names.add(name)
-        if _may_escape_surrogate(key_text + text) and (clean := valid_text(values)) != values:
-            yield Record(clean, error=f"item {number}: holds half a surrogate pair, which is no valid Unicode")
-        else:
-            yield Record(values, warning=warning)
-
-
-def _is_coco(scanner: "_Scanner") -> bool:
-    """Whether the document is an object whose first section is one of COCO's."""
-    if scanner.peek() != "{":
-        return False
-    for _ in scanner.items("{", "}"):
-        key, _ = scanner.value()
-        scanner.take(":")
-        return key in _COCO and scanner.peek() in ("[", "{")
-    return False
-
-
-def _section(scanner: "_Scanner", name: str) -> Iterator[dict[str, Any]]:
+def _section(file: TextIO, name: str) -> Iterator[dict[str, Any]]:
     """The objects of one section of a COCO annotation file."""
-    has_section = False
-    for _ in scanner.items("{", "}"):
-        key, _ = scanner.value()
-        scanner.take(":")
+    file.seek(0)
+    scanner, has_section = _Scanner(file), False
+    for key, _ in scanner.names():
         if key != name:
             scanner.value()
             continue
@@ -234,20 +215,11 @@ def _section(scanner: "_Scanner", name: str) -> Iterator[dict[str, Any]]:
         raise _MalformedError(f"expected COCO annotations with a list {name!r}, and nothing after the document")
 
 
-def _annotation_records(scanner: "_Scanner", names: dict[Any, Any]) -> Iterator[Record]:
-    for annotation in _section(scanner, "annotations"):
-        name = names.get(str(annotation.get("image_id")))
-        yield Record(annotation if name is None else {"file_name": name, **annotation}, warning=not_finite(annotation))
-
-
 class _Scanner:
     """A window that moves over the document and holds little more than the value being read."""
 
     def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self._text = ""
-        self._at = 0
-        self._passed = 0
+        self._file, self._text, self._at, self._passed = file, "", 0, 0
 
     def peek(self) -> str:
         """The next character that is no space; empty at the end."""
@@ -259,14 +231,14 @@ class _Scanner:
 
     def take(self, *expected: str) -> str:
         """Step over one of these characters."""
-        found = self.peek()
-        if found not in expected or not found:
+        sign = self.peek()
+        if sign not in expected or not sign:
             raise _MalformedError(
                 f"not valid JSON (expected {' or '.join(expected)} at character {self._passed + self._at}, "
-                f"got {found or 'the end'})"
+                f"got {sign or 'the end'})"
             )
         self._at += 1
-        return found
+        return sign
 
     def items(self, opening: str, closing: str) -> Iterator[None]:
         """Stops before each item of a list or an object; the caller takes the item."""
@@ -279,6 +251,15 @@ class _Scanner:
             if self.take(",", closing) == closing:
                 return
 
+    def names(self) -> Iterator[tuple[str, str]]:
+        """The names of an object, each with its text; the caller takes the value behind it."""
+        for _ in self.items("{", "}"):
+            key, text = self.value()
+            if not isinstance(key, str):
+                raise _MalformedError(f"not valid JSON (a name must be text, got {key!r})")
+            self.take(":")
+            yield key, text
+
     def value(self) -> tuple[Any, str]:
         """The next whole value, and the text of it."""
         self.peek()
@@ -288,20 +269,17 @@ class _Scanner:
             except RepeatedNameError as error:
                 raise _MalformedError(f"{error}, in the item at character {self._passed + self._at}") from error
             except json.JSONDecodeError as error:
-                self._more_or_malformed(error)
+                # A string that is cut by the window is reported at its start, anything else close to the cut.
+                cut = "string" in error.msg or error.pos > len(self._text) - 16
+                reason = f"{error.msg.removesuffix(' at')} at character {self._passed + error.pos}"
+                if not cut or len(self._text) - self._at > _LONGEST or not self._fill():
+                    raise _MalformedError(f"not valid JSON ({reason})") from error
                 continue
             # A number that ends with the window may go on behind it.
             if end == len(self._text) and self._fill():
                 continue
             text, self._at = self._text[self._at : end], end
             return value, text
-
-    def _more_or_malformed(self, error: json.JSONDecodeError) -> None:
-        # A string that is cut by the window is reported at its start, anything else close to the cut.
-        cut = "string" in error.msg or error.pos > len(self._text) - 16
-        place = self._passed + error.pos
-        if not cut or len(self._text) - self._at > _LONGEST or not self._fill():
-            raise _MalformedError(f"not valid JSON ({error.msg.removesuffix(' at')} at character {place})") from error
 
     def _fill(self) -> bool:
         # Twice the window each time, so that one long value costs no more than twice its length.
