@@ -235,8 +235,8 @@ class ShardRows:
             "status": pc.if_else(scores["error"].is_null(), SCORED, FAILED),
             "error": scores["error"],
         }
-        copied = table_from_columns(self._others) if self._others else None
-        for name in self._copied if copied is not None else ():
+        copied = table_from_columns(self._others)
+        for name in copied.column_names:
             kept = name
             while kept in columns or (kept != name and kept in self._copied):
                 kept = KEPT + kept
