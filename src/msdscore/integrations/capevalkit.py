@@ -8,7 +8,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.version import __version__
 
 NAME = "msdscore"
+_REQUIREMENT = f"msdscore[mini]=={__version__}"
 _METRIC = """[metric]
 name = "msdscore"
 python = ">=3.11"
@@ -83,21 +84,19 @@ def run(predictions: Path, output: Path, *, image_dir: Path | None, scorer: Scor
         raise RunError(f"{predictions}: {len(bad)} of {len(rows)} predictions cannot be scored (first: {why})")
     ids = [row.id for row in rows]
     scores = _scored(scorer, ids, [row.image for row in rows], [row.caption or "" for row in rows])
-    columns = {
-        name: scores.columns[name]
-        for name in SHOWN
-        if name in scores.columns and not np.isnan(scores.columns[name]).any()
-    }
-    result: dict[str, Any] = {_title(name): float(values.mean()) for name, values in columns.items()}
+    titles = {name: "MSD" if name == "msd" else f"MSD-{name}" for name in SHOWN if name in scores.columns}
+    known = {title: scores.columns[name] for name, title in titles.items()}
+    known = {title: values for title, values in known.items() if not np.isnan(values).any()}
+    result: dict[str, Any] = {title: float(values.mean()) for title, values in known.items()}
     result["per_item"] = {
-        one: {_title(name): float(values[number]) for name, values in columns.items()} for number, one in enumerate(ids)
+        item: {title: float(values[number]) for title, values in known.items()} for number, item in enumerate(ids)
     }
     result["signature"] = scores.signature
     output.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(output, json.dumps(result, indent=2, sort_keys=True).encode(), folder=output.parent)
 
 
-def install(root: Path | None = None, *, requirement: str = f"msdscore[mini]=={__version__}") -> Path:
+def install(root: Path | None = None, *, requirement: str = _REQUIREMENT) -> Path:
     """Write the manifest and the environment of the metric under capevalkit's folder; gives the manifest's path."""
     if root is None:
         context: Any = require("capevalkit.infrastructure.runtime.context", extra="capevalkit")
@@ -115,13 +114,20 @@ def install(root: Path | None = None, *, requirement: str = f"msdscore[mini]=={_
 def main(argv: Sequence[str] | None = None) -> int:
     """The runner; `install` as the first word writes the manifest."""
     given = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="python -m msdscore.integrations.capevalkit", description=main.__doc__)
     try:
         if given[:1] == ["install"]:
-            asked = _install_options().parse_args(given[1:])
-            options: Mapping[str, str] = {"requirement": asked.requirement} if asked.requirement else {}
-            sys.stdout.write(f"{install(asked.root, **options)}\n")
+            parser.add_argument("--root", type=Path, help="capevalkit's folder; its own answer where it is installed")
+            parser.add_argument("--requirement", default=_REQUIREMENT, help="what uv installs for the runner")
+            asked = parser.parse_args(given[1:])
+            sys.stdout.write(f"{install(asked.root, requirement=asked.requirement)}\n")
         else:
-            asked = _options().parse_args(given)
+            parser.add_argument("--predictions", type=Path, required=True, help="JSON lines with id, caption and image")
+            parser.add_argument("--output", type=Path, required=True, help="where the scores go, as JSON")
+            parser.add_argument("--references", type=Path, help="not needed, and not read")
+            parser.add_argument("--image-dir", type=Path, help="folder of images for rows that name none")
+            parser.add_argument("--encoder", default=DEFAULT_ENCODER, help="name of the encoder")
+            asked = parser.parse_args(given)
             run(asked.predictions, asked.output, image_dir=asked.image_dir, scorer=asked.encoder)
     except MSDScoreError as error:
         sys.stderr.write(f"{error}\n")
@@ -152,27 +158,6 @@ def _progress() -> Callable[[int, int], None]:
             reported[0] = done
 
     return report
-
-
-def _title(name: str) -> str:
-    return "MSD" if name == "msd" else f"MSD-{name}"
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m msdscore.integrations.capevalkit", description=main.__doc__)
-    parser.add_argument("--predictions", type=Path, required=True, help="JSON lines with id, caption and image")
-    parser.add_argument("--output", type=Path, required=True, help="where the scores go, as JSON")
-    parser.add_argument("--references", type=Path, help="not needed, and not read")
-    parser.add_argument("--image-dir", type=Path, help="folder of images for rows that name none")
-    parser.add_argument("--encoder", default=DEFAULT_ENCODER, help="name of the encoder")
-    return parser
-
-
-def _install_options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m msdscore.integrations.capevalkit install")
-    parser.add_argument("--root", type=Path, help="capevalkit's folder; its own answer where it is installed")
-    parser.add_argument("--requirement", help="what uv installs for the runner")
-    return parser
 
 
 if __name__ == "__main__":

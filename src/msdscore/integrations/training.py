@@ -38,14 +38,14 @@ class CheckedCaptions:
 
     def scalars(self, prefix: str) -> dict[str, float]:
         """Curves: means and the ends of their intervals, words per caption, the share of captions that were scored."""
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for name, mean in self.means().items():
-            found |= {f"{prefix}/{name}": mean.value}
+            values |= {f"{prefix}/{name}": mean.value}
             if not np.isnan(mean.low):  # one caption has no interval
-                found |= {f"{prefix}/{name}_low": mean.low, f"{prefix}/{name}_high": mean.high}
+                values |= {f"{prefix}/{name}_low": mean.low, f"{prefix}/{name}_high": mean.high}
         words = [len(caption.split()) for caption in self.scores.captions]
         judged = 1 - self.scores.failed / len(self.scores)
-        return found | {f"{prefix}/words": float(np.mean(words)), f"{prefix}/judged": judged}
+        return values | {f"{prefix}/words": float(np.mean(words)), f"{prefix}/judged": judged}
 
 
 class ValidationCaptions:
@@ -72,9 +72,7 @@ class ValidationCaptions:
         self._images = list(pictures)
         if not self._images:
             raise ConfigError("expected at least one image to caption")
-        self._generate = generate
-        self._scorer = described(scorer)
-        self._shown = shown
+        self._generate, self._scorer, self._shown = generate, described(scorer), shown
 
     def check_trained(self, model: Any) -> CheckedCaptions:
         """`check` of a torch module between two steps of training: in evaluation mode, and without gradients."""
@@ -101,26 +99,28 @@ class ValidationCaptions:
 
 def log_scalars(place: Any, values: Mapping[str, float], step: int) -> None:
     """Add points to the curves of a TensorBoard writer or a Weights & Biases run."""
-    if hasattr(place, "add_scalar"):
-        for name, value in values.items():
-            place.add_scalar(name, value, step)
-    elif hasattr(place, "log"):
+    if not _is_tensorboard(place):
         place.log(dict(values), step=step)
-    else:
-        raise ConfigError(f"expected a TensorBoard SummaryWriter or a W&B run, got {type(place).__name__}")
+        return
+    for name, value in values.items():
+        place.add_scalar(name, value, step)
 
 
 def log_captions(place: Any, checked: CheckedCaptions, step: int, *, prefix: str) -> None:
     """Add the table of images and coloured words to a TensorBoard writer or a Weights & Biases run."""
     if not checked.shown:
         return
-    if hasattr(place, "add_image"):
-        place.add_image(f"{prefix}/captions", sheet_pixels(checked.shown), step, dataformats="HWC")
-        place.add_text(f"{prefix}/signature", f"`{checked.scores.signature}`", step)
-    elif hasattr(place, "log"):
+    if not _is_tensorboard(place):
         place.log({f"{prefix}/captions": _wandb_table(checked.shown)}, step=step)
-    else:
+        return
+    place.add_image(f"{prefix}/captions", sheet_pixels(checked.shown), step, dataformats="HWC")
+    place.add_text(f"{prefix}/signature", f"`{checked.scores.signature}`", step)
+
+
+def _is_tensorboard(place: Any) -> bool:
+    if not hasattr(place, "add_scalar") and not hasattr(place, "log"):
         raise ConfigError(f"expected a TensorBoard SummaryWriter or a W&B run, got {type(place).__name__}")
+    return hasattr(place, "add_scalar")
 
 
 def _wandb_table(shown: Sequence[Explanation]) -> Any:

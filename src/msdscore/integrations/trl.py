@@ -4,8 +4,10 @@ import json
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 from urllib.error import HTTPError, URLError
@@ -52,24 +54,33 @@ class Completions:
 def completions_of(
     prompts: Sequence[Any] | None,
     completions: Sequence[Any],
-    images: Sequence[Any] | None,
+    given: Mapping[str, Any],
     *,
+    column: str | None,
     caption_of: Callable[[str], str],
 ) -> Completions:
-    """Sort out a trainer's batch; without `images` the images are looked for in the messages of the prompts."""
-    given = [_of_prompt(prompt) for prompt in prompts or ()] if images is None else list(images)
-    if len(given) != len(completions) or (images is None and not any(given) and completions):
+    """Sort out a trainer's batch, whose columns are `given`.
+
+    Images are in `column`, else in images or image, else they are looked for in the messages of the prompts.
+    """
+    if column is not None and column not in given:
+        raise ConfigError(f"the dataset has no column {column!r}; it has: {', '.join(sorted(given)) or 'none'}")
+    named = [given.get(name) for name in ([column] if column else ("images", "image"))]
+    column_of_images = next((values for values in named if values is not None), None)
+    from_prompts = column_of_images is None
+    images = [_of_prompt(prompt) for prompt in prompts or ()] if column_of_images is None else list(column_of_images)
+    if len(images) != len(completions) or (from_prompts and not any(images) and completions):
         raise ConfigError(
-            f"expected one image per completion, got {sum(map(bool, given)) if images is None else len(given)} for "
+            f"expected one image per completion, got {sum(map(bool, images)) if from_prompts else len(images)} for "
             f"{len(completions)}; give the dataset a column image or images, or name its column of images (column=)"
         )
     known: dict[object, int] = {}
     sources: list[ImageSource] = []
     judged: list[tuple[int, str, int]] = []
     reasons: dict[int, str] = {}
-    for number, (completion, images_given) in enumerate(zip(completions, given, strict=True)):
+    for number, (completion, own) in enumerate(zip(completions, images, strict=True)):
         try:
-            source = _single_image(images_given)
+            source = _single_image(own)
         except ValueError as error:
             reasons[number] = str(error)
             continue
@@ -121,25 +132,20 @@ def _single_image(given: Any) -> ImageSource:
 
 
 def _of_prompt(prompt: Any) -> list[Any]:
-    """Pictures inside the messages of a prompt."""
+    """Images inside the messages of a prompt."""
     messages = prompt if isinstance(prompt, list | tuple) else []
-    parts = [part for message in messages if isinstance(message, Mapping) for part in _parts(message.get("content"))]
-    return [part["image"] for part in parts if part.get("type") == "image" and part.get("image") is not None]
-
-
-def _parts(content: Any) -> list[Mapping[str, Any]]:
-    return [part for part in content if isinstance(part, Mapping)] if isinstance(content, list | tuple) else []
+    contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
+    parts = [part for content in contents if isinstance(content, list | tuple) for part in content]
+    images = [part.get("image") for part in parts if isinstance(part, Mapping) and part.get("type") == "image"]
+    return [image for image in images if image is not None]
 
 
 def _key(source: ImageSource) -> object:
     """The same for equal images: a trainer decodes the image of a group anew for each of its completions."""
     if isinstance(source, str | Path | bytes):
         return source_key(source)
-    if isinstance(source, Image):
-        try:
-            return pixel_key(source)
-        except (OSError, ValueError, SyntaxError):  # cannot be decoded: scoring says why
-            return id(source)
+    with suppress(OSError, ValueError, SyntaxError):  # cannot be decoded: scoring says why
+        return pixel_key(source) if isinstance(source, Image) else id(source)
     return id(source)
 
 
@@ -172,10 +178,7 @@ class MSDReward:
         if by not in ("msd", "match"):
             raise unknown_name("reward", str(by), ("msd", "match"))
         self._given = scorer if isinstance(scorer, Scorer) else length_neutral(scorer)
-        self._by = by
-        self._words = words
-        self._column = column
-        self._caption_of = caption_of
+        self._by, self._words, self._column, self._caption_of = by, words, column, caption_of
         self.__name__ = "msd_reward" if by == "msd" else "msd_match_reward"
 
     @property
@@ -185,23 +188,15 @@ class MSDReward:
 
     def __call__(self, prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
         """One reward per completion; None for what cannot be judged."""
-        images = _images(given, self._column)
-        read = completions_of(prompts, completions, images, caption_of=self._caption_of)
-        scored = self._scored(read)
+        read = completions_of(prompts, completions, given, column=self._column, caption_of=self._caption_of)
+        scored: dict[int, Numbers | RowError] = {}
+        if read.captions:  # each distinct image goes through the encoder once
+            batch = Batch(read.images, read.captions, read.owner)
+            (rows,) = score_batches(shared_scorer(self._given).pipeline, [batch], worst=self._words)
+            scored = dict(zip(read.numbers, rows, strict=True))
         _log(given, read, scored)
-        rewards: Rewards = [None] * read.total
-        for number, row in scored.items():
-            rewards[number] = getattr(row, self._by) if isinstance(row, Numbers) else None
-        return rewards
-
-    def _scored(self, read: Completions) -> dict[int, Numbers | RowError]:
-        """Numbers or a reason by the number of the completion; each distinct image goes through the encoder once."""
-        if not read.captions:
-            return {}
-        batch = Batch(read.images, read.captions, read.owner)
-        pipeline = shared_scorer(self._given).pipeline
-        (rows,) = score_batches(pipeline, [batch], worst=self._words)
-        return dict(zip(read.numbers, rows, strict=True))
+        judged = {number: row for number, row in scored.items() if isinstance(row, Numbers)}
+        return [getattr(judged.get(number), self._by, None) for number in range(read.total)]
 
 
 def msd_reward(prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
@@ -232,8 +227,7 @@ class RemoteReward:
 
     def __call__(self, prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
         """One reward per completion; None for what cannot be judged."""
-        images = _images(given, self.column)
-        read = completions_of(prompts, completions, images, caption_of=self.caption_of)
+        read = completions_of(prompts, completions, given, column=self.column, caption_of=self.caption_of)
         rewards: Rewards = [None] * read.total
         for chosen, body in _bodies(read):
             for place, reward in zip(chosen, self._post(body)["rewards"], strict=True):
@@ -272,16 +266,6 @@ def length_neutral(given: ScorerSpec | str) -> ScorerSpec:
     return replace(spec, changes=tuple(sorted({**dict(spec.changes), "gate": "fixed"}.items())))
 
 
-def _images(given: dict[str, Any], column: str | None) -> Sequence[Any] | None:
-    """The trainer's column of images; None where it has none."""
-    if column is not None:
-        if column not in given:
-            raise ConfigError(f"the dataset has no column {column!r}; it has: {', '.join(sorted(given)) or 'none'}")
-        images: Sequence[Any] = given[column]
-        return images
-    return given.get("images") if given.get("images") is not None else given.get("image")
-
-
 def _log(given: dict[str, Any], read: Completions, scored: dict[int, Numbers | RowError]) -> None:
     """Words and reasons for the trainer's table of completions, means for its curves."""
     numbers = {number: row for number, row in scored.items() if isinstance(row, Numbers)}
@@ -300,35 +284,38 @@ def _log(given: dict[str, Any], read: Completions, scored: dict[int, Numbers | R
 
 def _bodies(read: Completions) -> Iterator[tuple[list[int], dict[str, Any]]]:
     """Requests within the service's limits, each with the places of its captions."""
-    places_of: list[list[int]] = [[] for _ in read.images]
-    for place, image in enumerate(read.owner):
-        places_of[image].append(place)
     chosen: list[tuple[str, list[int]]] = []
-    for image, places in enumerate(places_of):
-        content = _encoded(read.images[image])
-        for start in range(0, len(places), _CAPTIONS):
-            if chosen and (len(chosen) == _IMAGES or sum(len(data) for data, _ in chosen) + len(content) > _BODY):
-                yield _body(read, chosen)
-                chosen = []
-            chosen.append((content, places[start : start + _CAPTIONS]))
-    if chosen:
-        yield _body(read, chosen)
+    for content, own in chain(_parts(read), [("", [])]):
+        full = len(chosen) == _IMAGES or sum(len(data) for data, _ in chosen) + len(content) > _BODY
+        if chosen and (full or not own):
+            places = [place for _, part in chosen for place in part]
+            yield (
+                places,
+                {
+                    "images": [data for data, _ in chosen],
+                    "completions": [read.captions[place] for place in places],
+                    "image_of": [number for number, (_, part) in enumerate(chosen) for _ in part],
+                },
+            )
+            chosen = []
+        chosen.append((content, own))
 
 
-def _body(read: Completions, chosen: Sequence[tuple[str, list[int]]]) -> tuple[list[int], dict[str, Any]]:
-    places = [place for _, own in chosen for place in own]
-    image_of = [number for number, (_, own) in enumerate(chosen) for _ in own]
-    completions = [read.captions[place] for place in places]
-    return places, {"images": [data for data, _ in chosen], "completions": completions, "image_of": image_of}
+def _parts(read: Completions) -> Iterator[tuple[str, list[int]]]:
+    """Every image with the places of some of its captions.
 
-
-def _encoded(source: ImageSource) -> str:
-    """The image as its file or without loss; what cannot be read or sent goes empty, to be refused."""
-    try:
-        content = b64encode(_file_of(source)).decode()
-    except (OSError, RowError):
-        return ""
-    return content if len(content) <= _LARGEST else ""
+    It goes as its file or without loss; what cannot be read or sent goes empty, to be refused.
+    """
+    places: list[list[int]] = [[] for _ in read.images]
+    for place, image in enumerate(read.owner):
+        places[image].append(place)
+    for source, own in zip(read.images, places, strict=True):
+        try:
+            content = b64encode(_file_of(source)).decode()
+        except (OSError, RowError):
+            content = ""
+        for start in range(0, len(own), _CAPTIONS):
+            yield content if len(content) <= _LARGEST else "", own[start : start + _CAPTIONS]
 
 
 def _file_of(source: ImageSource) -> bytes:
