@@ -92,10 +92,7 @@ def score(
         raise ConfigError("-o has no name; expected a file, a folder, or - for standard output")
     target = None if output is None or is_standard_output(output) else output
     spec = options.make_spec(context.params)
-    how_to_run = shards.EngineChoice(
-        engine=engine, workers=workers, address=address, worker_cpus=worker_cpus, worker_gpus=worker_gpus, part=part,
-        time_limit=time_limit,
-    )  # fmt: skip
+    shards.check_engine(context.params)
     names = ColumnNames(image=image_column, caption=caption_column, id=id_column)
     if target is not None and shards.is_folder(target, source):
         if prefix or input_format:
@@ -106,10 +103,9 @@ def score(
             columns=names, images=None if images is None else str(images), copied=tuple(copy_column), retry=retry,
             overwrite=overwrite, verify=verify,
         )  # fmt: skip
-        sources = [source, *(captions or [])]
-        whole = shards.score_shards(spec, sources, target, how_to_read, engine=how_to_run, as_json=json)
+        whole = shards.score_shards(spec, [source, *(captions or [])], target, how_to_read, context.params)
         raise typer.Exit(0 if whole else options.SOME_FAILED)
-    how_to_run.refuse_file(source, captions)
+    shards.refuse_shards(context.params, source, captions)
     file = None if target is None else Path(target)
     if captions:
         score_image(spec, source, captions, as_json=json, output=file, overwrite=overwrite)

@@ -1,9 +1,11 @@
 """`msdscore score SHARD… -o FOLDER`: one file of scores per shard, on this machine's processes or on a Ray cluster."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import reduce
+from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +14,6 @@ from msdscore.cli.progress import bar, print_json, stoppable, tell, tell_reasons
 from msdscore.errors import ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
-    from msdscore.encoders.cached import CacheUse
     from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
     from msdscore.scoring.spec import ScorerSpec
 
@@ -40,68 +41,26 @@ TimeLimit = Annotated[
 CopyColumn = Annotated[list[str], typer.Option(help="For shards: input column to keep beside the scores. Repeatable.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineChoice:
-    """Which engine scores the shards, on how many workers, where; under the names of the command line."""
-
-    engine: str = "local"
-    workers: int | None = None
-    address: str | None = None
-    worker_cpus: float | None = None
-    worker_gpus: float | None = None
-    part: str | None = None
-    time_limit: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise unknown_name("engine", self.engine, ENGINES)
-        asked = {"--address": self.address, "--worker-cpus": self.worker_cpus, "--worker-gpus": self.worker_gpus}
-        for option, value in asked.items():
-            if value is not None and self.engine != "ray":
-                raise ConfigError(f"{option} is for a Ray cluster; add --engine ray")
-
-    def chosen(self, jobs: "Sequence[ShardJob]") -> "Sequence[ShardJob]":
-        """The shards of one part, counted from 0; parts differ by at most one shard."""
-        if self.part is None:
-            return jobs
-        number, slash, count = self.part.partition("/")
-        if not (slash and number.isdecimal() and count.isdecimal() and int(number) < int(count)):
-            raise ConfigError(f"a part looks like 0/100 to 99/100, got {self.part!r}")
-        return jobs[int(number) :: int(count)]
-
-    def refuse_file(self, source: str, more: Sequence[str] | None) -> None:
-        """Refuse shards, and engines for them, where the output is no folder."""
-        from msdscore.io.inputs.shards import expand, is_shard
-
-        several = is_shard(source) and (any(map(is_shard, more or ())) or len(expand(source)) > 1)
-        if several or self != EngineChoice():
-            raise ConfigError("shards are scored into a folder; give one: -o DIR (without a suffix)")
+# What says how shards are scored, and means nothing for one file.
+_ALONE = {"engine": "local"} | dict.fromkeys(("workers", "address", "worker_cpus", "worker_gpus", "part", "time_limit"))
 
 
-@dataclass(slots=True)
-class _Tally:
-    """What became of all shards so far."""
+def check_engine(asked: Mapping[str, Any]) -> None:
+    """Refuse an engine that there is not, and options of another one."""
+    if asked["engine"] not in ENGINES:
+        raise unknown_name("engine", asked["engine"], ENGINES)
+    for name in ("address", "worker_cpus", "worker_gpus"):
+        if asked[name] is not None and asked["engine"] != "ray":
+            raise ConfigError(f"--{name.replace('_', '-')} is for a Ray cluster; add --engine ray")
 
-    shards: int = 0
-    earlier: int = 0
-    rows: int = 0
-    failed: int = 0
-    signature: str = ""
-    reasons: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    cache: "CacheUse | None" = None
 
-    def add(self, result: "ShardResult") -> None:
-        self.shards += 1
-        self.earlier += not result.fresh and result.error is None
-        self.rows += result.rows
-        self.failed += result.failed
-        self.signature = self.signature or result.signature
-        self.reasons += result.reasons[: max(0, 3 - len(self.reasons))]
-        if result.cache is not None:
-            self.cache = result.cache if self.cache is None else self.cache + result.cache
-        if result.error is not None:
-            self.errors.append(result.error)
+def refuse_shards(asked: Mapping[str, Any], source: str, more: Sequence[str] | None) -> None:
+    """Refuse shards, and engines for them, where the output is no folder."""
+    from msdscore.io.inputs.shards import expand, is_shard
+
+    several = is_shard(source) and (any(map(is_shard, more or ())) or len(expand(source)) > 1)
+    if several or any(asked[name] != value for name, value in _ALONE.items()):
+        raise ConfigError("shards are scored into a folder; give one: -o DIR (without a suffix)")
 
 
 def is_folder(output: str, source: str) -> bool:
@@ -123,47 +82,62 @@ def is_folder(output: str, source: str) -> bool:
 
 
 def score_shards(
-    spec: "ScorerSpec", sources: Sequence[str], folder: str, how: "ShardOptions", *, engine: EngineChoice, as_json: bool
+    spec: "ScorerSpec", sources: Sequence[str], folder: str, how: "ShardOptions", asked: Mapping[str, Any]
 ) -> bool:
     """Score shards into a folder; whether every row of every shard was scored."""
     from msdscore.run.workers import plan_jobs
 
-    jobs, tally = engine.chosen(plan_jobs(sources, folder)), _Tally()
+    jobs, results = _part_of(plan_jobs(sources, folder), asked["part"]), list["ShardResult"]()
     with stoppable(_KEPT), bar("shards") as show:
         show(0, len(jobs))
-        for result in _results(spec, jobs, how, engine):
-            tally.add(result)
-            show(tally.shards, len(jobs))
-    _tell(tally, folder)
-    print_cache_use(None if spec.cache is None else Path(spec.cache.folder), tally.cache)
-    if as_json:
-        print_json({"output": folder, **asdict(tally)})
-    return not (tally.failed or tally.errors)
+        for result in _results(spec, jobs, how, asked):
+            results.append(result)
+            show(len(results), len(jobs))
+    rows, failed = sum(result.rows for result in results), sum(result.failed for result in results)
+    earlier = sum(not result.fresh and result.error is None for result in results)
+    signature = next((result.signature for result in results if result.signature), "")
+    reasons = [reason for result in results for reason in result.reasons][:3]
+    errors = [result.error for result in results if result.error is not None]
+    used = [result.cache for result in results if result.cache is not None]
+    cache = reduce(add, used) if used else None
+    done = f" ({earlier} of them already finished)" if earlier else ""
+    tell(f"{len(results)} shards{done}, {rows} rows, {failed} failed -> {folder}")
+    tell_reasons(reasons, failed, "the columns status and error have all")
+    if errors:
+        tell(f"{len(errors)} shards could not be scored:")
+    for error in errors[:_SHOWN]:
+        tell(f"  {shortened(error, 300)}")
+    if signature:
+        tell(signature)
+    print_cache_use(None if spec.cache is None else Path(spec.cache.folder), cache)
+    if asked["json"]:
+        tally = {"shards": len(results), "earlier": earlier, "rows": rows, "failed": failed, "signature": signature}
+        tally |= {"reasons": reasons, "errors": errors, "cache": None if cache is None else asdict(cache)}
+        print_json({"output": folder, **tally})
+    return not (failed or errors)
+
+
+def _part_of(jobs: "Sequence[ShardJob]", part: str | None) -> "Sequence[ShardJob]":
+    """The shards of one part, counted from 0; parts differ by at most one shard."""
+    if part is None:
+        return jobs
+    number, slash, count = part.partition("/")
+    if not (slash and number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise ConfigError(f"a part looks like 0/100 to 99/100, got {part!r}")
+    return jobs[int(number) :: int(count)]
 
 
 def _results(
-    spec: "ScorerSpec", jobs: Sequence["ShardJob"], how: "ShardOptions", engine: EngineChoice
+    spec: "ScorerSpec", jobs: Sequence["ShardJob"], how: "ShardOptions", asked: Mapping[str, Any]
 ) -> "Iterator[ShardResult]":
-    if engine.engine == "ray":
+    if asked["engine"] == "ray":
         from msdscore.run.ray_data import RayOptions, score_on_ray
 
         cluster = RayOptions(
-            address=engine.address, most=engine.workers, cpus=engine.worker_cpus or 1.0, gpus=engine.worker_gpus,
-            time_limit=engine.time_limit,
+            address=asked["address"], most=asked["workers"], cpus=asked["worker_cpus"] or 1.0,
+            gpus=asked["worker_gpus"], time_limit=asked["time_limit"],
         )  # fmt: skip
         return score_on_ray(spec, jobs, how, cluster)
     from msdscore.run.workers import score_on_workers
 
-    return score_on_workers(spec, jobs, how, workers=engine.workers, time_limit=engine.time_limit)
-
-
-def _tell(tally: _Tally, folder: str) -> None:
-    done = f" ({tally.earlier} of them already finished)" if tally.earlier else ""
-    tell(f"{tally.shards} shards{done}, {tally.rows} rows, {tally.failed} failed -> {folder}")
-    tell_reasons(tally.reasons, tally.failed, "the columns status and error have all")
-    if tally.errors:
-        tell(f"{len(tally.errors)} shards could not be scored:")
-    for error in tally.errors[:_SHOWN]:
-        tell(f"  {shortened(error, 300)}")
-    if tally.signature:
-        tell(tally.signature)
+    return score_on_workers(spec, jobs, how, workers=asked["workers"], time_limit=asked["time_limit"])
