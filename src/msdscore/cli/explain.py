@@ -39,7 +39,8 @@ def explain(
 ) -> None:
     """Show why a caption scores as it does: the score's own terms for every word and region."""
     from msdscore.errors import ConfigError
-    from msdscore.explain.save import FIGURES, KINDS, encoded, words_content
+    from msdscore.explain.figure import word_figure
+    from msdscore.explain.save import FIGURES, KINDS, encoded, rendered
     from msdscore.io.outputs.targets import check_target, is_standard_output, put_all
     from msdscore.scorer import Scorer
 
@@ -53,7 +54,7 @@ def explain(
             raise ConfigError(f"{words}: is the file of -o too; give two names")
     explained = Scorer.from_spec(options.make_spec(context.params)).contrast(image, [caption, *against])
     files = {} if output is None else {output: encoded(explained.items, output.suffix)}
-    files |= {} if words is None else {words: words_content(explained[0], words.suffix)}
+    files |= {} if words is None else {words: rendered(word_figure(explained[0]), words.suffix)}
     put_all(files, overwrite=overwrite)
     show(explained, as_json=json)
 

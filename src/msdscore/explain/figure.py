@@ -19,23 +19,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from msdscore.errors import require
-from msdscore.explain.look import (
-    Map,
-    TextPiece,
-    css,
-    equation,
-    in_words,
-    legend,
-    maps_of,
-    overlay,
-    spans,
-    thumbnail,
-    waterfall,
-    waterfall_span,
-    word_colour,
-    word_limit,
-    word_map,
-)
+from msdscore.explain import look
 from msdscore.explain.terms import Attribution
 from msdscore.scoring.config import Paper
 
@@ -77,13 +61,12 @@ FURTHER = (
 NO_GLYPH = "some letters are in no font of this machine; install Noto fonts, or save a page (.html)"
 
 
-@dataclass(frozen=True, slots=True)
 class Page:
-    """A figure on which things are placed in inches from the top left corner."""
+    """A white figure on which things are placed in inches from the top left corner."""
 
-    figure: Any
-    width: float
-    height: float
+    def __init__(self, width: float, height: float) -> None:
+        make: Any = require("matplotlib.figure", extra="figures").Figure
+        self.figure, self.width, self.height = make(figsize=(width, height), facecolor="white"), width, height
 
     def axes(self, left: float, top: float, width: float, height: float) -> Any:
         """Bare axes at a position."""
@@ -115,10 +98,12 @@ class Placed:
 
 def figure(items: Sequence[Attribution]) -> "Figure":
     """One cell per caption, two side by side: coloured words, maps with legends, the score as a sum, remarks."""
-    across, limit, maps, span = min(MOST_ACROSS, len(items)), word_limit(items), maps_of(items), waterfall_span(items)
-    lines = [set_lines(spans(item, limit), COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
+    across, limit, maps = min(MOST_ACROSS, len(items)), look.word_limit(items), look.maps_of(items)
+    span = look.waterfall_span(items)
+    lines = [set_lines(look.spans(item, limit), COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
     remarks = [
-        [line for remark in in_words(item) for line in wrap(remark, LETTERS, subsequent_indent="   ")] for item in items
+        [line for remark in look.in_words(item) for line in wrap(remark, LETTERS, subsequent_indent="   ")]
+        for item in items
     ]
     panel = _panel(len(maps[0]))
     high = panel * _shape(items[0].image)
@@ -129,18 +114,18 @@ def figure(items: Sequence[Attribution]) -> "Figure":
     heights = [MARGIN + own + 0.39 + high + 0.20 + 0.48 + under for own, under in zip(captions, below, strict=True)]
     tops = list(accumulate(heights, initial=0.0))
     foot = FOOT if lacks_letters(item.score.caption for item in items) else 0.0
-    page = _blank_page(across * COLUMN, tops[-1] + foot)
+    page = Page(across * COLUMN, tops[-1] + foot)
     for number, item in enumerate(items):
         row, column = divmod(number, across)
         left, top = column * COLUMN + MARGIN, tops[row] + MARGIN
         _draw_caption(page, (left, top), lines[number], families(item.score.caption))
         top += captions[row] + 0.02
         _draw_word_key(page, left, top, items, KEY_POINTS)
-        small = thumbnail(item.image, IMAGE_PIXELS)
+        small = look.thumbnail(item.image, IMAGE_PIXELS)
         for place, drawn in enumerate(maps[number].values()):
             at = left + place * (panel + GAP)
-            page.text(at, top + 0.22, drawn.title, color=css(drawn.role, 1.0), weight="bold")
-            page.image(at, top + 0.37, panel, high, overlay(small, item.patches, drawn))
+            page.text(at, top + 0.22, drawn.title, color=look.css(drawn.role, 1.0), weight="bold")
+            page.image(at, top + 0.37, panel, high, look.overlay(small, item.patches, drawn))
             _draw_legend(page, at, top + 0.40 + high, panel, drawn)
         _draw_sum(page, left, top + 0.40 + high + 0.20, item, span)
         for place, line in enumerate(remarks[number]):
@@ -155,17 +140,17 @@ def word_figure(item: Attribution, columns: int = 4) -> "Figure":
     units, panel = item.ranked, _panel(columns)
     step = panel * _shape(item.image) + 0.2
     rows = max(1, -(-len(units) // columns))
-    page = _blank_page(COLUMN, rows * step + 0.36)
-    limit, image = word_limit([item]), thumbnail(item.image, IMAGE_PIXELS)
+    page = Page(COLUMN, rows * step + 0.36)
+    limit, image = look.word_limit([item]), look.thumbnail(item.image, IMAGE_PIXELS)
     for number, unit in enumerate(units):
         left = MARGIN + (number % columns) * (panel + GAP)
         top = MARGIN + (number // columns) * step
-        role, strength = word_colour(unit, limit)
+        role, strength = look.word_colour(unit, limit)
         name = unit.text if len(unit.text) <= 12 else unit.text[:11] + "…"
-        colour = css(role, max(strength, 0.7)) if strength else GREY
+        colour = look.css(role, max(strength, 0.7)) if strength else GREY
         known = f"{unit.p_value:.2g}" if unit.p_value is not None else f"{unit.gap or 0.0:+.1f}".replace("-", "−")
         page.text(left, top, f"{name}  {known}", weight="bold", family=families(unit.text), color=colour)
-        page.image(left, top + 0.15, panel, step - 0.2, overlay(image, item.patches, word_map(item, unit)))
+        page.image(left, top + 0.15, panel, step - 0.2, look.overlay(image, item.patches, look.word_map(item, unit)))
     paper = "the word's gap in nats; above 0 the image does not support it"
     p_value = "p-value, the share of true words that look as unsupported"
     notes = f"number: {paper}" if isinstance(item.form, Paper) else f"number: {p_value}"
@@ -174,15 +159,18 @@ def word_figure(item: Attribution, columns: int = 4) -> "Figure":
     return page.figure
 
 
-def sheet(items: Sequence[Attribution]) -> "Figure":
-    """Captions of several images: one row per explanation, the image beside its caption, MSD and match."""
-    limit = word_limit(items)
-    lines = [set_lines(spans(item, limit), SHEET_TEXT - INDENT, CAPTION_POINTS) for item in items]
-    images = [thumbnail(item.image, SHEET_PIXELS) for item in items]
+def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
+    """Captions of several images, one row per explanation, the image beside its caption, MSD and match.
+
+    As pixels, height by width by three, for loggers that take images.
+    """
+    limit = look.word_limit(items)
+    lines = [set_lines(look.spans(item, limit), SHEET_TEXT - INDENT, CAPTION_POINTS) for item in items]
+    images = [look.thumbnail(item.image, SHEET_PIXELS) for item in items]
     tall = [SHEET_IMAGE * _shape(image) for image in images]
     heights = [max(high, len(own) * LINE + FOOT) + GAP for high, own in zip(tall, lines, strict=True)]
     tops = [MARGIN, *(MARGIN + height for height in accumulate(heights))]
-    page = _blank_page(SHEET_IMAGE + SHEET_TEXT + 2 * MARGIN + GAP, tops[-1] + 0.3)
+    page = Page(SHEET_IMAGE + SHEET_TEXT + 2 * MARGIN + GAP, tops[-1] + 0.3)
     left = MARGIN + SHEET_IMAGE + GAP
     for item, own, top, high, image in zip(items, lines, tops, tall, images, strict=False):
         page.image(MARGIN, top, SHEET_IMAGE, high, image)
@@ -190,21 +178,10 @@ def sheet(items: Sequence[Attribution]) -> "Figure":
         match = "" if item.score.match is None else f"match {item.score.match:.2f}, {item.score.reading}; "
         page.text(left + INDENT, top + len(own) * LINE + 0.03, f"{match}MSD {item.score.msd:+.3f}", color=GREY)
     _draw_word_key(page, left, tops[-1] + 0.05, items, SMALL_POINTS)
-    return page.figure
-
-
-def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
-    """The sheet as pixels, height by width by three, for loggers that take images."""
     buffer = BytesIO()
     with any_letters():
-        sheet(items).savefig(buffer, format="png", dpi=SHEET_DPI)
+        page.figure.savefig(buffer, format="png", dpi=SHEET_DPI)
     return np.asarray(Image.open(buffer).convert("RGB"))
-
-
-def _blank_page(width: float, height: float) -> Page:
-    """A white page of this width and height in inches."""
-    make: Any = require("matplotlib.figure", extra="figures").Figure
-    return Page(make(figsize=(width, height), facecolor="white"), width, height)
 
 
 def _panel(count: int) -> float:
@@ -222,31 +199,23 @@ def _draw_caption(
 ) -> None:
     left, top = corner
     for number, line in enumerate(lines):
-        for placed in line:
-            box = {"boxstyle": "round,pad=0.12,rounding_size=0.15", "facecolor": placed.back, "linewidth": 0}
-            page.text(
-                left + INDENT + placed.left,
-                top + (number + 0.5) * LINE,
-                placed.text,
-                CAPTION_POINTS,
-                va="center",
-                family=family,
-                color=placed.ink or "#111",
-                bbox=box if placed.back else None,
-            )
+        for own in line:
+            box = {"boxstyle": "round,pad=0.12,rounding_size=0.15", "facecolor": own.back, "linewidth": 0}
+            style = {"va": "center", "family": family, "color": own.ink or "#111", "bbox": box if own.back else None}
+            page.text(left + INDENT + own.left, top + (number + 0.5) * LINE, own.text, CAPTION_POINTS, **style)
 
 
 def _draw_word_key(page: Page, left: float, top: float, items: Sequence[Attribution], points: float) -> None:
     """What the colours of words say."""
     ruler = Ruler(points, families(""))
     at = left + 0.03
-    for text, back, ink in legend(items):
+    for text, back, ink in look.legend(items):
         box = {"boxstyle": "round,pad=0.15,rounding_size=0.15", "facecolor": back, "linewidth": 0}
         page.text(at, top + 0.085, text, points, va="center", color=ink, bbox=box)
         at += ruler(text) + 0.09
 
 
-def _draw_legend(page: Page, left: float, top: float, width: float, drawn: Map) -> None:
+def _draw_legend(page: Page, left: float, top: float, width: float, drawn: look.Map) -> None:
     page.axes(left, top, width, 0.05).imshow(drawn.shades(64)[None], aspect="auto")
     page.text(left, top + 0.065, drawn.low, SMALL_POINTS, color=GREY)
     # The unit stands under the other maps; with two signs there is no room for it.
@@ -260,9 +229,9 @@ def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tupl
     total = f"{'MSD' if score.candidates == 1 else 'Soft-MSD'} {_signed(score.soft_msd)}"
     head = total if score.match is None else f"match {score.match:.2f}: {score.reading}"
     page.text(left, top, head, LABEL_POINTS + 1, weight="bold")
-    right = equation(item) if score.match is None else total
+    right = look.equation(item) if score.match is None else total
     page.text(left + width, top + 0.015, right, SMALL_POINTS, ha="right", color=GREY)
-    steps = waterfall(item)
+    steps = look.waterfall(item)
     axes = page.axes(left, top + 0.16, width, 0.15)
     axes.set_xlim(*span)
     axes.set_ylim(len(steps), 0)
@@ -282,7 +251,7 @@ def _signed(value: float) -> str:
     return f"{value:+.3f}".replace("-", "−")
 
 
-def set_lines(pieces: Sequence[TextPiece], width: float, points: float) -> list[list[Placed]]:
+def set_lines(pieces: Sequence[look.TextPiece], width: float, points: float) -> list[list[Placed]]:
     """The words and marks of a caption on lines of `width` inches; cut with an ellipsis after `MOST_LINES`.
 
     A word that is longer than a line is broken. Captions in scripts that run from right to left begin at the right.

@@ -16,22 +16,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL.Image import Image
 
-from msdscore.explain.look import (
-    Map,
-    Role,
-    css,
-    equation,
-    in_words,
-    legend,
-    maps_of,
-    overlay,
-    spans,
-    thumbnail,
-    waterfall,
-    waterfall_span,
-    word_limit,
-    word_map,
-)
+from msdscore.explain import look
 from msdscore.explain.terms import Attribution
 from msdscore.scoring.config import Paper
 
@@ -77,34 +62,34 @@ def data_uri(image: Image) -> str:
 def snippet(items: Sequence[Attribution]) -> str:
     """One block per caption on shared scales, without a script: words, small maps, the sum."""
     blocks = []
-    for item, maps in zip(items, maps_of(items), strict=True):
-        small = thumbnail(item.image, THUMB_PIXELS)
-        panels = [(drawn, data_uri(overlay(small, item.patches, drawn))) for drawn in maps.values()]
+    for item, maps in zip(items, look.maps_of(items), strict=True):
+        small = look.thumbnail(item.image, THUMB_PIXELS)
+        panels = [(drawn, data_uri(look.overlay(small, item.patches, drawn))) for drawn in maps.values()]
         blocks.append(summary(item, items) | {"panels": panels})
-    values = {"items": blocks, "legend": legend(items), "signature": items[0].score.signature}
+    values = {"items": blocks, "legend": look.legend(items), "signature": items[0].score.signature}
     return str(render("snippet.html", values))
 
 
 def page(items: Sequence[Attribution]) -> str:
     """The whole document: point at a word and see where it looks."""
     blocks = []
-    for item, maps in zip(items, maps_of(items), strict=True):
+    for item, maps in zip(items, look.maps_of(items), strict=True):
         phrases = [unit for unit in item.phrases if " " in unit.text.strip()]
         shown = {"maps": maps.values(), "words": item.ranked, "phrases": phrases, "images": _images(item, maps)}
         blocks.append(summary(item, items) | shown)
-    values = {"title": "Why this score", "items": blocks, "legend": legend(items)}
+    values = {"title": "Why this score", "items": blocks, "legend": look.legend(items)}
     values["signature"] = items[0].score.signature
     return whole_page("msdscore.explain", "page.html", values, styles=["page.css"], script="page.js")
 
 
 def words_html(item: Attribution, limit: float | None = None) -> Markup:
     """The caption with its words coloured and everything between them as it was; escaped."""
-    return Markup(_parts().words(spans(item, word_limit([item]) if limit is None else limit)))
+    return Markup(_parts().words(look.spans(item, look.word_limit([item]) if limit is None else limit)))
 
 
 def legend_html(items: Sequence[Attribution]) -> Markup:
     """What the colours of words say."""
-    return Markup(_parts().word_key(legend(items)))
+    return Markup(_parts().word_key(look.legend(items)))
 
 
 def _parts() -> Any:
@@ -114,7 +99,7 @@ def _parts() -> Any:
 
 def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
     """What the parts of a page say of one caption among several: words, headline, and the score as a sum."""
-    low, high = waterfall_span(items)
+    low, high = look.waterfall_span(items)
     steps = [
         {
             "name": step.name,
@@ -123,30 +108,30 @@ def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
             "left": 100 * (min(step.start, step.start + step.size) - low) / (high - low),
             "width": 100 * abs(step.size) / (high - low),
         }
-        for step in waterfall(item)
+        for step in look.waterfall(item)
     ]
     return {
-        "spans": spans(item, word_limit(items)),
+        "spans": look.spans(item, look.word_limit(items)),
         "name": "MSD" if item.score.candidates == 1 else "Soft-MSD",
         "score": item.score,
         "paper": isinstance(item.form, Paper),
         "steps": steps,
         "zero": -100 * low / (high - low),
         "end": 100 * (item.score.soft_msd - low) / (high - low),
-        "equation": equation(item),
-        "lines": in_words(item),
+        "equation": look.equation(item),
+        "lines": look.in_words(item),
     }
 
 
-def _images(item: Attribution, maps: Mapping[Role, Map]) -> dict[str, Any]:
+def _images(item: Attribution, maps: Mapping[look.Role, look.Map]) -> dict[str, Any]:
     """Every image that the page can show, by name: the maps, and where each word looks."""
-    small, drawn = thumbnail(item.image, IMAGE_PIXELS), {str(role): own for role, own in maps.items()}
+    small, drawn = look.thumbnail(item.image, IMAGE_PIXELS), {str(role): own for role, own in maps.items()}
     for number, unit in enumerate(item.units):
         if unit.tokens and len(drawn) < MOST_WORDS:
-            drawn[f"word-{number}"] = word_map(item, unit)
+            drawn[f"word-{number}"] = look.word_map(item, unit)
     return {
         name: {
-            "src": data_uri(overlay(small, item.patches, own)),
+            "src": data_uri(look.overlay(small, item.patches, own)),
             "title": own.title,
             "low": f"{own.title}: {own.low}",
             "high": own.high,
@@ -164,5 +149,5 @@ def _environment() -> Environment:
     )
     environment.filters["script_json"] = script_json
     environment.filters["script_hash"] = lambda script: b64encode(sha256(str(script).encode()).digest()).decode()
-    environment.globals["css"] = css
+    environment.globals["css"] = look.css
     return environment

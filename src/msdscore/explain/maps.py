@@ -152,17 +152,6 @@ def over_all(values: Floats, visible: npt.NDArray[np.bool_]) -> Floats:
     return whole
 
 
-def grid(values: Floats, layout: PatchLayout) -> Floats:
-    """Values of patches as rows and columns of the image."""
-    return values.reshape(layout.grid)
-
-
-def extent(layout: PatchLayout) -> tuple[float, float, float, float]:
-    """The part of the image that the encoder saw: left, top, right, bottom in pixels of the image."""
-    low, high = layout.boxes.amin(dim=0).tolist(), layout.boxes.amax(dim=0).tolist()
-    return low[0], low[1], high[2], high[3]
-
-
 def pixels(values: Floats, layout: PatchLayout, size: tuple[int, int] | None = None) -> Floats:
     """Values of patches for every pixel of the image, smooth between patches; NaN where the encoder did not look.
 
@@ -172,7 +161,7 @@ def pixels(values: Floats, layout: PatchLayout, size: tuple[int, int] | None = N
     boxes = layout.boxes.double().numpy().reshape(*layout.grid, 4)
     across = _spread(boxes[0][:, (0, 2)] * width / layout.size[0], width)
     down = _spread(boxes[:, 0][:, (1, 3)] * height / layout.size[1], height)
-    result: Floats = down @ grid(values, layout) @ across.T
+    result: Floats = down @ values.reshape(layout.grid) @ across.T
     return result
 
 

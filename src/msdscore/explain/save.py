@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msdscore.errors import require
-from msdscore.explain.figure import any_letters, figure, word_figure
+from msdscore.explain.figure import any_letters, figure
 from msdscore.explain.html import page
 from msdscore.explain.maps import strongest
 from msdscore.explain.terms import Attribution, Unit
@@ -40,11 +40,6 @@ def encoded(items: Sequence[Attribution], kind: str) -> bytes:
     return to_json(items) if kind == "json" else rendered(figure(items), kind)
 
 
-def words_content(explanation: Attribution, suffix: str) -> bytes:
-    """The figure of where each word looks, as a file with one of the suffixes of `FIGURES`."""
-    return rendered(word_figure(explanation), suffix.lower().removeprefix("."))
-
-
 def to_json(items: Sequence[Attribution]) -> bytes:
     """The numbers, one object per caption."""
     explanations = {"explanations": [document(item) for item in items]}
@@ -53,7 +48,7 @@ def to_json(items: Sequence[Attribution]) -> bytes:
 
 def rendered(drawn: "Figure", kind: str) -> bytes:
     """A Matplotlib figure as bytes of a kind of file; no date goes in, so equal inputs give equal bytes."""
-    buffer = BytesIO()
+    buffer, kind = BytesIO(), kind.lower().removeprefix(".")
     quiet = {"png": {"Software": MARK}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     rc_context: Any = require("matplotlib", extra="figures").rc_context
     # Names inside an SVG are drawn at random unless salted.
@@ -83,12 +78,7 @@ def document(item: Attribution) -> dict[str, Any]:
             {"start": start, "end": end, "term": float(term)}
             for (start, end), term in zip(item.tokens.spans, item.support_terms, strict=True)
         ],
-        "image": {
-            "width": layout.size[0],
-            "height": layout.size[1],
-            "rows": layout.grid[0],
-            "columns": layout.grid[1],
-        },
+        "image": dict(zip(("width", "height", "rows", "columns"), (*layout.size, *layout.grid), strict=True)),
         "boxes": layout.boxes.tolist(),
         "support_map": item.support_map.tolist(),
         "penalty_map": item.penalty_map.tolist(),

@@ -125,23 +125,23 @@ class Attribution:
     @property
     def support_map(self) -> Floats:
         """How much each patch backs the caption, rows by columns; zero where it does not."""
-        return maps.grid(np.maximum(self.regions.support, 0), self.patches)
+        return np.maximum(self.regions.support, 0).reshape(self.patches.grid)
 
     @property
     def penalty_map(self) -> Floats:
         """How much each patch speaks against the caption, rows by columns; zero where it does not."""
-        return maps.grid(np.maximum(self.regions.penalty, 0), self.patches)
+        return np.maximum(self.regions.penalty, 0).reshape(self.patches.grid)
 
     @property
     def omission_map(self) -> Floats:
         """Coverage terms, rows by columns: high where the caption says least about what is seen."""
-        return maps.grid(self.coverage_terms, self.patches)
+        return self.coverage_terms.reshape(self.patches.grid)
 
     def leaning(self, unit: Unit) -> Floats:
         """Where a word looks: the spread of its tokens over the patches, rows by columns, adding up to 1."""
         if not unit.tokens:
             raise ConfigError(f"the encoder reads no token at {unit.text!r}, so it leans on no region")
-        return maps.grid(self.affinity[list(unit.tokens)].mean(axis=0), self.patches)
+        return self.affinity[list(unit.tokens)].mean(axis=0).reshape(self.patches.grid)
 
 
 def image_of(decoded: Decoded | RowError) -> Image:
