@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from markupsafe import Markup, escape
 
 from msdscore.benchmarks.results.grids import Grid, p_value
 from msdscore.errors import InputError, RowError
@@ -27,7 +26,6 @@ from msdscore.stats.resample import permutation_test as permute
 
 RANKED_BY = ("msd", "soft_msd", "match")  # what is tested; the other numbers are shown beside them
 Ints = npt.NDArray[np.int64]
-_WIDTH, _ROW = 460, 26
 _SIDE = 320  # of the scatter plot
 _LABEL = 14  # height of a label in it
 _SURE = 0.05
@@ -387,8 +385,8 @@ def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = N
         "verdict": verdict(ranking),
         "overview": replace(_means(ranking, drawn, "Means and ranks"), notes=tuple(_notes(ranking))),
         "parts": _means(ranking, parts, "Parts of the score"),
-        "ranks": [(metric.metric, rank_plot(metric)) for metric in drawn],
-        "scatter": scatter_plot(ranking),
+        "ranks": drawn,
+        "scatter": _scatter(ranking),
         "duels": [duel_grid(metric) for metric in ranking.metrics if metric.duels],
         "wins": list(cards.items()),
         "signature": contest.signature,
@@ -396,52 +394,25 @@ def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = N
     return whole_page("msdscore.report", "ranking.html", values, styles=["base.css", "ranking.css"])
 
 
-def rank_plot(metric: MetricRanking) -> Markup:
-    """A dot and an interval per captioner, on an axis of ranks."""
-    count = len(metric.placed)
-    left, step = 150, (_WIDTH - 170) / max(1, count - 1)
-    parts = []
-    for place in range(count):
-        x = left + place * step
-        parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="{count * _ROW + 4}"/>')
-        parts.append(f'<text class="tick" x="{x:.1f}" y="{count * _ROW + 18}">{place + 1}</text>')
-    for row, one in enumerate(metric.placed):
-        y = row * _ROW + 18
-        low, middle, high = (left + (value - 1) * step for value in (one.rank.low, one.rank.value, one.rank.high))
-        parts.append(f'<text class="name" x="{left - 14}" y="{y + 4}">{escape(one.captioner[:24])}</text>')
-        if np.isfinite(low) and np.isfinite(high):
-            parts.append(f'<line class="range" x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}"/>')
-        parts.append(f'<circle cx="{middle:.1f}" cy="{y}" r="5"/>')
-    return _svg(_WIDTH, count * _ROW + 26, parts, f"ranks by {metric.metric}")
-
-
-def scatter_plot(ranking: Ranking) -> tuple[Markup, str] | None:
+def _scatter(ranking: Ranking) -> dict[str, Any] | None:
     """Both parts of the score against each other, with intervals, and how to read it; None where they are not known."""
     means = {metric.metric: {place.captioner: place.mean for place in metric.placed} for metric in ranking.metrics}
     names = next((parts for parts in (EVIDENCE, PAPER) if set(parts) <= means.keys()), None)
     if names is None:
         return None
-    xs, ys = (means[name] for name in names)
-    across, up = _axis(list(xs.values())), _axis(list(ys.values()))
-    parts, labels = [f'<rect class="frame" x="40" y="6" width="{_SIDE}" height="{_SIDE}"/>'], list[str]()
-    heights = _spread({who: 6 + _SIDE * (1 - up(mean.value)) - 7 for who, mean in ys.items()})
-    for who, x in xs.items():
-        y = ys[who]
-        a, b = 40 + _SIDE * across(x.value), 6 + _SIDE * (1 - up(y.value))
-        lines = (
-            (40 + _SIDE * across(x.low), 40 + _SIDE * across(x.high), b, b),
-            (a, a, 6 + _SIDE * (1 - up(y.low)), 6 + _SIDE * (1 - up(y.high))),
-        )
-        for ends in lines:
-            if np.isfinite(ends).all():
-                parts.append('<line class="range" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>'.format(*ends))
-        parts.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="5"/>')
-        labels.append(f'<text class="at" x="{a + 8:.1f}" y="{heights[who]:.1f}">{escape(who[:24])}</text>')
+    across, up = (_axis(list(means[name].values())) for name in names)
+    heights = _spread({who: 6 + _SIDE * (1 - up(mean.value)) - 7 for who, mean in means[names[1]].items()})
+    points = []
+    for who, x in means[names[0]].items():
+        y = means[names[1]][who]
+        left, middle, right = (40 + _SIDE * across(value) for value in (x.low, x.value, x.high))
+        low, centre, high = (6 + _SIDE * (1 - up(value)) for value in (y.low, y.value, y.high))
+        lines = [
+            ends for ends in ((left, right, centre, centre), (middle, middle, low, high)) if np.isfinite(ends).all()
+        ]
+        points.append({"name": who, "x": middle, "y": centre, "lines": lines, "label": heights[who]})
     below, beside, reading = _SCATTER[names]
-    middle = 6 + _SIDE / 2
-    parts.append(f'<text class="tick" x="{40 + _SIDE / 2}" y="{_SIDE + 26}">{below}</text>')
-    label = f'<text class="tick" transform="translate(24 {middle}) rotate(-90)">{beside}</text>'
-    return _svg(_SIDE + 190, _SIDE + 34, [*parts, *labels, label], " against ".join(names)), reading
+    return {"side": _SIDE, "points": points, "names": names, "below": below, "beside": beside, "reading": reading}
 
 
 def _spread(heights: dict[str, float]) -> dict[str, float]:
@@ -458,12 +429,6 @@ def _axis(intervals: Sequence[Interval]) -> Any:
     low, high = min(ends), max(ends)
     room = 0.08 * (high - low) or 1.0
     return lambda value: (value - low + room) / (high - low + 2 * room)
-
-
-def _svg(width: float, height: float, parts: Sequence[str], label: str) -> Markup:
-    # Names are escaped where they are put in; the rest are numbers of our own.
-    head = f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(label)}">'
-    return Markup(f"{head}{''.join(parts)}</svg>")
 
 
 def _thumbs(

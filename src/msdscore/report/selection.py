@@ -4,7 +4,6 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
 from msdscore.errors import MSDScoreError
 from msdscore.explain.html import data_uri, whole_page
@@ -46,23 +45,18 @@ def page(selected: Selected, rule: Rule, *, title: str) -> str:
     return whole_page("msdscore.report", "selection.html", values, styles=["base.css", "selection.css"])
 
 
-def _plot(histogram: Histogram, selected: Selected, rule: Rule) -> Markup:
+def _plot(histogram: Histogram, selected: Selected, rule: Rule) -> dict[str, Any]:
     """Bars of kept rows upon bars of dropped ones, with a line at the threshold."""
-    most = max(int((histogram.kept + histogram.dropped).max()), 1)
-    wide = _WIDTH / BINS
+    most, wide = max(int((histogram.kept + histogram.dropped).max()), 1), _WIDTH / BINS
     bars = []
     for place, (kept, dropped) in enumerate(zip(histogram.kept.tolist(), histogram.dropped.tolist(), strict=True)):
         for count, below, kind in ((kept, 0, "kept"), (dropped, kept, "dropped")):
             high = _HEIGHT * count / most
-            top = _HEIGHT - _HEIGHT * below / most - high
-            bars.append(
-                f'<rect class="{kind}" x="{place * wide:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{high:.1f}"/>'
-            )
+            bars.append((kind, place * wide, _HEIGHT - _HEIGHT * below / most - high, wide, high))
+    at = None
     if histogram.name == rule.by and selected.threshold is not None:
         at = _WIDTH * (selected.threshold - histogram.low) / (histogram.high - histogram.low)
-        bars.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{_HEIGHT}"/>')
-    # Only numbers of our own: nothing to escape.
-    return Markup(f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(bars)}</svg>')
+    return {"width": _WIDTH, "height": _HEIGHT, "bars": bars, "at": at}
 
 
 def _card(example: dict[str, Any], rule: Rule, images: dict[int, str]) -> dict[str, Any]:
