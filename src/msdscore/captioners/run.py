@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,10 @@ class CaptionedFile:
 
 def list_images(source: Path, *, limit: int | None = None) -> list[NamedImage]:
     """The images of a folder by name, or those that the rows of a file hold or name, each once."""
-    images = _in_folder(source) if source.is_dir() else _in_rows(source)
+    images = _in_rows(source)
+    if source.is_dir():
+        paths = (path for path in sorted(source.rglob("*")) if path.is_file() and is_image_name(path))
+        images = (NamedImage(path.relative_to(source).as_posix(), path) for path in paths)
     kept = list({image.name: image for image in images}.values())
     if not kept:
         raise InputError(f"{source}: expected images, found none")
@@ -109,6 +111,12 @@ def caption_images(
         earlier += len(batch)
         progress(earlier + described, len(images))
 
+    def check_unchanged() -> None:
+        if _keys(parts) != keys:
+            raise RunError(
+                f"{output}: images were changed while they were described; run again, which describes those alone"
+            )
+
     with open_run(output, manifest, again=done is not None) as run:
         known = _described(output, before, about.part) if done else {}
         write_parts(
@@ -120,7 +128,7 @@ def caption_images(
             rows=len(images),
             metadata={"msdscore.captioner": about.identity},
             notes={**kept, **model, "parts": keys},
-            check=partial(_check_unchanged, output, parts, keys),
+            check=check_unchanged,
         )
     return CaptionedFile(written.rows, written.failed, earlier, written.reasons)
 
@@ -139,13 +147,6 @@ def _state(image: NamedImage) -> str:
     return f"{image.name}\0{file_stamp(source) if isinstance(source, Path) else source_key(source)}"
 
 
-def _check_unchanged(output: Path, parts: Sequence[Sequence[NamedImage]], keys: list[str]) -> None:
-    if _keys(parts) != keys:
-        raise RunError(
-            f"{output}: images were changed while they were described; run again, which describes those alone"
-        )
-
-
 def _described(output: Path, notes: Mapping[str, Any], part: int) -> dict[str, pa.Table]:
     """The rows of a finished output by the keys of their parts."""
     with ExitStack() as until:
@@ -157,43 +158,28 @@ def _described(output: Path, notes: Mapping[str, Any], part: int) -> dict[str, p
 def _table(
     batch: Sequence[NamedImage], writer: CaptionWriter, settings: CaptioningSettings, system: str, *, first: bool
 ) -> pa.Table:
-    opened, errors = dict[int, Any](), dict[int, str]()
+    opened: dict[int, Any] = {}
+    said: dict[int, str | RowError] = {}
     for number, image in enumerate(batch):
         try:
-            opened[number] = _open(image)
+            if isinstance(image.source, RowError):
+                raise image.source
+            opened[number] = open_image(image.source)
         except RowError as error:
-            errors[number] = str(error)
+            said[number] = error
     seeds = [text_key(f"{settings.seed}/{batch[number].name}") % 2**32 for number in opened]
-    written = writer.write(list(opened.values()), seeds) if opened else []
-    refused = {number: str(text) for number, text in zip(opened, written, strict=True) if isinstance(text, RowError)}
+    written = dict(zip(opened, writer.write(list(opened.values()), seeds) if opened else [], strict=True))
+    refused = [text for text in written.values() if isinstance(text, RowError)]
     if first and len(refused) == len(opened) > 1:
-        raise RunError(next(iter(refused.values())))  # all of them: the question is wrong, not the images
-    errors |= refused
-    captions = {
-        number: " ".join(text.split()) for number, text in zip(opened, written, strict=True) if isinstance(text, str)
-    }
-    rows = [
-        {
-            "image": image.name,
-            "caption": captions.get(number) or None,
-            "system": system,
-            "error": None if captions.get(number) else errors.get(number, _SAID_NOTHING),
-        }
-        for number, image in enumerate(batch)
-    ]
+        raise RunError(str(refused[0]))  # all of them: the question is wrong, not the images
+    said |= {n: text if isinstance(text, RowError) else " ".join(text.split()) for n, text in written.items()}
+    rows = []
+    for number, image in enumerate(batch):
+        text = said[number]
+        caption = None if isinstance(text, RowError) else text or None
+        reason = None if caption else str(text) or _SAID_NOTHING
+        rows.append({"image": image.name, "caption": caption, "system": system, "error": reason})
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
-
-
-def _open(image: NamedImage) -> Any:
-    if isinstance(image.source, RowError):
-        raise image.source
-    return open_image(image.source)
-
-
-def _in_folder(folder: Path) -> Iterator[NamedImage]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and is_image_name(path):
-            yield NamedImage(path.relative_to(folder).as_posix(), path)
 
 
 def _in_rows(path: Path) -> Iterator[NamedImage]:

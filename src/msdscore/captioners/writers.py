@@ -9,12 +9,10 @@ from typing import Any, Protocol
 import torch
 from PIL.Image import Image
 
-from msdscore.encoders.backbone import Placement, place
-from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
-from msdscore.encoders.loading.transformers import load_model
-from msdscore.errors import ConfigError, RowError, WeightsError, require
+from msdscore.encoders.backbone import Placement
+from msdscore.errors import ConfigError, RowError
 from msdscore.metrics.vlm.endpoint import Endpoint, RefusedQuestionError
-from msdscore.metrics.vlm.model import LocalModel, Sampling
+from msdscore.metrics.vlm.model import LocalModel, Sampling, load_image_text, load_processor
 
 PROMPT = "Describe the main subject in one concise English sentence."  # of the MSD-Score authors' captioners
 
@@ -148,28 +146,16 @@ class PlainWriter:
 
     @torch.no_grad()
     def _generate(self, images: list[Image], seed: int) -> list[str]:
-        inputs = self._inputs(images)
-        how: dict[str, Any] = {"do_sample": False, "num_beams": 1}
-        if self.settings.temperature > 0:
-            how = {
-                "do_sample": True,
-                "temperature": self.settings.temperature,
-                "top_p": self.settings.top_p,
-                "top_k": 0,
-            }
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            ids = self.model.generate(**inputs, max_new_tokens=self.settings.most_tokens, **how)
-        return [str(text).strip() for text in self.tokenizer.batch_decode(ids, skip_special_tokens=True)]
-
-    def _inputs(self, images: list[Image]) -> dict[str, Any]:
         text = {} if not self.prompt else {"text": [self.prompt] * len(images)}
         prepared = dict(self.processor(images=images, return_tensors="pt", **text))
-        pixels = prepared["pixel_values"].to(self.placement.device, self.placement.dtype)
-        kept = ("input_ids", "attention_mask") if self.prompt else ()
-        return {"pixel_values": pixels} | {
-            name: prepared[name].to(self.placement.device) for name in kept if name in prepared
-        }
+        kept = [name for name in ("input_ids", "attention_mask") if self.prompt and name in prepared]
+        inputs = {name: prepared[name].to(self.placement.device) for name in kept}
+        inputs["pixel_values"] = prepared["pixel_values"].to(self.placement.device, self.placement.dtype)
+        beams = {} if self.settings.temperature > 0 else {"num_beams": 1}
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            ids = self.model.generate(**inputs, **beams, **self.settings.sampling.arguments)
+        return [str(text).strip() for text in self.tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
 
 def load_writer(
@@ -180,27 +166,12 @@ def load_writer(
     Raises:
         WeightsError: files are missing or damaged, or the checkpoint is no model that writes about images.
     """
-    placement = place(device, dtype, half=torch.bfloat16)
-    checkpoint = find_checkpoint(source, revision=revision)
-    processor, tokenizer = _processor(checkpoint)
-    model = load_model("AutoModelForImageTextToText", checkpoint).to(device=placement.device, dtype=placement.dtype)
+    model, processor, checkpoint, placement = load_image_text(source, device=device, dtype=dtype, revision=revision)
     if getattr(processor, "chat_template", None):
-        return ChatWriter(LocalModel(model.eval(), processor, checkpoint, placement), settings)
+        return ChatWriter(LocalModel(model, processor, checkpoint, placement), settings)
+    if hasattr(processor, "tokenizer") and hasattr(processor, "image_processor"):
+        tokenizer = processor.tokenizer
+    else:  # such as ViT-GPT2, whose two halves have a processor each
+        processor, tokenizer = (load_processor(checkpoint, kind) for kind in ("AutoImageProcessor", "AutoTokenizer"))
     identity = f"{checkpoint.signed(checkpoint.source)},dtype:{placement.dtype_name}"
-    return PlainWriter(model.eval(), processor, tokenizer, placement, identity, settings)
-
-
-def _processor(checkpoint: Checkpoint) -> tuple[Any, Any]:
-    """What prepares images (and a prompt), and what turns numbers into words."""
-    transformers: Any = require("transformers", extra="hf")
-    try:
-        processor = transformers.AutoProcessor.from_pretrained(checkpoint.folder, local_files_only=True)
-        if hasattr(processor, "tokenizer") and hasattr(processor, "image_processor"):
-            return processor, processor.tokenizer
-        # Such as ViT-GPT2, whose two halves have a processor each.
-        images = transformers.AutoImageProcessor.from_pretrained(checkpoint.folder, local_files_only=True)
-        words = transformers.AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True)
-    except Exception as error:  # damaged files raise anything
-        source = checkpoint.source
-        raise WeightsError(f"the processor of {source!r} cannot be loaded ({type(error).__name__})") from error
-    return images, words
+    return PlainWriter(model, processor, tokenizer, placement, identity, settings)

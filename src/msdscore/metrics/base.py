@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -20,10 +19,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Need = Literal["encoder", "mixtures", "pictures", "references", "pairs"]
 Scope = Literal["part", "corpus"]
-
-
-def _nothing() -> Mapping[str, Any]:
-    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +115,7 @@ class CaseScores:
     """
 
     values: Floats
-    facts: Mapping[str, Floats] = field(default_factory=_nothing)
+    facts: Mapping[str, Floats] = field(default_factory=dict)
 
 
 ScoreCases = Callable[[Cases], CaseScores]

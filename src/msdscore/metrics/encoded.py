@@ -1,6 +1,6 @@
 """Metrics on the vectors of any encoder: MSD and its parts, CLIPScore and its kin, max-similarity, transport."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,20 @@ from msdscore.scoring.measurement import soften
 RANK_MARGIN = 0.005  # tau_r, paper
 
 
+def _loaded(score: Callable[[Vectors], Floats], choices: str = "") -> Loaded:
+    """A metric whose scores come from the vectors of a batch."""
+    return Loaded(lambda batch: CaseScores(score(vectors_of(batch))), choices)
+
+
+def vectors_of(batch: Cases) -> Vectors:
+    """The embeddings of a batch whose metric needs an encoder."""
+    assert batch.vectors is not None, "the runner makes vectors for every metric that needs an encoder"
+    return batch.vectors
+
+
 def _column(name: str) -> Callable[[], Loaded]:
     """The loader of a metric that is one of the numbers of every pair."""
-    return lambda: Loaded(lambda batch: CaseScores(vectors_of(batch).column(name)))
+    return lambda: _loaded(lambda vectors: vectors.column(name))
 
 
 load_cosine = _column("similarity")  # of the pooled vectors
@@ -36,8 +47,13 @@ def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the option is nam
         raise ConfigError(f"set must be 'item' or 'image', got {set!r}")
 
     def score(batch: Cases) -> CaseScores:
-        group = np.arange(len(batch)) if set == "item" else batch.group
-        return CaseScores(_soften(vectors_of(batch), group))
+        group, vectors = np.arange(len(batch)) if set == "item" else batch.group, vectors_of(batch)
+        similarity, msd = vectors.column("similarity"), vectors.column("msd")
+        known = ~np.isnan(similarity)
+        sets = np.broadcast_to(group[:, None], similarity.shape)[known]
+        values = np.full(similarity.shape, np.nan)
+        values[known] = soften(similarity[known].tolist(), msd[known].tolist(), sets.tolist(), vectors.config)[1]
+        return CaseScores(values)
 
     return Loaded(score, f"set:{set}")
 
@@ -46,31 +62,14 @@ def load_rank_agg(margin: str = f"{RANK_MARGIN}") -> Loaded:
     """Similarity decides where the gap exceeds `margin`, else the smaller divergence."""
     gap = float(margin)
 
-    def score(batch: Cases) -> CaseScores:
-        vectors = vectors_of(batch)
+    def score(vectors: Vectors) -> Floats:
         sides = (torch.from_numpy(vectors.column(name)) for name in ("similarity", "divergence"))
         preference = paper.rank_agg_preference(*sides, margin=gap).numpy()
         unknown = np.isnan(vectors.column("similarity")).any(axis=1)
         preference = np.where(unknown, np.nan, preference)
-        return CaseScores(np.stack([preference, -preference], axis=1) / 2)
+        return np.stack([preference, -preference], axis=1) / 2
 
-    return Loaded(score, f"margin:{gap:g}")
-
-
-def vectors_of(batch: Cases) -> Vectors:
-    """The embeddings of a batch whose metric needs an encoder."""
-    assert batch.vectors is not None, "the runner makes vectors for every metric that needs an encoder"
-    return batch.vectors
-
-
-def _soften(vectors: Vectors, group: np.ndarray) -> Floats:
-    """Soft-MSD of all candidates that have a pair, in float64."""
-    similarity, msd = vectors.column("similarity"), vectors.column("msd")
-    known = ~np.isnan(similarity)
-    sets = np.broadcast_to(group[:, None], similarity.shape)[known]
-    values = np.full(similarity.shape, np.nan)
-    values[known] = soften(similarity[known].tolist(), msd[known].tolist(), sets.tolist(), vectors.config)[1]
-    return values
+    return _loaded(score, f"margin:{gap:g}")
 
 
 WEIGHT = 2.5  # w, CLIPScore paper
@@ -79,18 +78,22 @@ PREFIX = "A photo depicts "  # CLIPScore paper
 
 def load_clipscore(prefix: str = PREFIX) -> Loaded:
     """2.5·max(cos, 0) of the image and the prefixed caption."""
-    return Loaded(lambda batch: CaseScores(_clipscore(vectors_of(batch), prefix)), _choices(prefix))
+    return _loaded(lambda vectors: _clipscore(vectors, prefix), _choices(prefix))
 
 
 def load_longclipscore(prefix: str = PREFIX) -> Loaded:
     """The same, refused where the encoder cannot read a caption at once."""
 
-    def score(batch: Cases) -> CaseScores:
-        vectors = vectors_of(batch)
-        _require_one_window(vectors)
-        return CaseScores(_clipscore(vectors, prefix))
+    def score(vectors: Vectors) -> Floats:
+        most = max((layout.windows for layout in vectors.texts.layout if isinstance(layout, TokenLayout)), default=1)
+        if most > 1:
+            raise ConfigError(
+                f"longclipscore needs an encoder that reads a caption at once, this one took {most} windows; "
+                "choose a LongCLIP encoder"
+            )
+        return _clipscore(vectors, prefix)
 
-    return Loaded(score, _choices(prefix))
+    return _loaded(score, _choices(prefix))
 
 
 def load_refclipscore(prefix: str = PREFIX) -> Loaded:
@@ -147,15 +150,6 @@ def _pooled(vectors: Vectors, texts: Sequence[str], prefix: str) -> Floats:
     return pooled
 
 
-def _require_one_window(vectors: Vectors) -> None:
-    most = max((layout.windows for layout in vectors.texts.layout if isinstance(layout, TokenLayout)), default=1)
-    if most > 1:
-        raise ConfigError(
-            f"longclipscore needs an encoder that reads a caption at once, this one took {most} windows; "
-            "choose a LongCLIP encoder"
-        )
-
-
 def _choices(prefix: str) -> str:
     return f"w:{WEIGHT:g}|prefix:{prefix.strip() or 'none'}"
 
@@ -166,18 +160,24 @@ _STEPS, _PRECISION = 1000, 1e-6
 
 def load_max_sim() -> Loaded:
     r"""Mean over the caption's tokens of the largest cosine with a patch, :math:`\frac{1}{M}\sum_j\max_i x_i y_j`."""
-    return Loaded(lambda batch: CaseScores(_over_pairs(vectors_of(batch), _max_sim)))
+    return _loaded(lambda vectors: _over_pairs(vectors, _max_sim))
 
 
 def load_calibrated_max_sim() -> Loaded:
     """Max-similarity less what each token finds in a background image on average, component means for patches."""
 
-    def score(batch: Cases) -> CaseScores:
-        vectors = vectors_of(batch)
-        raw = _over_pairs(vectors, _max_sim)
-        return CaseScores(raw - vectors.spread(_background_sim(vectors)[vectors.pair_texts]))
+    def score(vectors: Vectors) -> Floats:
+        if vectors.background is None:
+            raise ConfigError("max-sim-cal needs a background; choose settings with calibration=background")
+        items, components, dim = vectors.background.shape
+        means = vectors.background.reshape(items * components, dim)
+        similarity = np.zeros(len(vectors.texts))
+        for row, (points, mask) in enumerate(zip(vectors.texts.points, vectors.texts.mask, strict=True)):
+            cosines = (means @ points[mask].to(means).mT).unflatten(0, (items, components))
+            similarity[row] = float(cosines.amax(dim=1).double().mean())
+        return _over_pairs(vectors, _max_sim) - vectors.spread(similarity[vectors.pair_texts])
 
-    return Loaded(score)
+    return _loaded(score)
 
 
 def load_sinkhorn(reg: str = f"{SINKHORN_REG}") -> Loaded:
@@ -195,36 +195,16 @@ def load_sinkhorn(reg: str = f"{SINKHORN_REG}") -> Loaded:
         )
         return float((plan * distance).sum())
 
-    return Loaded(lambda batch: CaseScores(_over_pairs(vectors_of(batch), cost)), f"reg:{strength:g}|it:{_STEPS}")
+    return _loaded(lambda vectors: _over_pairs(vectors, cost), f"reg:{strength:g}|it:{_STEPS}")
 
 
 def _max_sim(cosines: Tensor) -> float:
     return float(cosines.max(dim=0).values.double().mean())
 
 
-def _background_sim(vectors: Vectors) -> Floats:
-    """For every text the mean over background images of its max-similarity with them."""
-    if vectors.background is None:
-        raise ConfigError("max-sim-cal needs a background; choose settings with calibration=background")
-    items, components, dim = vectors.background.shape
-    means = vectors.background.reshape(items * components, dim)
-    similarity = np.zeros(len(vectors.texts))
-    for row, (points, mask) in enumerate(zip(vectors.texts.points, vectors.texts.mask, strict=True)):
-        cosines = (means @ points[mask].to(means).mT).unflatten(0, (items, components))
-        similarity[row] = float(cosines.amax(dim=1).double().mean())
-    return similarity
-
-
 def _over_pairs(vectors: Vectors, measure: Callable[[Tensor], float]) -> Floats:
-    """A measure of the patch-by-token cosines of every pair, one product per image."""
+    """A measure of the cosines of real patches and real tokens of every pair, one product per image."""
     values = np.full(len(vectors.pair_images), np.nan)
-    for pairs, cosines in _cosines(vectors):
-        values[pairs] = [measure(matrix) for matrix in cosines]
-    return vectors.spread(values)
-
-
-def _cosines(vectors: Vectors) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """Pairs of each image, with the cosines of its real patches and their real tokens."""
     texts = [points[mask] for points, mask in zip(vectors.texts.points, vectors.texts.mask, strict=True)]
     order = np.argsort(vectors.pair_images, kind="stable")
     starts = np.flatnonzero(np.diff(vectors.pair_images[order], prepend=-1))
@@ -233,4 +213,5 @@ def _cosines(vectors: Vectors) -> Iterator[tuple[list[int], list[Tensor]]]:
         patches = vectors.images.points[image][vectors.images.mask[image]]
         mine = [texts[row] for row in vectors.pair_texts[pairs].tolist()]
         product = patches.float() @ torch.cat(mine).float().mT
-        yield pairs.tolist(), list(product.split([len(tokens) for tokens in mine], dim=1))
+        values[pairs] = [measure(part) for part in product.split([len(tokens) for tokens in mine], dim=1)]
+    return vectors.spread(values)

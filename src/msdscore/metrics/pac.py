@@ -1,6 +1,6 @@
 """PAC-S and RefPAC-S from the checkpoint files that their authors released, through open_clip."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,7 @@ _STD = {"openai": (0.26862954, 0.26130258, 0.27577711), "open_clip": (0.5, 0.5, 
 def load_pac(path: str, device: str = "auto", family: str = "openai") -> Loaded:
     """2·max(cos, 0) of the image and the prefixed caption."""
     towers = PacTowers(path, device, choice("family", family, FAMILIES))
-
-    def score(batch: Cases) -> CaseScores:
-        return CaseScores(_alone(batch, towers, _captions(batch, towers)))
-
-    return Loaded(score, towers.choices)
+    return Loaded(lambda batch: CaseScores(towers.score(batch)[0]), towers.choices)
 
 
 def load_refpac(path: str, device: str = "auto", family: str = "openai") -> Loaded:
@@ -38,11 +34,10 @@ def load_refpac(path: str, device: str = "auto", family: str = "openai") -> Load
     towers = PacTowers(path, device, choice("family", family, FAMILIES))
 
     def score(batch: Cases) -> CaseScores:
-        captions = _captions(batch, towers)
+        alone, captions = towers.score(batch)
         known = sorted({text for case in batch.references for text in case})
         rows = dict(zip(known, towers.texts(known), strict=True))
-        nearest = nearest_reference(captions, batch.references, rows)
-        return CaseScores(harmonic(_alone(batch, towers, captions), nearest))
+        return CaseScores(harmonic(alone, nearest_reference(captions, batch.references, rows)))
 
     return Loaded(score, towers.choices)
 
@@ -53,41 +48,46 @@ class PacTowers:
     def __init__(self, path: str, device: str, family: str) -> None:
         open_clip: Any = require("open_clip", extra="openclip")
         state = _state(path)
-        where = place(device, "float32").device
-        self._model = _build(state, quick_gelu=family == "openai", path=path).to(where)
-        self._device = where
+        self._device = place(device, "float32").device
+        self._model = _build(state, quick_gelu=family == "openai", path=path).to(self._device)
         self._tokenize = open_clip.SimpleTokenizer(context_length=int(state["positional_embedding"].shape[0]))
         self._prepare = open_clip.image_transform(
             self._model.visual.image_size, is_train=False, mean=_MEAN[family], std=_STD[family]
         )
         self.choices = f"ckpt:{Path(path).name}@{file_key(Path(path))[:8]}|family:{family}|w:{WEIGHT:g}"
 
-    @torch.no_grad()
     def images(self, images: Sequence[Image]) -> Floats:
         """Unit vectors of images."""
+        return self._encode(
+            images, self._model.encode_image, lambda batch: torch.stack([self._prepare(image) for image in batch])
+        )
 
-        def encode(batch: Sequence[Image]) -> Tensor:
-            pixels = torch.stack([self._prepare(image) for image in batch])
-            return self._model.encode_image(pixels.to(self._device))
-
-        return _unit([encode(images[start : start + _BATCH]) for start in range(0, len(images), _BATCH)])
-
-    @torch.no_grad()
     def texts(self, texts: Sequence[str]) -> Floats:
         """Unit vectors of prefixed texts, cut at the context length as the released script does."""
+        return self._encode(
+            texts, self._model.encode_text, lambda batch: self._tokenize([PREFIX + text for text in batch])
+        )
 
-        def encode(batch: Sequence[str]) -> Tensor:
-            return self._model.encode_text(self._tokenize([PREFIX + text for text in batch]).to(self._device))
+    @torch.no_grad()
+    def _encode(
+        self, items: Sequence[Any], encode: Callable[[Tensor], Tensor], prepare: Callable[..., Tensor]
+    ) -> Floats:
+        if not items:
+            return np.zeros((0, 1))
+        batches = (items[start : start + _BATCH] for start in range(0, len(items), _BATCH))
+        rows = torch.cat([encode(prepare(batch).to(self._device)) for batch in batches]).double()
+        unit: Floats = (rows / rows.norm(dim=1, keepdim=True)).cpu().numpy()
+        return unit
 
-        return _unit([encode(texts[start : start + _BATCH]) for start in range(0, len(texts), _BATCH)])
-
-
-def _unit(parts: list[Tensor]) -> Floats:
-    if not parts:
-        return np.zeros((0, 1))
-    rows = torch.cat(parts).double()
-    unit: Floats = (rows / rows.norm(dim=1, keepdim=True)).cpu().numpy()
-    return unit
+    def score(self, batch: Cases) -> tuple[Floats, Floats]:
+        """PAC-S of every candidate, NaN without an image, and the unit vectors of the candidates."""
+        captions: Floats = self.texts(batch.texts)[batch.captions]
+        readable = {number: image for number, image in enumerate(batch.images) if image is not None}
+        images = np.full((len(batch.images), captions.shape[2]), np.nan)
+        if readable:
+            images[list(readable)] = self.images(list(readable.values()))
+        cosine = (images[batch.owner][:, None, :] * captions).sum(axis=2)
+        return WEIGHT * np.maximum(cosine, 0.0), captions
 
 
 def _state(path: str) -> dict[str, Tensor]:
@@ -116,18 +116,3 @@ def _build(state: dict[str, Tensor], *, quick_gelu: bool, path: str) -> Any:
         reason = str(error).splitlines()[0]
         raise WeightsError(f"{path} does not fit a CLIP model ({reason}); expected a PAC-S checkpoint") from error
     return model.eval()
-
-
-def _captions(batch: Cases, towers: PacTowers) -> Floats:
-    captions: Floats = towers.texts(batch.texts)[batch.captions]
-    return captions
-
-
-def _alone(batch: Cases, towers: PacTowers, captions: Floats) -> Floats:
-    readable = [number for number, image in enumerate(batch.images) if image is not None]
-    rows = towers.images([image for image in batch.images if image is not None])
-    images = np.full((len(batch.images), captions.shape[2]), np.nan)
-    if readable:
-        images[readable] = rows
-    cosine = (images[batch.owner][:, None, :] * captions).sum(axis=2)
-    return WEIGHT * np.maximum(cosine, 0.0)

@@ -5,44 +5,41 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from msdscore.errors import ConfigError, MissingExtraError, require
-from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded
+from msdscore.metrics.base import Cases, CaseScores, Loaded
 
 _EXTRA = "references"
 _Texts = dict[int, list[str]]
-_Measure = Callable[[_Texts, _Texts], Iterable[float]]
 _WORD = re.compile(r"n't\b|'(?:s|m|d|ll|re|ve)\b|\w+(?=n't\b)|\w+(?:[-.]\w+)*|[$%&#@]", re.IGNORECASE)
 _CORENLP = "stanford-corenlp-3.6.0.jar"
 
 
-def load_bleu(tokenizer: str = "simple") -> Loaded:
-    """BLEU-4 of each caption."""
-    package: Any = require("pycocoevalcap.bleu.bleu", extra=_EXTRA)
-    return _loaded(lambda gts, res: package.Bleu(4).compute_score(gts, res, verbose=0)[1][3], tokenizer)
+def _loader(name: str, measure: Callable[[Any, _Texts, _Texts], Iterable[float]]) -> Callable[..., Loaded]:
+    """The loader of a metric of the package, which measures references (first) and candidates."""
+
+    def load(tokenizer: str = "simple") -> Loaded:
+        package: Any = require(f"pycocoevalcap.{name}.{name}", extra=_EXTRA)
+        return _loaded(partial(measure, package), tokenizer)
+
+    return load
 
 
-def load_rouge(tokenizer: str = "simple") -> Loaded:
-    """ROUGE-L of each caption."""
-    package: Any = require("pycocoevalcap.rouge.rouge", extra=_EXTRA)
-    return _loaded(lambda gts, res: package.Rouge().compute_score(gts, res)[1], tokenizer)
-
-
-def load_cider(tokenizer: str = "simple") -> Loaded:
-    """CIDEr of each caption; document frequencies are those of all references that are scored together."""
-    package: Any = require("pycocoevalcap.cider.cider", extra=_EXTRA)
-    return _loaded(lambda gts, res: package.Cider().compute_score(gts, res)[1], tokenizer)
+# BLEU-4, ROUGE-L and CIDEr of each caption; CIDEr's document frequencies are those of all references scored together.
+load_bleu = _loader("bleu", lambda package, gts, res: package.Bleu(4).compute_score(gts, res, verbose=0)[1][3])
+load_rouge = _loader("rouge", lambda package, gts, res: package.Rouge().compute_score(gts, res)[1])
+load_cider = _loader("cider", lambda package, gts, res: package.Cider().compute_score(gts, res)[1])
 
 
 def load_meteor(tokenizer: str = "simple") -> Loaded:
     """METEOR 1.5 of each caption; a Java program that comes with the package does it."""
     require_java("meteor")
-    package: Any = require("pycocoevalcap.meteor.meteor", extra=_EXTRA)
-    return _loaded(lambda gts, res: _meteor(package, gts, res), tokenizer)
+    return _loader("meteor", _meteor)(tokenizer)
 
 
 def load_spice() -> Loaded:
@@ -55,7 +52,7 @@ def load_spice() -> Loaded:
             f"spice needs {_CORENLP} and its models in {library}; fetch them (about 350 MB) with: "
             "python -m pycocoevalcap.spice.get_stanford_models"
         )
-    return _loaded(lambda gts, res: _spice(package, gts, res), "none")
+    return _loaded(partial(_spice, package), "none")
 
 
 def require_java(what: str) -> None:
@@ -75,49 +72,39 @@ def words(text: str) -> str:
     return " ".join(_WORD.findall(text.lower()))
 
 
-def _loaded(measure: _Measure, tokenizer: str) -> Loaded:
-    known: dict[str, Callable[[_Texts], _Texts]] = {"simple": _simple, "ptb": _ptb, "none": lambda texts: texts}
-    if tokenizer not in known:
+def _loaded(measure: Callable[[_Texts, _Texts], Iterable[float]], tokenizer: str) -> Loaded:
+    if tokenizer not in ("simple", "ptb", "none"):
         raise ConfigError(f"tokenizer must be 'simple' or 'ptb', got {tokenizer!r}")
     if tokenizer == "ptb":
         require_java("tokenizer=ptb")
+
+    def tokenize(texts: dict[int, Iterable[str]]) -> _Texts:
+        spaced = {case: [" ".join(text.split()) for text in several] for case, several in texts.items()}
+        if tokenizer == "simple":
+            return {case: [words(text) for text in several] for case, several in spaced.items()}
+        if tokenizer == "none":
+            return spaced
+        package: Any = require("pycocoevalcap.tokenizer.ptbtokenizer", extra=_EXTRA)
+        wrapped = {case: [{"caption": text} for text in several] for case, several in spaced.items()}
+        tokens: _Texts = package.PTBTokenizer().tokenize(wrapped)
+        return tokens
 
     def score(batch: Cases) -> CaseScores:
         values = np.full(batch.captions.shape, np.nan)
         # True and control cases apart: the control must not change the document frequencies of the true figures.
         for control in (False, True):
             cases = [c for c in np.flatnonzero(batch.control == control).tolist() if batch.references[c]]
-            if cases:
-                values[cases] = _measured(batch, cases, measure, known[tokenizer])
+            references = tokenize({case: batch.references[case] for case in cases}) if cases else {}
+            # One column of candidates at a time: CIDEr counts its documents by case, and references that came once per
+            # candidate would count words of no reference as rarer than they are.
+            for at in range(batch.captions.shape[1] if cases else 0):
+                candidates = tokenize({case: [batch.candidates(case)[at]] for case in cases})
+                # The package tells its progress on standard output, which is for results.
+                with redirect_stdout(sys.stderr):
+                    values[cases, at] = list(measure(references, candidates))
         return CaseScores(values)
 
     return Loaded(score, f"tok:{tokenizer}")
-
-
-def _measured(batch: Cases, cases: list[int], measure: _Measure, tokenize: Callable[[_Texts], _Texts]) -> Floats:
-    """Scores of some cases, one column of candidates at a time: CIDEr counts its documents by case.
-
-    References that came once per candidate would count words of no reference as rarer than they are.
-    """
-    references = tokenize({case: [" ".join(text.split()) for text in batch.references[case]] for case in cases})
-    columns = []
-    for at in range(batch.captions.shape[1]):
-        candidates = tokenize({case: [" ".join(batch.candidates(case)[at].split())] for case in cases})
-        # The package tells its progress on standard output, which is for results.
-        with redirect_stdout(sys.stderr):
-            columns.append(np.array(list(measure(references, candidates)), dtype=np.float64))
-    return np.stack(columns, axis=1)
-
-
-def _simple(texts: _Texts) -> _Texts:
-    return {case: [words(text) for text in several] for case, several in texts.items()}
-
-
-def _ptb(texts: _Texts) -> _Texts:
-    package: Any = require("pycocoevalcap.tokenizer.ptbtokenizer", extra=_EXTRA)
-    wrapped = {case: [{"caption": text} for text in several] for case, several in texts.items()}
-    tokens: _Texts = package.PTBTokenizer().tokenize(wrapped)
-    return tokens
 
 
 def _meteor(package: Any, references: _Texts, candidates: _Texts) -> list[float]:

@@ -37,7 +37,13 @@ def load_metric(asked: str) -> Metric:
     """
     name, argument, options = read_metric(asked)
     row = METRICS.find(name)
-    _check(row, argument, options)
+    if row.argument and not argument:
+        raise ConfigError(f"metric {row.name!r} is asked for as {row.name}:ARGUMENT, where ARGUMENT is {row.argument}")
+    if argument and not row.argument:
+        raise ConfigError(f"metric {row.name!r} takes no argument, got {argument!r}")
+    for option in options:
+        if option not in row.options:
+            raise unknown_name(f"option of metric {row.name}", option, row.options)
     loader: Callable[..., Loaded] = resolve(row.loader, f"metric {row.name!r}")
     loaded = loader(argument, **options) if row.argument else loader(**options)
     lower = not row.higher_is_better if loaded.lower_is_better is None else loaded.lower_is_better
@@ -80,13 +86,3 @@ def choice(name: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
         raise ConfigError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
     return value
-
-
-def _check(row: MetricRow, argument: str, options: dict[str, str]) -> None:
-    if row.argument and not argument:
-        raise ConfigError(f"metric {row.name!r} is asked for as {row.name}:ARGUMENT, where ARGUMENT is {row.argument}")
-    if argument and not row.argument:
-        raise ConfigError(f"metric {row.name!r} takes no argument, got {argument!r}")
-    for name in options:
-        if name not in row.options:
-            raise unknown_name(f"option of metric {row.name}", name, row.options)

@@ -15,7 +15,7 @@ import torch
 
 from msdscore.errors import ConfigError
 from msdscore.metrics.base import Cases, CaseScores, Floats, Loaded
-from msdscore.metrics.vlm.model import LocalModel, load_local
+from msdscore.metrics.vlm.model import load_local
 
 PROMPT = (
     "Grade how well a caption describes this picture with one real number from 0.0 to 1.0.\n"
@@ -29,7 +29,13 @@ _NUMBER = re.compile(r"\d+(?:\.(\d)(\d)?)?")
 
 def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: str = "", revision: str = "") -> Loaded:
     """The metric with a local model; `prompt` names a text file that holds {caption}."""
-    template = _template(prompt)
+    template = PROMPT
+    if prompt:
+        if not Path(prompt).is_file():
+            raise ConfigError(f"there is no prompt file {prompt}")
+        template = Path(prompt).read_text(encoding="utf-8").strip()
+        if "{caption}" not in template:
+            raise ConfigError(f"the prompt in {prompt} must hold {{caption}} where the caption goes")
     model = load_local(source, device=device, dtype=dtype, revision=revision or None)
     digits = digit_tokens(model.vocabulary)
 
@@ -40,14 +46,14 @@ def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: s
             image = batch.image(case)
             key = int(batch.owner[case]), int(batch.captions[case, candidate])
             if image is not None and key not in known:
-                spoken = model.speak(
-                    image, template.replace("{caption}", batch.texts[key[1]]), most_tokens=_MOST_TOKENS
-                )
-                known[key] = smooth(spoken.pieces, digit_probabilities(spoken.probabilities, digits))
+                question = template.replace("{caption}", batch.texts[key[1]])
+                pieces, probabilities = model.speak(image, question, most_tokens=_MOST_TOKENS)
+                known[key] = smooth(pieces, digit_probabilities(probabilities, digits))
             values[case, candidate] = known.get(key, np.nan)
         return CaseScores(values)
 
-    return Loaded(score, _choices(model, template, prompt))
+    mark = blake2b(template.encode(), digest_size=4).hexdigest()
+    return Loaded(score, f"model:{model.signature}|prompt:{Path(prompt).name if prompt else 'own'}@{mark}")
 
 
 def digit_tokens(vocabulary: dict[str, int]) -> torch.Tensor:
@@ -94,19 +100,3 @@ def smooth(pieces: Sequence[str], digits: Floats) -> float:
         return float(nearly * lead[0] + lead[1])
     tenths = np.arange(10)
     return float(tenths @ first * 0.1 + tenths @ second * 0.01)
-
-
-def _template(path: str) -> str:
-    if not path:
-        return PROMPT
-    if not Path(path).is_file():
-        raise ConfigError(f"there is no prompt file {path}")
-    text = Path(path).read_text(encoding="utf-8").strip()
-    if "{caption}" not in text:
-        raise ConfigError(f"the prompt in {path} must hold {{caption}} where the caption goes")
-    return text
-
-
-def _choices(model: LocalModel, template: str, path: str) -> str:
-    mark = blake2b(template.encode(), digest_size=4).hexdigest()
-    return f"model:{model.signature}|prompt:{Path(path).name if path else 'own'}@{mark}"

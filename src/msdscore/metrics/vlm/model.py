@@ -1,6 +1,5 @@
 """A local vision-language model that answers a question about one image."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,14 @@ class Sampling:
     top_p: float
     most_tokens: int
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The same for `generate` of transformers."""
+        if self.temperature == 0:
+            return {"do_sample": False, "max_new_tokens": self.most_tokens}
+        drawn = {"temperature": self.temperature, "top_p": self.top_p, "top_k": 0}
+        return {"do_sample": True, "max_new_tokens": self.most_tokens, **drawn}
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -31,14 +38,6 @@ class Answer:
     text: str
     tokens_in: int
     tokens_out: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpokenAnswer:
-    """A greedy answer token by token, with the probabilities of the whole vocabulary at every step."""
-
-    pieces: tuple[str, ...]
-    probabilities: Float[Tensor, "steps vocabulary"]
 
 
 class LocalModel:
@@ -59,25 +58,22 @@ class LocalModel:
     def answer(self, image: Image, question: str, sampling: Sampling, *, seed: int) -> Answer:
         """A drawn answer; the same seed draws the same words on one machine."""
         inputs = self._inputs(image, question)
-        drawn: dict[str, Any] = {"do_sample": False}
-        if sampling.temperature > 0:
-            drawn = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            ids = self._generate(inputs, max_new_tokens=sampling.most_tokens, **drawn).sequences[0]
+            ids = self._generate(inputs, **sampling.arguments).sequences[0]
         asked = int(inputs["input_ids"].shape[1])
         text = self._processor.tokenizer.decode(ids[asked:], skip_special_tokens=True)
         return Answer(str(text).strip(), asked, len(ids) - asked)
 
-    def speak(self, image: Image, question: str, *, most_tokens: int) -> SpokenAnswer:
-        """The likeliest answer with its probabilities."""
+    def speak(
+        self, image: Image, question: str, *, most_tokens: int
+    ) -> tuple[tuple[str, ...], Float[Tensor, "steps vocabulary"]]:
+        """The tokens of the likeliest answer, with the probabilities of the whole vocabulary at every step."""
         inputs = self._inputs(image, question)
         generated = self._generate(inputs, max_new_tokens=most_tokens, do_sample=False, output_scores=True)
         ids = generated.sequences[0, inputs["input_ids"].shape[1] :]
         pieces = self._processor.tokenizer.convert_ids_to_tokens(ids.tolist())
-        return SpokenAnswer(
-            tuple(map(str, pieces)), torch.stack([step[0] for step in generated.scores]).double().softmax(dim=-1)
-        )
+        return tuple(map(str, pieces)), torch.stack([step[0] for step in generated.scores]).double().softmax(dim=-1)
 
     @torch.no_grad()
     def _generate(self, inputs: Any, **how: Any) -> Any:
@@ -86,16 +82,31 @@ class LocalModel:
         return self._model.generate(**inputs, return_dict_in_generate=True, pad_token_id=pad, **how)
 
     def _inputs(self, image: Image, question: str) -> Any:
-        prepared = self._processor(images=image, text=self._prompt(question), return_tensors="pt")
-        prepared = prepared.to(self._placement.device)
+        turn = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}
+        prompt = self._processor.apply_chat_template([turn], add_generation_prompt=True)
+        prepared = self._processor(images=image, text=prompt, return_tensors="pt").to(self._placement.device)
         prepared["pixel_values"] = prepared["pixel_values"].to(self._placement.dtype)
         return prepared
 
-    def _prompt(self, question: str) -> str:
-        turn = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}
-        template: Sequence[Any] = [turn]
-        prompt: str = self._processor.apply_chat_template(template, add_generation_prompt=True)
-        return prompt
+
+def load_image_text(
+    source: str, *, device: str, dtype: str, revision: str | None
+) -> tuple[Any, Any, Checkpoint, Placement]:
+    """A model of the image-text-to-text kind and its processor, from a folder or a hub name."""
+    placement = place(device, dtype, half=torch.bfloat16)
+    checkpoint = find_checkpoint(source, revision=revision)
+    model = load_model("AutoModelForImageTextToText", checkpoint).to(device=placement.device, dtype=placement.dtype)
+    return model.eval(), load_processor(checkpoint), checkpoint, placement
+
+
+def load_processor(checkpoint: Checkpoint, kind: str = "AutoProcessor") -> Any:
+    """What prepares images or texts for a model, by the name of its class in transformers."""
+    transformers: Any = require("transformers", extra="hf")
+    try:
+        return getattr(transformers, kind).from_pretrained(checkpoint.folder, local_files_only=True)
+    except Exception as error:  # damaged files raise anything
+        reason = type(error).__name__
+        raise WeightsError(f"the processor of {checkpoint.source!r} cannot be loaded ({reason})") from error
 
 
 def load_local(source: str, *, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> LocalModel:
@@ -104,14 +115,7 @@ def load_local(source: str, *, device: str = "auto", dtype: str = "auto", revisi
     Raises:
         WeightsError: files are missing or damaged, or the checkpoint has no chat template.
     """
-    transformers: Any = require("transformers", extra="hf")
-    placement = place(device, dtype, half=torch.bfloat16)
-    checkpoint = find_checkpoint(source, revision=revision)
-    model = load_model("AutoModelForImageTextToText", checkpoint).to(device=placement.device, dtype=placement.dtype)
-    try:
-        processor = transformers.AutoProcessor.from_pretrained(checkpoint.folder, local_files_only=True)
-    except Exception as error:  # damaged files raise anything
-        raise WeightsError(f"the processor of {source!r} cannot be loaded ({type(error).__name__})") from error
+    model, processor, checkpoint, placement = load_image_text(source, device=device, dtype=dtype, revision=revision)
     if not getattr(processor, "chat_template", None):
         raise WeightsError(f"{source!r} has no chat template; expected a checkpoint that can be talked to")
-    return LocalModel(model.eval(), processor, checkpoint, placement)
+    return LocalModel(model, processor, checkpoint, placement)
