@@ -11,8 +11,8 @@ import pytest
 from scipy.io import savemat
 
 from msdscore.benchmarks.base import Note, Pair, image_key, image_source
-from msdscore.benchmarks.readers.captioned import CaptionedImage, draw_pairs
 from msdscore.benchmarks.readers.pairs import VALSE_PIECES
+from msdscore.benchmarks.readers.rows import CaptionedImage, draw_pairs
 from msdscore.benchmarks.registry import load
 from msdscore.benchmarks.run.plan import BenchmarkPlan
 from msdscore.benchmarks.run.runner import run_benchmark

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msdscore.benchmarks.registry import benchmark
 from msdscore.benchmarks.results.grids import NONE, Grid, markdown
-from msdscore.benchmarks.results.summary import versions
+from msdscore.benchmarks.run.runner import versions
 from msdscore.io.atomic import write_bytes
 from reproduce.campaign import Cell, summary
 

@@ -25,9 +25,8 @@ def table(
     samples: options.Samples = 1000,
 ) -> None:
     """Print a table per benchmark and protocol, with intervals, controls and signatures; or one of all benchmarks."""
-    from msdscore.benchmarks.results.grids import result_grids
-    from msdscore.benchmarks.results.overview import StoredResult, mean_ranks
-    from msdscore.benchmarks.results.overview import overview as all_in_one
+    from msdscore.benchmarks.results.grids import StoredResult, mean_ranks, result_grids
+    from msdscore.benchmarks.results.grids import overview as all_in_one
     from msdscore.benchmarks.results.result import read_result
     from msdscore.io.outputs.targets import RUN_NOTES
     from msdscore.report.tables import render

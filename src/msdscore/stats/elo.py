@@ -62,9 +62,8 @@ def games(first: Sequence[str], second: Sequence[str], outcome: ArrayLike) -> Ga
         raise InputError("ratings need at least one battle, got none")
     if not np.isin(results, (0.0, 0.5, 1.0)).all():
         raise InputError("a battle's outcome must be 1, 0.5 or 0 for the first system")
-    names = tuple(sorted({*first, *second}))
-    index = {name: i for i, name in enumerate(names)}
-    return Games(names, _codes(first, index), _codes(second, index), results)
+    names, sides = np.unique([*first, *second], return_inverse=True)
+    return Games(tuple(names.tolist()), sides[: len(first)], sides[len(first) :], results)
 
 
 def replay(played: Games, orders: Ints, config: EloConfig) -> Floats:
@@ -95,7 +94,9 @@ def bootstrap_elo(played: Games, config: EloConfig | None = None) -> Ratings:
     generator = np.random.RandomState(config.seed)
     orders = np.stack([generator.randint(0, n, size=n) for _ in range(config.samples)])
     tables = replay(played, orders, config)
-    tables[~_appeared(played, orders)] = np.nan
+    seen, rows = np.zeros(tables.shape, dtype=bool), np.arange(len(orders))[:, None]
+    seen[rows, played.first[orders]] = seen[rows, played.second[orders]] = True
+    tables[~seen] = np.nan
     medians = np.array([np.median(known) if len(known := column[~np.isnan(column)]) else np.nan for column in tables.T])
     best_first = np.argsort(-medians, kind="stable")
     names = tuple(played.systems[i] for i in best_first)
@@ -111,8 +112,18 @@ def bradley_terry(played: Games) -> Ratings:
     """
     _check_finite(played)
     optimize: Any = require("scipy.optimize", extra="stats")
+
+    def half_win_loss(theta: Floats) -> tuple[float, Floats]:
+        margin = theta[played.first] - theta[played.second]
+        loss = np.logaddexp(0, margin) - played.outcome * margin
+        slope = 1 / (1 + np.exp(-margin)) - played.outcome
+        gradient: Floats = np.zeros(len(theta))
+        np.add.at(gradient, played.first, slope)
+        np.subtract.at(gradient, played.second, slope)
+        return float(loss.sum()), gradient
+
     fitted = optimize.minimize(
-        lambda theta: _half_win_loss(played, theta),
+        half_win_loss,
         np.zeros(len(played.systems)),
         jac=True,
         method="L-BFGS-B",
@@ -122,28 +133,6 @@ def bradley_terry(played: Games) -> Ratings:
     best_first = np.argsort(-strengths, kind="stable")
     names = tuple(played.systems[i] for i in best_first)
     return Ratings(names, strengths[best_first], np.empty((0, len(names))))
-
-
-def _codes(names: Sequence[str], index: dict[str, int]) -> Ints:
-    return np.fromiter((index[name] for name in names), dtype=np.int64, count=len(names))
-
-
-def _appeared(played: Games, orders: Ints) -> NDArray[np.bool_]:
-    seen = np.zeros((len(orders), len(played.systems)), dtype=bool)
-    rows = np.arange(len(orders))[:, None]
-    seen[rows, played.first[orders]] = True
-    seen[rows, played.second[orders]] = True
-    return seen
-
-
-def _half_win_loss(played: Games, theta: Floats) -> tuple[float, Floats]:
-    margin = theta[played.first] - theta[played.second]
-    loss = np.logaddexp(0, margin) - played.outcome * margin
-    slope = 1 / (1 + np.exp(-margin)) - played.outcome
-    gradient: Floats = np.zeros(len(theta))
-    np.add.at(gradient, played.first, slope)
-    np.subtract.at(gradient, played.second, slope)
-    return float(loss.sum()), gradient
 
 
 def _check_finite(played: Games) -> None:

@@ -21,22 +21,22 @@ class Credits:
     values: Floats
     kept: NDArray[np.bool_]
     ties: int
-
-    @property
-    def missing(self) -> int:
-        """How many pairs had a NaN."""
-        return int((~self.kept).sum())
+    missing: int  # pairs with a NaN
 
 
 def credits_of(positive: ArrayLike, negative: ArrayLike, *, ties: TieRule = "wrong") -> Credits:
     """Credit of each pair: the positive must score strictly higher; a tie earns nothing, or half."""
-    difference = _difference(positive, negative)
+    a, b = np.asarray(positive, dtype=np.float64), np.asarray(negative, dtype=np.float64)
+    if a.shape != b.shape or a.ndim != 1:
+        raise InputError(f"expected two columns over the same pairs, got shapes {a.shape} and {b.shape}")
+    # Two infinities of one sign are a tie; their difference would be NaN.
+    difference = np.where(a == b, 0.0, a - np.where(a == b, 0.0, b))
     kept = ~np.isnan(difference)
     judged = difference[kept]
     values = (judged > 0).astype(np.float64)
     if ties == "half":
         values[judged == 0] = 0.5
-    return Credits(values, kept, int((judged == 0).sum()))
+    return Credits(values, kept, int((judged == 0).sum()), int((~kept).sum()))
 
 
 def decide_beyond(differences: ArrayLike, epsilon: float) -> Signs:
@@ -107,14 +107,6 @@ def mcnemar_exact(first_right: ArrayLike, second_right: ArrayLike) -> Test:
         return Test(0.5, 1.0, "McNemar, exact", 0)
     scipy_stats: Any = require("scipy.stats", extra="stats")
     return Test(b / (b + c), float(scipy_stats.binomtest(b, b + c).pvalue), "McNemar, exact", b + c)
-
-
-def _difference(first: ArrayLike, second: ArrayLike) -> Floats:
-    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    if a.shape != b.shape or a.ndim != 1:
-        raise InputError(f"expected two columns over the same pairs, got shapes {a.shape} and {b.shape}")
-    # Two infinities of one sign are a tie; their difference would be NaN.
-    return np.where(a == b, 0.0, a - np.where(a == b, 0.0, b))
 
 
 def _split(first_right: ArrayLike, second_right: ArrayLike) -> tuple[int, int]:

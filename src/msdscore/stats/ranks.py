@@ -135,10 +135,6 @@ def _weights(columns: Columns, weights: Floats | None) -> Floats:
     return np.ones(len(columns)) if weights is None else weights
 
 
-def _tied_pairs(group_weights: Floats) -> float:
-    return float((group_weights * (group_weights - 1)).sum() / 2)
-
-
 def _pair_counts(
     columns: Columns, weights: Floats | None
 ) -> tuple[float, float, tuple[float, float], tuple[float, int]]:
@@ -148,11 +144,16 @@ def _pair_counts(
     by_first = np.bincount(columns.first_groups, weights=w).astype(np.float64)
     by_second = np.bincount(columns.second_groups, weights=w).astype(np.float64)
     classes = min(int((by_first > 0).sum()), int((by_second > 0).sum()))
-    ties = (_tied_pairs(by_first), _tied_pairs(by_second))
+    ties = (float((by_first * (by_first - 1)).sum() / 2), float((by_second * (by_second - 1)).sum() / 2))
     pairs = total * (total - 1) / 2
     if by_first.size * by_second.size <= _TABLE_CELLS:
         return _balance_by_table(columns, w), pairs, ties, (total, classes)
-    return _balance_by_sorting(columns, w, pairs, ties), pairs, ties, (total, classes)
+    # From scipy's tau-b on the expanded sample, for two columns with very many distinct values.
+    scipy_stats: Any = require("scipy.stats", extra="stats")
+    take = np.repeat(np.arange(len(columns)), w.astype(np.int64))
+    tau = scipy_stats.kendalltau(columns.first_groups[take], columns.second_groups[take]).statistic
+    balance = float(round(tau * np.sqrt(pairs - ties[0]) * np.sqrt(pairs - ties[1])))
+    return balance, pairs, ties, (total, classes)
 
 
 def _balance_by_table(columns: Columns, weights: Floats) -> float:
@@ -170,14 +171,6 @@ def _balance_by_table(columns: Columns, weights: Floats) -> float:
         balance += float((counts * (under - above)).sum())
         under += lower
     return balance
-
-
-def _balance_by_sorting(columns: Columns, weights: Floats, pairs: float, ties: tuple[float, float]) -> float:
-    """The same from scipy's tau-b on the expanded sample, for two columns with very many distinct values."""
-    scipy_stats: Any = require("scipy.stats", extra="stats")
-    take = np.repeat(np.arange(len(columns)), weights.astype(np.int64))
-    tau = scipy_stats.kendalltau(columns.first_groups[take], columns.second_groups[take]).statistic
-    return float(round(tau * np.sqrt(pairs - ties[0]) * np.sqrt(pairs - ties[1])))
 
 
 def mid_ranks(groups: Ints, weights: Floats) -> Floats:

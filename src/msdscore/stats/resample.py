@@ -81,9 +81,7 @@ def bootstrap(
     >>> bootstrap(lambda w: float(w @ values / w.sum()), 4).value
     0.75
     """
-    codes, units = _units(n, clusters)
-    draws = np.array([statistic(w[codes]) for block in _draws(units, how) for w in block])
-    return _interval(statistic(np.ones(n)), draws, _name("bootstrap", clusters), units, how)
+    return bootstrap_both(statistic, n, clusters=clusters, how=how)[0]
 
 
 def bootstrap_mean(values: ArrayLike, *, clusters: Clusters = None, how: Resampling = DEFAULT) -> Interval:
@@ -118,8 +116,7 @@ def paired_difference(
     first: ArrayLike, second: ArrayLike, *, clusters: Clusters = None, how: Resampling = DEFAULT
 ) -> Interval:
     """Bootstrap interval of mean(first) − mean(second) over the same items."""
-    difference = _differences(first, second)
-    return bootstrap_mean(difference, clusters=clusters, how=how)
+    return bootstrap_mean(_differences(first, second), clusters=clusters, how=how)
 
 
 def bootstrap_both(
@@ -150,7 +147,12 @@ def permutation_test(
     observed = sums.sum()
     moving = sums[sums != 0]
     exact = len(moving) < 30 and 2 ** len(moving) <= how.samples
-    flipped = _all_flips(moving) if exact else _random_flips(moving, how)
+    if exact:
+        flipped = (1 - 2 * ((np.arange(2 ** len(moving))[:, None] >> np.arange(len(moving))) & 1)) @ moving
+    else:
+        rng, block = np.random.default_rng(how.seed), max(1, BLOCK // max(1, len(moving)))
+        rows = [min(block, how.samples - start) for start in range(0, how.samples, block)]
+        flipped = np.concatenate([(1 - 2 * rng.integers(0, 2, size=(r, len(moving)))) @ moving for r in rows])
     # The tolerance keeps sums that are equal on paper from being told apart by rounding.
     hits = int((np.abs(flipped) >= abs(observed) - 1e-12 * np.abs(sums).sum()).sum())
     p_value = hits / len(flipped) if exact else (1 + hits) / (1 + len(flipped))
@@ -251,16 +253,3 @@ def _differences(first: ArrayLike, second: ArrayLike) -> Floats:
     if a.shape != b.shape or a.ndim != 1:
         raise InputError(f"expected two columns over the same items, got shapes {a.shape} and {b.shape}")
     return a - b
-
-
-def _all_flips(sums: Floats) -> Floats:
-    signs = 1 - 2 * ((np.arange(2 ** len(sums))[:, None] >> np.arange(len(sums))) & 1)
-    totals: Floats = signs @ sums
-    return totals
-
-
-def _random_flips(sums: Floats, how: Resampling) -> Floats:
-    rng = np.random.default_rng(how.seed)
-    block = max(1, BLOCK // max(1, len(sums)))
-    rows = [min(block, how.samples - start) for start in range(0, how.samples, block)]
-    return np.concatenate([(1 - 2 * rng.integers(0, 2, size=(r, len(sums)))) @ sums for r in rows])

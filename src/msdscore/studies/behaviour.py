@@ -15,8 +15,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from msdscore.benchmarks.base import image_source
-from msdscore.benchmarks.readers.captioned import CaptionedImage
-from msdscore.benchmarks.readers.rows import captioned_images
+from msdscore.benchmarks.readers.rows import CaptionedImage, captioned_images
 from msdscore.benchmarks.run.cases import make_vectors
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.metrics.base import Cases, Metric

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.benchmarks.base import Image, Pair, clusters, image_source, wrong_images
-from msdscore.benchmarks.readers.captioned import CaptionedImage
-from msdscore.benchmarks.readers.rows import captioned_images
+from msdscore.benchmarks.readers.rows import CaptionedImage, captioned_images
 from msdscore.core.evidence import Vocabulary
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.explanation import explain

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.benchmarks.base import image_source
-from msdscore.benchmarks.readers.captioned import CaptionedImage
-from msdscore.benchmarks.readers.rows import captioned_images
+from msdscore.benchmarks.readers.rows import CaptionedImage, captioned_images
 from msdscore.core.evidence import PRIOR
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.terms import units_of
