@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msdscore.encoders.loading.checkpoints import cached_checkpoint, locate, looks_like_hub_name, model_type
 from msdscore.encoders.loading.hashing import loading
-from msdscore.encoders.table import FAMILIES, SCHEMES, EncoderRow, built_in
+from msdscore.encoders.table import SCHEMES, EncoderRow, built_in, families
 from msdscore.errors import MissingExtraError, WeightsError, unknown_name
 from msdscore.registry import PluginWarning, Registry, resolve
 
@@ -52,15 +52,15 @@ def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
         return row
     scheme, _, rest = name.partition(":")
     if rest and scheme in SCHEMES:
-        return EncoderRow(name=name, loader=SCHEMES[scheme], family=scheme, source=rest)
+        return EncoderRow(name=name, loader=families()[scheme], family=scheme, source=rest)
     is_folder = bool(name) and Path(name).expanduser().is_dir()
     # What other people call an encoder: the end of a hub name, or the paper's `ViT-B/32`.
     meant = [row.name for row in known.values() if _plain(name) in map(_plain, _other_names(row))][:2]
     if is_folder or (looks_like_hub_name(name) and not meant):
         kind = model_type(name, revision=revision)
-        if kind not in FAMILIES:
-            raise unknown_name(f"model type of {name!r}:", kind, FAMILIES)
-        return EncoderRow(name=name, loader=FAMILIES[kind], family=kind, source=name)
+        if kind not in families():
+            raise unknown_name(f"model type of {name!r}:", kind, families())
+        return EncoderRow(name=name, loader=families()[kind], family=kind, source=name)
     if name.startswith((".", "/", "~")) and not meant:
         raise WeightsError(f"there is no folder {name!r}; give an existing folder, a hub name or a short name")
     spelled = {_plain(other): row.name for row in known.values() for other in (*_other_names(row), row.name)}

@@ -32,27 +32,19 @@ class EncoderRow:
 
 MINI_FOLDER = "package:msdscore/encoders/mini/weights"  # the embedded default, as `align export` writes it
 
-# The `model_type` of a checkpoint's config.json -> the loader of its family.
-FAMILIES: Mapping[str, str] = {
-    "blip": "msdscore.encoders.contrastive:load_blip",
-    "clip": "msdscore.encoders.contrastive:load_clip",
-    "llava": "msdscore.encoders.vlm:load_vlm",
-    "llava_onevision": "msdscore.encoders.vlm:load_vlm",
-    "llava_qwen": "msdscore.encoders.vlm:load_vlm",
-    "msdscore-aligned": "msdscore.encoders.aligned.encoder:load_aligned",
-    "open_clip": "msdscore.encoders.openclip:load_openclip",
-    "qwen2_5_vl": "msdscore.encoders.vlm:load_vlm",
-    "siglip": "msdscore.encoders.contrastive:load_siglip",
-    "siglip2": "msdscore.encoders.contrastive:load_siglip",
-}
-# What stands before the colon of a name -> the loader that understands the rest.
-SCHEMES: Mapping[str, str] = {"open_clip": FAMILIES["open_clip"]}
+SCHEMES = ("open_clip",)  # families whose loader understands what stands behind `FAMILY:` in a name
 
 
 @cache
 def built_in() -> tuple[EncoderRow, ...]:
     """The encoders of `table.toml`."""
     return read_table("msdscore.encoders", "encoder", EncoderRow, ("loader",))
+
+
+def families() -> Mapping[str, str]:
+    """The loader of each family, by the `model_type` of a checkpoint's config.json."""
+    loaders = {row.family: row.loader for row in built_in() if row.source}
+    return {**loaders, "llava_qwen": loaders["llava_onevision"]}  # in the format of the LLaVA-NeXT repository
 
 
 def languages_of(name: str) -> tuple[str, ...]:

@@ -159,7 +159,7 @@ def _equal(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-Group = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # weight; gain, bias, mean and variance of the batch norm
+_NORM = ("weight", "bias", "running_mean", "running_var")
 
 
 def load_lite2(state: Mapping[str, Tensor], *, content: str = CONTENT) -> Lite2:
@@ -189,31 +189,27 @@ def content_hash(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _groups(state: Mapping[str, Tensor]) -> list[Group]:
-    """Convolutions with their batch norms in the order of the network; names of timm, or the package's own order."""
+def _groups(state: Mapping[str, Tensor]) -> list[list[Tensor]]:
+    """Each convolution's weight and its batch norm's gain, bias, mean and variance, in the order of the network."""
     numbers = {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
+    layers = list(_timm_layers())
     if "conv_stem.weight" in numbers:
-        names = list(_timm_names())
-    else:
+        names = [[f"{layer}.weight", *(f"{norm}.{part}" for part in _NORM)] for layer, norm in layers]
+    else:  # the package's own names, in the same order
         flat = list(numbers)
-        names = [(flat[5 * index], flat[5 * index + 1 : 5 * index + 5]) for index in range(len(list(_timm_names())))]
+        names = [flat[5 * index : 5 * index + 5] for index in range(len(layers))]
     try:
-        return [(numbers[weight], *(numbers[name] for name in norm)) for weight, norm in names]  # type: ignore[misc]
+        return [[numbers[name] for name in group] for group in names]
     except KeyError as error:
         raise WeightsError(f"the EfficientNet-Lite2 weights lack {error}; install them again") from None
 
 
-def _timm_names() -> Iterator[tuple[str, list[str]]]:
-    """Names of each convolution's weight and its batch norm's four tensors in timm's checkpoint."""
-    yield "conv_stem.weight", _norm("bn1")
+def _timm_layers() -> Iterator[tuple[str, str]]:
+    """Names of each convolution and its batch norm in timm's checkpoint."""
+    yield "conv_stem", "bn1"
     for stage, (_, _, expansion, _, count) in enumerate(STAGES):
         for block in range(count):
             place = f"blocks.{stage}.{block}"
             layers = ("conv_pw", "conv_dw", "conv_pwl") if expansion > 1 else ("conv_dw", "conv_pw")
-            for number, layer in enumerate(layers, start=1):
-                yield f"{place}.{layer}.weight", _norm(f"{place}.bn{number}")
-    yield "conv_head.weight", _norm("bn2")
-
-
-def _norm(place: str) -> list[str]:
-    return [f"{place}.{name}" for name in ("weight", "bias", "running_mean", "running_var")]
+            yield from ((f"{place}.{layer}", f"{place}.bn{number}") for number, layer in enumerate(layers, start=1))
+    yield "conv_head", "bn2"

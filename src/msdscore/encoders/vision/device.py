@@ -135,14 +135,11 @@ def _together(sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
     """Numbers of images of one size class each, in even parts of at most `TOGETHER` pixels."""
     classes: dict[tuple[int, int], list[int]] = {}
     for number, size in enumerate(sizes):
-        classes.setdefault(_size_class(size), []).append(number)
+        width, height = (-(-side // CLASS) * CLASS for side in size)
+        classes.setdefault((width, height), []).append(number)
     for (width, height), numbers in classes.items():
         most = max(1, TOGETHER // (width * height))
         yield from (part.tolist() for part in np.array_split(numbers, -(-len(numbers) // most)))
-
-
-def _size_class(size: tuple[int, int]) -> tuple[int, int]:
-    return -(-size[0] // CLASS) * CLASS, -(-size[1] // CLASS) * CLASS
 
 
 def resize(batch: Batch, views: Sequence[View], steps: Preprocessing) -> UInt8[Tensor, "batch 3 down across"]:
@@ -211,14 +208,6 @@ def taps(
     return first.where(~outside, 0).long(), weights.where(~outside.unsqueeze(2), 0.0).float()
 
 
-def _box(x: Tensor) -> Tensor:
-    return ((x > -0.5) & (x <= 0.5)).double()
-
-
-def _triangle(x: Tensor) -> Tensor:
-    return (1.0 - x.abs()).clamp(min=0.0)
-
-
 def _bicubic(x: Tensor) -> Tensor:
     a, x = _PILLOW_BICUBIC, x.abs()
     near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1
@@ -226,14 +215,10 @@ def _bicubic(x: Tensor) -> Tensor:
     return near.where(x < 1.0, far.where(x < 2.0, 0.0))
 
 
-def _lanczos(x: Tensor) -> Tensor:
-    return (torch.sinc(x) * torch.sinc(x / 3.0)).where(x.abs() < 3.0, 0.0)
-
-
 # Reach in source pixels, and shape, of Pillow's filters that resize by weights.
 FILTERS: dict[int, tuple[float, Callable[[Tensor], Tensor]]] = {
-    Image.Resampling.BOX: (0.5, _box),
-    Image.Resampling.BILINEAR: (1.0, _triangle),
+    Image.Resampling.BOX: (0.5, lambda x: ((x > -0.5) & (x <= 0.5)).double()),
+    Image.Resampling.BILINEAR: (1.0, lambda x: (1.0 - x.abs()).clamp(min=0.0)),
     Image.Resampling.BICUBIC: (2.0, _bicubic),
-    Image.Resampling.LANCZOS: (3.0, _lanczos),
+    Image.Resampling.LANCZOS: (3.0, lambda x: (torch.sinc(x) * torch.sinc(x / 3.0)).where(x.abs() < 3.0, 0.0)),
 }
