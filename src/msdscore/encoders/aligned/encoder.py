@@ -19,11 +19,10 @@ from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, JoinedHeads
 from msdscore.encoders.aligned.towers import (
     ImageTower,
     ImageTowerSpec,
+    MapImages,
     TextTower,
     TextTowerSpec,
-    TimmImages,
     TowerPlace,
-    TransformersImages,
     TransformersTexts,
     keep_content,
     read_spec,
@@ -212,8 +211,8 @@ class EncoderTower:
 
 
 _TOWERS: Mapping[tuple[type, str], Any] = {
-    (ImageTowerSpec, "timm"): TimmImages,
-    (ImageTowerSpec, "transformers"): TransformersImages,
+    (ImageTowerSpec, "timm"): MapImages,
+    (ImageTowerSpec, "transformers"): MapImages,
     (ImageTowerSpec, "mini"): Lite2Images,
     (TextTowerSpec, "transformers"): TransformersTexts,
     (TextTowerSpec, "mini"): MiniLMTexts,

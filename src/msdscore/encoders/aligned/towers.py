@@ -6,7 +6,6 @@ Their settings are frozen dataclasses, read from plain values of TOML or JSON wi
 """
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -267,20 +266,16 @@ def all_points(features: Float[Tensor, "batch dim rows columns"]) -> Features:
     return Features(points, torch.ones(points.shape[:2], dtype=torch.bool, device=points.device))
 
 
-class _MapImages(ABC):
-    """A frozen image network whose levels are maps of features."""
+class MapImages:
+    """A frozen image network whose levels are maps of features: of a timm model or a transformers checkpoint."""
 
-    files: tuple[Path, ...]
-    preprocessing: Preprocessing
-
-    def __init__(self, spec: ImageTowerSpec, where: TowerPlace) -> None:
+    def __init__(self, spec: ImageTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
         self._spec, self._whole = spec, where.whole
         self._place = place(where.device, where.dtype)
         self.device = self._place.device
-
-    @abstractmethod
-    def _maps(self, pixels: Float[Tensor, "batch 3 height width"]) -> LevelMap:
-        """The map of any level, after one pass through the network."""
+        opened = (_open_timm if spec.kind == "timm" else _open_vision)(spec, where, base)
+        self.files, self.preprocessing, model, self._maps = opened
+        self._model = frozen(model, self._place)
 
     def prepare(self, image: Image.Image) -> Prepared:
         """The image as the network takes it."""
@@ -289,9 +284,9 @@ class _MapImages(ABC):
     @torch.no_grad()
     def features(self, images: Sequence[Prepared]) -> Features:
         """The asked levels of every cell."""
-        pixels = stack_pixels(images, self.preprocessing, self.device)
-        level_map = self._maps(pixels.to(self._place.dtype))
-        local = join_levels([level_map(level) for level in self._spec.levels], self._spec.grid)
+        pixels, spec = stack_pixels(images, self.preprocessing, self.device), self._spec
+        level_map = self._maps(self._model, pixels.to(self._place.dtype))
+        local = join_levels([level_map(level) for level in spec.levels], spec.grid)
         rows, columns = int(local.shape[2]), int(local.shape[3])
         layout = tuple(
             patch_layout(image.view, (rows, columns), (image.view.canvas[0] / columns, image.view.canvas[1] / rows))
@@ -299,72 +294,69 @@ class _MapImages(ABC):
         )
         whole = None
         if self._whole:
-            # Where it has no levels of its own, those of the local path.
-            spec = self._spec
-            levels, grid = (
-                spec.global_levels or spec.levels,
-                spec.global_grid or (0 if spec.global_levels else spec.grid),
-            )
+            own = spec.global_levels  # where there are none, those of the local path
+            levels, grid = own or spec.levels, spec.global_grid or (0 if own else spec.grid)
             whole = all_points(join_levels([level_map(level) for level in levels], grid))
         return Features(all_points(local).points, mask_of(layout).to(self.device), layout=layout, whole=whole)
 
 
-class TimmImages(_MapImages):
+# Files, preprocessing, network, and the map of any level after one pass of pixels through it.
+Opened = tuple[tuple[Path, ...], Preprocessing, Any, Callable[[Any, Tensor], LevelMap]]
+
+
+def _open_timm(spec: ImageTowerSpec, where: TowerPlace, base: Path | None) -> Opened:
     """Maps at chosen strides (`stride16`), blocks (numbers) or the `final` features of a timm model.
 
     Images are squashed onto a square, so that nothing of them is cut off.
     """
-
-    def __init__(self, spec: ImageTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
-        super().__init__(spec, where)
-        timm = require("timm", extra="train")
-        if not timm.is_model(spec.source):
-            near = timm.list_models(f"*{spec.source[:12]}*")[:12] or timm.list_models("vit_base*")[:6]
-            raise unknown_name("timm model", spec.source, near)
-        own = timm.get_pretrained_cfg(spec.source, allow_unregistered=True).to_dict()
-        side = spec.size or int(own["input_size"][-1])
-        try:
-            # Transformers must know the size of their grid; convolutional models refuse the argument.
-            model = timm.create_model(spec.source, pretrained=False, img_size=side)
-        except TypeError:
-            model = timm.create_model(spec.source, pretrained=False)
-        self.files = _weight_files(spec, model, base)
-        verify_files(self.files, spec.sha256, source=spec.weights or spec.source)
-        load_by_name_or_order(model, read_tensors(self.files), source=spec.weights or spec.source)
-        self._indices = _indices(model, (*spec.levels, *(spec.global_levels if where.whole else ())))
-        config = model.pretrained_cfg
-        self.preprocessing = Preprocessing(
-            resize=(side, side),
-            crop=None,
-            resample=_RESAMPLE.get(str(config.get("interpolation")), Image.Resampling.BICUBIC),
-            mean=spec.mean or tuple(config["mean"]),
-            std=spec.std or tuple(config["std"]),
-        )
-        self._model = frozen(model, self._place)
-
-    def _maps(self, pixels: Tensor) -> LevelMap:
-        """`final` is what the classifier would see before pooling."""
-        numbers = sorted(set(self._indices.values()))
-        if numbers:
-            final, between = self._model.forward_intermediates(pixels, indices=numbers, output_fmt="NCHW")
-        else:
-            final, between = self._model.forward_features(pixels), []
-        by_number = dict(zip(numbers, between, strict=True))
-        maps: dict[Level, Tensor] = {level: by_number[number] for level, number in self._indices.items()}
-        maps["final"] = _final_map(final, self._model)
-        return maps.__getitem__
-
-
-def _weight_files(spec: ImageTowerSpec, model: Any, base: Path | None) -> tuple[Path, ...]:
+    timm = require("timm", extra="train")
+    if not timm.is_model(spec.source):
+        near = timm.list_models(f"*{spec.source[:12]}*")[:12] or timm.list_models("vit_base*")[:6]
+        raise unknown_name("timm model", spec.source, near)
+    own = timm.get_pretrained_cfg(spec.source, allow_unregistered=True).to_dict()
+    side = spec.size or int(own["input_size"][-1])
+    try:
+        # Transformers must know the size of their grid; convolutional models refuse the argument.
+        model = timm.create_model(spec.source, pretrained=False, img_size=side)
+    except TypeError:
+        model = timm.create_model(spec.source, pretrained=False)
+    config, source = model.pretrained_cfg, spec.weights or spec.source
     if spec.weights:
-        path = Path(locate(spec.weights, base=base)).expanduser()
-        if not path.is_file():
+        files: tuple[Path, ...] = (Path(locate(spec.weights, base=base)).expanduser(),)
+        if not files[0].is_file():
             raise WeightsError(f"there is no weight file {spec.weights!r}; give a .safetensors or .pth file")
-        return (path,)
-    name = model.pretrained_cfg.get("hf_hub_id")
-    if not name:
+    elif config.get("hf_hub_id"):
+        files = find_checkpoint(str(config["hf_hub_id"]), revision=spec.revision or None).weight_files()
+    else:
         raise WeightsError(f"timm knows no weights of {spec.source!r}; give a file of them as image.weights")
-    return find_checkpoint(str(name), revision=spec.revision or None).weight_files()
+    verify_files(files, spec.sha256, source=source)
+    load_by_name_or_order(model, read_tensors(files), source=source)
+    indices = _indices(model, (*spec.levels, *(spec.global_levels if where.whole else ())))
+    steps = Preprocessing(
+        resize=(side, side),
+        crop=None,
+        resample=_RESAMPLE.get(str(config.get("interpolation")), Image.Resampling.BICUBIC),
+        mean=spec.mean or tuple(config["mean"]),
+        std=spec.std or tuple(config["std"]),
+    )
+    return files, steps, model, partial(_timm_maps, indices)
+
+
+def _timm_maps(indices: Mapping[Level, int], model: Any, pixels: Tensor) -> LevelMap:
+    """`final` is what the classifier would see before pooling, as a map, whatever layout the model has."""
+    numbers = sorted(set(indices.values()))
+    if numbers:
+        final, between = model.forward_intermediates(pixels, indices=numbers, output_fmt="NCHW")
+    else:
+        final, between = model.forward_features(pixels), []
+    if final.dim() == 3:
+        patches = final[:, int(getattr(model, "num_prefix_tokens", 0)) :]
+        edge = round(patches.shape[1] ** 0.5)
+        final = patches.transpose(1, 2).unflatten(2, (edge, edge))
+    elif final.shape[1] != model.num_features and final.shape[-1] == model.num_features:
+        final = final.permute(0, 3, 1, 2)  # some models put channels last; their feature width tells
+    by_number = dict(zip(numbers, between, strict=True))
+    return {**{level: by_number[number] for level, number in indices.items()}, "final": final}.__getitem__
 
 
 def load_by_name_or_order(model: Any, tensors: Mapping[str, Tensor], *, source: str) -> None:
@@ -402,30 +394,24 @@ def _indices(model: Any, levels: Sequence[Level]) -> dict[Level, int]:
     return numbers
 
 
-def _final_map(final: Tensor, model: Any) -> Tensor:
-    """Final features as a map, whatever layout the model has."""
-    if final.dim() == 3:
-        patches = final[:, int(getattr(model, "num_prefix_tokens", 0)) :]
-        edge = round(patches.shape[1] ** 0.5)
-        return patches.transpose(1, 2).unflatten(2, (edge, edge))
-    # Some models put channels last; their feature width tells.
-    last = final.shape[1] != model.num_features and final.shape[-1] == model.num_features
-    return final.permute(0, 3, 1, 2) if last else final
-
-
-class TransformersImages(_MapImages):
+def _open_vision(spec: ImageTowerSpec, where: TowerPlace, base: Path | None) -> Opened:
     """Hidden states of a vision transformer, without its special tokens."""
+    checkpoint, model = _open(spec, base)
+    network = getattr(model, "vision_model", model)
+    return checkpoint.weight_files(), read_preprocessing(preprocessor(checkpoint)), network, _state_maps
 
-    def __init__(self, spec: ImageTowerSpec, where: TowerPlace, *, base: Path | None = None) -> None:
-        super().__init__(spec, where)
-        checkpoint, model = _open(spec, base)
-        self.files = checkpoint.weight_files()
-        self._model = frozen(getattr(model, "vision_model", model), self._place)
-        self.preprocessing = read_preprocessing(preprocessor(checkpoint))
 
-    def _maps(self, pixels: Tensor) -> LevelMap:
-        states = self._model(pixel_values=pixels, output_hidden_states=True).hidden_states
-        return partial(take_level, [_as_map(state, self._model.config, pixels.shape[-2:]) for state in states])
+def _state_maps(model: Any, pixels: Tensor) -> LevelMap:
+    """Patches of sequences of states as maps; special tokens stand before them."""
+    states = model(pixel_values=pixels, output_hidden_states=True).hidden_states
+    kind, patch = model.config.model_type, getattr(model.config, "patch_size", None)
+    if not isinstance(patch, int):
+        raise WeightsError(f"a tower of {kind!r} has no square patches; use a timm model instead")
+    rows, columns = pixels.shape[-2] // patch, pixels.shape[-1] // patch
+    if any(state.dim() != 3 or state.shape[1] < rows * columns for state in states):
+        raise WeightsError(f"a tower of {kind!r} gives no row of patches; use a timm model instead")
+    patches = [state[:, state.shape[1] - rows * columns :] for state in states]
+    return partial(take_level, [part.transpose(1, 2).unflatten(2, (rows, columns)) for part in patches])
 
 
 class TransformersTexts:
@@ -472,17 +458,6 @@ def _open(spec: ImageTowerSpec | TextTowerSpec, base: Path | None) -> tuple[Chec
     checkpoint = find_checkpoint(locate(spec.source, base=base), revision=spec.revision or None)
     verify_files(checkpoint.weight_files(), spec.sha256, source=spec.source)
     return checkpoint, load_model("AutoModel", checkpoint)
-
-
-def _as_map(states: Tensor, config: Any, size: Sequence[int]) -> Tensor:
-    """Patches of a sequence of states as a map; special tokens stand before them."""
-    patch = getattr(config, "patch_size", None)
-    if not isinstance(patch, int):
-        raise WeightsError(f"a tower of {config.model_type!r} has no square patches; use a timm model instead")
-    rows, columns = size[0] // patch, size[1] // patch
-    if states.dim() != 3 or states.shape[1] < rows * columns:
-        raise WeightsError(f"a tower of {config.model_type!r} gives no row of patches; use a timm model instead")
-    return states[:, states.shape[1] - rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
 
 
 def _context(model: Any, tokenizer: Any) -> int:
