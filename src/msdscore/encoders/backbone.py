@@ -134,11 +134,6 @@ class LargeOptions(SharedOptions):
         if self.bits not in (0, 4, 8):
             raise ConfigError(f"bits must be 0, 4 or 8, got {self.bits!r}")
 
-    @property
-    def bits_choice(self) -> tuple[str, ...]:
-        """The signature's part for quantised weights; where a layer lies does not change a vector."""
-        return (f"bits:{self.bits}",) if self.bits else ()
-
 
 _CHECKED_LATE = ContextVar("checked_late", default=False)
 

@@ -164,16 +164,11 @@ class TileVision:
 
     steps: Preprocessing
     patch: int
-    side: int  # patches of a tile
+    tile: int  # pixels of a tile's side
+    side: int  # patches of it
     canvases: tuple[Size, ...]
     most: int
     choices: tuple[str, ...] = ("views:tiles",)
-
-    @property
-    def tile(self) -> int:
-        """Pixels of a tile's side."""
-        resize = self.steps.resize
-        return resize[0] if isinstance(resize, tuple) else int(resize or 0)
 
     def prepare(self, image: Image.Image) -> Prepared:
         """The image on the canvas that suits it."""
@@ -200,29 +195,21 @@ class TileVision:
         size = shrunk((grid.shape[2], grid.shape[1]), side=self.side, most=self.most)
         if size != (grid.shape[2], grid.shape[1]):
             grid = interpolate(grid[None], size[::-1], mode="bilinear")[0]
-        layout = cell_layout(
-            where,
-            columns=_pooled_cells(self._cells(columns)[left : columns - left], size[0]),
-            rows=_pooled_cells(self._cells(rows)[top : rows - top], size[1]),
-        )
-        return grid.flatten(1).T, layout
+        across, down = self._cells(columns, left, size[0]), self._cells(rows, top, size[1])
+        return grid.flatten(1).T, cell_layout(where, columns=across, rows=down)
 
-    def _cells(self, count: int) -> Float[Tensor, "cells 2"]:
-        """Pixels of the canvas that each cell of one axis sees; a tower may leave a rim of a tile unseen."""
-        cell = torch.arange(count, dtype=torch.float64)
+    def _cells(self, count: int, cut: int, pooled: int) -> Float[Tensor, "pooled 2"]:
+        """Pixels of the canvas that each of `pooled` cells stands for; of `count` of an axis, `cut` fall off at each end."""
+        cell = torch.arange(cut, count - cut, dtype=torch.float64)
+        # A tower may leave a rim of a tile unseen.
         start = (cell // self.side) * self.tile + (cell % self.side) * self.patch
-        return torch.stack([start, start + self.patch], dim=-1)
-
-
-def _pooled_cells(cells: Float[Tensor, "cells 2"], count: int) -> Float[Tensor, "count 2"]:
-    """The stretch of `cells` that each of fewer cells stands for."""
-    if count == len(cells):
-        return cells
-    edges = torch.cat([cells[:, 0], cells[-1:, 1]])
-    place = torch.arange(count + 1, dtype=torch.float64) * len(cells) / count
-    low = place.floor().long().clamp(max=len(cells) - 1)
-    at = torch.lerp(edges[low], edges[low + 1], place - low)
-    return torch.stack([at[:-1], at[1:]], dim=-1)
+        if pooled == len(cell):
+            return torch.stack([start, start + self.patch], dim=-1)
+        edges = torch.cat([start, start[-1:] + self.patch])
+        place = torch.arange(pooled + 1, dtype=torch.float64) * len(cell) / pooled
+        low = place.floor().long().clamp(max=len(cell) - 1)
+        at = torch.lerp(edges[low], edges[low + 1], place - low)
+        return torch.stack([at[:-1], at[1:]], dim=-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +384,7 @@ def _vision(loaded: Loaded) -> Vision:
         return SquareVision(steps, patch, side // patch, choices=("views:overview",))
     canvases = tuple((int(width), int(height)) for height, width in config.image_grid_pinpoints)
     most = int(str(config.vision_aspect_ratio).removeprefix("anyres_max_"))
-    return TileVision(steps, patch, side // patch, canvases, most)
+    return TileVision(steps, patch, side, side // patch, canvases, most)
 
 
 # LLaVA-OneVision and LLaVA-Critic in the format of the LLaVA-NeXT repository: it spells the language model's settings

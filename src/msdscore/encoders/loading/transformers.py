@@ -32,8 +32,11 @@ class Loaded(NamedTuple):
 
     def identity(self, *choices: str) -> Identity:
         """Name, weights and options; `choices` are what the family adds to the signature."""
+        bits = self.options.bits  # where a layer lies does not change a vector
         signed = self.checkpoint.signed(self.name)
-        return Identity(self.name, signed, self.placement, self.options, (*choices, *self.options.bits_choice))
+        return Identity(
+            self.name, signed, self.placement, self.options, (*choices, f"bits:{bits}") if bits else choices
+        )
 
 
 def load_family(

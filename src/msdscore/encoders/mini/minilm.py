@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from msdscore.encoders.loading.checkpoints import WeightFile, find_weights
-from msdscore.encoders.text.tokens import Reading, literal_backend
+from msdscore.encoders.text.tokens import literal_backend
 from msdscore.errors import WeightsError, require
 
 WEIGHTS = WeightFile(
@@ -144,11 +144,6 @@ def _padded(
     x: Float[Tensor, "tokens width"], mask: Bool[Tensor, "batch positions"], places: Int[Tensor, " tokens"]
 ) -> Float[Tensor, "batch positions width"]:
     return x.new_zeros(mask.numel(), x.shape[1]).index_copy(0, places, x).unflatten(0, mask.shape)
-
-
-def reading(long_text: str) -> Reading:
-    """How captions are laid out for it."""
-    return Reading(CONTEXT, (CLS,), (SEP,), PAD, long_text, unknown=UNKNOWN)
 
 
 def read_tokenizer() -> Any:

@@ -27,7 +27,7 @@ from msdscore.encoders.loading.checkpoints import find_weights, locate
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.encoders.mini import lite2, minilm
-from msdscore.encoders.text.tokens import pack_texts, tokenise, unpack_tokens
+from msdscore.encoders.text.tokens import Reading, pack_texts, tokenise, unpack_tokens
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, stack_pixels
 from msdscore.errors import WeightsError
 from msdscore.text.words import token_contents
@@ -126,7 +126,8 @@ class MiniLMTexts:
         self._spec, self._whole = spec, where.whole
         self._place = place(where.device, where.dtype, half=torch.bfloat16)
         self.device = self._place.device
-        self._tokenizer, self._reading = minilm.read_tokenizer(), minilm.reading(where.long_text)
+        self._tokenizer, marks = minilm.read_tokenizer(), ((minilm.CLS,), (minilm.SEP,), minilm.PAD)
+        self._reading = Reading(minilm.CONTEXT, *marks, where.long_text, unknown=minilm.UNKNOWN)
         network = minilm.load_minilm(read_tensors(self.files))
         self._network = network.eval().requires_grad_(False).to(self.device)
 
