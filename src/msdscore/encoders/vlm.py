@@ -199,7 +199,7 @@ class TileVision:
         return grid.flatten(1).T, cell_layout(where, columns=across, rows=down)
 
     def _cells(self, count: int, cut: int, pooled: int) -> Float[Tensor, "pooled 2"]:
-        """Pixels of the canvas that each of `pooled` cells stands for; of `count` of an axis, `cut` fall off at each end."""
+        """Pixels of the canvas that each of `pooled` cells stands for; `cut` of `count` fall off at each end."""
         cell = torch.arange(cut, count - cut, dtype=torch.float64)
         # A tower may leave a rim of a tile unseen.
         start = (cell // self.side) * self.tile + (cell % self.side) * self.patch
