@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import torch
 from jaxtyping import Float
@@ -92,10 +92,10 @@ class SharedOptions:
     resize: Literal["pillow", "device"] = "pillow"  # "device": by torch, where the network runs
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(type(self)).items():
-            choices, value = get_args(kind), getattr(self, name)
-            if get_origin(kind) is Literal and value not in choices:
-                raise ConfigError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
+        for field in fields(self):
+            choices, value = get_args(field.type), getattr(self, field.name)
+            if get_origin(field.type) is Literal and value not in choices:
+                raise ConfigError(f"{field.name} must be {' or '.join(map(repr, choices))}, got {value!r}")
 
     @property
     def pixel_choices(self) -> tuple[str, ...]:
