@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from chat_server import ChatServer
 from msdscore.captioners.run import CaptionRun, NamedImage, caption_images, list_images
-from msdscore.captioners.writers import CaptioningSettings, EndpointWriter, load_writer
+from msdscore.captioners.writers import CaptioningSettings, endpoint_writer, load_writer
 from msdscore.cli.app import app
 from msdscore.cococf.sources import read_sources
 from msdscore.errors import ConfigError, InputError, RunError, WeightsError
@@ -168,7 +168,7 @@ def test_a_picture_that_the_endpoint_refuses_is_a_row_and_a_refusal_of_all_is_a_
 
 def test_a_stop_does_not_sit_out_the_waits_between_tries(server) -> None:
     server.replies = [(401, b"no", {})] + [(503, b"busy", {"Retry-After": "60"})] * 20
-    writer = EndpointWriter(Endpoint(url=server.url, model="m"), CaptioningSettings(), workers=2)
+    writer = endpoint_writer(Endpoint(url=server.url, model="m"), CaptioningSettings(), workers=2)
     began, before = time.monotonic(), threading.active_count()
     with pytest.raises(RunError, match="401"):
         writer.write([Image.new("RGB", (8, 8))] * 6, range(6))
@@ -304,6 +304,6 @@ def test_wrong_settings_and_checkpoints_are_one_line(tmp_path) -> None:
     with pytest.raises(ConfigError, match="expected a temperature from 0"):
         CaptioningSettings(top_p=0)
     with pytest.raises(ConfigError, match="url must begin with http"):
-        EndpointWriter(Endpoint(url="ftp://x", model="m"), GREEDY)
+        endpoint_writer(Endpoint(url="ftp://x", model="m"), GREEDY)
     with pytest.raises(WeightsError):
         load_writer(str(make_tiny_clip(tmp_path / "clip")), GREEDY, device="cpu")

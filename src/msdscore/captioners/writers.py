@@ -1,15 +1,16 @@
 """Models that write captions: transformers checkpoints on this machine, or any OpenAI-compatible endpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Event
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from PIL.Image import Image
 
 from msdscore.encoders.backbone import Placement
+from msdscore.encoders.loading.checkpoints import Checkpoint
 from msdscore.errors import ConfigError, RowError
 from msdscore.metrics.vlm.endpoint import Endpoint, RefusedQuestionError
 from msdscore.metrics.vlm.model import LocalModel, Sampling, load_image_text, load_processor
@@ -43,44 +44,34 @@ class CaptioningSettings:
         return Sampling(self.temperature, self.top_p, self.most_tokens)
 
 
-class CaptionWriter(Protocol):
-    """What a captioner is: a name for what it is made of, and captions for images."""
-
-    @property
-    def identity(self) -> str:
-        """Which model it is, for the run metadata."""
-
-    @property
-    def prompt(self) -> str | None:
-        """What it is asked with, if anything."""
-
-    def write(self, images: Sequence[Image], seeds: Sequence[int]) -> Sequence[str | RowError]:
-        """One caption per image: an empty text where the model said nothing, an error where it refuses to."""
-
-
 @dataclass(frozen=True, slots=True)
-class EndpointWriter:
+class CaptionWriter:
+    """A captioner: which model it is, for the run metadata, and what it is asked with, if anything.
+
+    `write` takes images with a seed each and gives one caption per image: an empty text where the model said nothing,
+    an error where it refuses to.
+    """
+
+    identity: str
+    prompt: str | None
+    write: Callable[[Sequence[Image], Sequence[int]], Sequence[str | RowError]]
+
+
+def endpoint_writer(endpoint: Endpoint, settings: CaptioningSettings, workers: int = 4) -> CaptionWriter:
     """A model behind an OpenAI-compatible endpoint, asked about several images at once."""
+    prompt = settings.prompt or PROMPT
 
-    endpoint: Endpoint
-    settings: CaptioningSettings
-    workers: int = 4
-
-    @property
-    def identity(self) -> str:
-        """The model and where it is."""
-        return f"{self.endpoint.model}@{self.endpoint.url}"
-
-    @property
-    def prompt(self) -> str:
-        """What it is asked."""
-        return self.settings.prompt or PROMPT
-
-    def write(self, images: Sequence[Image], seeds: Sequence[int]) -> list[str | RowError]:
-        """Captions in the order of the images; endpoints draw as they like, seeds are not sent."""
-        pool, stopped = ThreadPoolExecutor(self.workers), Event()
+    def ask(image: Image, stopped: Event) -> str | RowError:
         try:
-            asked = [pool.submit(self._ask, image, stopped) for image in images]
+            return endpoint.ask(image, "", prompt, settings.sampling, stopped=stopped).text
+        except RefusedQuestionError as error:
+            return RowError(str(error))
+
+    def write(images: Sequence[Image], seeds: Sequence[int]) -> list[str | RowError]:
+        """Captions in the order of the images; endpoints draw as they like, seeds are not sent."""
+        pool, stopped = ThreadPoolExecutor(workers), Event()
+        try:
+            asked = [pool.submit(ask, image, stopped) for image in images]
             failed = (future.exception() for future in wait(asked, return_when=FIRST_EXCEPTION).done)
             if (error := next(filter(None, failed), None)) is not None:
                 raise error
@@ -90,88 +81,56 @@ class EndpointWriter:
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, image: Image, stopped: Event) -> str | RowError:
-        try:
-            return self.endpoint.ask(image, "", self.prompt, self.settings.sampling, stopped=stopped).text
-        except RefusedQuestionError as error:
-            return RowError(str(error))
-
-
-@dataclass(frozen=True, slots=True)
-class ChatWriter:
-    """A vision-language model that is talked to (LLaVA, Qwen-VL, InternVL …)."""
-
-    model: LocalModel
-    settings: CaptioningSettings
-
-    @property
-    def identity(self) -> str:
-        """The checkpoint and its number type."""
-        return self.model.signature
-
-    @property
-    def prompt(self) -> str:
-        """What it is asked."""
-        return self.settings.prompt or PROMPT
-
-    def write(self, images: Sequence[Image], seeds: Sequence[int]) -> list[str]:
-        """Captions one after the other."""
-        return [
-            self.model.answer(image, self.prompt, self.settings.sampling, seed=seed).text
-            for image, seed in zip(images, seeds, strict=True)
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class PlainWriter:
-    """An image-to-text model without a chat template (BLIP, GIT, ViT-GPT2 …); a prompt is the caption's beginning."""
-
-    model: Any
-    processor: Any
-    tokenizer: Any
-    placement: Placement
-    identity: str
-    settings: CaptioningSettings
-
-    @property
-    def prompt(self) -> str | None:
-        """How captions begin, if they begin alike."""
-        return self.settings.prompt
-
-    def write(self, images: Sequence[Image], seeds: Sequence[int]) -> list[str]:
-        """Captions of one batch; drawn ones one after the other, so that a batch changes none."""
-        if self.settings.temperature > 0:
-            return [self._generate([future], seed)[0] for future, seed in zip(images, seeds, strict=True)]
-        return self._generate(list(images), 0)
-
-    @torch.no_grad()
-    def _generate(self, images: list[Image], seed: int) -> list[str]:
-        text = {} if not self.prompt else {"text": [self.prompt] * len(images)}
-        prepared = dict(self.processor(images=images, return_tensors="pt", **text))
-        kept = [name for name in ("input_ids", "attention_mask") if self.prompt and name in prepared]
-        inputs = {name: prepared[name].to(self.placement.device) for name in kept}
-        inputs["pixel_values"] = prepared["pixel_values"].to(self.placement.device, self.placement.dtype)
-        beams = {} if self.settings.temperature > 0 else {"num_beams": 1}
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            ids = self.model.generate(**inputs, **beams, **self.settings.sampling.arguments)
-        return [str(text).strip() for text in self.tokenizer.batch_decode(ids, skip_special_tokens=True)]
+    return CaptionWriter(f"{endpoint.model}@{endpoint.url}", prompt, write)
 
 
 def load_writer(
     source: str, settings: CaptioningSettings, *, device: str = "auto", dtype: str = "auto", revision: str | None = None
 ) -> CaptionWriter:
-    """A captioner from a folder or a hub name.
+    """A captioner from a folder or a hub name: a model that is talked to (LLaVA, Qwen-VL …), or a plain one.
 
     Raises:
         WeightsError: files are missing or damaged, or the checkpoint is no model that writes about images.
     """
     model, processor, checkpoint, placement = load_image_text(source, device=device, dtype=dtype, revision=revision)
-    if getattr(processor, "chat_template", None):
-        return ChatWriter(LocalModel(model, processor, checkpoint, placement), settings)
+    if not getattr(processor, "chat_template", None):
+        return _plain_writer(model, processor, checkpoint, placement, settings)
+    talker, prompt = LocalModel(model, processor, checkpoint, placement), settings.prompt or PROMPT
+
+    def write(images: Sequence[Image], seeds: Sequence[int]) -> list[str]:
+        pairs = zip(images, seeds, strict=True)
+        return [talker.answer(image, prompt, settings.sampling, seed=seed).text for image, seed in pairs]
+
+    return CaptionWriter(talker.signature, prompt, write)
+
+
+def _plain_writer(
+    model: Any, processor: Any, checkpoint: Checkpoint, placement: Placement, settings: CaptioningSettings
+) -> CaptionWriter:
+    """An image-to-text model without a chat template (BLIP, GIT, ViT-GPT2 …); a prompt is the caption's beginning."""
     if hasattr(processor, "tokenizer") and hasattr(processor, "image_processor"):
         tokenizer = processor.tokenizer
     else:  # such as ViT-GPT2, whose two halves have a processor each
         processor, tokenizer = (load_processor(checkpoint, kind) for kind in ("AutoImageProcessor", "AutoTokenizer"))
-    identity = f"{checkpoint.signed(checkpoint.source)},dtype:{placement.dtype_name}"
-    return PlainWriter(model, processor, tokenizer, placement, identity, settings)
+    prompt, draws = settings.prompt, settings.temperature > 0
+    beams = {} if draws else {"num_beams": 1}
+
+    @torch.no_grad()
+    def generate(images: list[Image], seed: int) -> list[str]:
+        text = {} if not prompt else {"text": [prompt] * len(images)}
+        prepared = dict(processor(images=images, return_tensors="pt", **text))
+        kept = [name for name in ("input_ids", "attention_mask") if prompt and name in prepared]
+        inputs = {name: prepared[name].to(placement.device) for name in kept}
+        inputs["pixel_values"] = prepared["pixel_values"].to(placement.device, placement.dtype)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            ids = model.generate(**inputs, **beams, **settings.sampling.arguments)
+        return [str(words).strip() for words in tokenizer.batch_decode(ids, skip_special_tokens=True)]
+
+    def write(images: Sequence[Image], seeds: Sequence[int]) -> list[str]:
+        """Captions of one batch; drawn ones one after the other, so that a batch changes none."""
+        if draws:
+            return [generate([image], seed)[0] for image, seed in zip(images, seeds, strict=True)]
+        return generate(list(images), 0)
+
+    return CaptionWriter(f"{checkpoint.signed(checkpoint.source)},dtype:{placement.dtype_name}", prompt, write)

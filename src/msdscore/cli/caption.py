@@ -46,7 +46,7 @@ def caption(
     Exit codes: 0 all described, 3 some images failed and say why, 2 wrong usage.
     """
     from msdscore.captioners.run import CaptionRun, caption_images, list_images
-    from msdscore.captioners.writers import CaptioningSettings, EndpointWriter, load_writer
+    from msdscore.captioners.writers import CaptioningSettings, endpoint_writer, load_writer
     from msdscore.io.outputs.targets import is_standard_output
     from msdscore.metrics.vlm.endpoint import Endpoint
 
@@ -57,7 +57,7 @@ def caption(
     def load() -> "CaptionWriter":
         if url is not None:
             endpoint = Endpoint(url=url, model=model, key_env=key_env)
-            return EndpointWriter(endpoint, settings, workers)
+            return endpoint_writer(endpoint, settings, workers)
         return load_writer(model, settings, device=device, dtype=dtype, revision=revision)
 
     file = None if is_standard_output(output) else output

@@ -16,7 +16,7 @@ from msdscore.encoders.base import Embeddings
 from msdscore.errors import RowError
 from msdscore.io.images import open_image
 from msdscore.io.parquet_images import StoredImage
-from msdscore.metrics.base import Cases, Floats, Ints, Need, Vectors
+from msdscore.metrics.base import Cases, Floats, Need, Vectors
 from msdscore.scoring.embedded import Decoded, Embedded
 from msdscore.scoring.measurement import columns
 from msdscore.scoring.pipeline import Pipeline
@@ -146,11 +146,17 @@ def make_vectors(
 ) -> tuple[Vectors, dict[int, str]]:
     """Vectors of a batch, true and wrong images alike, and why some of its texts have none."""
     images, texts = pipeline.embed_images(decoded), pipeline.embed_texts(cases.texts)
-    pair_of, pairs = _pairs(cases, images, texts)
-    bank = pipeline.placed_bank(pipeline.encoder.device)
+    known: dict[tuple[int, int], int] = {}  # the image and text of every pair, each once
+    pair_of = np.full(cases.captions.shape, -1, dtype=np.int64)
+    for (case, candidate), text in np.ndenumerate(cases.captions):
+        image = int(cases.owner[case])
+        if images.rows[image] is not None and texts.rows[text] is not None:
+            pair_of[case, candidate] = known.setdefault((image, int(text)), len(known))
+    pairs, bank = list(known), pipeline.placed_bank(pipeline.encoder.device)
+    empty = Embeddings(torch.zeros(0, 1, 1), torch.zeros(0, 1, dtype=torch.bool), torch.zeros(0, 1), ())
     vectors = Vectors(
-        images.batch or _empty(),
-        texts.batch or _empty(),
+        images.batch or empty,
+        texts.batch or empty,
         tuple(text for text, row in zip(cases.texts, texts.rows, strict=True) if row is not None),
         np.array([images.row(image) for image, _ in pairs], dtype=np.int64),
         np.array([texts.row(text) for _, text in pairs], dtype=np.int64),
@@ -161,18 +167,6 @@ def make_vectors(
         None if bank is None else bank.images.means,
     )
     return vectors, {item: str(reason) for item, reason in texts.reasons.items()}
-
-
-def _pairs(cases: Cases, images: Embedded, texts: Embedded) -> tuple[Ints, list[tuple[int, int]]]:
-    """The pair of every case and candidate (−1: none), and the image and text of every pair, each once."""
-    known: dict[tuple[int, int], int] = {}
-    pair_of = np.full(cases.captions.shape, -1, dtype=np.int64)
-    for case, candidates in enumerate(cases.captions.tolist()):
-        image = int(cases.owner[case])
-        for candidate, text in enumerate(candidates):
-            if images.rows[image] is not None and texts.rows[text] is not None:
-                pair_of[case, candidate] = known.setdefault((image, text), len(known))
-    return pair_of, list(known)
 
 
 def _columns(
@@ -190,7 +184,3 @@ def _columns(
     numbers = {name: values.numpy() for name, values in columns(measured, pipeline.config).items()}
     # The baseline is the plain cosine, of captions that deny something too.
     return numbers | {"similarity": measured.similarity.double().cpu().numpy()}
-
-
-def _empty() -> Embeddings:
-    return Embeddings(torch.zeros(0, 1, 1), torch.zeros(0, 1, dtype=torch.bool), torch.zeros(0, 1), ())

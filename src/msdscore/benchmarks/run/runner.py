@@ -7,7 +7,7 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -112,7 +112,11 @@ def _run_once(work: Work, scores: Path, *, overwrite: bool, progress: Progress) 
         kept = keep(scores, work.base, _signatures(work, scorer), sources)
     signatures = _signatures(work, scorer)
     if kept.tasks:
-        columns = _score(work, kept, _parts_of(scores, work.base, signatures, kept), progress)
+        # Parts lie where those of exactly this work do: a stopped run goes on, and no other one is taken for it.
+        manifest: dict[str, Any] = {"base": work.base, "metrics": signatures}
+        mark = _mark({**manifest, "tasks": kept.tasks}, 6, ensure_ascii=False)
+        parts = scores.with_name(f"{scores.stem}.{mark}.parquet"), {**manifest, "work": mark}
+        columns = _score(work, kept, parts, progress)
         if sources_of(items, seed=work.plan.seed, control=work.control) != sources:
             raise RunError(f"{scores}: images were changed while they were scored; run again, which scores those alone")
         strangers, stamps = zip(*sources, strict=True)
@@ -148,14 +152,6 @@ def _signatures(work: Work, scorer: ScorerRecord | None) -> dict[str, str]:
 
 def _mark(content: Any, size: int, **how: Any) -> str:
     return blake2b(json.dumps(content, **how).encode(), digest_size=size).hexdigest()
-
-
-def _parts_of(
-    scores: Path, base: Mapping[str, Any], signatures: Mapping[str, str], kept: Kept
-) -> tuple[Path, dict[str, Any]]:
-    """Where the parts of exactly this work lie, so that a stopped run goes on and no other one is taken for it."""
-    mark = _mark({"base": base, "metrics": signatures, "tasks": kept.tasks}, 6, ensure_ascii=False)
-    return scores.with_name(f"{scores.stem}.{mark}.parquet"), {"base": base, "metrics": signatures, "work": mark}
 
 
 def _score(work: Work, kept: Kept, parts: tuple[Path, dict[str, Any]], progress: Progress) -> dict[str, list[Any]]:

@@ -77,7 +77,12 @@ class Endpoint:
         except httpx.TransportError as error:
             raise _PassingError(str(error) or type(error).__name__) from error
         if reply.is_success:
-            return _answer(reply)
+            try:
+                content = reply.json()
+                text, used = content["choices"][0]["message"]["content"] or "", content.get("usage") or {}
+                return Answer(str(text), int(used.get("prompt_tokens", 0)), int(used.get("completion_tokens", 0)))
+            except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+                raise _PassingError(f"no chat completion in the reply ({type(error).__name__})") from error
         said = " ".join(reply.text[:2000].split())[:200]
         if reply.status_code in _AGAIN:
             raise _PassingError(f"{reply.status_code} {said}", reply.headers.get("Retry-After", ""))
@@ -112,16 +117,6 @@ def _payload(model: str, image: Image, system: str, question: str, sampling: Sam
         "top_p": sampling.top_p,
         "max_tokens": sampling.most_tokens,
     }
-
-
-def _answer(reply: Any) -> Answer:
-    try:
-        content = reply.json()
-        text = content["choices"][0]["message"]["content"] or ""
-        used = content.get("usage") or {}
-        return Answer(str(text), int(used.get("prompt_tokens", 0)), int(used.get("completion_tokens", 0)))
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise _PassingError(f"no chat completion in the reply ({type(error).__name__})") from error
 
 
 def _wait(state: Any) -> float:
