@@ -1,6 +1,6 @@
 """Fitted mixtures of captions: how stable their clusterings are over drawn starts, and how soft."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -21,7 +21,7 @@ from msdscore.scoring.embedded import Embedded
 from msdscore.scoring.measurement import numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.stats.resample import bootstrap_mean, bootstrap_share
-from msdscore.studies.context import PAPER, Study, pair_batches, paper_form, split
+from msdscore.studies.context import PAPER, Study, pair_batches, paper_form
 from msdscore.studies.pairs import quantile_bins
 from msdscore.studies.sweep import MIXTURES
 from msdscore.studies.table import Column, Plot, Row, Table, Value, per_cent
@@ -40,28 +40,19 @@ def stability(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), seeds
     pairs, pipeline = study.pairs(name), study.pipeline(PAPER)
     captions = distinct_captions(pairs, study.limit)
     work: dict[str, Any] = {"benchmark": name, "seeds": seeds}
-    indices: dict[str, list[float]] = {mixture: [] for mixture in MIXTURES}
-    for answer in study.run(
-        "clusterings",
-        split(captions, _CAPTIONS),
-        lambda _, batch: _rand_indices(pipeline, batch, seeds),
-        pipeline,
-        **work,
-    ):
-        for mixture, values in answer.items():
-            indices[mixture] += values
+    indices = study.rows(
+        "rand-indices", captions, lambda batch: _rand_indices(pipeline, batch, seeds), pipeline, size=_CAPTIONS, **work
+    )
     batches = pair_batches(pairs)
-    scores = [
-        row
-        for answer in study.run("scores", batches, lambda _, batch: _scores(pipeline, batch, seeds), pipeline, **work)
-        for row in answer
-    ]
-    spread = spread_rows(np.array(scores), [pair for batch in batches for pair in batch])
+    answers = study.run("scores", batches, lambda _, batch: _scores(pipeline, batch, seeds), pipeline, **work)
+    scores = np.array([row for answer in answers for row in answer])
+    spread = spread_rows(scores, [pair for batch in batches for pair in batch])
     shared: dict[str, Any] = {"signature": pipeline.signature, "facts": {**work, "pairs": len(pairs)}}
-    return [*_clustering_tables(indices, [image for _, image in captions], **shared), Table(
+    by_mixture = dict(zip(MIXTURES, zip(*indices, strict=True), strict=True))
+    return [*_clustering_tables(by_mixture, [image for _, image in captions], **shared), Table(
         name="scores",
         title=f"MSD over {seeds} drawn starts (`sample`) and from the fixed one (`spread`), {len(pairs)} pairs",
-        columns=[Column("figure"), Column("value", "", ".4f"), Column("least", "", ".4f"), Column("most", "", ".4f")],
+        columns=[Column("figure"), *(Column(name, "", ".4f") for name in ("value", "least", "most"))],
         rows=spread,
         **shared,
     )]  # fmt: skip
@@ -71,38 +62,32 @@ def entropy(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), bins: i
     """Mean entropy of the responsibilities of each caption's tokens, with fixed and with adaptive concentration."""
     name, pipeline = benchmark[-1], study.pipeline(PAPER)
     captions = distinct_captions(study.items(name), study.limit)
-    batches = split(captions, 2 * _CAPTIONS)
-    answers = study.run("entropy", batches, lambda _, batch: _entropies(pipeline, batch), pipeline, benchmark=name)
-    lengths, *columns = np.array([row for answer in answers for row in answer]).T
+    answers = study.rows(
+        "entropy", captions, lambda batch: _entropies(pipeline, batch), pipeline, size=2 * _CAPTIONS, benchmark=name
+    )
+    table = np.array(answers)
+    lengths, *columns = table.T
     each, images = dict(zip(KINDS, columns, strict=True)), np.array([image for _, image in captions])
     rows = [entropy_row(lengths, each, images, chosen) for chosen in quantile_bins(lengths, bins)]
     largest = float(np.log(paper_form(pipeline).components[1]))
     heads = [Column(f"entropy, {kind}", "", ".4f") for kind in KINDS]
+    hard = [per_cent(f"hard, {kind}", f"hard, {kind} (%)") for kind in KINDS]
     look: dict[str, Any] = {"x_label": "tokens", "y_label": "entropy, nats", "level": largest}
     shared: dict[str, Any] = {
         "signature": pipeline.signature,
         "facts": {"benchmark": name, "largest_possible": largest, "hard_below": HARD},
     }
-    binned = Table(
+    points = [dict(zip(("tokens", *KINDS), values, strict=True)) for values in table.tolist()]
+    cloud = Plot(x="tokens", y=list(KINDS), title="responsibility entropy, caption by caption", points=True, **look)
+    return [Table(
         name="bins",
         title="Entropy of responsibilities by caption length in tokens",
-        columns=[
-            Column("tokens"),
-            Column("captions"),
-            *heads,
-            *(per_cent(f"hard, {kind}", f"hard, {kind} (%)") for kind in KINDS),
-        ],
+        columns=[Column("tokens"), Column("captions"), *heads, *hard],
         rows=rows,
         notes=[f"entropy in nats, at most {largest:.3f}; hard: mean entropy of a caption's tokens below {HARD} nats"],
         plots=[Plot(x="middle", y=[head.name for head in heads], title="mean by length", **look)],
         **shared,
-    )
-    points = [
-        dict(zip(("tokens", *KINDS), values, strict=True))
-        for values in zip(lengths.tolist(), *(c.tolist() for c in columns), strict=True)
-    ]
-    cloud = Plot(x="tokens", y=list(KINDS), title="responsibility entropy, caption by caption", points=True, **look)
-    return [binned, Table(name="captions", rows=points, plots=[cloud], **shared)]
+    ), Table(name="captions", rows=points, plots=[cloud], **shared)]  # fmt: skip
 
 
 def distinct_captions(items: Sequence[Item], limit: int | None) -> list[Caption]:
@@ -187,7 +172,7 @@ def spread_rows(values: Floats, pairs: Sequence[Pair]) -> list[Row]:
     ]  # fmt: skip
 
 
-def _clustering_tables(indices: dict[str, list[float]], images: Sequence[str], **shared: Any) -> list[Table]:
+def _clustering_tables(indices: Mapping[str, Sequence[float]], images: Sequence[str], **shared: Any) -> list[Table]:
     """The mean index of every distribution, and the index of every caption, sorted."""
     rows: list[Row] = [
         {"mixture": name, "ari": bootstrap_mean(values, clusters=images), "deviation": float(np.std(values, ddof=1)),
@@ -213,25 +198,19 @@ def _clustering_tables(indices: dict[str, list[float]], images: Sequence[str], *
     return [table, Table(name="captions", rows=points, plots=[cloud], **shared)]
 
 
-def _rand_indices(pipeline: Pipeline, captions: Sequence[Caption], seeds: int) -> dict[str, list[float]]:
-    """For every distribution the mean index of each caption over all pairs of seeds."""
+def _rand_indices(pipeline: Pipeline, captions: Sequence[Caption], seeds: int) -> list[list[float]]:
+    """For every caption the mean index of each distribution over all pairs of seeds."""
     texts = pipeline.embed_texts([text for text, _ in captions]).require()
-    order = [texts.row(item) for item in range(len(captions))]
-    indices = {}
-    for name, kind in MIXTURES.items():
-        config = paper_form(pipeline, mixture=kind, init="sample")
-        labels = [_labels(texts, replace(config, seed=seed)) for seed in range(seeds)]
-        indices[name] = [
-            float(np.mean([adjusted_rand(a[row], b[row]) for a, b in combinations(labels, 2)])) for row in order
-        ]
-    return indices
-
-
-def _labels(texts: Embedded, config: Paper) -> list[list[int]]:
-    """The component of each real token, caption by caption."""
-    shares, mask = text_shares(texts, config)
-    most = shares.argmax(dim=1)
-    return [row[real].tolist() for row, real in zip(most, mask, strict=True)]
+    columns = []
+    for kind in MIXTURES.values():
+        labels = []  # by seed and caption the component of each real token
+        for seed in range(seeds):
+            shares, mask = text_shares(texts, paper_form(pipeline, mixture=kind, init="sample", seed=seed))
+            most = shares.argmax(dim=1)
+            labels.append([row[real].tolist() for row, real in zip(most, mask, strict=True)])
+        both = [zip(first, second, strict=True) for first, second in combinations(labels, 2)]
+        columns.append([float(np.mean([adjusted_rand(*each) for each in row])) for row in zip(*both, strict=True)])
+    return [[column[texts.row(item)] for column in columns] for item in range(len(captions))]
 
 
 def _scores(pipeline: Pipeline, pairs: Sequence[Pair], seeds: int) -> list[list[float]]:

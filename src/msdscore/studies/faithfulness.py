@@ -37,6 +37,7 @@ ORDERS, WAYS = ("map", "random", "reverse"), ("deletion", "insertion")
 CURVES = tuple((kind, way, order) for order, way, kind in product(ORDERS, WAYS, KINDS))
 # Shares of the patches that are gone; an image without patches has no density.
 DELETED = tuple(round(0.1 * step, 1) for step in range(10))
+_INTERVALS = "means with 95 % cluster-bootstrap intervals over images"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +69,37 @@ def faithfulness(study: Study, *, share: float = 0.1, every_projection: bool = F
     rows: list[Row] = []
     for projection in PROJECTIONS if every_projection else (PROJECTION,):
         rows += masking_rows(study, pipeline, pairs, projection, share)
-    tables = [_masking_table(rows, share, len(pairs)), *curve_tables(study, pipeline, pairs)]
+    heads = {"top": "top", "random": "random", "bottom": "bottom", "top_over_random": "top − random",
+             "random_over_bottom": "random − bottom"}  # fmt: skip
+    plot = Plot(y=REGIONS, series="masking", panel=["projection", "kind"], x_label="masked regions",
+                y_label="change of d, nats", level=0.0)  # fmt: skip
+    masking = Table(
+        name="masking",
+        title=f"Effect on d of masking {100 * share:g} % of the regions, {len(pairs)} pairs, nats",
+        columns=[Column("projection"), Column("kind", "caption"), Column("masking", "masked"),
+                 *(Column(name, head, ".4f") for name, head in heads.items()), Column("order")],
+        rows=rows,
+        notes=["correct captions: support map, d(masked) − d(original)",
+               "incorrect captions: penalty map, d(original) − d(masked)", _INTERVALS],
+        facts={"pairs": len(pairs), "share": share, "ordered": all(row["order"] == "held" for row in rows)},
+        plots=[plot],
+    )  # fmt: skip
+    tables = [masking, *curve_tables(study, pipeline, pairs)]
     return [replace(table, signature=pipeline.signature) for table in tables]
 
 
 def masking_rows(study: Study, pipeline: Pipeline, pairs: Sequence[Pair], projection: str, share: float) -> list[Row]:
     """Mean effect of masking each region, per kind of caption and way of masking, and the differences between them."""
-
-    def measure(number: int, batch: Sequence[Pair]) -> dict[str, list[float]]:
-        return _effects(pipeline, batch, projection, share, np.random.default_rng((study.seed, number)))
-
-    batches, effects = pair_batches(pairs), dict[str, list[float]]()
-    for answer in study.run(f"masking-{projection}", batches, measure, pipeline, share=share):
-        for name, values in answer.items():
-            effects.setdefault(name, []).extend(values)
+    batches = pair_batches(pairs)
+    answers = study.run(
+        f"masking-{projection}", batches,
+        lambda number, batch: _effects(pipeline, batch, projection, share, np.random.default_rng((study.seed, number))),
+        pipeline, share=share,
+    )  # fmt: skip
+    effects = {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
     names, rows = clusters([pair for batch in batches for pair in batch]), list[Row]()
     for kind, masking in product(KINDS, MASKINGS):
-        top, middle, bottom = (np.array(effects[f"{kind}/{masking}/{region}"]) for region in REGIONS)
+        top, middle, bottom = (effects[f"{kind}/{masking}/{region}"] for region in REGIONS)
         columns = {"top": top, "random": middle, "bottom": bottom, "top_over_random": top - middle,
                    "random_over_bottom": middle - bottom}  # fmt: skip
         ordered = top.mean() > middle.mean() > bottom.mean()
@@ -102,12 +117,11 @@ def curve_tables(study: Study, pipeline: Pipeline, pairs: Sequence[Pair]) -> lis
     Right captions follow the support map: deletion should raise d early (a large area), insertion should lower it
     early (a small one). Wrong captions follow the penalty map, with the opposite signs.
     """
-
-    def measure(number: int, batch: Sequence[Pair]) -> list[list[list[float]]]:
-        return _heights(pipeline, batch, np.random.default_rng((study.seed, number)))
-
     batches = pair_batches(pairs)
-    answers = list(study.run("curves", batches, measure, pipeline))
+    answers = study.run(
+        "curves", batches, lambda number, batch: _heights(pipeline, batch, np.random.default_rng((study.seed, number))),
+        pipeline,
+    )  # fmt: skip
     curves = {key: np.array([row for answer in answers for row in answer[at]]) for at, key in enumerate(CURVES)}
     names = clusters([pair for batch in batches for pair in batch])
     # The mean height of each curve, by the trapezoidal rule.
@@ -125,10 +139,11 @@ def curve_tables(study: Study, pipeline: Pipeline, pairs: Sequence[Pair]) -> lis
     columns = [Column("kind", "caption"), Column("curve"),
                *(Column(name, head, ".4f") for name, head in zip((*ORDERS, "gain"), headings, strict=True)),
                Column("should be")]  # fmt: skip
+    shares = {"deletion": DELETED, "insertion": tuple(round(1 - share, 1) for share in DELETED[::-1])}
     points = [
         {"kind": f"{kind} captions", "curve": way, "order": order, "share": at, "d": height}
         for (kind, way, order), values in curves.items()
-        for at, height in zip(_shares(way), values.mean(axis=0).tolist(), strict=True)
+        for at, height in zip(shares[way], values.mean(axis=0).tolist(), strict=True)
     ]
     plot = Plot(
         x="share", y=["d"], series="order", panel=["kind", "curve"], x_label="share of patches", y_label="d, nats"
@@ -137,27 +152,6 @@ def curve_tables(study: Study, pipeline: Pipeline, pairs: Sequence[Pair]) -> lis
         name="areas", title=title, columns=columns, rows=rows, facts={"pairs": len(pairs)}, notes=[_INTERVALS]
     )
     return [table, Table(name="curves", rows=points, plots=[plot])]
-
-
-_INTERVALS = "means with 95 % cluster-bootstrap intervals over images"
-
-
-def _masking_table(rows: Sequence[Row], share: float, pairs: int) -> Table:
-    heads = {"top": "top", "random": "random", "bottom": "bottom", "top_over_random": "top − random",
-             "random_over_bottom": "random − bottom"}  # fmt: skip
-    plot = Plot(y=REGIONS, series="masking", panel=["projection", "kind"], x_label="masked regions",
-                y_label="change of d, nats", level=0.0)  # fmt: skip
-    return Table(
-        name="masking",
-        title=f"Effect on d of masking {100 * share:g} % of the regions, {pairs} pairs, nats",
-        columns=[Column("projection"), Column("kind", "caption"), Column("masking", "masked"),
-                 *(Column(name, head, ".4f") for name, head in heads.items()), Column("order")],
-        rows=rows,
-        notes=["correct captions: support map, d(masked) − d(original)",
-               "incorrect captions: penalty map, d(original) − d(masked)", _INTERVALS],
-        facts={"pairs": pairs, "share": share, "ordered": all(row["order"] == "held" for row in rows)},
-        plots=[plot],
-    )  # fmt: skip
 
 
 def measured_pairs(pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -> MeasuredPairs:
@@ -194,7 +188,7 @@ def without_patches(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[
         mask[number, real[torch.as_tensor(patches, device=real.device)]] = False
     keys = tuple(known.images.keys[known.images.row(item)] for item in owner)
     images = Embedded(replace(batch, mask=mask), tuple(range(len(owner))), {}, keys)
-    return _divergences(pipeline, images, known.texts, captions)
+    return _local(pipeline.measure(images, known.texts, range(len(captions)), captions), pipeline)
 
 
 def without_pixels(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[Patches]) -> Floats:
@@ -204,7 +198,8 @@ def without_pixels(pipeline: Pipeline, known: MeasuredPairs, dropped: Sequence[P
         visible = torch.nonzero(known.images.vectors.mask[known.images.row(owner)]).squeeze(1).cpu().numpy()
         masked.append(blank(known.decoded[owner], known.layouts[owner], visible[patches]))
     images = pipeline.embed_images(pipeline.decode(masked)).require()
-    return _divergences(pipeline, images, known.texts, range(len(masked)))
+    every = range(len(masked))
+    return _local(pipeline.measure(images, known.texts, every, every), pipeline)
 
 
 MASKINGS: dict[str, Callable[[Pipeline, MeasuredPairs, Sequence[Patches]], Floats]] = {
@@ -222,12 +217,6 @@ def blank(image: Image.Image, layout: PatchLayout, patches: Patches) -> Image.Im
     return Image.fromarray(values)
 
 
-def _divergences(pipeline: Pipeline, images: Embedded, texts: Embedded, text_of: Sequence[int]) -> Floats:
-    """The local divergence of image i and caption `text_of[i]`."""
-    measured = pipeline.measure(images, texts, range(len(text_of)), text_of)
-    return _local(measured, pipeline)
-
-
 def _local(measured: Measurement, pipeline: Pipeline) -> Floats:
     """d: the local divergence, or in the evidence form what the words take from the similarity."""
     values = columns(measured, pipeline.config)
@@ -240,18 +229,17 @@ def _effects(
 ) -> dict[str, list[float]]:
     """By kind/masking/region the effect of masking, one number per pair."""
     known = measured_pairs(pipeline, pairs, projection)
-    chosen = [_regions(known.ranking(caption), share, rng) for caption in range(len(known.regions))]
+    chosen = []
+    for order in map(known.ranking, range(len(known.regions))):
+        count = max(1, round(share * len(order)))
+        drawn = rng.permutation(len(order))[:count]
+        chosen.append({"top": order[:count], "random": drawn, "bottom": order[-count:]})
     effects: dict[str, list[float]] = {}
     for (masking, divergence), region in product(MASKINGS.items(), REGIONS):
         rise = divergence(pipeline, known, [patches[region] for patches in chosen]) - known.divergence
         effects[f"correct/{masking}/{region}"] = rise[0::2].tolist()
         effects[f"incorrect/{masking}/{region}"] = (-rise[1::2]).tolist()
     return effects
-
-
-def _regions(order: Patches, share: float, rng: np.random.Generator) -> dict[str, Patches]:
-    count = max(1, round(share * len(order)))
-    return {"top": order[:count], "random": rng.permutation(len(order))[:count], "bottom": order[-count:]}
 
 
 def _heights(pipeline: Pipeline, pairs: Sequence[Pair], rng: np.random.Generator) -> list[list[list[float]]]:
@@ -275,7 +263,3 @@ def _deletion(pipeline: Pipeline, known: MeasuredPairs, order: Sequence[Patches]
     """d of every caption (rows) after each share of its order is deleted (columns)."""
     dropped = [patches[: int(share * len(patches))].copy() for share in DELETED for patches in order]
     return without_patches(pipeline, known, dropped).reshape(len(DELETED), len(order)).T
-
-
-def _shares(way: str) -> tuple[float, ...]:
-    return DELETED if way == "deletion" else tuple(round(1 - share, 1) for share in DELETED[::-1])

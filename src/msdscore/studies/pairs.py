@@ -94,7 +94,12 @@ def margin(
         pairs, title = decided_pairs(row, MARGIN_METRICS), row.result.title
         shared: dict[str, Any] = {"facts": facts(row.result), "signature": row.result.metric("soft-msd").signature}
         bin_rows = margin_rows(pairs, temperature=pipeline.config.temperature, count=bins)
-        tables += [_margin_table(title, bin_rows, **shared), _gain_table(title, pairs, how, **shared)]
+        gains = gain_rows(pairs, how=how)
+        tests = [Column(name, "", "p") for name in gains[0] if name.startswith("p, ")]
+        columns = [Column("metrics"), per_cent("difference", signed=True), *tests]
+        head = f"{title}: paired differences over all pairs"
+        tables.append(_margin_table(title, bin_rows, **shared))
+        tables.append(Table(name="gains", title=head, columns=columns, rows=gains, **shared))
         tables.append(replace(sweep_table([row], axis="settings"), plots=[]))
     return tables
 
@@ -210,15 +215,6 @@ def _margin_table(title: str, rows: Sequence[Row], **shared: Any) -> Table:
                 level=0.0)  # fmt: skip
     title = f"{title}: accuracy by cosine margin"
     return Table(name="bins", title=title, columns=columns, rows=rows, plots=[accuracy, gain], **shared)
-
-
-def _gain_table(title: str, pairs: DecidedPairs, how: Resampling, **shared: Any) -> Table:
-    rows = gain_rows(pairs, how=how)
-    tests = [Column(name, "", "p") for name in rows[0] if name.startswith("p, ")]
-    columns = [Column("metrics"), per_cent("difference", signed=True), *tests]
-    return Table(
-        name="gains", title=f"{title}: paired differences over all pairs", columns=columns, rows=rows, **shared
-    )
 
 
 def _cells(items: Sequence[Item]) -> list[tuple[Cell, Cell]]:

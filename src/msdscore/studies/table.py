@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from msdscore.benchmarks.results.grids import NONE, Grid, markdown, p_value
 from msdscore.benchmarks.results.result import plain
 from msdscore.errors import require
@@ -143,7 +146,12 @@ def cell(value: Value, column: Column) -> str:
 
 def to_figure(tables: Sequence[Table], kind: str = "png") -> bytes | None:
     """All plots of some tables as the panels of one figure, in bytes of a file format; None without plots."""
-    panels = [panel for table in tables for plot in table.plots for panel in _panels(table, plot)]
+    panels = []
+    for plot, table in [(plot, each) for each in tables for plot in each.plots]:
+        for key in dict.fromkeys(tuple(row[name] for name in plot.panel) for row in table.rows):
+            rows = [row for row in table.rows if tuple(row[name] for name in plot.panel) == key]
+            title = ", ".join(filter(None, (plot.title, *map(str, key))))
+            panels.append((plot, title, list(_lines(table, plot, rows))))
     if not panels:
         return None
     across = min(_ACROSS, len(panels))
@@ -156,13 +164,6 @@ def to_figure(tables: Sequence[Table], kind: str = "png") -> bytes | None:
     for axis in axes[len(panels) :]:
         axis.axis("off")
     return rendered(figure, kind)
-
-
-def _panels(table: Table, plot: Plot) -> Iterator[tuple[Plot, str, list[Line]]]:
-    """Title and lines of every panel of a plot."""
-    for key in dict.fromkeys(tuple(row[name] for name in plot.panel) for row in table.rows):
-        rows = [row for row in table.rows if tuple(row[name] for name in plot.panel) == key]
-        yield plot, ", ".join(filter(None, (plot.title, *map(str, key)))), list(_lines(table, plot, rows))
 
 
 def _lines(table: Table, plot: Plot, rows: Sequence[Row]) -> Iterator[Line]:
@@ -192,7 +193,7 @@ def _draw(axis: Any, plot: Plot, title: str, lines: Sequence[Line]) -> None:
     names = list(dict.fromkeys(place for _, places, _, _ in lines for place in places if isinstance(place, str)))
     for number, (line, colour, mark) in enumerate(zip(lines, cycle(_COLOURS), cycle(_MARKS), strict=False)):
         label, places, values, scale = line
-        y = [scale * (value.value if isinstance(value, Interval) else float(value or 0)) for value in values]
+        y = scale * np.array([value.value if isinstance(value, Interval) else float(value or 0) for value in values])
         style = {"color": colour, "label": label}
         if plot.points:
             axis.plot(places, y, ".", markersize=2.5, alpha=0.5, **style)
@@ -202,7 +203,11 @@ def _draw(axis: Any, plot: Plot, title: str, lines: Sequence[Line]) -> None:
             axis.errorbar(at, y, yerr=_ends(values, scale), fmt=mark, markersize=4, capsize=2, linewidth=1, **style)
         else:
             axis.plot(places, y, marker=mark, markersize=3.5, linewidth=1.2, **style)
-            _draw_ends(axis, line, y, colour, shaded=len(lines) <= _SHADED)
+            ends = _ends(values, scale)
+            if ends is not None and len(lines) <= _SHADED:
+                axis.fill_between(places, y - ends[0], y + ends[1], color=colour, alpha=0.15, linewidth=0)
+            elif ends is not None:  # bands would cover each other
+                axis.errorbar(places, y, yerr=ends, fmt="none", ecolor=colour, elinewidth=0.7, alpha=0.6)
     if names:
         axis.set_xticks(range(len(names)), names, rotation=20 if len(names) > 4 else 0, fontsize=7)
     if plot.logarithmic:
@@ -212,25 +217,7 @@ def _draw(axis: Any, plot: Plot, title: str, lines: Sequence[Line]) -> None:
         axis.legend(fontsize=7, frameon=False, loc="best")
 
 
-def _draw_ends(axis: Any, line: Line, y: Sequence[float], colour: str, *, shaded: bool) -> None:
-    """Intervals of a line: as a band, or as bars where bands would cover each other."""
-    _, places, values, scale = line
-    ends = _ends(values, scale)
-    if ends is None:
-        return
-    if not shaded:
-        axis.errorbar(places, y, yerr=ends, fmt="none", ecolor=colour, elinewidth=0.7, alpha=0.6)
-        return
-    low, high = (
-        [at + sign * end for at, end in zip(y, side, strict=True)] for sign, side in zip((-1, 1), ends, strict=True)
-    )
-    axis.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
-
-
-def _ends(values: Sequence[Value], scale: float) -> list[list[float]] | None:
+def _ends(values: Sequence[Value], scale: float) -> npt.NDArray[np.float64] | None:
     """Distances of the ends of intervals from their values, below and above; None where values have none."""
-    known = [value for value in values if isinstance(value, Interval)]
-    if len(known) < len(values):
-        return None
-    below = [scale * max(0.0, value.value - value.low) for value in known]
-    return [below, [scale * max(0.0, value.high - value.value) for value in known]]
+    known = [(value.value - value.low, value.high - value.value) for value in values if isinstance(value, Interval)]
+    return scale * np.array(known).T.clip(min=0.0) if len(known) == len(values) else None

@@ -38,7 +38,9 @@ def timing(study: Study) -> list[Table]:
         for text in dict.fromkeys((entry.captions[0], " ".join(entry.captions)))
     ]
     pipeline = replace(study.spec, cache=None).build()
-    machine = _machine(pipeline.encoder.device)
+    device = pipeline.encoder.device
+    kind = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    machine = f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else kind}, torch {torch.__version__}"
     stages = [Column(stage, "", ".2f") for stage in (*STAGES, "all")]
     plot = Plot(x="tokens", y=[stage.name for stage in stages], title="one pair at a time",
                 x_label="tokens of the caption", y_label="milliseconds")  # fmt: skip
@@ -107,9 +109,3 @@ def _milliseconds(work: Callable[[], T], device: torch.device) -> tuple[float, T
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return 1e3 * (time.perf_counter() - start), result
-
-
-def _machine(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
-    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads, torch {torch.__version__}"
