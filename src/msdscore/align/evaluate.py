@@ -10,12 +10,13 @@ from torch import Tensor
 from msdscore.align.data.formats import DataSource, Pairs, image_content, open_pairs
 from msdscore.align.features import chunks
 from msdscore.align.losses import caption_table, token_table
-from msdscore.align.run.folder import read_run
-from msdscore.align.run.session import Towers, reopen_towers, tune_towers
+from msdscore.align.run.folder import read_known_towers, read_run
+from msdscore.align.run.session import Towers, open_towers, tune_towers
 from msdscore.core.embeddings import join
 from msdscore.encoders.aligned.heads import AlignedHeads
 from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Embeddings, prepare_all
+from msdscore.encoders.loading.hashing import verify_files
 from msdscore.errors import ImageError, InputError
 from msdscore.io.images import open_image
 
@@ -64,9 +65,12 @@ def evaluate(run: str | Path, data: DataSource, *, device: str = "auto") -> Eval
         RunError: the folder holds no run with a checkpoint.
     """
     where = place(device, "auto").device
-    finished = read_run(Path(run))
-    towers = tune_towers(reopen_towers(Path(run), finished.recipe, where), finished.trunk)
-    heads, chunk = finished.heads.to(where), finished.recipe.train.tower_batch
+    finished, known = read_run(Path(run)), read_known_towers(Path(run))
+    recipe, towers = finished.recipe, open_towers(finished.recipe, where)
+    verify_files(towers[0].files, known.image_sha256, source=recipe.image.source)
+    verify_files(towers[1].files, known.text_sha256, source=recipe.text.source)
+    towers = tune_towers(towers, finished.trunk)
+    heads, chunk = finished.heads.to(where), recipe.train.tower_batch
     cosine, local = measure_retrieval(open_pairs(data), towers, heads, chunk=chunk)
     assert local is not None, "measured unless told otherwise"
     return Evaluation(str(run), finished.step, cosine, local)

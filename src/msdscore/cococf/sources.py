@@ -51,12 +51,16 @@ def read_sources(
     classes are lines of `classes`, by default the 80 of COCO in their order.
     """
     images: dict[str, AnnotatedImage] = {}
-    for entry in captions:
-        for image in _captioned(*_named(str(entry))):
-            images[image.name] = _joined(images.get(image.name), image)
+    for entry in map(str, captions):
+        source, equals, path = entry.partition("=")
+        named = bool(equals) and not Path(entry).exists()
+        for image in _captioned(source if named else "", Path(path if named else entry)):
+            images[image.name] = _joined(images[image.name], image) if image.name in images else image
     if objects is not None:
         shown = read_objects(objects, classes)
-        images = {name: replace(known, objects=shown.get(_key(name), known.objects)) for name, known in images.items()}
+        images = {
+            name: replace(known, objects=shown.get(Path(name).stem, known.objects)) for name, known in images.items()
+        }
     if not images:
         raise InputError("expected captions of images, got none; name caption files")
     return [images[name] for name in sorted(images)]
@@ -70,15 +74,10 @@ def read_objects(path: Path, classes: Path | None = None) -> dict[str, frozenset
     if path.suffix == ".json":
         return _instances(read_json(path), path)
     return {
-        _key(str(row.fields["image"])): shown
+        Path(str(row.fields["image"])).stem: shown
         for row in records(read_jsonl(path), path, first=1)
         if (shown := _row_objects(row, names)) is not None
     }
-
-
-def _named(entry: str) -> tuple[str, Path]:
-    source, equals, path = entry.partition("=")
-    return (source, Path(path)) if equals and not Path(entry).exists() else ("", Path(entry))
 
 
 def _captioned(source: str, path: Path) -> Iterable[AnnotatedImage]:
@@ -90,19 +89,15 @@ def _captioned(source: str, path: Path) -> Iterable[AnnotatedImage]:
     if isinstance(content, list):
         return (_row(row, source) for row in records(content, path))
     if "annotations" in content and "images" in content:
-        return _coco(content, source or PEOPLE)
+        texts: dict[int, list[SourcedCaption]] = defaultdict(list)
+        for entry in content["annotations"]:
+            texts[entry["image_id"]].append(SourcedCaption(tidy(entry["caption"]), source or PEOPLE))
+        return [AnnotatedImage(str(entry["file_name"]), tuple(texts[entry["id"]])) for entry in content["images"]]
     return (
         AnnotatedImage(str(name), (SourcedCaption(tidy(text), source or path.stem),))
         for name, text in content.items()
         if not str(text).startswith(_ERROR) and tidy(text)
     )
-
-
-def _coco(content: Mapping[str, Any], source: str) -> list[AnnotatedImage]:
-    texts: dict[int, list[SourcedCaption]] = defaultdict(list)
-    for entry in content["annotations"]:
-        texts[entry["image_id"]].append(SourcedCaption(tidy(entry["caption"]), source))
-    return [AnnotatedImage(str(entry["file_name"]), tuple(texts[entry["id"]])) for entry in content["images"]]
 
 
 def _row(record: Record, source: str) -> AnnotatedImage:
@@ -131,7 +126,7 @@ def _row_objects(row: Record, names: Sequence[str]) -> frozenset[str] | None:
 def _instances(content: Mapping[str, Any], path: Path) -> dict[str, frozenset[str]]:
     try:
         names = {entry["id"]: str(entry["name"]) for entry in content["categories"]}
-        files = {entry["id"]: _key(entry["file_name"]) for entry in content["images"]}
+        files = {entry["id"]: Path(entry["file_name"]).stem for entry in content["images"]}
         shown: dict[str, set[str]] = {key: set() for key in files.values()}
         for entry in content["annotations"]:
             shown[files[entry["image_id"]]].add(names[entry["category_id"]])
@@ -166,12 +161,6 @@ def _class_names(path: Path | None) -> tuple[str, ...]:
     return tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
 
 
-def _joined(known: AnnotatedImage | None, more: AnnotatedImage) -> AnnotatedImage:
-    if known is None:
-        return more
+def _joined(known: AnnotatedImage, more: AnnotatedImage) -> AnnotatedImage:
     objects = more.objects if known.objects is None else known.objects | (more.objects or frozenset())
     return AnnotatedImage(known.name, tuple(dict.fromkeys((*known.captions, *more.captions))), objects)
-
-
-def _key(name: str) -> str:
-    return Path(name).stem

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from random import Random
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -30,7 +30,8 @@ from msdscore.text import edits
 Expectation = Literal["first higher", "same"]
 Edit = Callable[[str, edits.Known, Random], str | None]
 Shown = tuple[str, str]  # variant of the image, caption
-CheckedGap = tuple[str, "Check", float]  # image, check, difference of the scores
+# Image, family, what is expected, whether with the wrong image, difference of the scores.
+CheckedGap = tuple[str, str, Expectation, bool, float]
 AS_IT_IS, WRONG = "as it is", "wrong"
 TOLERANCE = 0.1  # of the median gap between own and other captions
 BATCH = 8  # images
@@ -51,10 +52,6 @@ class Check:
         if self.expects == "same" or self.first[0] != AS_IT_IS:
             return None
         return Check(self.family, self.expects, (WRONG, self.first[1]), (WRONG, self.second[1]))
-
-    def passes(self, gap: float, near: float) -> float:
-        """1 where a difference of scores is as expected, else 0; `near` is the largest difference of equals."""
-        return float(gap > 0 if self.expects == "first higher" else abs(gap) <= near)
 
 
 _WRONG_WORDS: tuple[tuple[str, Edit], ...] = (
@@ -120,16 +117,13 @@ def pass_rates(study: Study, pipeline: Pipeline, metrics: Sequence[Metric], entr
     if len(usable) < 2:
         raise InputError(f"expected at least 2 images with 2 captions each, got {len(usable)}")
     labels = [checked.label for checked in metrics]
-    gaps: dict[str, list[CheckedGap]] = {label: [] for label in labels}
-    for answer in study.run(
-        "behaviour", split(range(len(usable)), BATCH),
+    answers = study.run(
+        "behaviours", split(range(len(usable)), BATCH),
         lambda number, batch: _measure(pipeline, metrics, usable, batch, Random(f"{study.seed}-{number}")),
         pipeline, metrics=labels,
-    ):  # fmt: skip
-        for label, rows in zip(labels, answer, strict=True):
-            gaps[label] += [(name, Check(family, expects, *map(tuple, sides)), gap)
-                            for name, family, expects, sides, gap in rows]  # fmt: skip
-    images = len({name for name, _, _ in next(iter(gaps.values()), [])})
+    )  # fmt: skip
+    gaps = {label: [row for answer in answers for row in answer[at]] for at, label in enumerate(labels)}
+    images = len({name for name, *_ in next(iter(gaps.values()), [])})
     if metrics and not images:
         require_some(_decoded(pipeline, entry) for entry in usable)
         raise InputError("no image could be tested: of no two that follow each other both can be read")
@@ -142,8 +136,8 @@ def _measure(
     entries: Sequence[CaptionedImage],
     batch: Sequence[int],
     chance: Random,
-) -> list[list[tuple[Any, ...]]]:
-    """Score the checks of a batch of images: for every metric (image, what was checked, difference of the scores)."""
+) -> list[list[CheckedGap]]:
+    """Score the checks of a batch of images, one list per metric."""
     images: dict[tuple[int, str], Image.Image] = {}
     for number in dict.fromkeys([*batch, *((number + 1) % len(entries) for number in batch)]):
         decoded = _decoded(pipeline, entries[number])
@@ -164,7 +158,7 @@ def _measure(
         values = metric.score(cases).values[:, 0] * (1 if metric.higher_is_better else -1)
         score = dict(zip(shown, values.tolist(), strict=True))
         answers.append([
-            (entries[number].id, check.family, check.expects, (check.first, check.second),
+            (entries[number].id, check.family, check.expects, check.first[0] == WRONG,
              score[number, check.first] - score[number, check.second])
             for number, check in asked
         ])  # fmt: skip
@@ -204,8 +198,8 @@ def _cases(
 def _table(gaps: dict[str, list[CheckedGap]], images: int, left_out: int, signature: str) -> Table:
     rows: dict[str, dict[str, Value]] = {}
     for label, checked in gaps.items():
-        for number, (check, values) in enumerate(_families(label, checked), start=1):
-            row = rows.setdefault(check.family, {"number": number, "family": check.family, "expects": check.expects})
+        for number, values in enumerate(_families(label, checked), start=1):
+            row = rows.setdefault(str(values["family"]), {"number": number})
             row |= values
     columns = [Column("number", "no."), Column("family"), Column("expects", "expected"), Column("n")]
     for label in gaps:
@@ -226,17 +220,16 @@ def _table(gaps: dict[str, list[CheckedGap]], images: int, left_out: int, signat
     )  # fmt: skip
 
 
-def _families(label: str, rows: Sequence[CheckedGap]) -> Iterator[tuple[Check, dict[str, Value]]]:
+def _families(label: str, rows: Sequence[CheckedGap]) -> Iterator[dict[str, Value]]:
     """Pass rates family by family, resampled by image; a missing score fails its check."""
-    true = [row for row in rows if row[1].first[0] != WRONG]
-    gaps = [gap for _, check, gap in true if check.family == "own against another's caption"]
+    gaps = [gap for _, family, _, wrong, gap in rows if family == "own against another's caption" and not wrong]
     near = TOLERANCE * abs(float(np.nanmedian(gaps)))
-    for family in dict.fromkeys(check.family for _, check, _ in true):
-        mine = [(name, check, gap) for name, check, gap in true if check.family == family]
-        wrong = [
-            check.passes(gap, near) for _, check, gap in rows if check.family == family and check.first[0] == WRONG
-        ]
-        values = np.array([check.passes(gap, near) for _, check, gap in mine])
-        passed = bootstrap_share(values, clusters=[name for name, _, _ in mine])
-        rate = float(np.mean(wrong)) if wrong else None
-        yield mine[0][1], {"n": len(mine), label: passed, f"{label}, wrong image": rate}
+    for family, expects in dict.fromkeys((family, expects) for _, family, expects, wrong, _ in rows if not wrong):
+        passed: dict[bool, list[tuple[str, float]]] = {False: [], True: []}
+        for name, other, _, wrong, gap in rows:
+            if other == family:
+                passed[wrong].append((name, float(gap > 0 if expects == "first higher" else abs(gap) <= near)))
+        names, values = zip(*passed[False], strict=True)
+        share = bootstrap_share(np.array(values), clusters=names)
+        rate = float(np.mean([value for _, value in passed[True]])) if passed[True] else None
+        yield {"family": family, "expects": expects, "n": len(names), label: share, f"{label}, wrong image": rate}

@@ -33,7 +33,7 @@ from msdscore.align.run.folder import (
 )
 from msdscore.encoders.aligned.encoder import load_towers, tower_dims
 from msdscore.encoders.aligned.towers import ImageTower, TextTower, TowerPlace, plain
-from msdscore.encoders.loading.hashing import files_sha256, verify_files
+from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.encoders.mini.towers import Lite2Images
 from msdscore.errors import RunError
 
@@ -75,14 +75,6 @@ def open_towers(recipe: Recipe, device: torch.device) -> Towers:
     long_text = "cut" if recipe.text.kind == "mini" else "window"
     where = TowerPlace(device=str(device), whole=recipe.heads.pool == "own", long_text=long_text)
     return load_towers(recipe.image, recipe.text, where)
-
-
-def reopen_towers(run: Path, recipe: Recipe, device: torch.device) -> Towers:
-    """Load the frozen towers of an existing run, refused where their weights are others than at its start."""
-    towers, known = open_towers(recipe, device), read_known_towers(run)
-    verify_files(towers[0].files, known.image_sha256, source=recipe.image.source)
-    verify_files(towers[1].files, known.text_sha256, source=recipe.text.source)
-    return towers
 
 
 def tune_towers(towers: Towers, tensors: Mapping[str, Tensor]) -> Towers:
