@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from align_data import draw, make_rows, recipe, source
-from msdscore.align.cache import MatrixStore, MatrixWriter
 from msdscore.align.data.samples import make_view
+from msdscore.align.features import MatrixStore, MatrixWriter
 from msdscore.align.recipe import SampleSpec
 from msdscore.align.repeatable import ordered_sums
 from msdscore.align.run.session import TrainOptions

@@ -11,10 +11,18 @@ import torch
 from torch import Tensor
 
 from msdscore.align.aligner import Aligner, make_optimiser, moving_average
-from msdscore.align.cache import CachedFeatures, OnProgress, build_cache, cache_key
 from msdscore.align.data.formats import Pairs
 from msdscore.align.data.samples import SampleReader, check_batch, read_batches
-from msdscore.align.features import TowerFeatures, TrainingBatch, image_references, make_batch
+from msdscore.align.features import (
+    CachedFeatures,
+    OnProgress,
+    TowerFeatures,
+    TrainingBatch,
+    build_cache,
+    cache_key,
+    image_references,
+    make_batch,
+)
 from msdscore.align.language import FrozenLanguageModel, load_language_model
 from msdscore.align.objective import TERMS, Setting, Term
 from msdscore.align.processes import World, wait
