@@ -138,12 +138,12 @@ def test_frozen_parts_do_not_move_and_get_no_gradient_memory(models, rows, tmp_p
     assert all(not value.requires_grad and value.grad_fn is None for value in features)
     loss, _ = objective(session.parts.aligner, batch, session.setting)
     loss.backward()
-    session.trained.optimiser.step()
+    session.optimiser.step()
     assert all(value.grad is None and not value.requires_grad for value in model.parameters())
     assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
     again = towers.texts(samples)
     assert torch.equal(again.points, batch.texts.points)
-    optimised = {id(parameter) for group in session.trained.optimiser.param_groups for parameter in group["params"]}
+    optimised = {id(parameter) for group in session.optimiser.param_groups for parameter in group["params"]}
     assert optimised == {id(parameter) for parameter in session.parts.aligner.parameters()}
     assert all(parameter.grad is not None for parameter in session.parts.aligner.parameters())
 

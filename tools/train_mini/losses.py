@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
-from msdscore.align.losses import Gaps, Scalar
+from msdscore.align.losses import Scalar, bias_loss, grounded_loss
 from msdscore.encoders.base import Embeddings
 
 _RARE = 0.25  # words weigh with this power of one over their count: frequent ones would drown the rest
@@ -126,6 +126,7 @@ def over_machine_loss(
         return 0.0 * people.sum()
     lost = cross_entropy(machine @ images.mT * scale, owner) / 2
     for number in range(people.shape[1]):
-        gaps = Gaps(images @ (people[owner, number] - machine).mT, owner)
-        lost = lost + (gaps.grounded(scale) / 2 + _BIAS * gaps.bias(scale)) / len(owner)
+        margins = images @ (people[owner, number] - machine).mT
+        grounded, bias = grounded_loss(margins, owner, scale), bias_loss(margins, scale)
+        lost = lost + (grounded / 2 + _BIAS * bias) / len(owner)
     return lost

@@ -1,6 +1,6 @@
 """Terms of the training loss as pure functions of aligned unit vectors and of tables of similarities."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -228,18 +228,17 @@ def graded_loss(similarity: Table, wanted: Table, gain: Scalar, offset: Scalar |
     return PERCENT * (gain * similarity + offset - wanted).square().mean()
 
 
-@dataclass(frozen=True, slots=True)
-class Gaps:
-    """Margins of captions over their own hard negatives, under every image of a batch."""
+def grounded_loss(
+    margins: Float[Tensor, "images negatives"], owner: Int[Tensor, " negatives"], scale: Scalar
+) -> Scalar:
+    r"""Sum of :math:`\mathrm{softplus}(-t(m_{own} - \overline m))`: only what the image contributes is rewarded.
 
-    table: Float[Tensor, "images negatives"]
-    owner: Int[Tensor, " negatives"]  # the image of each negative
+    `margins` are those of captions over their own hard negatives, under every image of a batch; `owner` is the image of
+    each negative.
+    """
+    return softplus(-scale * centred(margins).gather(0, owner.unsqueeze(0)).squeeze(0)).sum()
 
-    def grounded(self, scale: Scalar) -> Scalar:
-        r"""Sum of :math:`\mathrm{softplus}(-t(m_{own} - \overline m))`: only what the image contributes is rewarded."""
-        margins = centred(self.table).gather(0, self.owner.unsqueeze(0)).squeeze(0)
-        return softplus(-scale * margins).sum()
 
-    def bias(self, scale: Scalar) -> Scalar:
-        r"""Sum of :math:`(t\,\overline m)^2`: what a text gains whatever the image; the scale cannot shrink it."""
-        return (scale.detach() * self.table.mean(dim=0)).square().sum()
+def bias_loss(margins: Float[Tensor, "images negatives"], scale: Scalar) -> Scalar:
+    r"""Sum of :math:`(t\,\overline m)^2`: what a text gains whatever the image; the scale cannot shrink it."""
+    return (scale.detach() * margins.mean(dim=0)).square().sum()

@@ -12,7 +12,7 @@ from msdscore.align import losses
 from msdscore.align.aligner import Aligner
 from msdscore.align.features import TrainingBatch
 from msdscore.align.language import FrozenLanguageModel
-from msdscore.align.losses import Gaps, Scalar, Table
+from msdscore.align.losses import Scalar, Table
 from msdscore.align.processes import World, gather_embeddings, gather_rows, most, total
 from msdscore.align.recipe import LossSpec
 from msdscore.core.mixture import FitSettings, Mixture
@@ -96,11 +96,9 @@ class Step:
             return self.aligner.heads.project_texts(self.batch.negatives).pooled
 
     @cached_property
-    def gaps(self) -> Gaps:
+    def margins(self) -> Float[Tensor, "images negatives"]:
         """Margins over the own hard negatives, under the images of all processes."""
-        owner, first = self.batch.negative_owner, self.world.rank * len(self.own_images)
-        table = self.images.pooled @ (self.own_texts.pooled[owner] - self.negatives).mT
-        return Gaps(table, first + owner // self.batch.each)
+        return self.images.pooled @ (self.own_texts.pooled[self.batch.negative_owner] - self.negatives).mT
 
     def mean_over_negatives(self, sums: Scalar) -> Scalar:
         """A sum over the own negatives as a mean over those of all processes."""
@@ -184,6 +182,11 @@ def _negatives(step: Step) -> Scalar:
     return losses.negatives_loss((images * texts.pooled).sum(dim=1), table, real, step.aligner.scale("contrastive"))
 
 
+def _grounded(step: Step) -> Scalar:
+    owner = step.world.rank * len(step.own_images) + step.batch.negative_owner // step.batch.each
+    return step.mean_over_negatives(losses.grounded_loss(step.margins, owner, step.aligner.scale("contrastive")))
+
+
 def _reconstruction(step: Step) -> Scalar:
     """Mean over all caption tokens of all processes."""
     language, prefix_head, each = step.setting.language, step.aligner.prefix, step.batch.each
@@ -208,7 +211,7 @@ TERMS: dict[str, Term] = {
     "kl": _kl,
     "support": _support,
     "negatives": _negatives,
-    "grounded": lambda step: step.mean_over_negatives(step.gaps.grounded(step.aligner.scale("contrastive"))),
-    "bias": lambda step: step.mean_over_negatives(step.gaps.bias(step.aligner.scale("contrastive"))),
+    "grounded": _grounded,
+    "bias": lambda step: step.mean_over_negatives(losses.bias_loss(step.margins, step.aligner.scale("contrastive"))),
     "reconstruction": _reconstruction,
 }

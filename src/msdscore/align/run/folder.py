@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from msdscore.align.recipe import TERMS, Recipe, dump_recipe, load_recipe
@@ -173,24 +174,16 @@ class Progress:
     stopped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """The parts of a run that a checkpoint holds."""
-
-    module: nn.Module
-    average: AveragedModel
-    optimiser: torch.optim.Optimizer
-
-
-def save_checkpoint(run: Path, parts: Trained, progress: Progress, *, keep: int) -> None:
+def save_checkpoint(
+    run: Path, average: AveragedModel, module: nn.Module, optimiser: Optimizer, progress: Progress, *, keep: int
+) -> None:
     """Write a checkpoint atomically, and remove old ones."""
     moments = {  # the state of the optimiser, by parameter name and key
         f"{name}:{key}": torch.as_tensor(value)
-        for name, parameter in parts.module.named_parameters()
-        for key, value in parts.optimiser.state.get(parameter, {}).items()
+        for name, parameter in module.named_parameters()
+        for key, value in optimiser.state.get(parameter, {}).items()
     }
-    average = parts.average.module.state_dict()
-    tensors = {_WEIGHTS: parts.module.state_dict(), _AVERAGE: average, _OPTIMISER: moments}
+    tensors = {_WEIGHTS: module.state_dict(), _AVERAGE: average.module.state_dict(), _OPTIMISER: moments}
     _write_folder(run / FOLDER / f"step-{progress.step:08d}", tensors, progress)
     for old in checkpoints(run)[:-keep]:
         shutil.rmtree(old)
@@ -221,23 +214,23 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted(path for path in (run / FOLDER).glob("step-*") if (path / _STATE).is_file())
 
 
-def restore(folder: Path, parts: Trained) -> Progress:
+def restore(folder: Path, average: AveragedModel, module: nn.Module, optimiser: Optimizer) -> Progress:
     """Load everything as it was after the checkpoint's last step.
 
     Raises:
         RunError: the checkpoint is damaged or of another model.
     """
     try:
-        parts.module.load_state_dict(load_file(folder / _WEIGHTS))
-        parts.average.module.load_state_dict(load_file(folder / _AVERAGE))
-        parameters = dict(parts.module.named_parameters())
+        module.load_state_dict(load_file(folder / _WEIGHTS))
+        average.module.load_state_dict(load_file(folder / _AVERAGE))
+        parameters = dict(module.named_parameters())
         for full, value in load_file(folder / _OPTIMISER).items():
             name, _, key = full.rpartition(":")
             # The count of steps stays on the CPU, where the optimiser keeps it.
             parameter = parameters[name]
-            parts.optimiser.state[parameter][key] = value if key == "step" else value.to(parameter.device)
+            optimiser.state[parameter][key] = value if key == "step" else value.to(parameter.device)
         progress = Progress(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
-        parts.average.n_averaged.fill_(progress.step)
+        average.n_averaged.fill_(progress.step)
         return progress
     except Exception as error:  # damaged files raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -9,6 +9,8 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from msdscore.align.aligner import Aligner, make_optimiser, moving_average
 from msdscore.align.data.formats import Pairs
@@ -32,7 +34,6 @@ from msdscore.align.run.folder import (
     TOWERS,
     KnownTowers,
     Progress,
-    Trained,
     checkpoints,
     read_known_towers,
     restore,
@@ -154,14 +155,15 @@ class Session:
     device: torch.device
     towers: Towers
     parts: Parts
-    trained: Trained
+    average: AveragedModel
+    optimiser: Optimizer
     steps: int
     progress: Progress
 
     @property
     def averaged(self) -> Aligner:
         """The trainable parts with their averaged weights: what is evaluated and exported."""
-        return cast(Aligner, self.trained.average.module)
+        return cast(Aligner, self.average.module)
 
     @property
     def averaged_towers(self) -> Towers:
@@ -194,10 +196,10 @@ def start_session(
         write_text(run / TOWERS, json.dumps(plain(known), indent=2))
     parts, spec = assemble(recipe, pairs, towers, options, world), recipe.train
     aligner = parts.aligner.to(device)
-    trained = Trained(aligner, moving_average(aligner, spec.average), make_optimiser(aligner, spec))
+    average, optimiser = moving_average(aligner, spec.average), make_optimiser(aligner, spec)
     saved = checkpoints(run) if options.resume else []
-    progress = restore(saved[-1], trained) if saved else Progress()
+    progress = restore(saved[-1], average, aligner, optimiser) if saved else Progress()
     half = spec.precision == "bfloat16" or (spec.precision == "auto" and device.type == "cuda")
     steps = spec.steps or max(1, round(spec.epochs * parts.per_epoch / spec.accumulate))
     setting = Setting(recipe.loss, world, parts.language, half)
-    return Session(recipe, setting, device, towers, parts, trained, steps, progress)
+    return Session(recipe, setting, device, towers, parts, average, optimiser, steps, progress)

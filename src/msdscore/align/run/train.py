@@ -118,9 +118,9 @@ class _Run:
 
     def _step(self, step: int, batches: Sequence[TrainingBatch]) -> dict[str, Tensor]:
         """One step of the optimiser over all batches that it accumulates; values stay on the device."""
-        s, spec, aligner, trained = self._s, self._s.recipe.train, self._s.parts.aligner, self._s.trained
-        set_learning_rate(trained.optimiser, learning_rate(step, steps=s.steps, spec=spec))
-        trained.module.train()
+        s, spec, aligner, optimiser = self._s, self._s.recipe.train, self._s.parts.aligner, self._s.optimiser
+        set_learning_rate(optimiser, learning_rate(step, steps=s.steps, spec=spec))
+        aligner.train()
         sums: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
             with seeded(draw(s.recipe.seed, "step", step, number, self._world.rank), s.device):
@@ -131,10 +131,10 @@ class _Run:
         average_gradients(aligner.parameters(), self._world)
         if spec.clip:
             torch.nn.utils.clip_grad_norm_(aligner.parameters(), spec.clip)
-        trained.optimiser.step()
+        optimiser.step()
         aligner.limit_scales()
-        trained.optimiser.zero_grad(set_to_none=True)
-        trained.average.update_parameters(aligner)
+        optimiser.zero_grad(set_to_none=True)
+        s.average.update_parameters(aligner)
         return sums
 
     def _after(self, terms: dict[str, Tensor]) -> None:
@@ -162,7 +162,7 @@ class _Run:
             self._evaluate(self._val)
         if saves or self._progress.stopped:
             if self._world.is_first:
-                save_checkpoint(self._out, s.trained, self._progress, keep=spec.keep)
+                save_checkpoint(self._out, s.average, s.parts.aligner, s.optimiser, self._progress, keep=spec.keep)
             wait(self._world)
 
     def _evaluate(self, val: Pairs) -> None:
@@ -179,7 +179,7 @@ class _Run:
         if recall > before.best:
             self._progress = replace(before, best=recall, best_step=before.step, stale=0)
             if self._world.is_first:
-                save_best(self._out, s.trained.average, self._progress)
+                save_best(self._out, s.average, self._progress)
         else:
             stale = before.stale + 1
             self._progress = replace(before, stale=stale, stopped=bool(spec.patience) and stale >= spec.patience)
