@@ -11,7 +11,7 @@ import torch
 
 from msdscore.benchmarks.base import Battle, Item, Pair, Rated, clusters
 from msdscore.benchmarks.protocols.counting import words
-from msdscore.benchmarks.results.result import items_of, score_matrix
+from msdscore.benchmarks.results.result import items_of
 from msdscore.core.paper import set_uncertainty
 from msdscore.errors import InputError
 from msdscore.stats.pairs import credits_of, mcnemar, mcnemar_clustered
@@ -113,9 +113,7 @@ def decided_pairs(row: VariantResult, labels: Sequence[str]) -> DecidedPairs:
         raise InputError(f"{result.benchmark} holds no two captions of one image of which one is better")
     columns = {}
     for label in labels:
-        scores = score_matrix(table, label)
-        assert scores is not None, "a result names only metrics whose scores lie beside it"
-        sign = 1 if result.metric(label).higher_is_better else -1
+        scores, sign = row.scores(label), 1 if result.metric(label).higher_is_better else -1
         columns[label] = sign * np.array([[scores[cell] for cell in both] for both in cells])
     known = ~np.isnan(np.hstack(list(columns.values()))).any(axis=1)
     lengths = [np.mean([words(items[item].captions[at]) for item, at in both]) for both in cells]

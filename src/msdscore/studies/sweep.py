@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -67,6 +68,12 @@ class VariantResult:
         """One metric, to be compared."""
         return Side(self.result, self.result.metric(label), self.table)
 
+    def scores(self, label: str) -> npt.NDArray[np.float64]:
+        """The scores (items, candidates) of a metric."""
+        scores = score_matrix(self.table, label)
+        assert scores is not None, "a result names only metrics whose scores lie beside it"
+        return scores
+
 
 def mixtures(
     study: Study,
@@ -90,7 +97,11 @@ def mixtures(
         variants = named_variants(choices, pipeline.encoder, pipeline.config)
         swept = [run_sweep(study, plan, variants, under=name.replace("_", "-")) for plan in plans]
         tables += [sweep_table(results, axis="distribution", name=name, title=title) for results in swept]
-        choices = equal_weights(swept[0], choices, pipeline.config.alpha)
+        # The alpha at which alpha d varies over the captions as it does in the first.
+        spreads = {row.variant.name: float(np.nanstd(row.scores(DIVERGENCE))) for row in swept[0]}
+        first = next(iter(spreads.values()))
+        weight = pipeline.config.alpha * first
+        choices = {name: {**choice, "alpha": weight / spreads[name]} for name, choice in choices.items()}
     return tables
 
 
@@ -133,19 +144,6 @@ def value_variants(setting: str, values: str, encoder: Encoder, config: Form) ->
 def named_variants(choices: Mapping[str, Mapping[str, Any]], encoder: Encoder, config: Form) -> list[Variant]:
     """A variant per named change of the settings, with an encoder that is loaded already."""
     return [Variant(name, partial(Pipeline, encoder, config.changed(**changes))) for name, changes in choices.items()]
-
-
-def equal_weights(
-    results: Sequence[VariantResult], choices: Mapping[str, Mapping[str, Any]], alpha: float
-) -> dict[str, dict[str, Any]]:
-    """The same choices, each with the alpha at which alpha d varies over the captions as it does in the first."""
-    spreads = {}
-    for row in results:
-        scores = score_matrix(row.table, DIVERGENCE)
-        assert scores is not None, "the sweep holds the divergence of every variant"
-        spreads[row.variant.name] = float(np.nanstd(scores))
-    first = next(iter(spreads.values()))
-    return {name: {**choice, "alpha": alpha * first / spreads[name]} for name, choice in choices.items()}
 
 
 def run_sweep(
@@ -203,7 +201,7 @@ def sweep_table(
     columns = [
         Column("metric"),
         Column("variant", axis),
-        *(_column(figure, ends=figure is head) for figure in figures),
+        *(Column(each.name, "", ".1f" if each.scale > 1 else ".2f", each.scale, each is head) for each in figures),
         *([Column("wrong image", "", ".1f", head.scale)] if first.metrics[0].control else []),
         *([Column("difference", f"difference from {baseline}", "+.1f", head.scale), Column("p_holm", "p, Holm", "p")]
           if len(results) > 1 else []),
@@ -213,12 +211,16 @@ def sweep_table(
         x="value" if numeric else "variant", y=[head.name], series="metric", x_label=axis, y_label=head.name,
         title=": ".join(filter(None, (first.title, title))), logarithmic=logarithmic and numeric, level=chance(head),
     )  # fmt: skip
+    labels = [metric.label for metric in first.metrics]
+    shown = next((label for label in labels if label != "cosine"), labels[0])
+    notes = dict.fromkeys(f"{note.what}: {note.count}" for row in results for note in row.result.notes)
+    signatures = [f"{row.variant.name}: `{row.result.metric(shown).signature}`" for row in results]
     return Table(
         name=name or first.benchmark,
         title=f"{plot.title}: {axis} ({first.counted} items, {first.pictures} images)",
         columns=columns,
         rows=list(_rows(results)),
-        notes=list(_notes(results)),
+        notes=[*notes, *signatures],
         facts=facts(first) | {"axis": axis, "baseline": baseline, "headline": head.name},
         plots=[plot],
     )
@@ -243,10 +245,6 @@ def interval_of(figure: Figure) -> Interval:
     return figure.interval or Interval(figure.value, nan, nan, 0.95, "none", figure.n, 0)
 
 
-def _column(figure: Figure, *, ends: bool) -> Column:
-    return Column(figure.name, "", ".1f" if figure.scale > 1 else ".2f", figure.scale, ends)
-
-
 def _rows(results: Sequence[VariantResult]) -> Iterator[Row]:
     for label in [metric.label for metric in results[0].result.metrics]:
         for row in results:
@@ -265,13 +263,6 @@ def _rows(results: Sequence[VariantResult]) -> Iterator[Row]:
                 "p_holm": None if test is None else test.adjusted,
                 "signature": metric.signature,
             }
-
-
-def _notes(results: Sequence[VariantResult]) -> Iterator[str]:
-    yield from dict.fromkeys(f"{note.what}: {note.count}" for row in results for note in row.result.notes)
-    labels = [metric.label for metric in results[0].result.metrics]
-    label = next((label for label in labels if label != "cosine"), labels[0])
-    yield from (f"{row.variant.name}: `{row.result.metric(label).signature}`" for row in results)
 
 
 def _differences(
