@@ -169,10 +169,7 @@ def encode_by_length(texts: Sequence[str], encode: Callable[[Sequence[str]], Emb
     """Embeddings of all texts, encoded in order of their length, so that little is padded."""
     order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
     joined = encode_in_batches([texts[number] for number in order], encode, size=size)
-    back = [0] * len(order)
-    for place, number in enumerate(order):
-        back[number] = place
-    return take(joined, back)
+    return take(joined, sorted(range(len(order)), key=order.__getitem__))
 
 
 class TextMemory:
@@ -199,15 +196,15 @@ class TextMemory:
             parts: dict[int, dict[str, int]] = {}
             for text, (number, row) in known.items():
                 parts.setdefault(number, {})[text] = row
-            found = [take(self._batches[number][0], list(rows.values())) for number, rows in parts.items()]
+            batches = [take(self._batches[number][0], list(rows.values())) for number, rows in parts.items()]
             for number in parts:
                 self._batches.move_to_end(number)
             if missing:
-                found.append(encode(missing))
-                self._keep(found[-1], missing)
+                batches.append(encode(missing))
+                self._keep(batches[-1], missing)
         order = [text for rows in parts.values() for text in rows] + list(missing)
         place = {text: row for row, text in enumerate(order)}
-        return take(join(found), [place[text] for text in texts])
+        return take(join(batches), [place[text] for text in texts])
 
     def _keep(self, batch: Embeddings, texts: tuple[str, ...]) -> None:
         self._batches[self._number] = (batch, texts)

@@ -242,12 +242,12 @@ class _Memory:
                 self._known.move_to_end(key)
             return self._known.get(key)
 
-    def keep(self, key: str, found: Embeddings) -> None:
+    def keep(self, key: str, vectors: Embeddings) -> None:
         with self._lock:
             if key in self._known:
                 return
-            self._known[key] = found
-            self._bytes += found.nbytes + OBJECTS
+            self._known[key] = vectors
+            self._bytes += vectors.nbytes + OBJECTS
             while self._bytes > self._limit:
                 self._bytes -= self._known.popitem(last=False)[1].nbytes + OBJECTS
 

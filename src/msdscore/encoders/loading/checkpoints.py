@@ -244,9 +244,9 @@ def wanted_files(files: Iterable[str], form: Format = TRANSFORMERS) -> list[str]
     for weights in form.weights:
         stem, _, ending = weights.rpartition(".")
         pattern = re.compile(rf"{re.escape(stem)}(-\d+-of-\d+)?\.{ending}(\.index\.json)?")
-        found = [name for name in listed if pattern.fullmatch(name)]
-        if found:
-            return _small(listed) + found + [name for name in listed if _PARTS.fullmatch(name)]
+        parts = [name for name in listed if pattern.fullmatch(name)]
+        if parts:
+            return _small(listed) + parts + [name for name in listed if _PARTS.fullmatch(name)]
     return _small(listed)
 
 

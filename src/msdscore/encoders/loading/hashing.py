@@ -149,10 +149,10 @@ def verify_files(files: Sequence[Path], expected: str, *, source: str) -> None:
     """
     if not expected:
         return
-    found = files_sha256(files)
-    if found != expected:
+    digest = files_sha256(files)
+    if digest != expected:
         raise WeightsError(
-            f"weights of {source!r} should have SHA-256 {expected[:12]}…, got {found[:12] or 'none'}…; "
+            f"weights of {source!r} should have SHA-256 {expected[:12]}…, got {digest[:12] or 'none'}…; "
             "use the backbone that the heads were trained on"
         )
 

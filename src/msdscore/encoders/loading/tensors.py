@@ -58,25 +58,25 @@ def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     tensor([[ 1.0000, -0.5000],
             [ 0.0000,  0.2500]])
     """
-    found: dict[str, Tensor] = {}
+    small: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if tensor.ndim != _MATRIX:
-            found[name] = tensor.to(torch.float16).contiguous()
+            small[name] = tensor.to(torch.float16).contiguous()
             continue
         scale = tensor.float().abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / _STEPS
-        found |= {name: (tensor.float() / scale).round().to(torch.int8).contiguous(), f"{name}.scale": scale}
-    return found
+        small |= {name: (tensor.float() / scale).round().to(torch.int8).contiguous(), f"{name}.scale": scale}
+    return small
 
 
 def widened(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same tensors in float32, whatever they are stored in."""
-    found = {}
+    wide = {}
     for name, tensor in tensors.items():
         if tensor.dtype == torch.int8:
-            found[name] = tensor.float() * tensors[f"{name}.scale"]
+            wide[name] = tensor.float() * tensors[f"{name}.scale"]
         elif not (name.endswith(".scale") and tensors.get(name.removesuffix(".scale"), tensor).dtype == torch.int8):
-            found[name] = tensor.float()
-    return found
+            wide[name] = tensor.float()
+    return wide
 
 
 def read_bank(path: Path) -> tuple[Bank, str]:

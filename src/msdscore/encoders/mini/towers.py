@@ -89,11 +89,11 @@ class Lite2Images:
 
     def tuned(self, tensors: Mapping[str, Tensor]) -> "Lite2Images":
         """The same tower with some tensors of its network replaced."""
-        found = copy(self)
+        tower = copy(self)
         network = deepcopy(self.network)
         network.load_state_dict(network.state_dict() | dict(tensors))
-        found._networks, found._shared = [network], lite2.share_stages([network])
-        return found
+        tower._networks, tower._shared = [network], lite2.share_stages([network])
+        return tower
 
     def _maps(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """The three maps of every branch on one grid, side by side, and their means."""
@@ -108,13 +108,13 @@ class Lite2Images:
 
 def _tuned(network: lite2.Lite2, file: Path) -> lite2.Lite2:
     """The network with tuned convolutions in the place of the frozen ones; those that the file does not name stay."""
-    found, tuned = deepcopy(network), widened(read_tensors([file]))
+    copied, tuned = deepcopy(network), widened(read_tensors([file]))
     try:
-        found.load_state_dict(found.state_dict() | tuned)
+        copied.load_state_dict(copied.state_dict() | tuned)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise WeightsError(f"{file.name} does not fit EfficientNet-Lite2 ({reason}); export it again") from None
-    return found
+    return copied
 
 
 class MiniLMTexts:
