@@ -86,6 +86,10 @@ class Mixture:
         """The mixtures of some items of the batch."""
         return Mixture(self.means[index], self.log_weights[index], self.kappa)
 
+    def to(self, device: torch.device | str) -> "Mixture":
+        """The mixtures on a device."""
+        return Mixture(self.means.to(device), self.log_weights.to(device), self.kappa)
+
 
 @runtime_checkable
 class Space(Protocol):

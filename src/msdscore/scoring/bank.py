@@ -18,7 +18,6 @@ from msdscore.encoders.cached import unrounded
 from msdscore.encoders.loading.tensors import bank_bytes, bank_facts, bank_tensors, read_bank
 from msdscore.errors import ConfigError
 from msdscore.io.hashing import pixel_key, text_key
-from msdscore.io.outputs.targets import put
 from msdscore.scoring.config import Form, Paper
 
 
@@ -93,6 +92,8 @@ def build_bank(
 
 def save_bank(named: NamedBank, path: Path) -> None:
     """Write a bank as safetensors."""
+    from msdscore.io.outputs.targets import put  # brings the tables of outputs along, which a score does not need
+
     put(path, bank_bytes(named.bank, encoder=named.encoder), overwrite=True)
 
 
@@ -104,18 +105,13 @@ def load_bank(path: Path) -> NamedBank:
 
 def moved(bank: Bank, device: torch.device) -> Bank:
     """The bank on a device."""
-    texts = None if bank.texts is None else _moved(bank.texts, device)
-    return replace(bank, images=_moved(bank.images, device), texts=texts)
-
-
-def _moved(mixture: Mixture, device: torch.device) -> Mixture:
-    return Mixture(mixture.means.to(device), mixture.log_weights.to(device), mixture.kappa)
+    return replace(bank, images=bank.images.to(device), texts=None if bank.texts is None else bank.texts.to(device))
 
 
 def _mixtures(side_batch: Embeddings, keys: Sequence[int], fit: FitSettings) -> Mixture:
     device = side_batch.points.device
     keyed = replace(side_batch, keys=torch.tensor(keys, dtype=torch.int64, device=device))
-    return _moved(fit_all(keyed, fit), torch.device("cpu"))
+    return fit_all(keyed, fit).to("cpu")
 
 
 def _mark(bank: Bank) -> str:

@@ -88,7 +88,7 @@ def image_evidence(pipeline: Pipeline, images: Embedded, points: Tensor, expecte
     """The evidence of every word under every image, images by words; `expected` are their `expected_densities`."""
     measured = pipeline.fit_images(images)
     rows = [
-        log_densities(_on(measured.take(slice(start, start + _IMAGES)), points), points.unsqueeze(0))[0] - expected
+        log_densities(measured.take(slice(start, start + _IMAGES)).to(points.device), points.unsqueeze(0))[0] - expected
         for start in range(0, len(measured), _IMAGES)
     ]
     return torch.cat(rows).double().cpu()
@@ -217,7 +217,3 @@ def _alike(stems: Sequence[str], captions: Sequence[str]) -> Tensor:
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBOURS]
     alike = np.where(np.take_along_axis(cosines, nearest, axis=1) > 0, nearest, -1)
     return torch.from_numpy(alike.astype(np.int64))
-
-
-def _on(mixture: Mixture, like: Tensor) -> Mixture:
-    return Mixture(mixture.means.to(like.device), mixture.log_weights.to(like.device), mixture.kappa)
