@@ -159,23 +159,23 @@ def _table(
     batch: Sequence[NamedImage], writer: CaptionWriter, settings: CaptioningSettings, system: str, *, first: bool
 ) -> pa.Table:
     opened: dict[int, Any] = {}
-    said: dict[int, str | RowError] = {}
+    texts: dict[int, str | RowError] = {}
     for number, image in enumerate(batch):
         try:
             if isinstance(image.source, RowError):
                 raise image.source
             opened[number] = open_image(image.source)
         except RowError as error:
-            said[number] = error
+            texts[number] = error
     seeds = [text_key(f"{settings.seed}/{batch[number].name}") % 2**32 for number in opened]
     written = dict(zip(opened, writer.write(list(opened.values()), seeds) if opened else [], strict=True))
     refused = [text for text in written.values() if isinstance(text, RowError)]
     if first and len(refused) == len(opened) > 1:
         raise RunError(str(refused[0]))  # all of them: the question is wrong, not the images
-    said |= {n: text if isinstance(text, RowError) else " ".join(text.split()) for n, text in written.items()}
+    texts |= {n: text if isinstance(text, RowError) else " ".join(text.split()) for n, text in written.items()}
     rows = []
     for number, image in enumerate(batch):
-        text = said[number]
+        text = texts[number]
         caption = None if isinstance(text, RowError) else text or None
         reason = None if caption else str(text) or _SAID_NOTHING
         rows.append({"image": image.name, "caption": caption, "system": system, "error": reason})

@@ -96,7 +96,11 @@ def _read_tokens(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 def _stem(name: str) -> str:
-    """An image's name without folder, caption number and suffix: lists have `.jpg`, or not, or `.jpg.1#0`."""
+    """An image's name without folder, caption number and suffix: lists have `.jpg`, or not, or `.jpg.1`.
+
+    >>> _stem("Flicker8k_Dataset/12_ab.jpg.1#0")
+    '12_ab'
+    """
     return name.rsplit("/", 1)[-1].split("#")[0].split(".")[0]
 
 

@@ -103,9 +103,9 @@ def side_of(result: Result, label: str, folder: Path) -> Side:
 def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> Comparison:
     """Paired differences of two sides of one benchmark and protocol."""
     for name in ("benchmark", "protocol"):
-        one, other = getattr(first.result, name), getattr(second.result, name)
-        if one != other:
-            raise InputError(f"expected two results of one {name}, got {one} and {other}")
+        ours, theirs = getattr(first.result, name), getattr(second.result, name)
+        if ours != theirs:
+            raise InputError(f"expected two results of one {name}, got {ours} and {theirs}")
     row, rows = benchmark(first.result.benchmark), _common(first, second)
     items = items_of(first.table.take(pa.array(rows[0])), row.kind)
     scores = []
@@ -165,8 +165,8 @@ def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list
     differences = []
     if row.kind == "pairs" and len(both) > 1:
         sheet, n = both[-1][0].sheet, len(both[-1][0].values)
-        one, other = (macro(whole.values, [item.subset for item in sheet.items]) for whole in both[-1])
-        differences.append(_difference("accuracy/mean", one, other, sheet, n))
+        mean, other_mean = (macro(whole.values, [item.subset for item in sheet.items]) for whole in both[-1])
+        differences.append(_difference("accuracy/mean", mean, other_mean, sheet, n))
     for credit, against in both:
         ours, theirs, names = credit.values, against.values, clusters(credit.sheet.items)
         if not len(ours):

@@ -131,10 +131,10 @@ def length_label(alone: LengthAlone) -> str:
     return f"length alone ({'longer' if alone.longer_wins else 'shorter'} wins)"
 
 
-def told_apart(signatures: Iterable[str]) -> dict[str, str]:
+def differing_parts(signatures: Iterable[str]) -> dict[str, str]:
     """By signature its parts that not all of them have.
 
-    >>> told_apart(["msd|k:5|v:1", "msd|k:8|v:1"])
+    >>> differing_parts(["msd|k:5|v:1", "msd|k:8|v:1"])
     {'msd|k:5|v:1': 'k:5', 'msd|k:8|v:1': 'k:8'}
     """
     parts = {signature: signature.split("|") for signature in signatures}
@@ -149,7 +149,10 @@ def _settings(results: Sequence[Result]) -> dict[str, str]:
         for metric in result.metrics:
             groups[metric.label, result.encoder].add(metric.signature)
     return {
-        k: own for signatures in groups.values() if len(signatures) > 1 for k, own in told_apart(signatures).items()
+        k: own
+        for signatures in groups.values()
+        if len(signatures) > 1
+        for k, own in differing_parts(signatures).items()
     }
 
 
@@ -300,7 +303,7 @@ def _names(rows: Iterable[Row]) -> list[str]:
     signatures: dict[str, list[str]] = defaultdict(list)
     for label, signature in rows:
         signatures[label].append(signature)
-    own = {(label, s): part for label, several in signatures.items() for s, part in told_apart(several).items()}
+    own = {(label, s): part for label, several in signatures.items() for s, part in differing_parts(several).items()}
     return [f"{label} ({own[label, signature]})" if own[label, signature] else label for label, signature in rows]
 
 
