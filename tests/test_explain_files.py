@@ -16,7 +16,7 @@ from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.cli.app import app
 from msdscore.errors import ConfigError, RunError
-from msdscore.explain.figure import Ruler, lacks_letters, set_lines
+from msdscore.explain.figure import lacks_letters, ruler, set_lines
 from msdscore.explain.html import page, snippet
 from msdscore.explain.look import Map, maps_of, oklab, overlay, ramp, spans, word_colour, word_limit
 
@@ -200,16 +200,16 @@ def test_long_words_are_broken_and_stay_on_the_line():
     text = "a " + "Donaudampfschifffahrt" * 6 + " b"
     lines = set_lines(pieces(text), 2.0, 9.0)
     assert len(lines) > 3
-    assert "".join(placed.text for line in lines for placed in line) == text.replace(" ", "")
-    ruler = Ruler(9.0, ["DejaVu Sans"])
-    assert all(placed.left + ruler(placed.text) <= 2.001 for line in lines for placed in line)
+    assert "".join(piece.text for line in lines for _, piece in line) == text.replace(" ", "")
+    measure = ruler(9.0, ["DejaVu Sans"])
+    assert all(left + measure(piece.text) <= 2.001 for line in lines for left, piece in line)
 
 
 def test_scripts_that_run_from_the_right_begin_at_the_right():
     text = "قطة برتقالية cat"
     (line,) = set_lines(pieces(text), 3.0, 9.0)
-    assert [placed.text for placed in line] == text.split()
-    assert line[0].left > line[1].left > line[2].left > 0
+    assert [piece.text for _, piece in line] == text.split()
+    assert line[0][0] > line[1][0] > line[2][0] > 0
 
 
 def test_a_figure_says_when_letters_are_missing(tmp_path):

@@ -5,9 +5,9 @@ Captions are broken into lines of placed words, measured with fonts that hold th
 
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from io import BytesIO
 from itertools import accumulate
@@ -41,6 +41,7 @@ SHEET_IMAGE, SHEET_TEXT, SHEET_PIXELS, SHEET_DPI = 1.1, 4.2, 240, 110  # of a sh
 GREY = "#555"
 MOST_LINES = 12  # a paragraph longer than this is better read as a page
 INCH = 72.0
+Line = list[tuple[float, look.TextPiece]]  # parts of a caption, so many inches from the start of the line
 BASE = "DejaVu Sans"  # comes with Matplotlib: Latin, Greek, Cyrillic, Hebrew, Arabic
 # Families that hold further scripts, where the machine has them; the first that holds a letter is taken.
 FURTHER = (
@@ -84,16 +85,6 @@ class Page:
     def image(self, left: float, top: float, width: float, height: float, pixels: Any) -> None:
         """An image that fills a box."""
         self.axes(left, top, width, height).imshow(np.asarray(pixels), aspect="auto", interpolation="antialiased")
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Text on a line, `left` inches from its start, with its background and ink where it has any."""
-
-    text: str
-    left: float
-    back: str = ""
-    ink: str = ""
 
 
 def figure(items: Sequence[Attribution]) -> "Figure":
@@ -194,25 +185,23 @@ def _shape(image: Image.Image) -> float:
     return float(np.clip(image.height / image.width, 0.4, 1.6))
 
 
-def _draw_caption(
-    page: Page, corner: tuple[float, float], lines: Sequence[Sequence[Placed]], family: list[str]
-) -> None:
+def _draw_caption(page: Page, corner: tuple[float, float], lines: Sequence[Line], family: list[str]) -> None:
     left, top = corner
     for number, line in enumerate(lines):
-        for own in line:
+        for at, own in line:
             box = {"boxstyle": "round,pad=0.12,rounding_size=0.15", "facecolor": own.back, "linewidth": 0}
             style = {"va": "center", "family": family, "color": own.ink or "#111", "bbox": box if own.back else None}
-            page.text(left + INDENT + own.left, top + (number + 0.5) * LINE, own.text, CAPTION_POINTS, **style)
+            page.text(left + INDENT + at, top + (number + 0.5) * LINE, own.text, CAPTION_POINTS, **style)
 
 
 def _draw_word_key(page: Page, left: float, top: float, items: Sequence[Attribution], points: float) -> None:
     """What the colours of words say."""
-    ruler = Ruler(points, families(""))
+    measure = ruler(points, families(""))
     at = left + 0.03
     for text, back, ink in look.legend(items):
         box = {"boxstyle": "round,pad=0.15,rounding_size=0.15", "facecolor": back, "linewidth": 0}
         page.text(at, top + 0.085, text, points, va="center", color=ink, bbox=box)
-        at += ruler(text) + 0.09
+        at += measure(text) + 0.09
 
 
 def _draw_legend(page: Page, left: float, top: float, width: float, drawn: look.Map) -> None:
@@ -251,15 +240,15 @@ def _signed(value: float) -> str:
     return f"{value:+.3f}".replace("-", "−")
 
 
-def set_lines(pieces: Sequence[look.TextPiece], width: float, points: float) -> list[list[Placed]]:
+def set_lines(pieces: Sequence[look.TextPiece], width: float, points: float) -> list[Line]:
     """The words and marks of a caption on lines of `width` inches; cut with an ellipsis after `MOST_LINES`.
 
     A word that is longer than a line is broken. Captions in scripts that run from right to left begin at the right.
     """
     caption = "".join(piece.text for piece in pieces)
-    measure = Ruler(points, families(caption))
+    measure = ruler(points, families(caption))
     space = (measure(" n") - measure("n")) * 1.3
-    lines: list[list[Placed]] = [[]]
+    lines: list[Line] = [[]]
     cursor, gap = 0.0, 0.0
     for piece in pieces:
         if piece.number < 0:
@@ -276,12 +265,12 @@ def set_lines(pieces: Sequence[look.TextPiece], width: float, points: float) -> 
                 lines.append([])
                 cursor = gap = 0.0
             gap = gap if lines[-1] else 0.0
-            lines[-1].append(Placed(text, cursor + gap, piece.back, piece.ink))
+            lines[-1].append((cursor + gap, replace(piece, text=text)))
             cursor, gap = cursor + gap + wide, 0.0
     if len(lines) > MOST_LINES:
-        lines = [*lines[: MOST_LINES - 1], [Placed("… (the page form shows all)", 0.0)]]
+        lines = [*lines[: MOST_LINES - 1], [(0.0, look.TextPiece("… (the page form shows all)"))]]
     if runs_from_the_right(caption):
-        lines = [[replace(own, left=width - own.left - measure(own.text)) for own in line] for line in lines]
+        lines = [[(width - left - measure(piece.text), piece) for left, piece in line] for line in lines]
     return lines
 
 
@@ -343,16 +332,13 @@ def _letters_of(family: str) -> frozenset[int]:
     return frozenset(fonts.get_font(fonts.findfont(fonts.FontProperties(family=family))).get_charmap())
 
 
-class Ruler:
-    """Widths of text in inches, in the fonts that the figure uses."""
+def ruler(points: float, family: list[str]) -> Callable[[str], float]:
+    """A function that gives the width of a text in inches, in the fonts that the figure uses."""
+    path: Any = require("matplotlib.textpath", extra="figures").text_to_path
+    font = require("matplotlib.font_manager", extra="figures").FontProperties(size=points, family=family)
 
-    def __init__(self, points: float, family: list[str]) -> None:
-        self._path: Any = require("matplotlib.textpath", extra="figures").text_to_path
-        fonts: Any = require("matplotlib.font_manager", extra="figures")
-        self._font = fonts.FontProperties(size=points, family=family)
-
-    def __call__(self, text: str) -> float:
-        """The width of a text."""
+    def measure(text: str) -> float:
         with any_letters():
-            width, _, _ = self._path.get_text_width_height_descent(text, self._font, ismath=False)
-        return float(width) / INCH
+            return float(path.get_text_width_height_descent(text, font, ismath=False)[0]) / INCH
+
+    return measure

@@ -1,7 +1,7 @@
 """MSD as a torchmetrics `Metric`: takes what CLIPScore takes, and keeps every pair."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,9 +69,7 @@ class MSDScore(Metric):
         super().__init__(**kwargs)
         if by not in _BEST_HIGH:
             raise unknown_name("number to average", by, _BEST_HIGH)
-        self._given = described(model_name_or_path)
-        self._by = by
-        self._return_rows = return_rows
+        self._given, self._by, self._return_rows = described(model_name_or_path), by, return_rows
         self._reason: str | None = None
         for name in _COLUMNS:
             self.add_state(name, default=[], dist_reduce_fx="cat")
@@ -118,14 +116,15 @@ class MSDScore(Metric):
 
 
 def _told_apart(source: Any, target: Any) -> tuple[list[ImageSource], list[str]]:
-    """Pictures and captions as lists of one length."""
+    """Images and captions as lists of one length."""
     first, second = _batch(source), _batch(target)
     if not first and not second:
         return [], []
-    if _has_text(first) == _has_text(second):
-        got = "captions" if _has_text(first) else "images"
+    texts, others = (any(isinstance(value, str) for value in side) for side in (first, second))
+    if texts == others:
+        got = "captions" if texts else "images"
         raise ConfigError(f"expected images and captions, got {got} twice; the path of an image is a pathlib.Path")
-    images, captions = (second, first) if _has_text(first) else (first, second)
+    images, captions = (second, first) if texts else (first, second)
     if odd := [text for text in captions if not isinstance(text, str)]:
         raise ConfigError(f"expected captions as text, got {type(odd[0]).__name__}; a caption that is not there is ''")
     if len(images) != len(captions):
@@ -133,16 +132,11 @@ def _told_apart(source: Any, target: Any) -> tuple[list[ImageSource], list[str]]
     return [_levels(image) for image in images], captions
 
 
-def _has_text(given: list[Any]) -> bool:
-    return any(isinstance(one, str) for one in given)
-
-
 def _batch(given: Any) -> list[Any]:
-    """Pictures or captions as a list: a batch of either in an array, a tensor or a column of a table is many."""
+    """Images or captions as a list: a batch of either in an array, a tensor or a column of a table is many."""
     dimensions = getattr(given, "ndim", 0)
-    if dimensions == 4 or (dimensions == 1 and not isinstance(given, Tensor)):
-        return list(given)
-    return _listed(given)
+    many = dimensions == 4 or (dimensions == 1 and not isinstance(given, Tensor))
+    return list(given) if many else _listed(given)
 
 
 def _levels(image: Any) -> Any:
@@ -153,5 +147,4 @@ def _levels(image: Any) -> Any:
 
 
 def _listed(given: Any) -> list[Any]:
-    alone = isinstance(given, str | bytes | Tensor) or not isinstance(given, Iterable)
-    return [given] if alone or not isinstance(given, list | tuple) else list(given)
+    return list(given) if isinstance(given, list | tuple) else [given]

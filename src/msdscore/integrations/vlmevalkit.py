@@ -8,8 +8,8 @@ import argparse
 import csv
 import sys
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from msdscore.errors import InputError, MSDScoreError
@@ -23,15 +23,18 @@ def unpack(table: Path, folder: Path) -> int:
     """Write the images of a dataset as `INDEX.jpg`; gives their number. Files that are there are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
-    with _long_cells(), table.open(encoding="utf-8-sig", newline="") as file:
+    with ExitStack() as stack:
+        file = stack.enter_context(table.open(encoding="utf-8-sig", newline=""))
+        # The csv module's limit belongs to the whole process: it is put back.
+        stack.callback(csv.field_size_limit, csv.field_size_limit(_LONGEST))
         reader = csv.DictReader(file, delimiter="\t")
         if not {"index", "image"} <= set(reader.fieldnames or ()):
-            found = ", ".join(reader.fieldnames or ()) or "none"
-            raise InputError(f"{table}: expected the columns index and image of a VLMEvalKit dataset, found: {found}")
+            names = ", ".join(reader.fieldnames or ()) or "none"
+            raise InputError(f"{table}: expected the columns index and image of a VLMEvalKit dataset, found: {names}")
         for row in reader:
-            place = folder / f"{_name(row['index'], table)}.jpg"
-            if not place.exists():
-                write_bytes(place, _image_bytes(row["image"], folder, table), folder=folder)
+            target = folder / f"{_name(row['index'], table)}.jpg"
+            if not target.exists():
+                write_bytes(target, _image_bytes(row["image"], folder, table), folder=folder)
                 written += 1
     return written
 
@@ -48,16 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0
-
-
-@contextmanager
-def _long_cells() -> Iterator[None]:
-    """The csv module's limit belongs to the whole process: it is put back."""
-    before = csv.field_size_limit(_LONGEST)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
 
 
 def _name(index: str, table: Path) -> str:

@@ -25,7 +25,7 @@ from msdscore.errors import ConfigError, InputError, RunError, shortened
 from msdscore.io import stores
 from msdscore.io.inputs.tar_samples import TarSamples
 from msdscore.io.outputs.shards import SIGNATURE_KEY
-from msdscore.io.outputs.targets import REMEDY, is_standard_output, refuse_inputs, with_images
+from msdscore.io.outputs.targets import REMEDY, check_target, is_standard_output, with_images
 from msdscore.io.tar import TarImage, sample_key
 from msdscore.select.rule import Positions, Rule, Table, choose, quoted
 from msdscore.select.scores import UID, ScoreFile, open_scores
@@ -108,10 +108,8 @@ def _check_output(output: str, files: Sequence[ScoreFile], *, overwrite: bool) -
     if suffix not in SUFFIXES:
         known = ", ".join(SUFFIXES)
         raise ConfigError(f"{name}: unknown kind of output; expected a name ending in {known}, or a folder for tars")
-    if local and Path(output).is_dir():
-        raise ConfigError(f"{name}: is a folder; expected the name of a file to write")
     if local:
-        refuse_inputs([Path(output)], with_images(file.name for file in files))
+        check_target(Path(output), SUFFIXES, inputs=with_images(file.name for file in files))
     if not overwrite and stores.exists(output):
         raise RunError(f"{name}: exists; {REMEDY}")
 
