@@ -23,6 +23,8 @@ _COMMANDS = ("score", "select", "explain", "report", "demo", "serve", "doctor", 
 _MODULES = {  # of commands that share one
     **dict.fromkeys(("encoders", "metrics", "benchmarks"), "listings"),
     **dict.fromkeys(("compare", "table"), "results"),
+    "demo": "explain",
+    "rank-captioners": "report",
 }
 
 

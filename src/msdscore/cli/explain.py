@@ -1,4 +1,4 @@
-"""`msdscore explain`: which words an image does not support, what would fit better, and what is left out."""
+"""`msdscore explain`: which words an image does not support, what would fit better; `demo`: the same of photographs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from msdscore.cli import options
+from msdscore.cli.progress import print_json
 
 if TYPE_CHECKING:
     from msdscore.explain.explanation import Explanations
@@ -77,3 +78,31 @@ def show(explained: "Explanations", *, as_json: bool) -> None:
     if screen.is_terminal:
         screen.print(*(Text(f" {text} ", style=on_screen(back, ink)) for text, back, ink in legend(explained)))
     screen.print(Text(explained[0].score.signature), soft_wrap=True)
+
+
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of page and figures.")] = Path("demo-out"),
+    overwrite: options.Overwrite = False,
+    encoder: options.Encoder = "mini",
+    json: options.Json = False,
+) -> None:
+    """Score good, omitting, inventing and wrong captions of real photographs, and draw why."""
+    from msdscore.cli.tables import demo_table
+    from msdscore.io.outputs.targets import check_folder
+    from msdscore.report.demo import show as explained_photographs
+    from msdscore.report.demo import write
+    from msdscore.scorer import Scorer
+
+    check_folder(output)
+    shown = explained_photographs(Scorer(encoder))
+    page = write(shown, output, overwrite=overwrite)
+    if json:
+        rows = [
+            {"photograph": entry.photograph.name, "kind": kind, "caption": item.score.caption, **item.score.row()}
+            for entry in shown
+            for kind, item in entry.ranked
+        ]
+        print_json(rows)
+        return
+    demo_table(shown)
+    typer.echo(f"\nOpen {page} in a browser; the figures lie beside it.")
