@@ -169,15 +169,10 @@ def from_cell(value: Any) -> Any:
 
 def refuse_address(text: str) -> None:
     """Raise an `ImageError` for an address such as https://…, with what to give instead."""
-    match = _ADDRESS.match(text)
-    if match is None:
-        return
-    remedies = {
-        "file": "give the path alone, without file:",
-        "data": "decode its base64 text and give the bytes",
-    }
-    remedy = remedies.get((match[1] or match[2]).lower(), "download it first")
-    raise ImageError(f"is an address, not a file; {remedy}")
+    if (match := _ADDRESS.match(text)) is not None:
+        remedies = {"file": "give the path alone, without file:", "data": "decode its base64 text and give the bytes"}
+        remedy = remedies.get((match[1] or match[2]).lower(), "download it first")
+        raise ImageError(f"is an address, not a file; {remedy}")
 
 
 def _decode(
@@ -357,9 +352,12 @@ def to_rgb(image: Image.Image) -> Image.Image:
         return image
     if image.mode in _DEEP or image.mode.startswith("I;"):
         return Image.fromarray(_deep_grey(np.asarray(image))).convert("RGB")
-    if image.has_transparency_data:
-        return _on_white(image)
-    return image.convert("RGB")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    # Premultiplied modes only convert to their plain twins.
+    plain = image.convert({"La": "LA", "RGBa": "RGBA"}.get(image.mode, image.mode))
+    layer = plain.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", layer.size, _WHITE), layer).convert("RGB")
 
 
 def from_tensor(tensor: Tensor) -> Image.Image:
@@ -390,31 +388,21 @@ def from_array(values: Pixels) -> Image.Image:
     if values.size == 0:
         raise ImageError("has no pixels")
     if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in _CHANNELS):
-        raise ImageError(_wrong_shape(values.shape))
-    levels = np.ascontiguousarray(_array_levels(values))
+        expected = "expected an array of shape (height, width), (height, width, 3) or (height, width, 4)"
+        batch = "; give the images of a batch one by one" if values.ndim == 4 else ""
+        is_first = values.ndim == 3 and values.shape[0] in _CHANNELS
+        first = "; channels come last: array.transpose(1, 2, 0)" if is_first else ""
+        raise ImageError(f"{expected}, got {values.shape}{batch}{first}")
+    if values.dtype != np.uint8:
+        if not np.issubdtype(values.dtype, np.floating):
+            raise ImageError(f"expected uint8 values from 0 to 255 or floats from 0 to 1, got {values.dtype}")
+        low, high = _finite_range(values)
+        if low < -_HALF_LEVEL or high > 1.0 + _HALF_LEVEL:
+            got = f"got {low:.4g} to {high:.4g}; undo a normalisation, or give levels as uint8"
+            raise ImageError(f"expected floats from 0 to 1, {got}")
+        values = _scaled(values, 1.0)
+    levels = np.ascontiguousarray(values)
     return to_rgb(Image.fromarray(levels[:, :, 0] if levels.ndim == 3 and levels.shape[2] == 1 else levels))
-
-
-def _wrong_shape(shape: tuple[int, ...]) -> str:
-    expected = f"expected an array of shape (height, width), (height, width, 3) or (height, width, 4), got {shape}"
-    if len(shape) == 4:
-        return f"{expected}; give the images of a batch one by one"
-    if len(shape) == 3 and shape[0] in _CHANNELS:
-        return f"{expected}; channels come last: array.transpose(1, 2, 0)"
-    return expected
-
-
-def _array_levels(values: Pixels) -> Pixels:
-    if values.dtype == np.uint8:
-        return values
-    if not np.issubdtype(values.dtype, np.floating):
-        raise ImageError(f"expected uint8 values from 0 to 255 or floats from 0 to 1, got {values.dtype}")
-    low, high = _finite_range(values)
-    if low < -_HALF_LEVEL or high > 1.0 + _HALF_LEVEL:
-        raise ImageError(
-            f"expected floats from 0 to 1, got {low:.4g} to {high:.4g}; undo a normalisation, or give levels as uint8"
-        )
-    return _scaled(values, 1.0)
 
 
 def _deep_grey(values: Pixels) -> Pixels:
@@ -442,10 +430,3 @@ def _finite_range(values: Pixels) -> tuple[float, float]:
 def _scaled(values: Pixels, top: float) -> Pixels:
     levels: Pixels = np.clip(np.rint(values.astype(np.float64) * (255.0 / top)), 0, 255).astype(np.uint8)
     return levels
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    # Premultiplied modes only convert to their plain twins.
-    plain = image.convert({"La": "LA", "RGBa": "RGBA"}.get(image.mode, image.mode))
-    layer = plain.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", layer.size, _WHITE), layer).convert("RGB")

@@ -29,10 +29,7 @@ class StoredImage:
     @property
     def group(self) -> int:
         """The row group that holds the cell; images of one group are read together."""
-        return self._group(_state(self.file))
-
-    def _group(self, state: "_State") -> int:
-        return int(np.searchsorted(_group_starts(self.file, state), self.row, side="right")) - 1
+        return int(np.searchsorted(_group_starts(self.file, _state(self.file)), self.row, side="right")) - 1
 
     def read(self) -> bytes:
         """The image's encoded bytes; neighbouring rows come from the same read.
@@ -42,11 +39,12 @@ class StoredImage:
         """
         try:
             state = _state(self.file)
-            group = self._group(state)
+            starts = _group_starts(self.file, state)
+            group = int(np.searchsorted(starts, self.row, side="right")) - 1
             cells = _group_column(self, group, state)
         except (OSError, pa.ArrowException) as error:
             raise ImageError(f"{self.file}: cannot be read ({error})") from error
-        place = self.row - int(_group_starts(self.file, state)[group])
+        place = self.row - int(starts[group])
         if place >= len(cells):
             raise ImageError(f"{self.file}: has no row {self.row} any more; was it replaced?")
         cell = cells[place].as_py()
@@ -58,12 +56,12 @@ class StoredImage:
 
 def stored_images(files: Iterable[Path], key: str) -> dict[str, StoredImage]:
     """Every image of some Parquet files by the file name in column `key`; image bytes stay unread."""
-    found: dict[str, StoredImage] = {}
+    images: dict[str, StoredImage] = {}
     for file in files:
         for row, value in enumerate(read_columns(file, (key,))[key]):
             name = PurePosixPath(str(value)).name
-            found.setdefault(name, StoredImage(name, file, row))
-    return found
+            images.setdefault(name, StoredImage(name, file, row))
+    return images
 
 
 def read_columns(file: Path, columns: tuple[str, ...]) -> dict[str, list[Any]]:

@@ -95,17 +95,24 @@ def read_samples(path: Path, text_endings: tuple[str, ...]) -> Iterator[TarSampl
 
     A shard that is cut off or damaged gives the samples before that place, and one without a key that says so.
     """
-    some = False
+    has_samples, lost = False, None
     try:
         with path.open("rb") as file:
             walk = TarWalk(file)
             for sample in _samples(path, walk, text_endings):
-                some = True
+                has_samples = True
                 yield sample
-            # At a header that it cannot read, tarfile ends as it does at the end of the tar.
-            lost = _lost_behind(path, walk.place)
+            # At a header that it cannot read, tarfile ends as it does at the end of the tar: behind a proper one there
+            # are empty blocks alone.
+            left = os.fstat(file.fileno()).st_size - walk.place
+            file.seek(walk.place)
+            while left >= tarfile.BLOCKSIZE and lost is None and (block := file.read(_BLOCK)):
+                if block.count(0) < len(block):
+                    where = f"damaged at byte {walk.place}, or several tars in one"
+                    lost = f"{where}; samples behind it are lost, fetch it again"
+            lost = lost or (None if left >= _END else _CUT)
     except tarfile.TarError as error:
-        if not some:
+        if not has_samples:
             raise InputError(f"{path}: not an uncompressed tar shard ({error})") from error
         lost = _CUT
     except OSError as error:
@@ -162,8 +169,8 @@ class TarWalk:
 
     def files(self) -> Iterator[tuple[str, int, int]]:
         """Name, beginning of the content, and its size."""
-        while (found := self._ordinary()) is not None:
-            yield found
+        while (entry := self._ordinary()) is not None:
+            yield entry
         self.file.seek(self.place)
         with tarfile.open(fileobj=self.file, mode="r:") as self._rest:
             for member in self._rest:
@@ -196,10 +203,10 @@ class TarWalk:
             place += 2 * tarfile.BLOCKSIZE
             self.file.seek(place)
             header = self.file.read(tarfile.BLOCKSIZE)
-        found = plain_header(header, tarfile.REGTYPE)
-        if found is None:
+        entry = plain_header(header, tarfile.REGTYPE)
+        if entry is None:
             return None
-        name, size = found
+        name, size = entry
         start = place + tarfile.BLOCKSIZE
         self.place = start + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
         return name, start, size
@@ -212,17 +219,6 @@ class TarWalk:
         if before and not block:
             raise tarfile.ReadError("unexpected end of data")
         return block[before:]
-
-
-def _lost_behind(path: Path, end: int) -> str | None:
-    """Why samples may be missing behind the place where reading ended; None at a proper end, empty blocks alone."""
-    left = path.stat().st_size - end
-    with path.open("rb") as file:
-        file.seek(end)
-        while left >= tarfile.BLOCKSIZE and (block := file.read(_BLOCK)):
-            if block.count(0) < len(block):
-                return f"damaged at byte {end}, or several tars in one; samples behind it are lost, fetch it again"
-    return None if left >= _END else _CUT
 
 
 def _samples(path: Path, walk: TarWalk, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
@@ -242,15 +238,12 @@ def _samples(path: Path, walk: TarWalk, text_endings: tuple[str, ...]) -> Iterat
         elif ending in IMAGE_ENDINGS:
             sample.image = TarImage(path, start, size, name, state)
         elif ending in text_endings and size <= _LARGEST_TEXT:
-            _add_text(sample, ending, walk.content(start, size))
+            content = walk.content(start, size).removeprefix(BOM_UTF8)
+            try:
+                text = content.decode()
+            except UnicodeDecodeError:
+                text = content.decode("utf-8", "replace")
+                sample.error = sample.error or f"{sample.key}.{ending}: not valid UTF-8"
+            sample.texts.append((ending, text))
     if sample.key:
         yield sample
-
-
-def _add_text(sample: TarSample, ending: str, content: bytes) -> None:
-    try:
-        text = content.removeprefix(BOM_UTF8).decode()
-    except UnicodeDecodeError:
-        text = content.decode("utf-8", "replace")
-        sample.error = sample.error or f"{sample.key}.{ending}: not valid UTF-8"
-    sample.texts.append((ending, text))

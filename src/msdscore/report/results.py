@@ -131,8 +131,7 @@ def run_facts(path: Path) -> RunFacts:
 
 def _unprefixed(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """A row with our columns under their plain names; the input's columns of these names get other ones."""
-    naming = Naming(prefix)
-    ours = {naming.added(name): name for name in ALL_COLUMNS}
+    ours = {prefix + name: name for name in ALL_COLUMNS}
     plain = Naming()
     return {ours.get(name) or (plain.given(name) if prefix else name): value for name, value in row.items()}
 

@@ -71,11 +71,19 @@ def score_on_ray(
     alone = _connect(ray, how.address) if started else False
     waiting = {job.output: job for job in jobs}
     try:
-        if alone:
-            _require_room(ray, spec, how)
+        if alone:  # where no other machine can come, actors without room would wait for ever
+            there, gpus = ray.cluster_resources(), _gpus(ray, spec, how) or 0.0
+            cpus_there, gpus_there = there.get("CPU", 0.0), there.get("GPU", 0.0)
+            if how.cpus > cpus_there or gpus > gpus_there:
+                raise ConfigError(
+                    f"an actor asks for {how.cpus:g} cores and {gpus:g} GPUs, and this machine has {cpus_there:g} and "
+                    f"{gpus_there:g}; ask for less, or join a cluster with --address"
+                )
         for row in _rows(ray, (spec, jobs, options), how) if jobs else ():
             waiting.pop(row["output"], None)
-            yield _result(row)
+            known = {name: value for name, value in row.items() if name != "unusable"}
+            cache = None if row["cache"] is None else CacheUse(*row["cache"])
+            yield ShardResult(**{**known, "reasons": tuple(row["reasons"]), "cache": cache})
     finally:
         if started:
             ray.shutdown()
@@ -88,40 +96,23 @@ def _connect(ray: Any, address: str | None) -> bool:
     joined = address or os.environ.get("RAY_ADDRESS")
     more = {} if joined else {"include_dashboard": False}
     try:
-        if joined:
-            _require_listener(joined)
+        # Try a host and its port once; Ray itself would go on for many minutes.
+        host, _, port = (joined or "").removeprefix("ray://").rpartition(":")
+        if host and port.isdecimal():
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **more)
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         reason = shortened(" ".join(str(error).split()), 200)
         where = joined or "this machine"
-        if any(word in reason.lower() for word in ("token", "authenti", "unauthorized")):
-            raise ConfigError(
-                f"the Ray cluster at {where} asks for a token that is missing or wrong ({reason}); set RAY_AUTH_MODE="
-                "token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as the cluster has them"
-            ) from error
+        is_locked = any(word in reason.lower() for word in ("token", "authenti", "unauthorized"))
         raise ConfigError(
-            f"no Ray cluster at {where} ({reason}); start one with: ray start --head, or, where it runs with "
+            f"the Ray cluster at {where} asks for a token that is missing or wrong ({reason}); set RAY_AUTH_MODE="
+            "token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as the cluster has them"
+            if is_locked
+            else f"no Ray cluster at {where} ({reason}); start one with: ray start --head, or, where it runs with "
             "tokens, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         ) from error
     return not joined
-
-
-def _require_listener(address: str) -> None:
-    """Try a host and its port once; Ray itself would go on for many minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-
-
-def _require_room(ray: Any, spec: ScorerSpec, how: RayOptions) -> None:
-    """Refuse actors for which this machine has no room; where no other machine can come, they would wait for ever."""
-    there, gpus = ray.cluster_resources(), _gpus(ray, spec, how) or 0.0
-    cpus_there, gpus_there = there.get("CPU", 0.0), there.get("GPU", 0.0)
-    if how.cpus > cpus_there or gpus > gpus_there:
-        raise ConfigError(
-            f"an actor asks for {how.cpus:g} cores and {gpus:g} GPUs, and this machine has {cpus_there:g} and "
-            f"{gpus_there:g}; ask for less, or join a cluster with --address"
-        )
 
 
 def _rows(
@@ -209,7 +200,11 @@ class ShardActor:
         folder: str | None = None,
         time_limit: float | None = None,
     ) -> None:
-        self._worker, self._may_try = ShardWorker(_placed(spec), options), may_try
+        import torch
+
+        if spec.device == "auto" and torch.cuda.is_available():
+            spec = replace(spec, device="cuda:0")  # the GPU that Ray has given to this actor is the first that it sees
+        self._worker, self._may_try = ShardWorker(spec, options), may_try
         self._folder, self._time_limit = folder, time_limit
         if folder is not None and Path(folder).is_dir():
             os.chdir(folder)
@@ -219,10 +214,24 @@ class ShardActor:
         return pa.Table.from_pylist([self._row(ShardJob(**job)) for job in batch.to_pylist()], schema=_COLUMNS)
 
     def _row(self, job: ShardJob) -> dict[str, Any]:
-        unusable = False
+        unusable, folder = False, self._folder
+        relative = [name for name in (job.source, job.output) if not is_address(name) and not Path(name).is_absolute()]
         try:
-            self._require_folder(job)
-            result = self._timed(job) if self._may_try(job) else _lost(job, "was lost every time that it was tried")
+            if folder is not None and relative and not Path(folder).is_dir():  # they would mean other files
+                raise ConfigError(
+                    f"{shortened(relative[0])}: a path relative to {folder}, which is not on "
+                    f"{socket.gethostname()}; give whole paths of a shared disk, or addresses"
+                )
+            if not self._may_try(job):
+                result = _lost(job, "was lost every time that it was tried")
+            else:
+                if self._time_limit is not None:  # past it the process ends, even where it hangs outside of Python
+                    faulthandler.dump_traceback_later(self._time_limit, exit=True)
+                try:
+                    result = self._worker(job)
+                finally:
+                    if self._time_limit is not None:
+                        faulthandler.cancel_dump_traceback_later()
         except MSDScoreError as error:  # for every shard alike
             result, unusable = ShardResult(job.source, job.output, error=str(error)), True
         except Exception as error:  # noqa: BLE001, Ray would drop the block and go on without a word
@@ -231,39 +240,7 @@ class ShardActor:
         cache = None if result.cache is None else list(asdict(result.cache).values())
         return asdict(result) | {"reasons": list(result.reasons), "unusable": unusable, "cache": cache}
 
-    def _require_folder(self, job: ShardJob) -> None:
-        """Refuse relative paths where the driver's folder is not here: they would mean other files."""
-        relative = [name for name in (job.source, job.output) if not is_address(name) and not Path(name).is_absolute()]
-        if self._folder is not None and relative and not Path(self._folder).is_dir():
-            raise ConfigError(
-                f"{shortened(relative[0])}: a path relative to {self._folder}, which is not on "
-                f"{socket.gethostname()}; give whole paths of a shared disk, or addresses"
-            )
-
-    def _timed(self, job: ShardJob) -> ShardResult:
-        """Score a shard; past the time limit the process ends, even where it hangs outside of Python."""
-        if self._time_limit is None:
-            return self._worker(job)
-        faulthandler.dump_traceback_later(self._time_limit, exit=True)
-        try:
-            return self._worker(job)
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-
 
 def _lost(job: ShardJob, how: str) -> ShardResult:
     reason = f"{shortened(job.source)}: {how}, with the actor that had it; out of memory? Ray's logs have more"
     return ShardResult(job.source, job.output, error=reason)
-
-
-def _result(row: Mapping[str, Any]) -> ShardResult:
-    known = {name: value for name, value in row.items() if name != "unusable"}
-    cache = None if row["cache"] is None else CacheUse(*row["cache"])
-    return ShardResult(**{**known, "reasons": tuple(row["reasons"]), "cache": cache})
-
-
-def _placed(spec: ScorerSpec) -> ScorerSpec:
-    """The scorer on the GPU that Ray has given to this actor, which is the first that it sees."""
-    import torch
-
-    return replace(spec, device="cuda:0") if spec.device == "auto" and torch.cuda.is_available() else spec

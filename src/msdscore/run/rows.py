@@ -131,8 +131,8 @@ def score_rows(
                 "source": source.place,
                 "renamed": naming.renamed(),
             },
-            errors=naming.added("error"),
-            warnings=naming.added("warnings"),
+            errors=f"{how.prefix}error",
+            warnings=f"{how.prefix}warnings",
             check=partial(source.check_unchanged, is_same),
         )
     return ScoredFile(
@@ -228,36 +228,34 @@ def _write_scores(
 
 def _earlier_scores(output: Path, notes: Mapping[str, Any], how: RunOptions) -> EarlierScores:
     """Scores of parts that a finished run has from the same images; None for a part that it has not."""
-    keys, naming = frozenset(notes.get("parts", ())), Naming(how.prefix)
+    keys = frozenset(notes.get("parts", ()))
 
     @cache
-    def rows() -> Scored:
+    def rows() -> list[dict[str, Any]]:
         with ExitStack() as stack:
-            records = open_records(output, format=None, until=stack)
-            return [_earlier_row(record.values, output, naming) for record in records.read()]
+            return [record.values for record in open_records(output, format=None, until=stack).read()]
 
     def scores(part: Part) -> Scored | None:
         if part.key not in keys:
             return None
-        known = [rows()[row.index] for row in part.rows]
+        try:
+            known = [_earlier_row(rows()[row.index], how.prefix) for row in part.rows]
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{output}: its numbers cannot be read again ({error}); {REMEDY}") from error
         return None if how.retry and any(isinstance(score, RowError) for score in known) else known
 
     return scores
 
 
-def _earlier_row(values: Mapping[str, Any], output: Path, naming: Naming) -> Numbers | RowError:
-    if error := values.get(naming.added("error")):
+def _earlier_row(values: Mapping[str, Any], prefix: str) -> Numbers | RowError:
+    if error := values.get(f"{prefix}error"):
         return RowError(error)
-    try:
-        # Text files give text; every number was written so that it reads back to the last bit.
-        numbers: dict[str, Any] = {name: _number(values, naming.added(name), name) for name in NUMBERS}
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{output}: its numbers cannot be read again ({error}); {REMEDY}") from error
-    counts: dict[str, Any] = {name: int(numbers[name] or 0) for name in COUNTS}
-    warnings = (values.get(naming.added("warnings")) or "").removesuffix(MIXED).removesuffix("; ")
-    return Numbers(**{**numbers, **counts}, warnings=(warnings,) if warnings else ())
-
-
-def _number(values: Mapping[str, Any], column: str, name: str) -> float | None:
-    """A number as it was written; those of another form, and what a bank cannot tell, were written as nothing."""
-    return None if name in OPTIONAL and values.get(column) in (None, "") else float(values[column])
+    numbers: dict[str, Any] = {}
+    for name in NUMBERS:
+        # Those of another form, and what a bank cannot tell, were written as nothing. Text files give text; every
+        # number was written so that it reads back to the last bit.
+        is_none = name in OPTIONAL and values.get(prefix + name) in (None, "")
+        numbers[name] = None if is_none else float(values[prefix + name])
+    numbers |= {name: int(numbers[name]) for name in COUNTS}
+    warnings = (values.get(f"{prefix}warnings") or "").removesuffix(MIXED).removesuffix("; ")
+    return Numbers(**numbers, warnings=(warnings,) if warnings else ())

@@ -38,16 +38,12 @@ class Naming:
 
     An input column that is called as one of ours keeps its values under another name.
 
-    >>> Naming().given("msd"), Naming(prefix="mini_").given("msd"), Naming(prefix="mini_").added("msd")
-    ('input_msd', 'msd', 'mini_msd')
+    >>> Naming().given("msd"), Naming(prefix="mini_").given("msd")
+    ('input_msd', 'msd')
     """
 
     prefix: str = ""
     taken: frozenset[str] = frozenset()  # the input's own names
-
-    def added(self, name: str) -> str:
-        """The name of one of our columns."""
-        return self.prefix + name
 
     def given(self, name: str) -> str:
         """The name of an input column."""
@@ -110,7 +106,10 @@ def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
     softened = np.full((2, count), np.nan)
     for rows in whole_sets(group, good, most=SOFTENED_ROWS):
         softened[:, rows] = soften(similarity[rows].tolist(), msd[rows].tolist(), group[rows].tolist(), form)
-    is_mixed = np.isin(np.arange(count), in_mixed_sets(group, image, good))
+    # Rows whose candidate set holds captions of several images.
+    sets, images = np.unique(np.unique(np.stack([group[good], image[good]]), axis=1)[0], return_counts=True)
+    is_mixed = np.zeros(count, dtype=bool)
+    is_mixed[good] = np.isin(group[good], sets[images > 1])
     mixed = pc.binary_join_element_wise(table["warnings"], MIXED, "; ", null_handling="skip")
     added = {
         "uncertainty": pa.array(softened[0], from_pandas=True),
@@ -135,14 +134,6 @@ def whole_sets(group: Keys, rows: Keys, *, most: int) -> Iterator[Keys]:
         if following - start > most and end > start:
             yield ordered[start:end]
             start = end
-
-
-def in_mixed_sets(group: Keys, image: Keys, rows: Keys) -> Keys:
-    """The rows whose candidate set holds captions of several images."""
-    pairs = np.unique(np.stack([group[rows], image[rows]]), axis=1)
-    sets, counts = np.unique(pairs[0], return_counts=True)
-    mixed: Keys = rows[np.isin(group[rows], sets[counts > 1])]
-    return mixed
 
 
 class KeptRows:
@@ -178,7 +169,7 @@ class KeptRows:
 
     def tables(self, scores: pa.Table, naming: Naming) -> Iterator[pa.Table | JsonRows]:
         """The output's tables: every input row in order, its own columns first, then what scoring adds."""
-        scores, start = scores.rename_columns(list(map(naming.added, scores.column_names))), 0
+        scores, start = scores.rename_columns([naming.prefix + name for name in scores.column_names]), 0
         schemas = [schema for _, schema in self._tables]
         common = schemas[0] if self._source.schema is not None or self._as_json else unified(schemas)
         for place, _ in self._tables:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from itertools import product
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -113,12 +114,13 @@ class _Pool:
         waiting = deque(jobs)
         self._members = [self._start(number) for number in range(len(self._specs))]
         while waiting or any(member.jobs for member in self._members):
-            for most in range(self._at_once):
-                for member in self._members:
-                    if waiting and len(member.jobs) <= most and self._may_have(member, waiting[0]):
-                        self._give(member, waiting.popleft())
+            for most, member in product(range(self._at_once), self._members):
+                # Beside its others a worker may have a shard only where none of them was lost before.
+                was_lost = waiting and (self._tries[waiting[0]] or any(self._tries[job] > 1 for job in member.jobs))
+                if waiting and len(member.jobs) <= most and not (member.jobs and was_lost):
+                    self._give(member, waiting.popleft())
             ready = set(wait([member.pipe for member in self._members if member.jobs], self._end_overdue()))
-            for member in [one for one in self._members if one.pipe in ready]:
+            for member in [member for member in self._members if member.pipe in ready]:
                 result = self._receive(member, waiting)
                 if result is not None:
                     yield result
@@ -144,10 +146,6 @@ class _Pool:
             elif member.jobs:
                 left.append(self._limit - (now - member.since))
         return min(left)
-
-    def _may_have(self, member: _Member, job: ShardJob) -> bool:
-        """Whether a worker may have a shard beside its others: not where one of them was lost before."""
-        return not member.jobs or not (self._tries[job] or any(self._tries[one] > 1 for one in member.jobs))
 
     def _give(self, member: _Member, job: ShardJob) -> None:
         member.jobs.append(job)
@@ -176,7 +174,11 @@ class _Pool:
         if again:
             return None
         (job,) = member.jobs  # one that was tried before was alone
-        reason = _why_lost(member.process.exitcode or 0, self._limit if member.overdue else None)
+        code, again_lost = member.process.exitcode or 0, "and again when it was tried again"
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        reason = f"its worker process ended ({how}), {again_lost}; out of memory?"
+        if member.overdue:
+            reason = f"its worker was ended after {self._limit:g} seconds (--time-limit), {again_lost}"
         return ShardResult(job.source, job.output, error=f"{job.source}: {reason}")
 
     def _start(self, number: int) -> _Member:
@@ -193,32 +195,19 @@ def _serve(spec: ScorerSpec, options: ShardOptions, at_once: int, pipe: Connecti
     """Score the shards that come through a pipe, until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the one that asked us ends us
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    worker = ShardWorker(spec, options, at_once)
-    with suppress(EOFError, BrokenPipeError):
-        if at_once > 1:
-            _serve_overlapping(worker, pipe)
-        while True:
-            job = pipe.recv()
-            try:
-                pipe.send(worker(job))
-            except MSDScoreError as error:
-                pipe.send(error)
-
-
-def _serve_overlapping(worker: ShardWorker, pipe: Connection) -> None:
     sending = Lock()
 
     def answer(done: "Future[ShardResult]") -> None:
         error = None if done.cancelled() else done.exception()
         if done.cancelled() or isinstance(error, StoppedError):
             return
-        if error is not None and not isinstance(error, MSDScoreError):  # as without threads, it ends the worker
+        if error is not None and not isinstance(error, MSDScoreError):  # a mistake of ours ends the worker
             traceback.print_exception(error)
             os._exit(1)
         with sending, suppress(BrokenPipeError):
             pipe.send(error or done.result())
 
-    with Overlapping(worker) as shards:
+    with suppress(EOFError, BrokenPipeError), Overlapping(ShardWorker(spec, options, at_once)) as shards:
         while True:
             shards.submit(pipe.recv()).add_done_callback(answer)
 
@@ -253,17 +242,15 @@ class Overlapping:
 
             def watch(rows: Iterator[Row]) -> Iterator[Row]:
                 for row in rows:
-                    self._check()
+                    if self._stopped.is_set():
+                        raise StoppedError
                     yield row
                 turn.close()
 
             turn.enter_context(self._turn)
-            self._check()
+            if self._stopped.is_set():
+                raise StoppedError
             return self._worker(job, watch=watch)
-
-    def _check(self) -> None:
-        if self._stopped.is_set():
-            raise StoppedError
 
 
 def score_jobs(
@@ -303,11 +290,3 @@ def shards_at_once(spec: ScorerSpec) -> int:
     """How many shards one process has in work unless it is told."""
     # A cache counts what it has spared shard by shard, and knows of one at a time.
     return GPU_SHARDS if is_on_gpu(spec) and spec.cache is None else 1
-
-
-def _why_lost(code: int, limit: float | None) -> str:
-    """Why a shard was given up whose worker ended, or was ended at a time limit, more than once."""
-    if limit is not None:
-        return f"its worker was ended after {limit:g} seconds (--time-limit), and again when it was tried again"
-    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return f"its worker process ended ({how}), and again when it was tried again; out of memory?"

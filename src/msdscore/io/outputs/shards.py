@@ -58,9 +58,9 @@ def facts_of(schema: pa.Schema) -> ShardFacts | None:
     metadata = schema.metadata or {}
     if SHARD_KEY not in metadata:
         return None
-    found = json.loads(metadata[SHARD_KEY])
-    found["reasons"] = tuple(found.get("reasons", ()))
-    return ShardFacts(signature=metadata.get(SIGNATURE_KEY, b"").decode(), **found)
+    facts = json.loads(metadata[SHARD_KEY])
+    facts["reasons"] = tuple(facts.get("reasons", ()))
+    return ShardFacts(signature=metadata.get(SIGNATURE_KEY, b"").decode(), **facts)
 
 
 def read_facts(name: str) -> ShardFacts | None:
