@@ -16,8 +16,8 @@ from msdscore import Scorer
 from msdscore.errors import ConfigError, ImageError, InputError, MissingExtraError, RunError, UnknownNameError
 from msdscore.io import stores
 from msdscore.io.inputs.columns import ColumnNames
-from msdscore.io.inputs.shards import expand, expand_all, score_names
 from msdscore.io.outputs.shards import facts_of, read_facts
+from msdscore.io.stores import expand, expand_all, score_names
 from msdscore.io.tar import read_samples
 from msdscore.run.shards import ShardOptions, score_shard
 from msdscore.scoring.config import Paper

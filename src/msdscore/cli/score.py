@@ -217,7 +217,7 @@ def _check_engine(asked: Mapping[str, Any]) -> None:
 
 def _refuse_shards(asked: Mapping[str, Any], source: str, more: Sequence[str] | None) -> None:
     """Refuse shards, and engines for them, where the output is no folder."""
-    from msdscore.io.inputs.shards import expand, is_shard
+    from msdscore.io.stores import expand, is_shard
 
     several = is_shard(source) and (any(map(is_shard, more or ())) or len(expand(source)) > 1)
     if several or any(asked[name] != value for name, value in _ALONE.items()):

@@ -23,7 +23,7 @@ from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.io import stores
 from msdscore.io.decoders import cores
 from msdscore.io.inputs.rows import Row
-from msdscore.io.inputs.shards import expand_all, score_names
+from msdscore.io.stores import expand_all, score_names
 from msdscore.run.shards import THREADS, ShardJob, ShardOptions, ShardResult, ShardWorker
 from msdscore.scoring.spec import ScorerSpec
 

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from msdscore.errors import ConfigError, InputError, shortened
 from msdscore.io import stores
 from msdscore.io.inputs.formats import open_records
-from msdscore.io.inputs.shards import expand
 from msdscore.io.outputs.files import as_text
 from msdscore.io.outputs.shards import SIGNATURE_KEY, ShardFacts, facts_of
 from msdscore.io.outputs.targets import RUN_NOTES
+from msdscore.io.stores import expand
 
 KEY_NAMES = ("key", "id")
 UID = "uid"

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from msdscore.errors import InputError, unknown_name
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.io.inputs.formats import open_records
-from msdscore.io.inputs.shards import expand
 from msdscore.io.parquet_images import StoredImage
+from msdscore.io.stores import expand
 from msdscore.io.tar import TarImage, read_samples
 
 CAPTIONS = ("captions", *CAPTION_NAMES, "sentences")

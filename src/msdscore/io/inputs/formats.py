@@ -29,7 +29,6 @@ _READERS = {
     "dataset": ("tables", "SavedDataset"),
     "tar": ("tar_samples", "TarSamples"),
 }
-_SAMPLE = 20  # records that tell the columns of a format without a header
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -76,16 +75,6 @@ def require_distinct(names: Sequence[str], path: Path) -> None:
     """Refuse columns of which two have the same name."""
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two columns have the same name: {', '.join(names)}")
-
-
-def seen_columns(records: Records) -> tuple[str, ...]:
-    """The column names, from the first readable records where the format does not tell."""
-    if records.columns is not None:
-        return records.columns
-    names: dict[str, None] = {}
-    for _, record in zip(range(_SAMPLE), records.read(), strict=False):
-        names.update(dict.fromkeys(record.values))
-    return tuple(names)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

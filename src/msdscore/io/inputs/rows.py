@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from glob import escape
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +19,15 @@ from msdscore.errors import ImageError, InputError, RunError, shortened
 from msdscore.io.hashing import file_key, file_mark
 from msdscore.io.images import from_cell, refuse_address
 from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed, single_name
-from msdscore.io.inputs.formats import Record, open_records, seen_columns
-from msdscore.io.inputs.shards import stem
-from msdscore.io.stores import is_address
+from msdscore.io.inputs.formats import Record, open_records
+from msdscore.io.stores import is_address, stem
 from msdscore.io.tar import TarImage, is_image_name
 
 if TYPE_CHECKING:  # imported where tables of images lie beside the rows
     from msdscore.io.parquet_images import StoredImage
 
 _USUAL = ColumnNames()
+_SAMPLE = 20  # records that tell the columns of a format without a header
 _NO_ANSWER = "Failed to obtain answer"  # what VLMEvalKit writes in place of a prediction
 # Behind a prefix only a padded number counts: "1_2.jpg" is not the image of 2.
 _NUMBER = re.compile(r"(?:[0-9]+|.*[_-][0-9]{8,})", re.DOTALL)
@@ -128,7 +129,8 @@ class RowSource(ExitStack):
         self._records = open_records(name, format=form, until=self)
         self.name, self.names, self.columns = name, names, self._records.columns
         self.place = name if name == "-" else str(Path(name).resolve())
-        self.seen = seen_columns(self._records)
+        first = islice(self._records.read(), _SAMPLE) if self.columns is None else ()
+        self.seen = self.columns or tuple(dict.fromkeys(name for record in first for name in record.values))
         self.id_name = names.id_in(self.seen) or names.id or "id"
         schema = self._records.schema
         if self.seen or self.columns is not None:

@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import BaseFileLock
 
 from msdscore.errors import RunError
 from msdscore.io.atomic import remove_owned, remove_temporaries, replacing, take_folder, write_bytes
@@ -42,16 +41,18 @@ class Summary:
         return cls(notes["rows"], notes["failed"], reasons, notes.get("warned", 0), warnings)
 
 
-class Run:
+class Run(ExitStack):
     """An open run: its parts lie in a folder beside the output until `finish` puts the output in place.
 
     One process at a time may have it open. Use `with`, or `close`.
     """
 
     def __init__(self, output: Path, manifest: Mapping[str, Any]) -> None:
+        super().__init__()
         self.output, self.manifest = output, manifest
         self._sidecar, self._folder = run_files(output)
-        self._lock: BaseFileLock | None = take_folder(self._folder)
+        self._lock = take_folder(self._folder)
+        self.callback(self._lock.release)
 
     def keys(self) -> dict[int, str]:
         """The keys of the parts that are finished and whole, by number; empty where one was written without."""
@@ -80,7 +81,7 @@ class Run:
             raise RunError(f"{self._folder}: cannot write part {number} ({reason}); finished parts are kept") from error
 
     def _part(self, number: int) -> Path:
-        assert self._lock is not None, "the run is closed"
+        assert self._lock.is_locked, "the run is closed"
         return self._folder / f"part-{number:06d}.parquet"
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -142,22 +143,8 @@ class Run:
         except OSError as error:
             reason = error.strerror or error
             raise RunError(f"{output}: cannot be written ({reason}); finished parts are kept") from error
-        assert self._lock is not None, "the run is closed"
         remove_owned(folder, self._lock, _OWN)
-        self._lock = None
         return Summary.of(counts)
-
-    def close(self) -> None:
-        """Let another process have the run."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-    def __enter__(self) -> "Run":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def open_run(output: str | Path, manifest: Mapping[str, Any], *, again: bool = False) -> Run:
