@@ -295,8 +295,8 @@ def _means(ranking: Ranking, metrics: Sequence[MetricRanking], title: str) -> Gr
     for first in ranking.metrics[0].placed:
         row = [first.captioner]
         for metric in metrics:
-            one = next(place for place in metric.placed if place.captioner == first.captioner)
-            row += [_plain(one.mean), _rank(one.rank)]
+            own = next(place for place in metric.placed if place.captioner == first.captioner)
+            row += [_plain(own.mean), _rank(own.rank)]
         rows.append(tuple(row))
     return Grid(title, tuple(columns), tuple(rows))
 
@@ -306,10 +306,10 @@ def _notes(ranking: Ranking) -> list[str]:
     notes = [f"{len(contest.images)} images described by all; means and ranks with 95 % intervals over images"]
     notes += [f"{contest.left_out} images left out: one captioner lacks them or failed"] if contest.left_out else []
     notes += [
-        f"{one.metric} against {one.column}: Spearman {one.spearman:.2f}, Kendall {one.kendall:.2f} over captioners; "
-        f"in people's order: {100 * one.same_winner.value:.1f} % [{100 * one.same_winner.low:.1f}, "
-        f"{100 * one.same_winner.high:.1f}] of the pairs of captions that people tell apart"
-        for one in ranking.agreements
+        f"{own.metric} against {own.column}: Spearman {own.spearman:.2f}, Kendall {own.kendall:.2f} over captioners; "
+        f"in people's order: {100 * own.same_winner.value:.1f} % [{100 * own.same_winner.low:.1f}, "
+        f"{100 * own.same_winner.high:.1f}] of the pairs of captions that people tell apart"
+        for own in ranking.agreements
     ]
     return notes
 
@@ -319,9 +319,9 @@ def verdict(ranking: Ranking) -> str:
     metric = ranking.metrics[0]
     first = metric.placed[0].captioner
     rivals = [
-        one.second if one.first == first else one.first
-        for one in metric.duels
-        if first in (one.first, one.second) and not one.adjusted < _SURE
+        duel.second if duel.first == first else duel.first
+        for duel in metric.duels
+        if first in (duel.first, duel.second) and not duel.adjusted < _SURE
     ]
     unsure = f"not told apart from {' and '.join(rivals)}" if rivals else "told apart from all others"
     sentence = f"{first} is first by {metric.metric} on {len(ranking.contest.images)} images, {unsure}."
@@ -333,10 +333,10 @@ def verdict(ranking: Ranking) -> str:
 def duel_grid(metric: MetricRanking) -> Grid:
     """All pairs of captioners in one metric."""
     rows = tuple(
-        (f"{one.first} – {one.second}", _plain(one.difference), p_value(one.p_value), p_value(one.adjusted))
-        for one in metric.duels
+        (f"{duel.first} – {duel.second}", _plain(duel.difference), p_value(duel.p_value), p_value(duel.adjusted))
+        for duel in metric.duels
     )
-    unsure = [f"{one.first} and {one.second}" for one in metric.duels if not one.adjusted < _SURE]
+    unsure = [f"{duel.first} and {duel.second}" for duel in metric.duels if not duel.adjusted < _SURE]
     note = f"not told apart at {_SURE:g}: {'; '.join(unsure)}" if unsure else f"all are told apart at {_SURE:g}"
     columns = ("pair", "difference", "p", "p, Holm")
     return Grid(f"{metric.metric}: pairs, by swapping them image by image", columns, rows, (note,))
@@ -425,7 +425,7 @@ def _spread(heights: dict[str, float]) -> dict[str, float]:
 
 def _axis(intervals: Sequence[Interval]) -> Any:
     """A function from values to places between 0 and 1, with some room on both sides."""
-    ends = [end for one in intervals for end in (one.value, one.low, one.high) if np.isfinite(end)]
+    ends = [end for own in intervals for end in (own.value, own.low, own.high) if np.isfinite(end)]
     low, high = min(ends), max(ends)
     room = 0.08 * (high - low) or 1.0
     return lambda value: (value - low + room) / (high - low + 2 * room)
@@ -447,10 +447,10 @@ def _thumbs(
     return thumbs
 
 
-def _plain(one: Interval) -> str:
-    return f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"
+def _plain(interval: Interval) -> str:
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
-def _rank(one: Interval) -> str:
-    value, low, high = (f"{end:.1f}".removesuffix(".0") for end in (one.value, one.low, one.high))
+def _rank(interval: Interval) -> str:
+    value, low, high = (f"{end:.1f}".removesuffix(".0") for end in (interval.value, interval.low, interval.high))
     return f"{value} [{low}, {high}]"

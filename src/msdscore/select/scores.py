@@ -63,10 +63,10 @@ def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
     """
     files: dict[str, ScoreFile] = {}
     for name in names:
-        for one, shards_alone in _expanded(name):
-            whole = one if stores.is_address(one) else str(Path(one).resolve())
+        for path, shards_alone in _expanded(name):
+            whole = path if stores.is_address(path) else str(Path(path).resolve())
             if whole not in files:  # a file that is named twice counts once
-                file = _opened(one, folder / str(len(files)))
+                file = _opened(path, folder / str(len(files)))
                 files |= {whole: file} if file.facts is not None or not shards_alone else {}
         if not files:
             raise InputError(f"{shortened(name)}: expected score shards in this folder, found none; run msdscore score")
@@ -80,16 +80,16 @@ def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
 def _expanded(name: str) -> Iterator[tuple[str, bool]]:
     """The files of a name or pattern, and whether only score shards among them count, as in a folder."""
     if "{" in name:
-        for one in expand(name):
-            yield from _expanded(one)
+        for path in expand(name):
+            yield from _expanded(path)
     elif "*" in name:
-        yield from ((one, False) for one in stores.matching(name))
+        yield from ((path, False) for path in stores.matching(name))
     elif _is_parquet(name) or not (stores.is_address(name) or Path(name).is_dir()):
         yield name, False
     else:
-        for one in stores.matching(stores.join(name, "*.parquet")):
-            if not stores.base_name(one).startswith("."):
-                yield one, True
+        for path in stores.matching(stores.join(name, "*.parquet")):
+            if not stores.base_name(path).startswith("."):
+                yield path, True
 
 
 def _opened(name: str, copy: Path) -> ScoreFile:
