@@ -1,6 +1,9 @@
 """The evidence form: evidence of words, precision, information, p-values, match, missing words."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -294,6 +297,23 @@ def test_one_command_builds_a_bank_from_captioned_images(tmp_path):
     assert answer.exit_code == 0, answer.output
     assert len(load_bank(made).bank.images) == 10
     assert 0 <= Scorer("toy", bank=str(made)).score(tmp_path / "0.png", "a red square").match <= 1
+
+
+def test_a_bank_does_not_depend_on_how_python_hashes_text(tmp_path):
+    lines = []
+    for number, pair in enumerate(coloured(54)):
+        pair.image.save(tmp_path / f"{number}.png")
+        lines.append(json.dumps({"image": f"{number}.png", "captions": pair.captions}))
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    names = set()
+    for seed in "123":
+        made = tmp_path / f"{seed}.safetensors"
+        asked = ["bank", tmp_path, "-o", made, "--pairs", tmp_path / "rows.jsonl", "--encoder", "toy", "--limit", "10"]
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run([sys.executable, "-m", "msdscore", *map(str, asked)], check=True, env=environment)
+        assert load_bank(made).bank.vocabulary is not None
+        names.add(load_bank(made).name)
+    assert len(names) == 1
 
 
 def test_the_packaged_encoder_knows_words():

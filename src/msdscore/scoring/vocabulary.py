@@ -56,7 +56,7 @@ def build_vocabulary(
     """The vocabulary of captioned images; None where too few words are frequent enough."""
     counts, forms = Counter[str](), dict[str, Counter[str]]()
     stems = [_stems(texts, forms) for texts in captions]
-    counts.update(stem for own in stems for stem in own)
+    counts.update(stem for own in stems for stem in sorted(own))  # words of one count stay in this order
     frequent = [stem for stem, count in counts.most_common(MOST) if count >= max(RARE * len(captions), 3)]
     words = {stem: forms[stem].most_common(1)[0][0] for stem in frequent}
     points = _points(pipeline, list(words.values()))
