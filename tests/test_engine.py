@@ -25,7 +25,7 @@ from msdscore.run.plan import FIRST_ROWS, plan
 from msdscore.run.rows import RunOptions, score_rows
 from msdscore.run.table import whole_sets
 from msdscore.scoring.config import Paper
-from msdscore.scoring.score import columns_of
+from msdscore.scoring.results import columns_of
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import write_tar
 

@@ -21,7 +21,7 @@ from msdscore.io.stores import expand, expand_all, score_names
 from msdscore.io.tar import read_samples
 from msdscore.run.shards import ShardOptions, score_shard
 from msdscore.scoring.config import Paper
-from msdscore.scoring.score import columns_of
+from msdscore.scoring.results import columns_of
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import COLOURS, add, jpeg, uid, write_tar
 

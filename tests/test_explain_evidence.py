@@ -36,7 +36,7 @@ from msdscore.explain.look import (
 from msdscore.explain.terms import Unit
 from msdscore.report.build import ReportOptions, build
 from msdscore.scoring import vocabulary
-from msdscore.scoring.calibrate import Captioned, calibrated_bank
+from msdscore.scoring.calibrate import calibrated_bank
 from msdscore.serve.page import explanation_documents
 
 DEV = Path(__file__).resolve().parents[2] / "shared" / "data" / "dev_sugarcrepe.jsonl"
@@ -62,12 +62,12 @@ def assert_one_zero(items):
 @pytest.fixture(scope="module")
 def toy():
     pairs = [
-        Captioned(Image.new("RGB", (32, 32), name), (f"a {name} square number {n}", f"{name} paint on a wall"))
+        (Image.new("RGB", (32, 32), name), (f"a {name} square number {n}", f"{name} paint on a wall"))
         for n in range(10)
         for name in COLOURS
     ]
     encoder, form = load_encoder("toy"), Evidence(components=2)
-    return Scorer(encoder, form, bank=calibrated_bank(encoder, form, pairs, background=20))
+    return Scorer(encoder, form, bank=calibrated_bank(encoder, form, *zip(*pairs, strict=True), background=20))
 
 
 @pytest.fixture(scope="module")

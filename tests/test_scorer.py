@@ -28,8 +28,7 @@ from msdscore.encoders.base import TokenLayout
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.scoring.config import Paper
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import concatenate
-from msdscore.scoring.score import columns_of
+from msdscore.scoring.results import columns_of
 from msdscore.scoring.stream import Batch, score_batches
 
 COLOURS = ("red", "green", "blue", "white", "yellow")
@@ -293,7 +292,7 @@ def test_scores_slice_join_and_compare():
     assert scores[:2] + scores[2:] == scores
     assert scores[1:3] != scores[2:4]
     assert scores[1:3].captions == COLOURS[1:3]
-    assert concatenate([scores, scores]).msd.tolist() == [*scores.msd, *scores.msd]
+    assert (scores + scores).msd.tolist() == [*scores.msd, *scores.msd]
     with pytest.raises(ConfigError, match="expected scores of one signature to join, got 2"):
         _ = scores + Scorer("toy", "long").rank(picture(), ["red"])
     assert repr(scores).startswith("Scores(5 captions, 0 failed, best 'red', msd|enc:toy@1|")

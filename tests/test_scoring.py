@@ -14,7 +14,7 @@ from msdscore import MSDConfig, Scorer, load_encoder
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import CaptionError, ConfigError, ImageError, UnknownNameError
 from msdscore.scoring.config import Paper
-from msdscore.scoring.score import columns_of
+from msdscore.scoring.results import columns_of
 from tiny_clip import make_tiny_clip
 
 CAPTIONS = ["a red square", "a blue square on the left", "green", "a red and blue picture of nothing at all"]

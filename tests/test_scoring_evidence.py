@@ -32,15 +32,13 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.scoring.bank import load_bank, named, own_bank, save_bank
 from msdscore.scoring.calibrate import (
-    Captioned,
-    Labelled,
     calibrated_bank,
+    fit_logistic,
     reliabilities,
     similar_texts,
     word_calibration,
 )
 from msdscore.scoring.config import MSDConfig, Paper, preset
-from msdscore.scoring.logistic import fit_logistic
 from test_scoring import picture, tiny_clip
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white")
@@ -54,18 +52,15 @@ margins = st.lists(st.floats(-8, 8), min_size=1, max_size=12)
 
 def coloured(count=60):
     """Plain images of one colour with two captions each."""
-    pairs = []
-    for number in range(count):
-        name = COLOURS[number % len(COLOURS)]
-        captions = (f"a {name} square number {number % 7}", f"{name} paint on a wall")
-        pairs.append(Captioned(Image.new("RGB", (32, 32), name), captions))
-    return pairs
+    names = [COLOURS[number % len(COLOURS)] for number in range(count)]
+    captions = [(f"a {name} square number {at % 7}", f"{name} paint on a wall") for at, name in enumerate(names)]
+    return [Image.new("RGB", (32, 32), name) for name in names], captions
 
 
 @pytest.fixture(scope="module", params=["tiny clip", "toy"])
 def bank(request):
     encoder = tiny_clip() if request.param == "tiny clip" else load_encoder("toy")
-    return encoder, calibrated_bank(encoder, Evidence(components=2), coloured(), background=20)
+    return encoder, calibrated_bank(encoder, Evidence(components=2), *coloured(), background=20)
 
 
 def rows(values):
@@ -171,9 +166,9 @@ def test_words_that_are_told_apart_are_reliable():
     rng = np.random.default_rng(2)
     present = np.tile([True, False], 200)
     evidence = np.where(stems == "dog", np.where(present, 8.0, 0.0), 3.0) + rng.normal(0, 1, 400)
-    values, other = reliabilities(Labelled(stems, evidence, present))
+    values, other = reliabilities(stems, evidence, present)
     assert values["dog"] > 0.8 > 0.1 > values["thing"]
-    calibration = word_calibration(Labelled(stems, evidence, present), spread=2.0)
+    calibration = word_calibration(stems, evidence, present, spread=2.0)
     kind = calibration.kinds[calibration.kind_of("dog")]
     assert 6 < kind.zero < 8  # one true mention in ten of N(8, 1)
     assert kind.slope > 0
@@ -182,10 +177,10 @@ def test_words_that_are_told_apart_are_reliable():
 
 
 def test_similar_images_lend_captions_and_never_their_own():
-    pairs = coloured(12)
-    for pair, near in zip(pairs, similar_texts([pair.captions for pair in pairs], count=3), strict=True):
+    _, captions = coloured(12)
+    for own, near in zip(captions, similar_texts(captions, count=3), strict=True):
         assert 0 < len(near) <= 3
-        assert not set(near) & set(pair.captions)
+        assert not set(near) & set(own)
 
 
 def test_any_encoder_gets_the_form_words_and_match_from_a_bank(bank):
@@ -272,7 +267,7 @@ def test_banks_that_do_not_fit_are_refused(bank):
     with pytest.raises(ConfigError, match=r"needs a bank that was built from captioned images, .* msdscore bank"):
         Scorer(encoder, Evidence(components=2), bank=bare)
     with pytest.raises(ConfigError, match="at least 50 captioned images, got 10"):
-        calibrated_bank(encoder, Evidence(), coloured(10))
+        calibrated_bank(encoder, Evidence(), *coloured(10))
 
 
 def test_settings_of_the_two_forms():
@@ -287,9 +282,9 @@ def test_settings_of_the_two_forms():
 
 def test_one_command_builds_a_bank_from_captioned_images(tmp_path):
     lines = []
-    for number, pair in enumerate(coloured(54)):
-        pair.image.save(tmp_path / f"{number}.png")
-        lines.append(json.dumps({"image": f"{number}.png", "captions": pair.captions}))
+    for number, (image, captions) in enumerate(zip(*coloured(54), strict=True)):
+        image.save(tmp_path / f"{number}.png")
+        lines.append(json.dumps({"image": f"{number}.png", "captions": captions}))
     (tmp_path / "rows.jsonl").write_text("\n".join(lines), encoding="utf-8")
     made = tmp_path / "bank.safetensors"
     asked = ["bank", str(tmp_path), "-o", str(made), "--pairs", str(tmp_path / "rows.jsonl"), "--encoder", "toy"]

@@ -20,7 +20,7 @@ from test_scoring_evidence import COLOURS, coloured
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory):
     path = tmp_path_factory.mktemp("bank") / "bank.safetensors"
-    save_bank(calibrated_bank(load_encoder("toy"), Evidence(components=2), coloured(), background=20), path)
+    save_bank(calibrated_bank(load_encoder("toy"), Evidence(components=2), *coloured(), background=20), path)
     return ScorerSpec(encoder="toy", bank=str(path))
 
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from msdscore.scoring.bank import NamedBank, build_bank, load_bank, save_bank
     from msdscore.scoring.config import MSDConfig, Paper
     from msdscore.scoring.measurement import Measurement
-    from msdscore.scoring.results import Scores
-    from msdscore.scoring.score import Score
+    from msdscore.scoring.results import Score, Scores
     from msdscore.scoring.spec import ScorerSpec
 
 _EXPORTS = {
@@ -50,7 +49,7 @@ _EXPORTS = {
     "Paper": "msdscore.scoring.config",
     "RowError": "msdscore.errors",
     "RunError": "msdscore.errors",
-    "Score": "msdscore.scoring.score",
+    "Score": "msdscore.scoring.results",
     "Scorer": "msdscore.scorer",
     "ScorerSpec": "msdscore.scoring.spec",
     "Scores": "msdscore.scoring.results",

@@ -20,8 +20,7 @@ from msdscore.scoring.bank import NamedBank, load_bank
 from msdscore.scoring.config import Form, Paper, preset
 from msdscore.scoring.measurement import Measurement, Numbers, numbers
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import Scores
-from msdscore.scoring.score import Score
+from msdscore.scoring.results import Score, Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches, split_pairs
 

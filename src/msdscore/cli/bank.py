@@ -1,15 +1,12 @@
 """`msdscore bank`: background images for the calibration of any encoder."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from msdscore.cli import options
 from msdscore.errors import ConfigError, InputError
-
-if TYPE_CHECKING:
-    from msdscore.scoring.calibrate import Captioned
 
 
 def bank(
@@ -65,26 +62,21 @@ def bank(
     changes, size = dict(map(options.setting, change)), batch_size or 32
     texts = _read_captions(captions) if captions else []
     if pairs:
+        from msdscore.align.data.formats import DataSource, image_content, open_pairs
+
         evidence = changed(form if isinstance(form, Evidence) else Evidence(), changes)
         assert isinstance(evidence, Evidence), "changes keep the form"
-        known = _captioned(folder, pairs)
-        built = calibrated_bank(loaded, evidence, known, background=limit, others=texts, batch_size=size)
+        # Captioned images in the order of their rows.
+        items = open_pairs(DataSource(tuple(pairs), (str(folder),), None)).items
+        images = [open_image(image_content(pair.image)) for pair in items]
+        known = [pair.captions for pair in items]
+        built = calibrated_bank(loaded, evidence, images, known, background=limit, others=texts, batch_size=size)
     else:
         images = [open_image(path) for path in spread_over(folder, limit)]
         built = build_bank(loaded, changed(form, changes), images, texts, batch_size=size)
     put(output, bank_bytes(built.bank, encoder=built.encoder), overwrite=overwrite)
     line = f"bank {built.name} of {len(built.bank.images)} images for {built.encoder} -> {output}"
     typer.echo(line, err=is_standard_output(output))
-
-
-def _captioned(images: Path, rows: list[str]) -> "list[Captioned]":
-    """Captioned images in the order of their rows."""
-    from msdscore.align.data.formats import DataSource, image_content, open_pairs
-    from msdscore.io.images import open_image
-    from msdscore.scoring.calibrate import Captioned
-
-    dataset = open_pairs(DataSource(tuple(rows), (str(images),), None))
-    return [Captioned(open_image(image_content(pair.image)), pair.captions) for pair in dataset.items]
 
 
 def _read_captions(path: Path) -> list[str]:

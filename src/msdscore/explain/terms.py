@@ -18,7 +18,7 @@ from msdscore.explain import maps
 from msdscore.scoring.config import Form, Paper
 from msdscore.scoring.embedded import Decoded, Embedded
 from msdscore.scoring.measurement import Measurement, WordMeasurement, gate, p_values
-from msdscore.scoring.score import Score
+from msdscore.scoring.results import Score
 from msdscore.scoring.vocabulary import NamedWord, Suggestion
 from msdscore.text.words import Word, phrases, segment
 

@@ -15,7 +15,7 @@ from msdscore.io.inputs.columns import IMAGE_NAMES, ColumnNames, first_of
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.targets import RUN_NOTES
 from msdscore.run.table import Naming
-from msdscore.scoring.score import ALL_COLUMNS, OPTIONAL
+from msdscore.scoring.results import ALL_COLUMNS, OPTIONAL
 from msdscore.stats.resample import Interval, Resampling, bootstrap_mean
 
 Floats = npt.NDArray[np.float64]

@@ -25,7 +25,7 @@ from msdscore.run.plan import Part, Scored, plan, score_parts, write_parts
 from msdscore.run.table import COUNTS, MIXED, KeptRows, Naming, collect, part_table
 from msdscore.scoring.measurement import NUMBERS, Numbers
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.score import OPTIONAL
+from msdscore.scoring.results import OPTIONAL
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 

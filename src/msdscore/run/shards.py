@@ -24,7 +24,7 @@ from msdscore.run.plan import Part, plan, score_parts
 from msdscore.run.table import KEPT, collect, part_table
 from msdscore.scoring.config import Form
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.score import columns_of
+from msdscore.scoring.results import columns_of
 from msdscore.scoring.spec import ScorerSpec
 
 # Rows of a shard that are looked at together, while a GPU waits for the first of them; captions of one image stand

@@ -21,7 +21,7 @@ from msdscore.io.tar import TarImage
 from msdscore.run.plan import Part, Scored
 from msdscore.scoring.config import Form
 from msdscore.scoring.measurement import NUMBERS, Numbers, soften
-from msdscore.scoring.score import ALL_COLUMNS, columns_of
+from msdscore.scoring.results import ALL_COLUMNS, columns_of
 
 TABLE_ROWS = 8192  # of one table of the output
 KEPT_BYTES = 256 << 20  # of the input's own columns that stay in memory; more lie in a temporary file

@@ -6,27 +6,31 @@ and what true and absent words of each kind look like; from the scores of own an
 belongs to an image at all.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL.Image import Image
+from torch import Tensor
 
-from msdscore.core.evidence import JUDGED, Evidence, Match, WordCalibration, WordKind
-from msdscore.core.mixture import log_density_spread
+from msdscore.core.evidence import JUDGED, Evidence, Match, Vocabulary, WordCalibration, WordKind
+from msdscore.core.mixture import Mixture, log_density_spread
 from msdscore.encoders.base import Encoder, TokenLayout
 from msdscore.errors import ConfigError
-from msdscore.scoring.bank import NamedBank, build_bank, moved, named
+from msdscore.scoring.bank import NamedBank, build_bank, named
 from msdscore.scoring.embedded import Embedded
-from msdscore.scoring.logistic import fit_logistic
 from msdscore.scoring.measurement import columns, match_settings
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.vocabulary import build_vocabulary
+from msdscore.scoring.vocabulary import expected_densities, image_evidence
+from msdscore.text.edits import joined
 from msdscore.text.words import content_words, segment, stem
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+Shown = tuple[str, int, bool]  # a text, the number of an image, and whether the text is one of its own captions
 
 SIMILAR = 8  # similar images that lend hard absent words, one caption each
 LEAST = 50  # captioned images; fewer tell nothing about words
@@ -38,38 +42,18 @@ _FEWEST = 100  # present and absent mentions that a kind is fitted on; with fewe
 _TEXTS = 64  # texts whose spreads are taken at once
 _MATCHED = 1000  # images that `match` is fitted on, spread over all
 _PARAGRAPHS = (2, 4)  # captions that are joined into one, so that `match` knows paragraphs too
-
-
-@dataclass(frozen=True, slots=True)
-class Captioned:
-    """An image and the captions that people gave it."""
-
-    image: Image
-    captions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """Mentions of words with their evidence; `present` says whether the word is true of the image."""
-
-    stems: npt.NDArray[np.str_]
-    evidence: Floats
-    present: Flags
-
-
-@dataclass(frozen=True, slots=True)
-class _Texts:
-    """Texts shown with images: `own` belong to the image of their number, all others are of similar images."""
-
-    texts: list[str]
-    image: list[int]
-    own: Flags
+_MOST_WORDS = 1000  # of the vocabulary, the most frequent ones
+_LEAST_SHARE = 0.002  # of images whose captions have a word, under which it is left out of the vocabulary
+_NEIGHBOURS = 24  # words of a kind that are kept for each
+_NEWTON_STEPS = 100
+_RIDGE = 1e-6  # of standardised features: keeps slopes finite where the two sides do not overlap
 
 
 def calibrated_bank(
     encoder: Encoder,
     form: Evidence,
-    pairs: Sequence[Captioned],
+    images: Sequence[Image],
+    captions: Sequence[Sequence[str]],
     *,
     background: int = 1000,
     others: Sequence[str] = (),
@@ -77,26 +61,30 @@ def calibrated_bank(
 ) -> NamedBank:
     """A bank for the evidence form: background images, words, vocabulary, and the map to a match.
 
-    The first `background` of the captioned images are the background. `others` are captions of further images: the
-    more there are, the more similar are the captions that lend words which are likely and not there.
+    `captions` are those of every image, and the first `background` images are the background. `others` are captions
+    of further images: the more there are, the more similar are the captions that lend words which are likely and not
+    there.
     """
-    if len(pairs) < LEAST:
-        raise ConfigError(f"calibration needs at least {LEAST} captioned images, got {len(pairs)}")
-    plain = build_bank(encoder, form, [pair.image for pair in pairs[:background]], batch_size=batch_size)
+    if len(images) < LEAST:
+        raise ConfigError(f"calibration needs at least {LEAST} captioned images, got {len(images)}")
+    plain = build_bank(encoder, form, images[:background], batch_size=batch_size)
     everything = WordCalibration({}, 1.0, (WordKind(0.0, (0.0, 1.0), 1.0, 0.0),), 1.0)
     pipeline = Pipeline(
         encoder, form, bank=replace(plain, bank=replace(plain.bank, words=everything)), batch_size=batch_size
     )
-    images = pipeline.embed_images(pipeline.decode([pair.image for pair in pairs])).require()
-    similar = similar_texts([*(pair.captions for pair in pairs), *((text,) for text in others)], first=len(pairs))
-    shown = _shown(pairs, similar)
-    texts = pipeline.embed_texts(shown.texts)
-    labelled = _labelled(pipeline, pairs, images, texts, shown)
-    words = word_calibration(labelled, spread=_spread(pipeline, texts))
-    vocabulary = build_vocabulary(pipeline, images, [pair.captions for pair in pairs], others)
+    embedded = pipeline.embed_images(pipeline.decode(images)).require()
+    similar = similar_texts([*captions, *((text,) for text in others)], first=len(captions))
+    shown: list[Shown] = []
+    for number, (own, near) in enumerate(zip(captions, similar, strict=True)):
+        shown += [*((text, number, True) for text in own), *((text, number, False) for text in near)]
+    texts = pipeline.embed_texts([text for text, _, _ in shown])
+    words = word_calibration(
+        *_labelled(pipeline, captions, embedded, texts, shown), spread=_spread(plain.bank.images, texts)
+    )
+    vocabulary = build_vocabulary(pipeline, embedded, captions, others)
     bank = replace(plain.bank, words=words, vocabulary=vocabulary)
     judged = Pipeline(encoder, form, bank=named(bank, encoder), batch_size=batch_size)
-    return named(replace(bank, match=_match(judged, images, pairs, similar)), encoder)
+    return named(replace(bank, match=_match(judged, embedded, list(_matching(captions, similar)))), encoder)
 
 
 def similar_texts(
@@ -131,86 +119,75 @@ def stems_of(captions: Sequence[str]) -> frozenset[str]:
     return frozenset(stem(word) for caption in captions for word in content_words(caption))
 
 
-def _shown(pairs: Sequence[Captioned], similar: Sequence[Sequence[str]]) -> _Texts:
-    """Own captions of every image, and captions of similar ones."""
-    rows = [
-        (text, number, own)
-        for number, (pair, near) in enumerate(zip(pairs, similar, strict=True))
-        for text, own in [*((text, True) for text in pair.captions), *((text, False) for text in near)]
-    ]
-    texts, image, own = zip(*rows, strict=True)
-    return _Texts(list(texts), list(image), np.array(own))
-
-
 def _labelled(
-    pipeline: Pipeline, pairs: Sequence[Captioned], images: Embedded, texts: Embedded, shown: _Texts
-) -> Labelled:
-    """Mentions that are present or hard absent, with their evidence; a word that may be either is left out."""
-    good = [item for item in range(len(shown.texts)) if item not in texts.reasons]
-    measured = pipeline.measure(images, texts, [shown.image[item] for item in good], good).words
+    pipeline: Pipeline,
+    captions: Sequence[Sequence[str]],
+    images: Embedded,
+    texts: Embedded,
+    shown: Sequence[Shown],
+) -> tuple[npt.NDArray[np.str_], Floats, Flags]:
+    """Stems of mentions, their evidence, and whether they are present or hard absent; in doubt one is left out."""
+    good = [item for item in range(len(shown)) if item not in texts.reasons]
+    measured = pipeline.measure(images, texts, [shown[item][1] for item in good], good).words
     assert measured is not None, "the evidence form measures words"
-    known = [stems_of(pair.captions) for pair in pairs]
+    known = [stems_of(own) for own in captions]
     stems, values, present = [], [], []
     for item, spoken, judged, row in zip(
         good, measured.spoken, measured.judged, measured.evidence.tolist(), strict=True
     ):
-        own = bool(shown.own[item])
+        _, image, own = shown[item]
         for number, value in zip(judged, row, strict=False):
-            if own or spoken[number].stem not in known[shown.image[item]]:
+            if own or spoken[number].stem not in known[image]:
                 stems.append(spoken[number].stem)
                 values.append(value)
                 present.append(own)
-    return Labelled(np.array(stems), np.array(values), np.array(present, dtype=bool))
+    return np.array(stems), np.array(values), np.array(present, dtype=bool)
 
 
-def word_calibration(labelled: Labelled, *, spread: float) -> WordCalibration:
-    """Reliability of every word, and what true and absent words of each kind look like."""
-    if labelled.present.all() or not labelled.present.any():
+def word_calibration(
+    stems: npt.NDArray[np.str_], evidence: Floats, present: Flags, *, spread: float
+) -> WordCalibration:
+    """Reliability of every word, and what true and absent words of each kind look like.
+
+    Every mention has a stem, its evidence, and whether the word is true of the image (`present`).
+    """
+    if present.all() or not present.any():
         raise ConfigError("calibration needs captions that share words and differ in others; these tell nothing")
-    reliability, other = reliabilities(labelled)
-    values = np.array([reliability.get(word, other) for word in labelled.stems.tolist()])
+    reliability, other = reliabilities(stems, evidence, present)
+    values = np.array([reliability.get(word, other) for word in stems.tolist()])
     kinds: list[WordKind] = []
     upper = np.inf
     for least in reversed(KINDS):
         here = (values >= least) & (values < upper)
-        if min((here & labelled.present).sum(), (here & ~labelled.present).sum()) < _FEWEST:
+        if min((here & present).sum(), (here & ~present).sum()) < _FEWEST:
             if least > KINDS[0]:
                 continue  # too few to tell: they are of the next kind
             here = np.ones(len(values), dtype=bool)  # the last kind: as all words together
-        features = np.stack([np.ones(here.sum()), labelled.evidence[here]], axis=1)
-        intercept, slope = fit_logistic(features, labelled.present[here])
-        levels = np.quantile(labelled.evidence[here & labelled.present], np.linspace(0, 1, STEPS + 1))
+        features = np.stack([np.ones(here.sum()), evidence[here]], axis=1)
+        intercept, slope = fit_logistic(features, present[here])
+        levels = np.quantile(evidence[here & present], np.linspace(0, 1, STEPS + 1))
         kinds.append(WordKind(least, tuple(np.round(levels, 4).tolist()), max(slope, 0.0), intercept))
         upper = least
     return WordCalibration(reliability, other, tuple(reversed(kinds)), spread)
 
 
-def reliabilities(labelled: Labelled) -> tuple[dict[str, float], float]:
-    """How well each word can be judged, (2 AUC − 1)², and the same for words that are not known.
+def reliabilities(stems: npt.NDArray[np.str_], evidence: Floats, present: Flags) -> tuple[dict[str, float], float]:
+    """How well each word can be judged, (2 AUC − 1)² or 0 under chance, and the same for words that are not known.
 
     The AUC is that of present against absent mentions of the word, drawn towards that of all rare words.
     """
-    known, number, counts = np.unique(labelled.stems, return_inverse=True, return_counts=True)
+    known, number, counts = np.unique(stems, return_inverse=True, return_counts=True)
     rare = counts[number] < _RARE
-    prior = share_above(labelled.evidence[rare & labelled.present], labelled.evidence[rare & ~labelled.present])
+    prior = share_above(evidence[rare & present], evidence[rare & ~present])
     order = np.argsort(number, kind="stable")
     values = {}
     for word, rows in zip(known.tolist(), np.split(order, np.cumsum(counts)[:-1]), strict=True):
-        here, evidence = labelled.present[rows], labelled.evidence[rows]
+        here, own = present[rows], evidence[rows]
         size = 2.0 * min(here.sum(), (~here).sum())
         if size:
-            area = (size * share_above(evidence[here], evidence[~here]) + _SHRINK * prior) / (size + _SHRINK)
-            values[word] = round(reliability_of(area), 4)
-    return values, reliability_of(prior)
-
-
-def reliability_of(area: float) -> float:
-    """The reliability of a word whose present and absent mentions are told apart with this AUC.
-
-    >>> reliability_of(1.0), reliability_of(0.75), reliability_of(0.4)
-    (1.0, 0.25, 0.0)
-    """
-    return max(2 * area - 1, 0.0) ** 2
+            area = (size * share_above(own[here], own[~here]) + _SHRINK * prior) / (size + _SHRINK)
+            values[word] = round(max(2 * area - 1, 0.0) ** 2, 4)
+    return values, max(2 * prior - 1, 0.0) ** 2
 
 
 def share_above(positive: Floats, negative: Floats) -> float:
@@ -226,11 +203,10 @@ def share_above(positive: Floats, negative: Floats) -> float:
     return float(below.mean() / 2 / len(negative))
 
 
-def _spread(pipeline: Pipeline, texts: Embedded) -> float:
+def _spread(background: Mixture, texts: Embedded) -> float:
     """The mean over content words of the standard deviation of their evidence over background images."""
-    assert pipeline.bank is not None, "calibration has a bank"
     vectors, values = texts.vectors, []
-    background = moved(pipeline.bank.bank, vectors.points.device).images
+    background = background.to(vectors.points.device)
     for start in range(0, min(len(texts.captions), 64 * _TEXTS), _TEXTS):
         rows = range(start, min(start + _TEXTS, len(texts.captions)))
         width = int(vectors.mask[start : rows.stop].sum(dim=1).max())
@@ -243,9 +219,8 @@ def _spread(pipeline: Pipeline, texts: Embedded) -> float:
     return round(float(np.mean(values)), 4) if values else 1.0
 
 
-def _match(pipeline: Pipeline, images: Embedded, pairs: Sequence[Captioned], similar: Sequence[Sequence[str]]) -> Match:
+def _match(pipeline: Pipeline, images: Embedded, rows: Sequence[Shown]) -> Match:
     """The map from score and length to the probability that a caption, or a paragraph of captions, belongs."""
-    rows = list(_matching(pairs, similar))
     texts = pipeline.embed_texts([text for text, _, _ in rows])
     good = [item for item in range(len(rows)) if item not in texts.reasons]
     measured = pipeline.measure(images, texts, [rows[item][1] for item in good], good)
@@ -258,12 +233,11 @@ def _match(pipeline: Pipeline, images: Embedded, pairs: Sequence[Captioned], sim
     return Match((first, slope, offset, steeper), match_settings(pipeline.config))
 
 
-def _matching(pairs: Sequence[Captioned], similar: Sequence[Sequence[str]]) -> Iterator[tuple[str, int, bool]]:
-    """Text, image and whether they belong together: sentences and paragraphs of own, similar and other captions."""
-    for number in range(0, len(pairs), max(1, len(pairs) // _MATCHED)):
-        pair, near = pairs[number], similar[number]
-        away = pairs[(number + len(pairs) // 2) % len(pairs)].captions
-        for texts, own in ((pair.captions, True), (near, False), (away, False)):
+def _matching(captions: Sequence[Sequence[str]], similar: Sequence[Sequence[str]]) -> Iterator[Shown]:
+    """Sentences and paragraphs of own, similar and other captions."""
+    for number in range(0, len(captions), max(1, len(captions) // _MATCHED)):
+        away = captions[(number + len(captions) // 2) % len(captions)]
+        for texts, own in ((captions[number], True), (similar[number], False), (away, False)):
             for text in texts[:2]:
                 yield text, number, own
             for size in _PARAGRAPHS:
@@ -271,11 +245,115 @@ def _matching(pairs: Sequence[Captioned], similar: Sequence[Sequence[str]]) -> I
                     yield joined(texts[:size]), number, own
 
 
-def joined(captions: Sequence[str]) -> str:
-    """Captions as sentences of one text.
+def build_vocabulary(
+    pipeline: Pipeline, images: Embedded, captions: Sequence[Sequence[str]], others: Sequence[str]
+) -> Vocabulary | None:
+    """The vocabulary of captioned images; None where too few words are frequent enough."""
+    counts, forms = Counter[str](), dict[str, Counter[str]]()
+    stems = [_stems(texts, forms) for texts in captions]
+    counts.update(stem for own in stems for stem in sorted(own))  # words of one count stay in this order
+    frequent = [
+        stem for stem, count in counts.most_common(_MOST_WORDS) if count >= max(_LEAST_SHARE * len(captions), 3)
+    ]
+    words = {stem: forms[stem].most_common(1)[0][0] for stem in frequent}
+    points = _points(pipeline, list(words.values()))
+    kept = [stem for stem in frequent if words[stem] in points]
+    if len(kept) < 2:
+        return None
+    frequency = torch.tensor([counts[stem] / len(captions) for stem in kept], dtype=torch.float64).clamp(1e-6, 1 - 1e-6)
+    vectors = torch.stack([points[words[stem]] for stem in kept]).float()
+    present = np.array([[stem in own for stem in kept] for own in stems])
+    evidence = image_evidence(pipeline, images, vectors, expected_densities(pipeline, vectors)).numpy()
+    logit = np.broadcast_to(torch.logit(frequency).numpy(), evidence.shape)
+    features = np.stack([np.ones(evidence.size), evidence.ravel(), logit.ravel()], axis=1)
+    fitted = fit_logistic(features, present.ravel(), balanced=False)
+    alike = _alike(kept, [*(text for texts in captions for text in texts), *others])
+    return Vocabulary(
+        tuple(words[stem] for stem in kept), tuple(kept), frequency.float(), vectors.half().float(), alike,
+        (fitted[0], fitted[1], fitted[2]),
+    )  # fmt: skip
 
-    >>> joined(["A dog runs", "the sea ."])
-    'A dog runs. The sea.'
+
+def _stems(texts: Sequence[str], forms: dict[str, Counter[str]]) -> set[str]:
+    """Stems of the content words of an image's captions; `forms` counts how each is written."""
+    stems = set()
+    for text in texts:
+        for word in segment(text, compounds=False):
+            if word.content and not word.denied and word.text.isalpha():
+                stems.add(word.stem)
+                forms.setdefault(word.stem, Counter())[word.text.lower()] += 1
+    return stems
+
+
+def _points(pipeline: Pipeline, words: Sequence[str]) -> dict[str, Tensor]:
+    """The vectors of words that the encoder reads as one token."""
+    texts = pipeline.embed_texts(list(words))
+    points = {}
+    for item, word in enumerate(words):
+        row = texts.rows[item]
+        layout = None if row is None else texts.vectors.layout[row]
+        if row is not None and isinstance(layout, TokenLayout) and len(layout.spans) == 1:
+            points[word] = texts.vectors.points[row, 0].cpu()
+    return points
+
+
+def _alike(stems: Sequence[str], captions: Sequence[str]) -> Tensor:
+    """For each word the numbers of the words that stand in the same contexts, most alike first; -1: none.
+
+    A context is the word before and the word after; words are alike by the cosine of their positive pointwise mutual
+    information with contexts.
     """
-    tidy = [text.strip().rstrip(".").rstrip() for text in captions]
-    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in tidy if text)
+    number = {word: row for row, word in enumerate(stems)}
+    contexts: dict[tuple[int, str], int] = {}
+    counts = Counter[tuple[int, int]]()
+    for caption in captions:
+        words = [piece.stem for piece in segment(caption, compounds=False) if piece.stem]
+        around = ["", *words, ""]
+        for at, word in enumerate(words):
+            if word in number:
+                for side, other in ((0, around[at]), (1, around[at + 2])):
+                    counts[number[word], contexts.setdefault((side, other), len(contexts))] += 1
+    table = np.zeros((len(stems), len(contexts)), dtype=np.float32)
+    for (row, column), count in counts.items():
+        table[row, column] = count
+    total = max(float(table.sum()), 1.0)
+    rows, columns = table.sum(axis=1, keepdims=True), table.sum(axis=0, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        table = np.nan_to_num(np.maximum(np.log(table * total / (rows * columns)), 0.0), posinf=0.0)
+    table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-9)
+    cosines = table @ table.T
+    np.fill_diagonal(cosines, -1.0)
+    nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :_NEIGHBOURS]
+    alike = np.where(np.take_along_axis(cosines, nearest, axis=1) > 0, nearest, -1)
+    return torch.from_numpy(alike.astype(np.int64))
+
+
+def fit_logistic(features: Floats, truth: Flags, *, balanced: bool = True) -> tuple[float, ...]:
+    """Coefficients of the log-odds of `truth`; the first feature is the constant 1.
+
+    With `balanced`, both sides count as equally frequent. Coefficients are rounded to six digits.
+
+    >>> values = np.array([0.0, 1.0, 1.2, 3.0])
+    >>> constant, slope = fit_logistic(np.stack([np.ones(4), values], axis=1), np.array([False, False, True, True]))
+    >>> slope > 0, 1.0 < -constant / slope < 1.3
+    (True, True)
+    """
+    mean, scale = features.mean(axis=0), features.std(axis=0)
+    mean[0], scale[scale == 0] = 0.0, 1.0
+    x, y = (features - mean) / scale, truth.astype(np.float64)
+    share = np.full(len(y), 1 / len(y))
+    if balanced:
+        share = np.where(truth, 0.5 / max(y.mean(), 1e-9), 0.5 / max(1 - y.mean(), 1e-9)) / len(y)
+    ridge = _RIDGE * np.eye(x.shape[1])
+    w = np.zeros(x.shape[1])
+    for _ in range(_NEWTON_STEPS):
+        p = 1 / (1 + np.exp(-np.clip(x @ w, -40, 40)))
+        gradient = x.T @ (share * (p - y)) + ridge @ w
+        curve = (x * (share * np.maximum(p * (1 - p), 1e-9))[:, None]).T @ x + ridge
+        step = np.linalg.solve(curve, gradient)
+        w -= step * min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-12))
+        if np.abs(step).max() < 1e-10:
+            break
+    plain = w / scale
+    plain[0] = w[0] - float(plain[1:] @ mean[1:])
+    return tuple(float(f"{value:.6g}") for value in plain)

@@ -1,16 +1,18 @@
-"""Scores of many captions that print well, compare, and leave as arrays, rows, Arrow or pandas."""
+"""Scores of captions: which direction is better, how they print, how they leave as arrays, rows, Arrow or pandas."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from msdscore.core.evidence import reading
 from msdscore.errors import ConfigError, RowError, require
 from msdscore.scoring.config import Form
 from msdscore.scoring.measurement import NUMBERS, Numbers, soften
-from msdscore.scoring.score import OPTIONAL, SHOWN, Score, cell, columns_of, html_table, known, shown
 
 if TYPE_CHECKING:
     import pandas
@@ -20,6 +22,136 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _COUNTS = ("length", "windows")
+# Numbers that not every form has.
+OPTIONAL = ("precision", "information", "coverage", "support", "beta", "divergence", "match")
+_LAST = ("uncertainty", "length", "windows", "msd", "soft_msd", "match", "reading", "warnings", "error")
+
+
+def columns_of(form: Sequence[str]) -> tuple[str, ...]:
+    """What scoring adds to a row, in this order, given the numbers of the form.
+
+    >>> columns_of(("precision", "information"))[:3]
+    ('similarity', 'precision', 'information')
+    """
+    return ("similarity", *form, *_LAST)
+
+
+# What scoring may add to a row, whatever the form.
+ALL_COLUMNS = columns_of(OPTIONAL[:-1])
+# What a table of scores shows: heading and form of each number.
+SHOWN = {
+    "soft_msd": ("Soft-MSD", "+.4f"),
+    "msd": ("MSD", "+.4f"),
+    "similarity": ("similarity", "+.4f"),
+    "precision": ("precision", "+.3f"),
+    "information": ("information", "+.3f"),
+    "coverage": ("coverage", ".4f"),
+    "support": ("support", ".4f"),
+    "match": ("match", ".2f"),
+    "reading": ("reading", ""),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The score of one caption.
+
+    Higher is better:
+
+    - `msd`, `soft_msd` and `similarity`. `soft_msd` is gated by the uncertainty of the set of `candidates` captions;
+      for a caption scored alone it equals `msd`.
+    - `precision`: is what the caption says true of this image? In nats per word; below zero there is more doubt than
+      support.
+    - `information`: how much does it tell about this image? In standard deviations over background images.
+    - `match`: the probability that the caption belongs to this image rather than to another one of its kind, and
+      `reading`: the same in a word, good from 0.7 on, doubtful from 0.3 on, else poor.
+
+    `precision`, `information` and `match` are None under the paper's presets, which have two divergences instead, in
+    nats, lower is better: `coverage`, what the image shows and the caption omits, and `support`, what the caption says
+    and the image does not show; `divergence` is the two, weighed by `beta`.
+
+    Neither: `uncertainty` is that of the candidate set (1: the similarities do not tell the captions apart), `length`
+    the number of tokens that were read, `windows` the number of parts in which a long caption was read.
+
+    `warnings` say what a reader of the score should know, such as words that the encoder cannot read. Where `error`
+    gives a reason there was nothing to score, and the numbers are NaN.
+    """
+
+    caption: str
+    msd: float
+    soft_msd: float
+    similarity: float
+    uncertainty: float
+    length: int
+    windows: int
+    candidates: int
+    signature: str
+    precision: float | None = None
+    information: float | None = None
+    match: float | None = None
+    coverage: float | None = None
+    support: float | None = None
+    beta: float | None = None
+    divergence: float | None = None
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            return f"not scored: {self.error}"
+        alone = "alone" if self.candidates == 1 else f"among {self.candidates}"
+        others = [name for name in shown([self]) if name not in ("msd", "soft_msd", "reading")]
+        line = f"MSD {self.msd:+.4f}  Soft-MSD {self.soft_msd:+.4f} ({alone})"
+        line += "".join(f"  {SHOWN[name][0]} {cell(self, name)}" for name in others)
+        line += "" if self.match is None else f" ({self.reading})"
+        return "\n".join([line, *(f"warning: {warning}" for warning in self.warnings)])
+
+    @property
+    def reading(self) -> str | None:
+        """The match in a word: good, doubtful or poor."""
+        return reading(self.match)
+
+    def _repr_html_(self) -> str:
+        return html_table([self], self.signature)
+
+    def row(self) -> dict[str, Any]:
+        """The added columns of a scored row; None where there is no number."""
+        values = asdict(self) | {"warnings": "; ".join(self.warnings) or None, "reading": self.reading}
+        own = [name for name in OPTIONAL if name != "match" and values[name] is not None]
+        return {name: known(values[name]) for name in columns_of(own)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Caption, numbers, candidates and signature as plain values, ready for JSON; None where there is no number."""
+        return {"caption": self.caption, **self.row(), "candidates": self.candidates, "signature": self.signature}
+
+
+def known(value: Any) -> Any:
+    """A value, or None for NaN."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def shown(scores: Sequence[Score]) -> list[str]:
+    """The numbers that a table of these scores shows: all but those that none of them has."""
+    return [name for name in SHOWN if any(getattr(score, name) is not None for score in scores)]
+
+
+def cell(score: Score, name: str) -> str:
+    """One number of a table of scores; nothing where there is none."""
+    value = getattr(score, name)
+    return "" if value is None else format(value, SHOWN[name][1])
+
+
+def html_table(scores: Sequence[Score], signature: str) -> str:
+    """A table of scores and their signature, as notebooks show it."""
+    names = shown(scores)
+    head = "".join(f"<th>{name}</th>" for name in (*names, "caption"))
+    rows = [
+        "".join(f"<td style='text-align:right'>{cell(score, name)}</td>" for name in names)
+        + f"<td style='text-align:left'>{escape(score.caption)}</td>"
+        for score in scores
+    ]
+    body = "".join(f"<tr>{row}</tr>" for row in (head, *rows))
+    return f"<table>{body}</table><small><code>{escape(signature)}</code></small>"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,17 +186,20 @@ class Scores:
         signature: str,
     ) -> "Scores":
         """Scores from numbers or reasons; captions with equal numbers in `sets` are one candidate set."""
-        good = [place for place, one in enumerate(scored) if isinstance(one, Numbers)]
-        rows = [one for one in scored if isinstance(one, Numbers)]
-        columns = {name: _column(name, rows, good, len(scored)) for name in NUMBERS}
-        chosen = [sets[place] for place in good]
-        softened = soften([row.similarity for row in rows], [row.msd for row in rows], chosen, form)
-        for name, values in zip(("uncertainty", "soft_msd"), softened, strict=True):
-            columns[name] = np.full(len(scored), np.nan)
-            columns[name][good] = values
+        good = [number for number, row in enumerate(scored) if isinstance(row, Numbers)]
+        rows = [row for row in scored if isinstance(row, Numbers)]
+        values: dict[str, Sequence[Any]] = {name: [getattr(row, name) for row in rows] for name in NUMBERS}
+        chosen = [sets[number] for number in good]
+        values["uncertainty"], values["soft_msd"] = soften(values["similarity"], values["msd"], chosen, form)
+        columns = {}
+        for name, known_values in values.items():
+            # Where there is no number: 0 for counts, else NaN.
+            column = np.zeros(len(scored), dtype=np.int64) if name in _COUNTS else np.full(len(scored), np.nan)
+            column[good] = [np.nan if value is None else value for value in known_values]
+            columns[name] = column
         _, inverse, counts = np.unique(np.asarray(sets, dtype=np.int64), return_inverse=True, return_counts=True)
-        errors = tuple(str(one) if isinstance(one, RowError) else None for one in scored)
-        warnings = tuple(one.warnings if isinstance(one, Numbers) else () for one in scored)
+        errors = tuple(str(row) if isinstance(row, RowError) else None for row in scored)
+        warnings = tuple(row.warnings if isinstance(row, Numbers) else () for row in scored)
         return cls(tuple(captions), columns, counts[inverse], warnings, errors, signature)
 
     @property
@@ -143,7 +278,17 @@ class Scores:
         return (self[index] for index in range(len(self)))
 
     def __add__(self, other: "Scores") -> "Scores":
-        return concatenate([self, other])
+        if self.signature != other.signature:
+            both = f"{self.signature}; {other.signature}"
+            raise ConfigError(f"expected scores of one signature to join, got 2: {both}")
+        return Scores(
+            self.captions + other.captions,
+            {name: np.concatenate([values, other.columns[name]]) for name, values in self.columns.items()},
+            np.concatenate([self.candidates, other.candidates]),
+            self.warnings + other.warnings,
+            self.errors + other.errors,
+            self.signature,
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Scores):
@@ -195,13 +340,13 @@ class Scores:
         return frame
 
     def __str__(self) -> str:
-        ranked = self._ranked()
+        ranked = [self[index] for index in self.ranking]
         widths = {name: max(9, len(SHOWN[name][0])) for name in shown(ranked)}
         heads = " ".join(f"{SHOWN[name][0]:>{width}}" for name, width in widths.items())
         lines = [f"{'':>2} {heads}  caption"]
-        for place, score in enumerate(ranked, start=1):
+        for rank, score in enumerate(ranked, start=1):
             numbers = " ".join(f"{cell(score, name):>{width}}" for name, width in widths.items())
-            lines.append(f"{place:>2} {numbers}  {score.caption}")
+            lines.append(f"{rank:>2} {numbers}  {score.caption}")
         notes = [f"warning, {s.caption[:40]!r}: {warning}" for s in ranked for warning in s.warnings]
         notes += [f"not scored, {s.caption[:40]!r}: {s.error}" for s in ranked if s.error is not None]
         return "\n".join([*lines, *notes, self.signature])
@@ -211,30 +356,4 @@ class Scores:
         return f"Scores({len(self)} captions, {self.failed} failed{best}, {self.signature})"
 
     def _repr_html_(self) -> str:
-        return html_table(self._ranked(), self.signature)
-
-    def _ranked(self) -> Sequence[Score]:
-        return [self[index] for index in self.ranking]
-
-
-def concatenate(parts: Sequence[Scores]) -> Scores:
-    """Scores one after the other; they must have been made with the same signature."""
-    signatures = list(dict.fromkeys(part.signature for part in parts))
-    if len(signatures) != 1:
-        raise ConfigError(f"expected scores of one signature to join, got {len(signatures)}: {'; '.join(signatures)}")
-    return Scores(
-        tuple(caption for part in parts for caption in part.captions),
-        {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns},
-        np.concatenate([part.candidates for part in parts]),
-        tuple(warnings for part in parts for warnings in part.warnings),
-        tuple(error for part in parts for error in part.errors),
-        signatures[0],
-    )
-
-
-def _column(name: str, rows: Sequence[Numbers], places: Sequence[int], total: int) -> npt.NDArray[Any]:
-    """One of the numbers for all captions, NaN or 0 where there is none."""
-    values: npt.NDArray[Any] = np.zeros(total, dtype=np.int64) if name in _COUNTS else np.full(total, np.nan)
-    numbers = [getattr(row, name) for row in rows]
-    values[list(places)] = [np.nan if value is None else value for value in numbers]
-    return values
+        return html_table([self[index] for index in self.ranking], self.signature)

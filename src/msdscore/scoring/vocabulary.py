@@ -4,27 +4,21 @@ Every word of a vocabulary has evidence under an image, as the words of captions
 that gives the probability that people would name it.
 """
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from msdscore.core.evidence import Vocabulary
 from msdscore.core.mixture import Mixture, log_densities
-from msdscore.encoders.base import TokenLayout
 from msdscore.scoring.bank import moved
 from msdscore.scoring.embedded import Embedded
-from msdscore.scoring.logistic import fit_logistic
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.text.words import Word, segment
+from msdscore.text.words import Word
 
-MOST = 1000  # words, the most frequent ones
-RARE = 0.002  # share of images whose captions have a word, under which it is left out
-NEIGHBOURS = 24  # words of a kind that are kept for each
 SAME = 0.75  # correlation over background images from which two words mean the same thing to see
 MISSING, INSTEAD = 10, 3  # words named at most: missing from a caption, and instead of one of its words
 LIKELY = 0.3  # least probability of a missing word
@@ -48,33 +42,6 @@ class Suggestion:
     number: int
     word: str
     instead: tuple[NamedWord, ...]
-
-
-def build_vocabulary(
-    pipeline: Pipeline, images: Embedded, captions: Sequence[Sequence[str]], others: Sequence[str]
-) -> Vocabulary | None:
-    """The vocabulary of captioned images; None where too few words are frequent enough."""
-    counts, forms = Counter[str](), dict[str, Counter[str]]()
-    stems = [_stems(texts, forms) for texts in captions]
-    counts.update(stem for own in stems for stem in sorted(own))  # words of one count stay in this order
-    frequent = [stem for stem, count in counts.most_common(MOST) if count >= max(RARE * len(captions), 3)]
-    words = {stem: forms[stem].most_common(1)[0][0] for stem in frequent}
-    points = _points(pipeline, list(words.values()))
-    kept = [stem for stem in frequent if words[stem] in points]
-    if len(kept) < 2:
-        return None
-    frequency = torch.tensor([counts[stem] / len(captions) for stem in kept], dtype=torch.float64).clamp(1e-6, 1 - 1e-6)
-    vectors = torch.stack([points[words[stem]] for stem in kept]).float()
-    present = np.array([[stem in own for stem in kept] for own in stems])
-    evidence = image_evidence(pipeline, images, vectors, expected_densities(pipeline, vectors)).numpy()
-    logit = np.broadcast_to(torch.logit(frequency).numpy(), evidence.shape)
-    features = np.stack([np.ones(evidence.size), evidence.ravel(), logit.ravel()], axis=1)
-    fitted = fit_logistic(features, present.ravel(), balanced=False)
-    alike = _alike(kept, [*(text for texts in captions for text in texts), *others])
-    return Vocabulary(
-        tuple(words[stem] for stem in kept), tuple(kept), frequency.float(), vectors.half().float(), alike,
-        (fitted[0], fitted[1], fitted[2]),
-    )  # fmt: skip
 
 
 def expected_densities(pipeline: Pipeline, points: Tensor) -> Tensor:
@@ -135,7 +102,7 @@ class Namer:
             others = torch.cat([near, self._profiles[chosen]])
             if self._sure[number] and number not in said and not (others @ self._profiles[number] > SAME).any():
                 chosen.append(number)
-        return tuple(self._named(number, probabilities) for number in chosen)
+        return self._named(chosen, probabilities)
 
     def suggestions(
         self, probabilities: Tensor, words: Sequence[Word], doubtful: Sequence[int]
@@ -151,11 +118,11 @@ class Namer:
             better = [other for other in free if probabilities[other] > probabilities[own]]
             best = sorted(better, key=lambda other: -float(probabilities[other]))[:INSTEAD]
             if best:
-                instead = tuple(self._named(other, probabilities) for other in best)
-                yield Suggestion(number, words[number].text, instead)
+                yield Suggestion(number, words[number].text, self._named(best, probabilities))
 
-    def _named(self, number: int, probabilities: Tensor) -> NamedWord:
-        return NamedWord(self._vocabulary.words[number], round(float(probabilities[number]), 4))
+    def _named(self, numbers: Sequence[int], probabilities: Tensor) -> tuple[NamedWord, ...]:
+        words = self._vocabulary.words
+        return tuple(NamedWord(words[number], round(float(probabilities[number]), 4)) for number in numbers)
 
 
 def _profiles(background: Mixture, points: Tensor) -> Tensor:
@@ -163,57 +130,3 @@ def _profiles(background: Mixture, points: Tensor) -> Tensor:
     profiles = log_densities(background, points.unsqueeze(0))[0].T
     centred = profiles - profiles.mean(dim=1, keepdim=True)
     return torch.nn.functional.normalize(centred, dim=1)
-
-
-def _stems(texts: Sequence[str], forms: dict[str, Counter[str]]) -> set[str]:
-    """Stems of the content words of an image's captions; `forms` counts how each is written."""
-    stems = set()
-    for text in texts:
-        for word in segment(text, compounds=False):
-            if word.content and not word.denied and word.text.isalpha():
-                stems.add(word.stem)
-                forms.setdefault(word.stem, Counter())[word.text.lower()] += 1
-    return stems
-
-
-def _points(pipeline: Pipeline, words: Sequence[str]) -> dict[str, Tensor]:
-    """The vectors of words that the encoder reads as one token."""
-    texts = pipeline.embed_texts(list(words))
-    points = {}
-    for item, word in enumerate(words):
-        row = texts.rows[item]
-        layout = None if row is None else texts.vectors.layout[row]
-        if row is not None and isinstance(layout, TokenLayout) and len(layout.spans) == 1:
-            points[word] = texts.vectors.points[row, 0].cpu()
-    return points
-
-
-def _alike(stems: Sequence[str], captions: Sequence[str]) -> Tensor:
-    """For each word the numbers of the words that stand in the same contexts, most alike first; -1: none.
-
-    A context is the word before and the word after; words are alike by the cosine of their positive pointwise mutual
-    information with contexts.
-    """
-    number = {stem: place for place, stem in enumerate(stems)}
-    contexts: dict[tuple[int, str], int] = {}
-    counts = Counter[tuple[int, int]]()
-    for caption in captions:
-        words = [word.stem for word in segment(caption, compounds=False) if word.stem]
-        around = ["", *words, ""]
-        for place, stem in enumerate(words):
-            if stem in number:
-                for side, other in ((0, around[place]), (1, around[place + 2])):
-                    counts[number[stem], contexts.setdefault((side, other), len(contexts))] += 1
-    table = np.zeros((len(stems), len(contexts)), dtype=np.float32)
-    for (row, column), count in counts.items():
-        table[row, column] = count
-    total = max(float(table.sum()), 1.0)
-    rows, columns = table.sum(axis=1, keepdims=True), table.sum(axis=0, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        table = np.nan_to_num(np.maximum(np.log(table * total / (rows * columns)), 0.0), posinf=0.0)
-    table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-9)
-    cosines = table @ table.T
-    np.fill_diagonal(cosines, -1.0)
-    nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBOURS]
-    alike = np.where(np.take_along_axis(cosines, nearest, axis=1) > 0, nearest, -1)
-    return torch.from_numpy(alike.astype(np.int64))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.scoring.score import SHOWN
+from msdscore.scoring.results import SHOWN
 from msdscore.select.rule import COSINE, FILE, Quota, Rule, Table, choose, holds_numbers, literal, number, quoted
 
 BINS = 60

@@ -42,7 +42,7 @@ class RowsQuery:
 
 async def read_table(name: str, content: bytes, settings: ServeSettings) -> pa.Table:
     """The texts and numbers of a scored file; columns of numbers that it does not have are left out."""
-    from msdscore.scoring.score import ALL_COLUMNS  # loads torch, which the reading process does without
+    from msdscore.scoring.results import ALL_COLUMNS  # loads torch, which the reading process does without
 
     format_name = name.rpartition(".")[2].lower()
     if format_name not in FORMATS:
