@@ -7,7 +7,7 @@ import torch
 from torch.backends import cuda as backends
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from msdscore.core.device import fetched, fetching, launching
+from msdscore.core.device import fetching, launching
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -78,5 +78,6 @@ def test_where_nothing_else_may_be_chosen_it_stays_so(alone):
 
 def test_tensors_of_a_cpu_are_there_at_once():
     one, other = torch.tensor([1.0, 2.0]), torch.tensor([3])
-    assert [found.tolist() for found in fetched(one, other)] == [[1.0, 2.0], [3]]
-    assert fetching(one).done == ()
+    fetch = fetching(one, other)
+    assert [tensor.tolist() for tensor in fetch.wait()] == [[1.0, 2.0], [3]]
+    assert fetch.done == ()

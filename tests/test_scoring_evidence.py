@@ -296,9 +296,9 @@ def test_one_command_builds_a_bank_from_captioned_images(tmp_path):
 
 def test_a_bank_does_not_depend_on_how_python_hashes_text(tmp_path):
     lines = []
-    for number, pair in enumerate(coloured(54)):
-        pair.image.save(tmp_path / f"{number}.png")
-        lines.append(json.dumps({"image": f"{number}.png", "captions": pair.captions}))
+    for number, (image, captions) in enumerate(zip(*coloured(54), strict=True)):
+        image.save(tmp_path / f"{number}.png")
+        lines.append(json.dumps({"image": f"{number}.png", "captions": captions}))
     (tmp_path / "rows.jsonl").write_text("\n".join(lines), encoding="utf-8")
     names = set()
     for seed in "123":

@@ -57,12 +57,19 @@ class Registry(Generic[Row]):
     def rows(self) -> dict[str, Row]:
         """All rows by name; a plugin that cannot be read, or whose name is taken, is warned about and left out."""
         known = self.own()
-        for row in self._plugin_rows():
-            if row.name in known:
-                warning = f"a plugin's {self.kind} {row.name!r} is ignored: the name is taken"
+        for point in sorted(entry_points(group=self.group), key=lambda point: point.name):
+            try:
+                rows = self._rows_of(point)
+            except Exception as error:  # noqa: BLE001 - a plugin is other people's code and must not stop the rest
+                reason = f"{type(error).__name__}: {error}"
+                warning = f"{self.kind} plugin {point.name!r} ({point.value}) is ignored: {reason}"
                 warnings.warn(warning, PluginWarning, stacklevel=3)
-            else:
-                known[row.name] = row
+                continue
+            for row in rows:
+                if row.name in known:
+                    warning = f"a plugin's {self.kind} {row.name!r} is ignored: the name is taken"
+                    warnings.warn(warning, PluginWarning, stacklevel=3)
+                known.setdefault(row.name, row)
         return known
 
     def find(self, name: str, *, near: Sequence[str] = ()) -> Row:
@@ -75,17 +82,6 @@ class Registry(Generic[Row]):
         if row is None:
             raise unknown_name(self.kind, name, known, near=near)
         return row
-
-    def _plugin_rows(self) -> list[Row]:
-        rows: list[Row] = []
-        for point in sorted(entry_points(group=self.group), key=lambda point: point.name):
-            try:
-                rows += self._rows_of(point)
-            except Exception as error:  # noqa: BLE001 - a plugin is other people's code and must not stop the rest
-                reason = f"{type(error).__name__}: {error}"
-                warning = f"{self.kind} plugin {point.name!r} ({point.value}) is ignored: {reason}"
-                warnings.warn(warning, PluginWarning, stacklevel=4)
-        return rows
 
     def _rows_of(self, point: EntryPoint) -> list[Row]:
         given = point.load()

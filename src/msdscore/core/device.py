@@ -65,39 +65,31 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 class Fetch:
     """Tensors on their way to the CPU; their numbers are there after `wait`."""
 
-    held: tuple[Tensor, ...]
+    tensors: tuple[Tensor, ...]
     done: tuple[torch.cuda.Event, ...]
 
     def wait(self) -> tuple[Tensor, ...]:
         """The tensors, when the devices have done what they were asked by then; the processor is left to others."""
-        for one in self.done:
-            one.synchronize()
-        return self.held
+        for event in self.done:
+            event.synchronize()
+        return self.tensors
 
 
 def fetching(*tensors: Tensor) -> Fetch:
-    """Begin to bring tensors to the CPU: nothing that a device is asked to do afterwards is waited for."""
-    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
-    return Fetch(tuple(_held(tensor) for tensor in tensors), tuple(map(_done, devices)))
+    """Begin to bring tensors to the CPU: nothing that a device is asked to do afterwards is waited for.
 
-
-def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors on the CPU, with one wait for all of them.
-
-    >>> fetched(torch.tensor([1, 2]))
+    >>> fetching(torch.tensor([1, 2])).wait()
     (tensor([1, 2]),)
     """
-    return fetching(*tensors).wait()
-
-
-def _done(device: torch.device) -> torch.cuda.Event:
-    with torch.cuda.device(device):
-        event = torch.cuda.Event(blocking=True)
-        event.record()
-    return event
-
-
-def _held(tensor: Tensor) -> Tensor:
-    if tensor.device.type != "cuda":
-        return tensor.cpu()
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+    arriving = tuple(
+        torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+        if tensor.device.type == "cuda"
+        else tensor.cpu()
+        for tensor in tensors
+    )
+    events = []
+    for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
+        with torch.cuda.device(device):
+            events.append(torch.cuda.Event(blocking=True))
+            events[-1].record()
+    return Fetch(arriving, tuple(events))

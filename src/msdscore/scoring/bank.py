@@ -36,9 +36,17 @@ class NamedBank:
                 f"the bank {self.name} was built for encoder {self.encoder}, not for {encoder.signature}; "
                 "build one with: msdscore bank IMAGES -o bank.safetensors --encoder NAME"
             )
-        self._require_mixture("image", self.bank.images, form.image_fit)
+        sides: list[tuple[str, Mixture | None, FitSettings]] = [("image", self.bank.images, form.image_fit)]
+        sides += [("text", self.bank.texts, form.text_fit)] if isinstance(form, Paper) else []
+        for side, mixtures, fit in sides:
+            if mixtures is not None and (mixtures.kappa, mixtures.means.shape[1]) != (fit.kappa, fit.components):
+                raise ConfigError(
+                    f"the bank {self.name} has {side} mixtures of {mixtures.means.shape[1]} components with kappa "
+                    f"{mixtures.kappa:g}, the configuration asks for {fit.components} with {fit.kappa:g}; "
+                    "build one to fit with: msdscore bank IMAGES -o bank.safetensors, or score without a bank: "
+                    "--preset short"
+                )
         if isinstance(form, Paper):
-            self._require_mixture("text", self.bank.texts, form.text_fit)
             if self.bank.texts is None and form.weighs_coverage:
                 raise ConfigError(
                     f"gate={form.gate} weighs coverage, and the bank {self.name} holds no captions to calibrate it; "
@@ -48,15 +56,6 @@ class NamedBank:
             raise ConfigError(
                 f"the evidence form needs a bank that was built from captioned images, and {self.name} was not; "
                 "build one with: msdscore bank IMAGES --pairs ROWS.jsonl"
-            )
-
-    def _require_mixture(self, side: str, mixtures: Mixture | None, fit: FitSettings) -> None:
-        if mixtures is not None and (mixtures.kappa, mixtures.means.shape[1]) != (fit.kappa, fit.components):
-            raise ConfigError(
-                f"the bank {self.name} has {side} mixtures of {mixtures.means.shape[1]} components with kappa "
-                f"{mixtures.kappa:g}, the configuration asks for {fit.components} with {fit.kappa:g}; "
-                "build one to fit with: msdscore bank IMAGES -o bank.safetensors, or score without a bank: "
-                "--preset short"
             )
 
 
@@ -101,11 +100,6 @@ def load_bank(path: Path) -> NamedBank:
     """Read a bank that `save_bank` wrote."""
     bank, encoder = read_bank(path)
     return NamedBank(_mark(bank), encoder, bank)
-
-
-def moved(bank: Bank, device: torch.device) -> Bank:
-    """The bank on a device."""
-    return replace(bank, images=bank.images.to(device), texts=None if bank.texts is None else bank.texts.to(device))
 
 
 def _mixtures(side_batch: Embeddings, keys: Sequence[int], fit: FitSettings) -> Mixture:

@@ -1,7 +1,7 @@
 """The settings of the score: the paper's form, the evidence form, their presets, and the identity of a scorer."""
 
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 from msdscore.core.evidence import Evidence
@@ -52,8 +52,12 @@ class Paper:
     mixture: Kind = "vmf"  # the paper's; the others are its ablations, in float64, variances start at 1/kappa
 
     def __post_init__(self) -> None:
-        _check_components(self.components)
-        object.__setattr__(self, "components", tuple(self.components))
+        counts = self.components if isinstance(self.components, tuple | list) else ()
+        if len(counts) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in counts):
+            raise ConfigError(f"components must be two counts of at least 1 (image, text), got {self.components}")
+        for side, count in zip(("image", "text"), counts, strict=True):
+            check_count(f"components ({side})", count, most=MOST_COMPONENTS)
+        object.__setattr__(self, "components", tuple(counts))
         check_count("iterations", self.iterations, most=MOST_ITERATIONS)
         check_count("seed", self.seed, least=0)
         for name in ("alpha", "gate_center"):
@@ -84,18 +88,15 @@ class Paper:
     @property
     def image_fit(self) -> FitSettings:
         """How the mixtures of images are fitted."""
-        return self._fit(self.components[0])
+        return FitSettings(
+            components=self.components[0], kappa=self.kappa, iterations=self.iterations, init=self.init, seed=self.seed,
+            mixture=self.mixture,
+        )  # fmt: skip
 
     @property
     def text_fit(self) -> FitSettings:
         """How the mixtures of captions are fitted."""
-        return self._fit(self.components[1])
-
-    def _fit(self, components: int) -> FitSettings:
-        return FitSettings(
-            components=components, kappa=self.kappa, iterations=self.iterations, init=self.init, seed=self.seed,
-            mixture=self.mixture,
-        )  # fmt: skip
+        return replace(self.image_fit, components=self.components[1])
 
     def facts(self) -> dict[str, str]:
         """Everything that can change a score, in the short form of signatures."""
@@ -146,14 +147,6 @@ def changed(form: Form, changes: dict[str, Any]) -> Form:
         form = form if isinstance(form, Evidence) else Evidence()
         changes = {name: value for name, value in changes.items() if name != "calibration"}
     return replace_known(form, changes)
-
-
-def _check_components(components: Any) -> None:
-    counts = components if isinstance(components, tuple | list) else ()
-    if len(counts) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in counts):
-        raise ConfigError(f"components must be two counts of at least 1 (image, text), got {components}")
-    for side, count in zip(("image", "text"), counts, strict=True):
-        check_count(f"components ({side})", count, most=MOST_COMPONENTS)
 
 
 PRESETS: dict[str, Form] = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from PIL.Image import Image
 
@@ -127,10 +127,3 @@ def without_empty(
     }
     chosen = take(batch, [row for number in kept if (row := rows[number]) is not None]) if kept else None
     return chosen, tuple(place.get(number) for number in range(len(rows))), {**reasons, **why}
-
-
-def checked_caption(caption: Any) -> str | CaptionError:
-    """The caption, or an error where it is not text."""
-    return (
-        caption if isinstance(caption, str) else CaptionError(f"a caption must be text, got {type(caption).__name__}")
-    )

@@ -106,11 +106,10 @@ def measure_pairs(
     judges.
     """
     device = images.points.device
-    image_of, text_of = (_numbers(rows, device) for rows in pairs)
-    sides = (
-        replace(images, keys=_numbers(keys[0], device)),
-        replace(texts, keys=_numbers(keys[1], device)),
+    image_of, text_of, image_keys, text_keys = (
+        sent(torch.tensor(values, dtype=torch.int64), device) for values in (*pairs, *keys)
     )
+    sides = (replace(images, keys=image_keys), replace(texts, keys=text_keys))
     layouts = [layout for layout in texts.layout if isinstance(layout, TokenLayout)]
     divergence, words = None, None
     if isinstance(form, Paper):
@@ -149,50 +148,39 @@ def _words(
     layouts: Sequence[TokenLayout],
     calibration: WordCalibration,
 ) -> WordMeasurement:
-    """The evidence of every caption's words from that of its tokens."""
+    """The evidence of every caption's words from that of its tokens.
+
+    Judged are content words with tokens, the first of each stem, none that is denied.
+    """
     spoken = [segment(text, layout.spans, compounds=False) for text, layout in zip(captions, layouts, strict=True)]
-    judged = [judged_words(words, calibration) for words in spoken]
-    index = _index(spoken, judged, calibration)
-    rows = torch.tensor(text_of, dtype=torch.int64)
-    here = index.take(rows)
-    numbers = replace(here, tokens=sent(here.tokens, tokens.device))
+    judged = [
+        tuple(
+            number
+            for number, word in enumerate(words)
+            if word.content and word.new and not word.denied and word.tokens and calibration.weight_of(word.stem) > 0
+        )
+        for words in spoken
+    ]
+    own = [[words[number] for number in numbers] for words, numbers in zip(spoken, judged, strict=True)]
+    most = max(map(len, own), default=0) or 1
+    pieces = max((len(word.tokens) for words in own for word in words), default=1)
+    numbers = torch.full((len(own), most, pieces), -1, dtype=torch.int64)
+    weights, zeros = (torch.zeros(len(own), most, dtype=torch.float64) for _ in range(2))
+    for text, words in enumerate(own):
+        for column, word in enumerate(words):
+            kind = calibration.kind_of(word.stem)
+            assert kind is not None, "judged words have a kind"
+            numbers[text, column, : len(word.tokens)] = torch.tensor(word.tokens)
+            weights[text, column] = calibration.weight_of(word.stem)
+            zeros[text, column] = calibration.kinds[kind].zero
+    index = JudgedWords(numbers, weights, zeros).take(torch.tensor(text_of, dtype=torch.int64))
     return WordMeasurement(
-        evidence.word_evidence(tokens, numbers),
-        here,
+        evidence.word_evidence(tokens, replace(index, tokens=sent(index.tokens, tokens.device))),
+        index,
         tuple(spoken[row] for row in text_of),
         tuple(judged[row] for row in text_of),
         calibration,
     )
-
-
-def judged_words(words: Sequence[Word], calibration: WordCalibration) -> tuple[int, ...]:
-    """Numbers of the words that are judged: content words with tokens, the first of each stem, none that is denied."""
-    return tuple(
-        number
-        for number, word in enumerate(words)
-        if word.content and word.new and not word.denied and word.tokens and calibration.weight_of(word.stem) > 0
-    )
-
-
-def _index(
-    spoken: Sequence[Sequence[Word]], judged: Sequence[Sequence[int]], calibration: WordCalibration
-) -> JudgedWords:
-    """The judged words of every text as tensors."""
-    most = max(map(len, judged), default=0) or 1
-    pieces = max(
-        (len(words[number].tokens) for words, own in zip(spoken, judged, strict=True) for number in own), default=1
-    )
-    tokens = torch.full((len(spoken), most, pieces), -1, dtype=torch.int64)
-    weights, zeros = (torch.zeros(len(spoken), most, dtype=torch.float64) for _ in range(2))
-    for text, (words, own) in enumerate(zip(spoken, judged, strict=True)):
-        for column, number in enumerate(own):
-            word = words[number]
-            kind = calibration.kind_of(word.stem)
-            assert kind is not None, "judged words have a kind"
-            tokens[text, column, : len(word.tokens)] = torch.tensor(word.tokens)
-            weights[text, column] = calibration.weight_of(word.stem)
-            zeros[text, column] = calibration.kinds[kind].zero
-    return JudgedWords(tokens, weights, zeros)
 
 
 class Numbers(NamedTuple):
@@ -233,45 +221,29 @@ def gate(lengths: Int[Tensor, " captions"], config: Paper) -> Column:
 def columns(measured: Measurement, form: Form) -> dict[str, Column]:
     """Similarity, the numbers of the form, MSD and match of every pair, in float64 on the CPU."""
     similarity = measured.similarity.double().cpu()
-    if measured.words is not None:
-        # The vector of "no dog" is near that of a dog: what is denied must not count for the similarity.
-        affirmed = torch.tensor([_affirmed(words) for words in measured.words.spoken], dtype=torch.float64)
-        similarity = torch.where(similarity > 0, similarity * affirmed, similarity)
-    local = _paper(measured, form) if isinstance(form, Paper) else _evidence(measured)
     if isinstance(form, Paper):
-        msd = similarity - form.alpha * local["divergence"]
-    else:
-        first, second = form.weights
-        msd = similarity + first * local["precision"] + second * local["information"]
-    found = {"similarity": similarity} | local | {"msd": msd}
-    if measured.match is not None and measured.words is not None:
-        count = torch.tensor([float(len(own)) for own in measured.words.judged], dtype=torch.float64)
-        found["match"] = measured.match(msd, count)
-    return found
-
-
-def _affirmed(words: Sequence[Word]) -> float:
-    """The share of a caption's distinct content words that it does not deny.
-
-    >>> _affirmed(segment("a man with no dog"))
-    0.5
-    """
-    content = [word for word in words if word.content and word.new]
-    return sum(not word.denied for word in content) / len(content) if content else 1.0
-
-
-def _paper(measured: Measurement, form: Paper) -> dict[str, Column]:
-    assert measured.divergence is not None, "measured by the paper's form"
-    coverage, support = (side.double().cpu() for side in (measured.divergence.coverage, measured.divergence.support))
-    beta = gate(measured.lengths.cpu(), form)
-    divergence = paper.local_divergence(coverage, support, beta)
-    return {"coverage": coverage, "support": support, "beta": beta, "divergence": divergence}
-
-
-def _evidence(measured: Measurement) -> dict[str, Column]:
+        assert measured.divergence is not None, "measured by the paper's form"
+        sides = (measured.divergence.coverage, measured.divergence.support)
+        coverage, support = (side.double().cpu() for side in sides)
+        beta = gate(measured.lengths.cpu(), form)
+        divergence = paper.local_divergence(coverage, support, beta)
+        local = {"coverage": coverage, "support": support, "beta": beta, "divergence": divergence}
+        return {"similarity": similarity} | local | {"msd": similarity - form.alpha * divergence}
     assert measured.words is not None, "measured by the evidence form"
     words = replace(measured.words, evidence=measured.words.evidence.cpu())
-    return {"precision": total(words.precision_terms), "information": total(words.information_terms)}
+    # The vector of "no dog" is near that of a dog: similarity counts by the share of distinct content words that are
+    # not denied.
+    content = [[not word.denied for word in own if word.content and word.new] for own in words.spoken]
+    affirmed = torch.tensor([sum(own) / len(own) if own else 1.0 for own in content], dtype=torch.float64)
+    similarity = torch.where(similarity > 0, similarity * affirmed, similarity)
+    precision, information = total(words.precision_terms), total(words.information_terms)
+    first, second = form.weights
+    msd = similarity + first * precision + second * information
+    values = {"similarity": similarity, "precision": precision, "information": information, "msd": msd}
+    if measured.match is not None:
+        count = torch.tensor([float(len(own)) for own in words.judged], dtype=torch.float64)
+        values["match"] = measured.match(msd, count)
+    return values
 
 
 def numbers(measured: Measurement, form: Form, *, captions: Sequence[str] = (), worst: int = 0) -> tuple[Numbers, ...]:
@@ -279,24 +251,18 @@ def numbers(measured: Measurement, form: Form, *, captions: Sequence[str] = (), 
     known = {name: values.tolist() for name, values in columns(measured, form).items()}
     known["length"] = measured.lengths.tolist()
     known["windows"] = [layout.windows for layout in measured.tokens]
-    known["warnings"] = _warnings(measured)
+    known["warnings"] = []
+    # What encoders say of each pair's caption and image, whether the caption was cut, and whether it denies words.
+    for pair, (image, tokens) in enumerate(zip(measured.image_of.tolist(), measured.tokens, strict=True)):
+        cut = (f"cut: {tokens.cut} tokens at the end were not read",) if tokens.cut else ()
+        spoken = () if measured.words is None else measured.words.spoken[pair]
+        denies = (DENIAL,) if any(word.denied and word.content for word in spoken) else ()
+        known["warnings"].append((*tokens.warnings, *cut, *denies, *measured.patches[image].warnings))
     if worst:
         known["worst"] = worst_words(measured, captions, count=worst)
     defaults = Numbers._field_defaults
     whole = [known.get(name) or [defaults[name]] * len(measured) for name in Numbers._fields]
     return tuple(map(Numbers._make, zip(*whole, strict=True)))
-
-
-def _warnings(measured: Measurement) -> list[tuple[str, ...]]:
-    """What encoders say of each pair's caption and image, whether the caption was cut, and whether it denies words."""
-    found = []
-    for pair, (image, tokens) in enumerate(zip(measured.image_of.tolist(), measured.tokens, strict=True)):
-        cut = (f"cut: {tokens.cut} tokens at the end were not read",) if tokens.cut else ()
-        denies = measured.words is not None and any(
-            word.denied and word.content for word in measured.words.spoken[pair]
-        )
-        found.append((*tokens.warnings, *cut, *((DENIAL,) if denies else ()), *measured.patches[image].warnings))
-    return found
 
 
 def p_values(words: WordMeasurement) -> list[list[float]]:
@@ -316,21 +282,20 @@ def worst_words(measured: Measurement, captions: Sequence[str], *, count: int) -
 
     `captions` are those of the pairs.
     """
+    ranked: list[tuple[tuple[Word, ...], list[tuple[float, int]]]] = []
     if measured.words is not None:
         ranks = zip(measured.words.spoken, measured.words.judged, p_values(measured.words), strict=True)
-        ranked = [(words, sorted(zip(values, judged, strict=True))) for words, judged, values in ranks]
+        ranked += [(words, sorted(zip(values, judged, strict=True))) for words, judged, values in ranks]
     else:
-        ranked = [_by_terms(measured, pair, caption) for pair, caption in enumerate(captions)]
+        # By the mean of their support terms, the largest first.
+        assert measured.divergence is not None, "measured by the paper's form"
+        for pair, caption in enumerate(captions):
+            terms = measured.divergence.support_terms[pair].tolist()
+            words = segment(caption, measured.tokens[pair].spans)
+            own = [(number, word.tokens) for number, word in enumerate(words) if word.content and word.tokens]
+            means = [(-sum(terms[token] for token in tokens) / len(tokens), number) for number, tokens in own]
+            ranked.append((words, sorted(means)))
     return [tuple(words[number].text for _, number in order[:count]) for words, order in ranked]
-
-
-def _by_terms(measured: Measurement, pair: int, caption: str) -> tuple[tuple[Word, ...], list[tuple[float, int]]]:
-    """Words of a caption, and its content words in order of the mean of their support terms, the largest first."""
-    assert measured.divergence is not None, "measured by the paper's form"
-    terms = measured.divergence.support_terms[pair].tolist()
-    words = segment(caption, measured.tokens[pair].spans)
-    own = [(number, word.tokens) for number, word in enumerate(words) if word.content and word.tokens]
-    return words, sorted((-sum(terms[token] for token in tokens) / len(tokens), number) for number, tokens in own)
 
 
 def soften(
@@ -343,7 +308,3 @@ def soften(
     sets = torch.tensor(group, dtype=torch.int64)
     uncertainty, soft = paper.soften(g, score, sets, temperature=form.temperature)
     return uncertainty.tolist(), soft.tolist()
-
-
-def _numbers(values: Sequence[int], device: torch.device) -> Int[Tensor, " items"]:
-    return sent(torch.tensor(values, dtype=torch.int64), device)

@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,13 +34,13 @@ from msdscore.encoders.cached import CachedEncoder, CacheUse
 from msdscore.encoders.vision.canvas import File
 from msdscore.encoders.vision.device import decode_jpegs
 from msdscore.encoders.vision.preprocessing import Preprocessing, preprocessing_of
-from msdscore.errors import ConfigError, RowError
+from msdscore.errors import CaptionError, ConfigError, RowError
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore.io.images import ImageLimits, ImageSource, open_image, read_source, source_name
 from msdscore.io.tar import TarImage
-from msdscore.scoring.bank import NamedBank, moved, own_bank
+from msdscore.scoring.bank import NamedBank, own_bank
 from msdscore.scoring.config import Form, Identity, Paper, preset
-from msdscore.scoring.embedded import Decoded, Embedded, checked_caption, open_prepared, sort_out, without_empty
+from msdscore.scoring.embedded import Decoded, Embedded, open_prepared, sort_out, without_empty
 from msdscore.scoring.measurement import Measurement, Numbers, measure_pairs, numbers
 
 if TYPE_CHECKING:  # imported where decoding processes are used
@@ -58,7 +59,7 @@ class Pipeline:
     >>> from msdscore.encoders.registry import load_encoder
     >>> pipeline = Pipeline(load_encoder("toy"))
     >>> red = pipeline.decode([Image.new("RGB", (64, 64), "red")])
-    >>> [type(found).__name__ for found in pipeline.score(red, ["a red square", ""], [0, 0])]
+    >>> [type(row).__name__ for row in pipeline.score(red, ["a red square", ""], [0, 0])]
     ['Numbers', 'CaptionError']
     """
 
@@ -83,13 +84,9 @@ class Pipeline:
         self.batch_size = batch_size or BATCH_SIZES.get(encoder.device.type, BATCH_SIZES["cpu"])
         self.decoders = decoders
         self.streams = 1  # that share the decoding processes and their memory
+        self._draws = isinstance(self.config, Paper) and self.config.init == "sample"  # starts, by an item's content
         self._texts: TextMemory | None = None
         self._placed: Bank | None = None
-
-    @property
-    def _draws(self) -> bool:
-        """Whether starts of EM are drawn by the content of an item."""
-        return isinstance(self.config, Paper) and self.config.init == "sample"
 
     def remembering(self) -> "Pipeline":
         """The same pipeline for one run: every distinct image and caption goes through the encoder once."""
@@ -130,47 +127,49 @@ class Pipeline:
 
         With a `pool` of threads they are read side by side. With `keep` the decoded images are kept in full size.
         """
-
-        lasting = self._lasting() if not keep else None
+        encoder, draws, lasting = self.encoder, self._draws, None
+        if isinstance(encoder, CachedEncoder) and encoder.is_lasting and not (keep or draws):
+            lasting = encoder  # it knows images by the bytes of their files; drawn starts need pixels
 
         def read(source: ImageSource) -> Decoded | RowError:
             try:
                 if lasting and isinstance(source, str | Path | bytes | TarImage):
                     return Decoded(self._prepare_file(lasting, source))
-                return self._prepare(source, keep=keep)
+                # A full hash of the pixels costs as much as decoding: only drawn starts need it.
+                if not (keep or draws):
+                    return Decoded(self._prepare(source))
+                image = open_image(source, limits=self.limits)
+                # A reduced image is decoded once more, so that it has the same numbers whatever is asked for.
+                prepared = self._prepare(source if isinstance(source, File) else image)
+                return Decoded(prepared, pixel_key(image) if draws else 0, image if keep else None)
             except RowError as error:
                 return error
 
         given = list(sources)
-        found = list(map(read, given) if pool is None else pool.map(read, given))
-        steps = preprocessing_of(self.encoder)
+        decoded = list(map(read, given) if pool is None else pool.map(read, given))
+        steps = preprocessing_of(encoder)
         if lasting or steps is None or not steps.jpeg_on_device:
-            return found
-        ready = self.decode_on_device(given, [one.prepared if isinstance(one, Decoded) else one for one in found])
-        return [
-            one if isinstance(one, RowError) else image if isinstance(image, RowError) else replace(one, prepared=image)
-            for one, image in zip(found, ready, strict=True)
-        ]
+            return decoded
+        ready = self.decode_on_device(given, [item.prepared if isinstance(item, Decoded) else item for item in decoded])
+        for number, (item, image) in enumerate(zip(decoded, ready, strict=True)):
+            if isinstance(item, Decoded):
+                decoded[number] = image if isinstance(image, RowError) else replace(item, prepared=image)
+        return decoded
 
     def decode_on_device(
-        self, sources: Sequence[ImageSource], found: Sequence[Prepared | RowError]
+        self, sources: Sequence[ImageSource], images: Sequence[Prepared | RowError]
     ) -> list[Prepared | RowError]:
         """Images of which those that are still files are decoded by the device, or the usual way where it cannot."""
-        ready, steps = list(found), preprocessing_of(self.encoder)
+        ready, steps = list(images), preprocessing_of(self.encoder)
         if steps is None or not steps.jpeg_on_device:
             return ready
-        files = {number: one for number, one in enumerate(found) if isinstance(one, Prepared) and one.pixels.dim() == 1}
+        files = {n: image for n, image in enumerate(images) if isinstance(image, Prepared) and image.pixels.dim() == 1}
         for number, canvas in zip(files, decode_jpegs(list(files.values()), steps, self.encoder.device), strict=True):
-            ready[number] = canvas or self._usual(sources[number], steps)
+            try:
+                ready[number] = canvas or self._prepare(sources[number], steps=replace(steps, jpeg_on_device=False))
+            except RowError as error:
+                ready[number] = error
         return ready
-
-    def _usual(self, source: ImageSource, steps: Preprocessing) -> Prepared | RowError:
-        try:
-            return open_prepared(
-                source, self.encoder.prepare, steps=replace(steps, jpeg_on_device=False), limits=self.limits
-            )
-        except RowError as error:
-            return error
 
     def decoding_processes(self, threads: Executor, *, ahead: int) -> "DecodingProcesses | None":
         """Processes that decode for a long run, where the encoder and its settings allow it; `ahead` images at most.
@@ -202,9 +201,9 @@ class Pipeline:
 
         def encode(items: Sequence[Decoded]) -> Embeddings:
             prepared = [item.prepared for item in items]
-            return encode_in_batches(
-                prepared, self.encoder.encode_images, size=self.batch_size, smaller=self._use_batches_of
-            )
+            # Where the device has no memory for larger batches, smaller ones are used from then on.
+            smaller = partial(setattr, self, "batch_size")
+            return encode_in_batches(prepared, self.encoder.encode_images, size=self.batch_size, smaller=smaller)
 
         batch, rows, reasons = sort_out(decoded, encode)
         keys = tuple(
@@ -215,9 +214,12 @@ class Pipeline:
     def embed_texts(self, captions: Sequence[str]) -> Embedded:
         """Vectors of captions, each distinct one embedded once; one that holds nothing to read has a reason."""
         # An error is compared by identity: every caption that is no text stays an item of its own.
-        checked = [checked_caption(caption) for caption in captions]
-        place = {text: number for number, text in enumerate(dict.fromkeys(checked))}
-        distinct, places = list(place), [place[text] for text in checked]
+        checked = [
+            text if isinstance(text, str) else CaptionError(f"a caption must be text, got {type(text).__name__}")
+            for text in captions
+        ]
+        number_of = {text: number for number, text in enumerate(dict.fromkeys(checked))}
+        distinct, numbers = list(number_of), [number_of[text] for text in checked]
         memory = self._texts
         encode = self.encode_texts if memory is None else lambda texts: memory.recall(texts, self.encode_texts)
         batch, rows, reasons = sort_out(distinct, encode)
@@ -226,8 +228,8 @@ class Pipeline:
         captions = tuple(str(text) for text, row in zip(distinct, rows, strict=True) if row is not None)
         return Embedded(
             batch,
-            tuple(rows[number] for number in places),
-            {item: reasons[number] for item, number in enumerate(places) if number in reasons},
+            tuple(rows[number] for number in numbers),
+            {item: reasons[number] for item, number in enumerate(numbers) if number in reasons},
             tuple(map(text_key, captions)),
             captions,
         )
@@ -240,7 +242,9 @@ class Pipeline:
     def placed_bank(self, device: torch.device) -> Bank | None:
         """The bank on a device; moved there once."""
         if self.bank is not None and (self._placed is None or self._placed.images.means.device != device):
-            self._placed = moved(self.bank.bank, device)
+            bank = self.bank.bank
+            texts = None if bank.texts is None else bank.texts.to(device)
+            self._placed = replace(bank, images=bank.images.to(device), texts=texts)
         return self._placed
 
     def fit_images(self, images: Embedded) -> Mixture:
@@ -276,10 +280,10 @@ class Pipeline:
             with launching(self.encoder.device) if late else nullcontext():
                 with checked_late() if late else nullcontext():
                     texts, images = self.embed_texts(captions), self.embed_images(decoded)
-                found: list[Numbers | RowError | None] = [
+                results: list[Numbers | RowError | None] = [
                     images.reasons.get(image, texts.reasons.get(item)) for item, image in enumerate(owner)
                 ]
-                good = [item for item, reason in enumerate(found) if reason is None]
+                good = [item for item, reason in enumerate(results) if reason is None]
                 fetch = self.measure(images, texts, [owner[item] for item in good], good).fetching() if good else None
             measured = None if fetch is None else fetch()
         if measured is not None:
@@ -287,20 +291,14 @@ class Pipeline:
                 raise overflow(self.encoder)
             rows = numbers(measured, self.config, captions=[captions[item] for item in good], worst=worst)
             for item, row in zip(good, rows, strict=True):
-                found[item] = row
-        return [row for row in found if row is not None]
-
-    def _lasting(self) -> CachedEncoder | None:
-        """The cached encoder, where images may be known by the bytes of their files; drawn starts need pixels."""
-        encoder = self.encoder
-        known = isinstance(encoder, CachedEncoder) and encoder.is_lasting and not self._draws
-        return encoder if isinstance(encoder, CachedEncoder) and known else None
+                results[item] = row
+        return [row for row in results if row is not None]
 
     def _prepare_file(self, encoder: CachedEncoder, source: str | Path | bytes | TarImage) -> Prepared:
         content = read_source(source, limits=self.limits)
 
         def make() -> Prepared:
-            prepared = self._prepared(content, name=source_name(source))
+            prepared = self._prepare(content, name=source_name(source))
             (ready,) = self.decode_on_device([source], [prepared])
             if isinstance(ready, RowError):
                 raise ready
@@ -313,22 +311,8 @@ class Pipeline:
         """Points computed in half precision, as float16: they hold no more than that, and are compared faster."""
         return replace(batch, points=batch.points.half()) if computes_in_half(self.encoder) else batch
 
-    def _use_batches_of(self, size: int) -> None:
-        """Use smaller batches from now on: the device has no memory for larger ones."""
-        self.batch_size = size
-
-    def _prepare(self, source: ImageSource, *, keep: bool) -> Decoded:
-        # A full hash of the pixels costs as much as decoding: only drawn starts need it.
-        hashed = self._draws
-        if not (keep or hashed):
-            return Decoded(self._prepared(source))
-        image = open_image(source, limits=self.limits)
-        # A reduced image is decoded once more, so that it has the same numbers whatever is asked for.
-        prepared = self._prepared(source if isinstance(source, File) else image)
-        return Decoded(prepared, pixel_key(image) if hashed else 0, image if keep else None)
-
-    def _prepared(self, source: ImageSource, *, name: str | None = None) -> Prepared:
-        steps = preprocessing_of(self.encoder)
+    def _prepare(self, source: ImageSource, *, steps: Preprocessing | None = None, name: str | None = None) -> Prepared:
+        steps = steps or preprocessing_of(self.encoder)
         return open_prepared(source, self.encoder.prepare, steps=steps, limits=self.limits, name=name)
 
 

@@ -1,7 +1,6 @@
 """A scorer described in plain values, from which any process builds the same one."""
 
 import json
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -58,7 +57,10 @@ class ScorerSpec:
         if not isinstance(self.config, Paper | Evidence | str | None):
             raise ConfigError(f"expected Paper, Evidence or the name of a preset, got {type(self.config).__name__}")
         for name in ("options", "changes"):
-            object.__setattr__(self, name, _pairs(getattr(self, name)))
+            # Sorted pairs with tuples for lists, so that the description can be compared and hashed.
+            values = dict(getattr(self, name)).items()
+            pairs = sorted((key, tuple(value) if isinstance(value, list) else value) for key, value in values)
+            object.__setattr__(self, name, tuple(pairs))
 
     def build(self, bank: NamedBank | None = None) -> Pipeline:
         """Load everything that the description names; a `bank` given here is used instead of its own."""
@@ -90,9 +92,9 @@ class ScorerSpec:
         if folder is None:
             return None
         files = [*sorted(folder.rglob("*")), *([] if self.bank is None else [Path(self.bank)])]
-        held = [(path.name, found.st_size, found.st_mtime_ns) for path in files for found in [path.stat()]]
-        given = self.to_dict() | {"batch_size": None, "decoders": 0}
-        content = json.dumps([given, str(place(self.device, self.dtype)), held, __version__], default=str)
+        sizes = [(path.name, facts.st_size, facts.st_mtime_ns) for path in files for facts in [path.stat()]]
+        values = self.to_dict() | {"batch_size": None, "decoders": 0}
+        content = json.dumps([values, str(place(self.device, self.dtype)), sizes, __version__], default=str)
         return blake2b(content.encode(), digest_size=16).hexdigest()
 
     def record(self) -> dict[str, Any] | None:
@@ -113,9 +115,3 @@ class ScorerSpec:
         values = asdict(self) | {"options": dict(self.options), "changes": dict(self.changes)}
         del values["verify"]
         return values
-
-
-def _pairs(given: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> NamedValues:
-    """Names and values as sorted pairs, with tuples for lists, so that the description can be compared and hashed."""
-    pairs = given.items() if isinstance(given, Mapping) else given
-    return tuple(sorted((name, tuple(value) if isinstance(value, list) else value) for name, value in pairs))

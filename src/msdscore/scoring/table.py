@@ -66,7 +66,8 @@ def read_pairs(table: Any, names: ColumnNames, folder: Path | None) -> Iterator[
     groups = [None] * len(table) if group_name is None else _cells(table, group_name)
     cells = zip(_cells(table, names.image_in(columns)), _cells(table, names.caption_in(columns)), groups, strict=True)
     for row, (cell, caption, group) in enumerate(cells):
-        source = _placed(from_cell(cell), folder)
+        source = from_cell(cell)
+        source = folder / source if folder is not None and isinstance(source, str | Path) else source
         key: Hashable = source_key(source) if isinstance(source, str | Path | bytes) else id(cell)
         several = isinstance(caption, list | tuple | np.ndarray)
         texts = [caption] if not several else list(caption) or [""]
@@ -83,7 +84,17 @@ def with_scores(table: Any, pairs: Sequence[TablePair], scores: Scores, names: C
     if taken:
         raise ConfigError(f"the table has columns {', '.join(taken)} already; drop them, or give a prefix")
     if any(pair.candidates is not None for pair in pairs):
-        table = _one_caption_each(table, pairs, str(names.caption_in(_names(table))))
+        name, has_counts = str(names.caption_in(_names(table))), "candidates" in _names(table)
+        rows, single = [pair.row for pair in pairs], single_name(name, _names(table))
+        captions = [pair.caption if isinstance(pair.caption, str) else None for pair in pairs]
+        counts = [1 if pair.candidates is None else pair.candidates for pair in pairs]
+        if _is_pandas(table):
+            table = table.iloc[rows].rename(columns={name: single}).assign(**{single: captions})
+            table = table if has_counts else table.assign(candidates=counts)
+        else:
+            table = table.take(pa.array(rows, pa.int64()))
+            table = table.set_column(table.column_names.index(name), single, pa.array(captions, pa.string()))
+            table = table if has_counts else table.append_column("candidates", pa.array(counts, pa.int64()))
     if _is_pandas(table):
         frame = table.assign(**{prefix + name: added[name].to_pandas().to_numpy() for name in added.column_names})
         frame.attrs["signature"] = scores.signature
@@ -91,19 +102,6 @@ def with_scores(table: Any, pairs: Sequence[TablePair], scores: Scores, names: C
     for name in added.column_names:
         table = table.append_column(prefix + name, added[name])
     return table.replace_schema_metadata({**(table.schema.metadata or {}), "msdscore": scores.signature})
-
-
-def _one_caption_each(table: Any, pairs: Sequence[TablePair], name: str) -> Any:
-    rows, single = [pair.row for pair in pairs], single_name(name, _names(table))
-    captions = [pair.caption if isinstance(pair.caption, str) else None for pair in pairs]
-    counts = [1 if pair.candidates is None else pair.candidates for pair in pairs]
-    has_counts = "candidates" in _names(table)
-    if _is_pandas(table):
-        frame = table.iloc[rows].rename(columns={name: single}).assign(**{single: captions})
-        return frame if has_counts else frame.assign(candidates=counts)
-    taken = table.take(pa.array(rows, pa.int64()))
-    taken = taken.set_column(taken.column_names.index(name), single, pa.array(captions, pa.string()))
-    return taken if has_counts else taken.append_column("candidates", pa.array(counts, pa.int64()))
 
 
 def _is_pandas(table: Any) -> bool:
@@ -116,7 +114,3 @@ def _names(table: Any) -> list[str]:
 
 def _cells(table: Any, name: str | None) -> list[Any]:
     return list(table[name]) if _is_pandas(table) else list(table[name].to_pylist())
-
-
-def _placed(source: Any, folder: Path | None) -> Any:
-    return folder / source if folder is not None and isinstance(source, str | Path) else source

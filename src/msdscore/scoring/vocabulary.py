@@ -14,7 +14,6 @@ from torch import Tensor
 
 from msdscore.core.evidence import Vocabulary
 from msdscore.core.mixture import Mixture, log_densities
-from msdscore.scoring.bank import moved
 from msdscore.scoring.embedded import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import Word
@@ -47,8 +46,7 @@ class Suggestion:
 def expected_densities(pipeline: Pipeline, points: Tensor) -> Tensor:
     """The mean log density of every word over the images of the bank."""
     assert pipeline.bank is not None, "the evidence form has a bank"
-    background = moved(pipeline.bank.bank, points.device).images
-    return log_densities(background, points.unsqueeze(0))[0].mean(dim=0)
+    return log_densities(pipeline.bank.bank.images.to(points.device), points.unsqueeze(0))[0].mean(dim=0)
 
 
 def image_evidence(pipeline: Pipeline, images: Embedded, points: Tensor, expected: Tensor) -> Tensor:

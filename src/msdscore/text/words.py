@@ -190,15 +190,6 @@ def is_plural(word: str) -> bool:
     return word.endswith("s") and not word.endswith("ss")
 
 
-def is_content(word: str) -> bool:
-    """Whether a lower-case word names something to see; signs and stop words do not.
-
-    >>> is_content("dog"), is_content("the"), is_content("")
-    (True, False, False)
-    """
-    return bool(word) and word not in STOP_WORDS
-
-
 def each_word(caption: str) -> Iterator[str]:
     """The words of a caption in lower case, cut at hyphens, as they come.
 
@@ -214,7 +205,7 @@ def content_words(caption: str) -> frozenset[str]:
     >>> sorted(content_words("The dog is on a beach."))
     ['beach', 'dog']
     """
-    return frozenset(filter(is_content, each_word(caption)))
+    return frozenset(each_word(caption)) - STOP_WORDS
 
 
 def words_at(caption: str, spans: Sequence[Span]) -> tuple[str, ...]:
