@@ -329,6 +329,7 @@ def test_standard_output_that_holds_ascii_alone_gets_json_escapes(one_row):
     assert json.loads(done.stdout)["caption"] == "a café"
 
 
+@pytest.mark.slow
 def test_a_full_disk_behind_standard_output_is_one_line(one_row):
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "msdscore", "-q", "score", str(one_row), "-e", "toy"]

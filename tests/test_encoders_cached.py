@@ -124,6 +124,7 @@ def test_writers_side_by_side_leave_whole_files(tmp_path):
     assert not list(tmp_path.rglob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path):
     """The process dies in the middle of its items; the rest is made by the next one."""
     code = (

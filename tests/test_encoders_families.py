@@ -191,7 +191,7 @@ def test_half_precision_stays_close_and_gives_float32(folder, pictures, seen, re
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler warns about its own parts
-@pytest.mark.parametrize("family", ["siglip", "open_clip"], indirect=True)
+@pytest.mark.parametrize("family", [pytest.param("siglip", marks=pytest.mark.slow), "open_clip"], indirect=True)
 def test_compiling_changes_nothing_but_the_signature(folder, pictures, read, seen):
     compiled = load_encoder(str(folder), device="cpu", compile="eager")
     torch.testing.assert_close(compiled.encode_texts(TEXTS).points, read.points, rtol=0, atol=1e-5)

@@ -39,7 +39,8 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in sorted(Path(folder).glob("[!.]*"))}
 
 
-@pytest.mark.parametrize("at_once", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [1, 2])
 def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path, at_once):
     pattern = write_shards(tmp_path / "in", count=5)
     alone, several = plan_jobs([pattern], str(tmp_path / "alone")), plan_jobs([pattern], str(tmp_path / "several"))

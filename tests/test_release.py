@@ -120,6 +120,7 @@ wrong: int = score.signature  # E: assignment
 """
 
 
+@pytest.mark.slow
 def test_types_reach_those_who_use_the_package(tmp_path):
     pytest.importorskip("mypy", reason="needs the extra msdscore[check]")
     file = tmp_path / "consumer.py"

@@ -294,6 +294,7 @@ def test_one_command_builds_a_bank_from_captioned_images(tmp_path):
     assert 0 <= Scorer("toy", bank=str(made)).score(tmp_path / "0.png", "a red square").match <= 1
 
 
+@pytest.mark.slow
 def test_a_bank_does_not_depend_on_how_python_hashes_text(tmp_path):
     lines = []
     for number, (image, captions) in enumerate(zip(*coloured(54), strict=True)):

@@ -426,7 +426,7 @@ def test_a_page_that_is_there_is_not_replaced(shards, tmp_path):
 
 # One process of the command each: every way to write is tried by `make test-all`.
 @pytest.mark.parametrize(
-    "output", ["keys.txt", *(pytest.param(n, marks=pytest.mark.slow) for n in ("keep.npy", "kept.parquet")), "kept"]
+    "output", ["keys.txt", *(pytest.param(n, marks=pytest.mark.slow) for n in ("keep.npy", "kept.parquet", "kept"))]
 )
 def test_a_full_disk_is_one_line(tars, output):
     root, _ = tars

@@ -147,6 +147,7 @@ def test_a_scored_file_that_takes_too_long_is_given_up_with_its_process():
     assert children() == []
 
 
+@pytest.mark.slow
 def test_a_scored_file_is_limited_in_rows_cells_and_memory():
     lines = b"\n".join(b'{"caption": "a dog", "msd": 0.5}' for _ in range(50))
     with client(max_rows=40) as calls:
