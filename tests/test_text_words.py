@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msdscore.text.words import best_owner, content_tokens, owners, phrases, segment, token_contents, words_at
+from msdscore.text.words import best_owner, content_tokens, phrases, segment, token_contents, words_at
 
 
 def texts(caption):
@@ -59,14 +59,14 @@ def test_every_token_has_an_owner(caption, data):
     pieces = segment(caption)
     place = st.integers(0, len(caption))
     spans = data.draw(st.lists(st.tuples(place, place).map(lambda pair: (min(pair), max(pair))), max_size=5))
-    owned = owners(spans, pieces)
-    assert len(owned) == len(spans)
-    assert all(0 <= number < len(pieces) for number in owned)
+    owned = [token for word in segment(caption, spans) for token in word.tokens]
+    assert sorted(owned) == list(range(len(spans)))
+    assert [word[:-1] for word in segment(caption, spans)] == [piece[:-1] for piece in pieces]
 
 
 def test_a_token_goes_where_it_shares_most_characters_else_to_the_nearest():
-    pieces = segment("ab  cdef !")
-    assert owners([(1, 6), (2, 3), (8, 9), (4, 8)], pieces) == (1, 0, 1, 1)
+    words = segment("ab  cdef !", [(1, 6), (2, 3), (8, 9), (4, 8)])
+    assert [word.tokens for word in words] == [(1,), (0, 2, 3), ()]
 
 
 @pytest.mark.parametrize("compounds", [True, False])
@@ -84,7 +84,8 @@ def test_the_owner_is_the_best_of_all_pieces(caption, data):
     spans = [tuple(sorted(data.draw(st.tuples(place, place)))) for _ in range(4)]
     starts, ends = [piece.start for piece in pieces], [piece.end for piece in pieces]
     best = tuple(best_owner(span, starts, ends, range(len(pieces))) for span in spans)
-    assert owners(spans, pieces) == best
+    owned = [tuple(token for token, owner in enumerate(best) if owner == number) for number in range(len(pieces))]
+    assert [word.tokens for word in segment(caption, spans)] == owned
 
 
 def test_compounds_are_cut_where_words_are_counted():
@@ -126,8 +127,9 @@ def test_every_token_is_owned_once_by_its_best_word(caption, data, compounds):
     words = segment(caption, spans, compounds=compounds)
     owned = sorted(token for word in words for token in word.tokens)
     assert owned == (list(range(3)) if words else [])
-    for token, number in enumerate(owners(spans, words) if words else ()):
-        assert token in words[number].tokens
+    starts, ends = [word.start for word in words], [word.end for word in words]
+    for token, span in enumerate(spans if words else ()):
+        assert token in words[best_owner(span, starts, ends, range(len(words)))].tokens
 
 
 def test_tokens_of_content_words():

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from PIL.Image import Image
 
-from msdscore.core.evidence import Evidence
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.errors import ConfigError, RowError
@@ -17,7 +16,7 @@ from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.io.inputs.columns import SEVERAL, ColumnNames
 from msdscore.io.tar import TarImage
 from msdscore.scoring.bank import NamedBank, load_bank
-from msdscore.scoring.config import Form, Paper, preset
+from msdscore.scoring.config import Form, preset
 from msdscore.scoring.measurement import Measurement, Numbers, numbers
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Score, Scores
@@ -69,9 +68,9 @@ class Scorer:
                 raise ConfigError(f"options go with an encoder's name, not with a loaded encoder: {', '.join(options)}")
             self._spec = None
             encoder = encoder if kept is None else CachedEncoder(encoder, disk=kept)
-            self._pipeline = Pipeline(
-                encoder, _settings(config), bank=_loaded(bank), limits=limits, batch_size=batch_size
-            )
+            form = preset(config) if isinstance(config, str) else config
+            known = load_bank(Path(bank)) if isinstance(bank, str | Path) else bank
+            self._pipeline = Pipeline(encoder, form, bank=known, limits=limits, batch_size=batch_size)
             return
         place = {name: options.pop(name) for name in ("device", "dtype", "revision", "verify") if name in options}
         spec = ScorerSpec(
@@ -85,7 +84,7 @@ class Scorer:
             **place,
         )
         self._spec = None if isinstance(bank, NamedBank) else spec
-        self._pipeline = spec.build() if self._spec else spec.build(bank=_loaded(bank))
+        self._pipeline = spec.build(bank if isinstance(bank, NamedBank) else None)
 
     @classmethod
     def from_spec(cls, spec: ScorerSpec) -> "Scorer":
@@ -164,7 +163,10 @@ class Scorer:
         'a red square'
         """
         texts = _listed(captions)
-        lone = owner is None and _is_image(images)
+        # One image and no series of them; an array of two or three dimensions is one.
+        kinds = (str, bytes, bytearray, Path, TarImage, Mapping, Image)
+        is_image = isinstance(images, kinds) or hasattr(images, "read") or getattr(images, "ndim", 4) < 4
+        lone = owner is None and is_image
         sources: list[Any] = [images] if lone else _listed(images)  # type: ignore[arg-type]
         if not sources or not texts:
             raise ConfigError("expected a list of at least one image and a list of at least one caption")
@@ -283,16 +285,6 @@ class Scorer:
         return explain(self.pipeline, image, _listed(captions))
 
 
-def _settings(config: Form | str | None) -> Form | None:
-    if not isinstance(config, Paper | Evidence | str | None):
-        raise ConfigError(f"expected Paper, Evidence or the name of a preset, got {type(config).__name__}")
-    return preset(config) if isinstance(config, str) else config
-
-
-def _loaded(bank: NamedBank | str | Path | None) -> NamedBank | None:
-    return load_bank(Path(bank)) if isinstance(bank, str | Path) else bank
-
-
 def _pair(row: ImageAndCaption) -> tuple[ImageSource, Sequence[str]]:
     """Image and captions of a row of `stream`."""
     if isinstance(row, Mapping):
@@ -306,12 +298,6 @@ def _pair(row: ImageAndCaption) -> tuple[ImageSource, Sequence[str]]:
         raise ConfigError(f"expected a row (image, caption) or a mapping with both, got {type(row).__name__}")
     # An empty list is a caption that holds nothing: a row with an error, not a hole.
     return image, (list(captions) or [""]) if isinstance(captions, list | tuple) else [captions]
-
-
-def _is_image(images: Any) -> bool:
-    """Whether this is one image and no series of them; an array of two or three dimensions is one."""
-    lone = isinstance(images, str | bytes | bytearray | Path | TarImage | Mapping | Image)
-    return lone or hasattr(images, "read") or getattr(images, "ndim", 4) < 4
 
 
 def _listed(items: Iterable[Item]) -> list[Item]:

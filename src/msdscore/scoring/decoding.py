@@ -39,19 +39,16 @@ def room_per_image(steps: Preprocessing | None) -> int:
     return 3 * canvas[0] * canvas[1] if isinstance(canvas, tuple) else _ANY_SIZE
 
 
-def default_count() -> int:
-    """How many processes decode unless it is given: one per core."""
-    return min(cores(), MOST_PROCESSES)
-
-
 class DecodingProcesses:
     """Processes that read, decode and prepare files for one run; a context manager.
 
-    They outlive it, for the next run. `ahead` images at most are decoded and not yet used. `otherwise` decodes what
-    other processes cannot: images in memory, and everything where no process can be started.
+    They outlive it, for the next run. Unless their `count` is given there is one per core. `ahead` images at most are
+    decoded and not yet used. `otherwise` decodes what other processes cannot: images in memory, and everything where no
+    process can be started.
     """
 
-    def __init__(self, count: int, read: Read, *, room: int, ahead: int, otherwise: Otherwise) -> None:
+    def __init__(self, count: int | None, read: Read, *, room: int, ahead: int, otherwise: Otherwise) -> None:
+        count = count or min(cores(), MOST_PROCESSES)
         self._read, self._otherwise = read, otherwise
         self._decoders = borrow(count, TOGETHER * room, 2 * count + -(-ahead // TOGETHER))
         self._asked: set[Future[list[Seen]]] = set()
@@ -74,21 +71,15 @@ class DecodingProcesses:
         if len(files) < len(sources):
             return self._otherwise(sources)
         try:
-            return [_received(one) for part in self._submit(files) for one in part.result()]
+            asked = self._decoders.submit(self._read, files)
+            with self._lock:
+                self._asked = {future for future in self._asked if not future.done()} | set(asked)
+            images = (image for part in asked for image in part.result())
+            return [image if isinstance(image, RowError) else as_prepared(*image) for image in images]
         except DecodersLostError:
             return self._otherwise(sources)
-
-    def _submit(self, files: Sequence[File]) -> list[Future[list[Seen]]]:
-        asked = self._decoders.submit(self._read, files)
-        with self._lock:
-            self._asked = {future for future in self._asked if not future.done()} | set(asked)
-        return asked
 
 
 def _read_prepared(source: File, *, prepare: Prepare, limits: ImageLimits) -> tuple[Pixels, View]:
     prepared = prepare(open_image(source, limits=limits))
     return prepared.pixels.permute(1, 2, 0).contiguous().numpy(), prepared.view
-
-
-def _received(seen: Seen) -> Prepared | RowError:
-    return seen if isinstance(seen, RowError) else as_prepared(*seen)

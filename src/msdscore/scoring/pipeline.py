@@ -17,7 +17,7 @@ import torch
 from PIL import __version__ as pillow_version
 
 from msdscore.core.device import in_flight, launching
-from msdscore.core.evidence import Bank
+from msdscore.core.evidence import Bank, Evidence
 from msdscore.core.mixture import Mixture
 from msdscore.core.schedule import fit_all
 from msdscore.encoders.backbone import checked_late, overflow
@@ -77,6 +77,8 @@ class Pipeline:
             raise ConfigError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
         if not hasattr(encoder, "encode_images"):
             raise ConfigError(f"expected an encoder or the name of one, got {type(encoder).__name__}")
+        if not isinstance(config, Paper | Evidence | None):
+            raise ConfigError(f"expected Paper, Evidence or the name of a preset, got {type(config).__name__}")
         self.encoder = encoder
         self.config = config or recommended_config(encoder, bank)
         self.bank = _bank(bank, encoder, self.config)
@@ -182,14 +184,14 @@ class Pipeline:
         # Only Posix systems can hand open files to other processes.
         if not wanted or prepare is None or self._draws or os.name != "posix":
             return None
-        from msdscore.scoring.decoding import DecodingProcesses, default_count, reader, room_per_image
+        from msdscore.scoring.decoding import DecodingProcesses, reader, room_per_image
 
         def otherwise(sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
             decoded = self.decode(sources, pool=threads)
             return [image.prepared if isinstance(image, Decoded) else image for image in decoded]
 
         return DecodingProcesses(
-            self.decoders or default_count(),
+            self.decoders,
             reader(prepare, steps=steps, limits=self.limits),
             room=room_per_image(steps),
             ahead=ahead,

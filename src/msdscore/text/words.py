@@ -127,16 +127,6 @@ def phrases(words: Sequence[Word]) -> tuple[tuple[int, ...], ...]:
     return (*groups, tuple(current)) if current else tuple(groups)
 
 
-def owners(spans: Sequence[Span], words: Sequence[Word]) -> tuple[int, ...]:
-    """The number of the word that every token belongs to.
-
-    >>> owners([(0, 4), (4, 7), (7, 8)], segment("playing."))
-    (0, 0, 1)
-    """
-    starts, ends = [word.start for word in words], [word.end for word in words]
-    return tuple(_owner(span, starts, ends) for span in spans)
-
-
 def best_owner(span: Span, starts: Sequence[int], ends: Sequence[int], among: range) -> int:
     """The word among these that shares most characters with a span, else the nearest; of equals the first."""
     start, end = span
@@ -146,14 +136,6 @@ def best_owner(span: Span, starts: Sequence[int], ends: Sequence[int], among: ra
         return max(shared, 0), -max(starts[number] - end, start - ends[number], 0)
 
     return max(among, key=fit)
-
-
-def _owner(span: Span, starts: Sequence[int], ends: Sequence[int]) -> int:
-    start, end = span
-    first, last = bisect_right(ends, start), bisect_left(starts, end)
-    if last == first + 1 and start < end:
-        return first  # the only one that shares characters with it
-    return best_owner(span, starts, ends, range(max(first - 1, 0), min(max(last, first + 1), len(starts))))
 
 
 def _owned(spans: Sequence[Span], places: Sequence[_Place]) -> dict[int, list[int]]:
@@ -171,8 +153,14 @@ def _owned(spans: Sequence[Span], places: Sequence[_Place]) -> dict[int, list[in
         return owned
     starts, ends = [place[0] for place in places], [place[1] for place in places]
     owned = {}
-    for token, span in enumerate(spans):
-        owned.setdefault(_owner(span, starts, ends), []).append(token)
+    for token, (start, end) in enumerate(spans):
+        first, last = bisect_right(ends, start), bisect_left(starts, end)
+        if last == first + 1 and start < end:
+            number = first  # the only one that shares characters with it
+        else:
+            near = range(max(first - 1, 0), min(max(last, first + 1), len(starts)))
+            number = best_owner((start, end), starts, ends, near)
+        owned.setdefault(number, []).append(token)
     return owned
 
 
