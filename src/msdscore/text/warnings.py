@@ -27,7 +27,9 @@ _LATIN = re.compile(r"[^\W\d_]+")
 _ENGLISH_LIST = """
 the with and of is are from near their his its this that while has there into through behind between front together
 sitting standing walking holding riding playing wearing looking running jumping eating woman women girl girls boy boys
-child children people dogs horse horses grass trees white
+child children people dogs horse horses grass trees white blue green black brown yellow two three young small field
+beach street snow shirt road building tree house bird square kitchen bathroom bedroom food boat sheep cow bear flying
+swimming laying lying driving talking smiling waiting parked covered filled
 """
 _ENGLISH = frozenset(_ENGLISH_LIST.split())
 _ENGLISH_PAIRS = (" on a ", " in a ", " on an ", " in an ")
