@@ -42,9 +42,9 @@ def evidence(tmp_path_factory):
     """Options of the toy encoder with a bank of coloured images, and rows of other ones."""
     folder = tmp_path_factory.mktemp("evidence")
     rows = []
-    for number, pair in enumerate(coloured(60)):
-        pair.image.save(folder / f"{number}.png")
-        rows.append(json.dumps({"image": str(folder / f"{number}.png"), "captions": pair.captions}))
+    for number, (image, captions) in enumerate(zip(*coloured(60), strict=True)):
+        image.save(folder / f"{number}.png")
+        rows.append(json.dumps({"image": str(folder / f"{number}.png"), "captions": captions}))
     (folder / "rows.jsonl").write_text("\n".join(rows), encoding="utf-8")
     scorer = ["--encoder", "toy", "--preset", "evidence"]
     bank = ["bank", str(folder), "-o", str(folder / "bank.safetensors"), "--pairs", str(folder / "rows.jsonl")]

@@ -42,9 +42,9 @@ def test_a_true_map_lies_on_the_diagonal_and_an_overconfident_one_does_not():
 
 def test_one_command_draws_the_diagram_and_settings_without_a_match_are_refused(tmp_path):
     rows = []
-    for number, pair in enumerate(coloured(56)):
-        pair.image.save(tmp_path / f"{number}.png")
-        rows.append(json.dumps({"image": str(tmp_path / f"{number}.png"), "captions": pair.captions}))
+    for number, (image, captions) in enumerate(zip(*coloured(56), strict=True)):
+        image.save(tmp_path / f"{number}.png")
+        rows.append(json.dumps({"image": str(tmp_path / f"{number}.png"), "captions": captions}))
     (tmp_path / "rows.jsonl").write_text("\n".join(rows), encoding="utf-8")
     bank, made = tmp_path / "bank.safetensors", tmp_path / "match.json"
     asked = ["--encoder", "toy", "--preset", "evidence"]

@@ -84,7 +84,7 @@ class Scorer:
             **place,
         )
         self._spec = None if isinstance(bank, NamedBank) else spec
-        self._pipeline = spec.build(bank if isinstance(bank, NamedBank) else None)
+        self._pipeline = spec.build(bank=bank if isinstance(bank, NamedBank) else None)
 
     @classmethod
     def from_spec(cls, spec: ScorerSpec) -> "Scorer":
