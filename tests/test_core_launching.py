@@ -1,13 +1,14 @@
 """One thread launches at a time, cuDNN plans no attention meanwhile, and nothing stays taken after an error."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 import torch
 from torch.backends import cuda as backends
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from msdscore.core.device import fetching, launching
+from msdscore.core.device import IN_FLIGHT, fetching, in_flight, launching
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -81,3 +82,20 @@ def test_tensors_of_a_cpu_are_there_at_once():
     fetch = fetching(one, other)
     assert [tensor.tolist() for tensor in fetch.wait()] == [[1.0, 2.0], [3]]
     assert fetch.done == ()
+
+
+def test_every_gpu_has_its_own_batches_in_flight_and_a_cpu_any_number(other):
+    def enter(device):
+        with in_flight(torch.device(device)):
+            return True
+
+    with ExitStack() as stack:
+        for _ in range(IN_FLIGHT):
+            stack.enter_context(in_flight(torch.device("cuda:0")))
+            stack.enter_context(in_flight(CPU))
+        assert other.submit(enter, "cuda:1").result(timeout=30)
+        assert other.submit(enter, "cpu").result(timeout=30)
+        waiting = other.submit(enter, "cuda:0")
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.2)
+    assert waiting.result(timeout=30)

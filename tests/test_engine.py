@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.files import write_table
 from msdscore.run import plan as plan_of_run
+from msdscore.run import table as table_of_run
 from msdscore.run.plan import FIRST_ROWS, plan
 from msdscore.run.rows import RunOptions, score_rows
 from msdscore.run.table import whole_sets
@@ -784,3 +786,15 @@ def test_the_former_name_of_the_package_works_with_a_warning():
     with pytest.warns(DeprecationWarning, match="msdscore.engine is now msdscore.run"):
         from msdscore.engine.local import score_rows as former
     assert former is score_rows
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_a_full_temporary_folder_is_one_line_and_the_run_goes_on(tmp_path, monkeypatch):
+    full, (path, _) = Path("/dev/full"), make_input(tmp_path)
+    run(Scorer("toy"), path, tmp_path / "whole.parquet")
+    with monkeypatch.context() as patch:
+        patch.setattr(table_of_run, "SpooledTemporaryFile", lambda max_size: full.open("w+b", buffering=0))
+        with pytest.raises(RunError, match=r"cannot be kept there meanwhile \(No space left on device\); set TMPDIR"):
+            run(Scorer("toy"), path, tmp_path / "scores.parquet")
+    run(Scorer("toy"), path, tmp_path / "scores.parquet")
+    assert (tmp_path / "scores.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()

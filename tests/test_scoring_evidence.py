@@ -280,12 +280,17 @@ def test_settings_of_the_two_forms():
         assert MSDConfig().changed(calibration="evidence") == Evidence()
 
 
-def test_one_command_builds_a_bank_from_captioned_images(tmp_path):
+def write_coloured(folder):
+    """Captioned images as files and rows."""
     lines = []
     for number, (image, captions) in enumerate(zip(*coloured(54), strict=True)):
-        image.save(tmp_path / f"{number}.png")
+        image.save(folder / f"{number}.png")
         lines.append(json.dumps({"image": f"{number}.png", "captions": captions}))
-    (tmp_path / "rows.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "rows.jsonl").write_text("\n".join(lines), encoding="utf-8")
+
+
+def test_one_command_builds_a_bank_from_captioned_images(tmp_path):
+    write_coloured(tmp_path)
     made = tmp_path / "bank.safetensors"
     asked = ["bank", str(tmp_path), "-o", str(made), "--pairs", str(tmp_path / "rows.jsonl"), "--encoder", "toy"]
     answer = CliRunner().invoke(app, [*asked, "--limit", "10", "--set", "components=2"])
@@ -296,11 +301,7 @@ def test_one_command_builds_a_bank_from_captioned_images(tmp_path):
 
 @pytest.mark.slow
 def test_a_bank_does_not_depend_on_how_python_hashes_text(tmp_path):
-    lines = []
-    for number, (image, captions) in enumerate(zip(*coloured(54), strict=True)):
-        image.save(tmp_path / f"{number}.png")
-        lines.append(json.dumps({"image": f"{number}.png", "captions": captions}))
-    (tmp_path / "rows.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    write_coloured(tmp_path)
     names = set()
     for seed in "123":
         made = tmp_path / f"{seed}.safetensors"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from threading import BoundedSemaphore, RLock
 
 import torch
@@ -13,13 +14,17 @@ _lock = RLock()
 # Batches that a GPU may have to do at a time. Its queue holds about 1,000 kernels: whoever launches into a full one
 # waits within the driver, and holds the interpreter meanwhile.
 IN_FLIGHT = 2
-_room = BoundedSemaphore(IN_FLIGHT)
+
+
+@cache
+def _room(device: torch.device) -> BoundedSemaphore:
+    return BoundedSemaphore(IN_FLIGHT)
 
 
 @contextmanager
 def in_flight(device: torch.device) -> Iterator[None]:
     """From before a batch is launched until its numbers have arrived; waits while a GPU has `IN_FLIGHT` to do."""
-    with _room if device.type == "cuda" else nullcontext():
+    with _room(device) if device.type == "cuda" else nullcontext():
         yield
 
 

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from tempfile import SpooledTemporaryFile
+from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from msdscore.core.evidence import reading
-from msdscore.errors import RowError
+from msdscore.errors import RowError, RunError
 from msdscore.io.hashing import source_key, text_key
 from msdscore.io.inputs.rows import Row, RowSource
 from msdscore.io.outputs.files import JsonRows, conform, is_json, json_line, table_from_columns, unified
@@ -151,8 +152,12 @@ class KeptRows:
         if self._schema is not None and source.id_name not in self._schema.names:
             self._schema = pa.schema([("id", pa.string()), *self._schema])
         self._tables: list[tuple[int, pa.Schema]] = []  # where each begins in the file
-        self._file = SpooledTemporaryFile(max_size=KEPT_BYTES)  # noqa: SIM115
-        self.close = self._file.close
+        self._file = SpooledTemporaryFile(max_size=KEPT_BYTES)  # noqa: SIM115, closed with this
+
+    def close(self) -> None:
+        """Give memory and disk back."""
+        with suppress(OSError):  # a full disk was told of when it was met
+            self._file.close()
 
     def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
         """The same rows, remembered on their way."""
@@ -201,9 +206,16 @@ class KeptRows:
             table = pa.table({"": pa.array(map(json_line, given), pa.large_string())})
         else:
             table = table_from_columns(given, self._schema)
-        self._tables.append((self._file.tell(), table.schema))
-        with pa.ipc.new_stream(self._file, table.schema) as writer:
-            writer.write_table(table)
+        try:
+            self._tables.append((self._file.tell(), table.schema))
+            with pa.ipc.new_stream(self._file, table.schema) as writer:
+                writer.write_table(table)
+            self._file.flush()
+        except OSError as error:
+            raise RunError(
+                f"{gettempdir()}: the columns of the input cannot be kept there meanwhile ({error.strerror or error}); "
+                "set TMPDIR to a folder with more room, and the same command goes on"
+            ) from error
 
     def _has_numbers(self, ids: list[Any]) -> bool | None:
         """Whether the ids of rows are numbers; None where the input's own type holds neither numbers nor text."""

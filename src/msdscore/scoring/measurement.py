@@ -260,9 +260,9 @@ def numbers(measured: Measurement, form: Form, *, captions: Sequence[str] = (), 
         known["warnings"].append((*tokens.warnings, *cut, *denies, *measured.patches[image].warnings))
     if worst:
         known["worst"] = worst_words(measured, captions, count=worst)
-    defaults = Numbers._field_defaults
-    whole = [known.get(name) or [defaults[name]] * len(measured) for name in Numbers._fields]
-    return tuple(map(Numbers._make, zip(*whole, strict=True)))
+    missing = {name: [value] * len(measured) for name, value in Numbers._field_defaults.items()}
+    known = missing | known
+    return tuple(map(Numbers._make, zip(*(known[name] for name in Numbers._fields), strict=True)))
 
 
 def p_values(words: WordMeasurement) -> list[list[float]]:
